@@ -1,0 +1,41 @@
+"""Time for the control loop. The same executor and loop run on the machine's monotonic clock or on simulated time."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Monotonic time in nanoseconds."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since an arbitrary, fixed start."""
+        ...
+
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        """Return at or after the deadline; at once if it has passed."""
+        ...
+
+
+class MonotonicClock:
+    """The machine's own clock."""
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        remaining_ns = deadline_ns - time.monotonic_ns()
+        if remaining_ns > 0:
+            time.sleep(remaining_ns * 1e-9)
+
+
+class VirtualClock:
+    """Simulated time: sleeping costs nothing, so an episode runs as fast as the computer can and is the same on every run."""
+
+    def __init__(self, start_ns: int = 0) -> None:
+        self._now_ns = start_ns
+
+    def now_ns(self) -> int:
+        return self._now_ns
+
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        self._now_ns = max(self._now_ns, deadline_ns)

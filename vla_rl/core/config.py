@@ -1,0 +1,141 @@
+"""Configuration: frozen dataclasses, read from YAML and from ``key.sub=value`` overrides through draccus, saved resolved in every run folder."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import yaml
+
+from vla_rl.core.errors import ConfigError, did_you_mean
+
+ConfigT = TypeVar("ConfigT")
+
+
+def load_config(config_class: type[ConfigT], file: Path | None = None, overrides: Sequence[str] = ()) -> ConfigT:
+    """Build a config from its defaults, then a YAML file, then overrides.
+
+    Args:
+        config_class: a frozen dataclass; nested dataclasses are sections.
+        file: a YAML mapping; only the keys that differ from the defaults need to stand in it.
+        overrides: ``section.key=value`` items; the value is read as YAML.
+
+    Raises:
+        ConfigError: for an unknown key (with the nearest known one), a value of the wrong type, or an unreadable file.
+    """
+    raw = _read_yaml(file) if file is not None else {}
+    for item in overrides:
+        key, separator, value = item.partition("=")
+        if not separator:
+            raise ConfigError(f"override {item!r} has no '='; write it as section.key=value")
+        _set_nested(raw, key.strip("-").split("."), _parse_value(key, value))
+    return config_from_dict(config_class, raw, where=str(file) if file else "overrides")
+
+
+def config_from_dict(config_class: type[ConfigT], raw: dict[str, Any], where: str = "config") -> ConfigT:
+    """Decode a nested mapping into a config.
+
+    Raises:
+        ConfigError: for an unknown key, a missing one, or a value of the wrong type. ``where`` names the source in the message.
+    """
+    import draccus
+
+    _check_keys(config_class, raw, where, prefix="")
+    try:
+        return draccus.decode(config_class, raw)
+    except ConfigError:
+        raise
+    except Exception as error:  # draccus raises its own, TypeError and ValueError, by kind of mistake
+        raise ConfigError(f"{where}: {_first_line(error)}") from error
+
+
+def config_to_dict(config: Any) -> dict[str, Any]:
+    """The resolved config as plain data (mappings, lists, scalars), ready for YAML or JSON."""
+    import draccus
+
+    encoded: dict[str, Any] = draccus.encode(config)
+    return encoded
+
+
+def save_config(config: Any, file: Path) -> None:
+    """Write the resolved config as YAML, atomically."""
+    write_atomic(file, yaml.safe_dump(config_to_dict(config), sort_keys=False).encode())
+
+
+def write_atomic(file: Path, content: bytes) -> None:
+    """Replace a file's content so that a reader, or a crash at any moment, sees the old content or the new, never a part."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(file)
+    fsync_directory(file.parent)
+
+
+def fsync_directory(directory: Path) -> None:
+    """Make the names in a directory survive a power loss."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read the config {file}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} is not valid YAML: {_first_line(error)}") from error
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{file} holds a {type(raw).__name__}; a config is a mapping of keys to values")
+    return raw
+
+
+def _parse_value(key: str, value: str) -> Any:
+    try:
+        parsed = yaml.safe_load(value)
+        # YAML 1.1 reads 1e-4 (no dot) as a string; people write it so.
+        return float(parsed) if isinstance(parsed, str) and _is_number(parsed) else parsed
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the value of {key} is not valid YAML: {value!r}") from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return text.lower() not in {"nan", "inf", "-inf", "infinity"}
+
+
+def _set_nested(raw: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        raw = raw.setdefault(part, {})
+        if not isinstance(raw, dict):
+            raise ConfigError(f"{'.'.join(path)}: {part!r} is a value, not a section")
+    raw[path[-1]] = value
+
+
+def _check_keys(config_class: type, raw: Any, where: str, prefix: str) -> None:
+    if not dataclasses.is_dataclass(config_class):
+        return
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{where}: {prefix.rstrip('.') or 'the config'} must be a section with keys, found {raw!r}")
+    hints = get_type_hints(config_class)
+    known = [field.name for field in dataclasses.fields(config_class)]
+    for key, value in raw.items():
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key {prefix + str(key)!r}.{did_you_mean(str(key), known)}")
+        hint = hints[key]
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            _check_keys(hint, value, where, prefix=f"{prefix}{key}.")
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,33 @@
+"""Errors that a user can mend: one clear line that says what was found, what was expected and what to do."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Bad input or a bad surrounding (config, name, file, disk). The command line prints it on one line and exits with code 2."""
+
+
+class ConfigError(UserError):
+    """A configuration key or value that does not fit."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is missing, damaged, or was made for another task or robot."""
+
+
+class StoreError(UserError):
+    """An episode store that is missing, damaged, or of another version."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error sentence about an unknown name: the nearest known name if one is near, and the list of all.
+
+    >>> did_you_mean("PegInsrt", ["PegInsert", "Handover"])
+    " Did you mean 'PegInsert'? Known: Handover, PegInsert."
+    """
+    names = sorted(known)
+    by_lower_case = {candidate.lower(): candidate for candidate in names}
+    near = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.6)
+    guess = f" Did you mean {by_lower_case[near[0]]!r}?" if near else ""
+    return f"{guess} Known: {', '.join(names) or 'none'}."

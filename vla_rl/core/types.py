@@ -1,0 +1,181 @@
+"""The values that travel through the loop: observation -> chunk -> step -> episode. Numpy arrays in frozen dataclasses, nothing else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_rl.core.errors import UserError
+
+Float32Array = NDArray[np.float32]
+Uint8Array = NDArray[np.uint8]
+
+
+class Source(IntEnum):
+    """Who decided the action that was sent at a step. Stored as uint8."""
+
+    POLICY = 0
+    HUMAN = 1
+    DEMO = 2
+    HOLD = 3
+
+
+class Origin(StrEnum):
+    """Where an episode happened."""
+
+    REAL = "real"
+    SIM = "sim"
+    IMAGINED = "imagined"
+    DEMO = "demo"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the robot senses at one control tick.
+
+    Attributes:
+        images: camera name -> uint8 [H, W, 3], RGB.
+        state: float32 [S], proprioception in the robot's own units.
+        task: the task sentence.
+        tick: the control tick since the start of the episode.
+        captured_ns: stream name -> capture time on the monotonic clock, in ns. ``state`` and each camera are streams.
+    """
+
+    images: Mapping[str, Uint8Array]
+    state: Float32Array
+    task: str
+    tick: int
+    captured_ns: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionChunk:
+    """The actions that a policy planned from one observation.
+
+    Attributes:
+        actions: float32 [H, A]; ``actions[i]`` belongs to tick ``start_tick + i``.
+        start_tick: the tick of the observation that the chunk was computed from.
+        chunk_id: counts the chunks of an episode.
+        policy_version: the version of the weights that computed it.
+    """
+
+    actions: Float32Array
+    start_tick: int
+    chunk_id: int
+    policy_version: int
+
+    @property
+    def end_tick(self) -> int:
+        """The first tick that the chunk says nothing about."""
+        return self.start_tick + len(self.actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One tick of an episode, as subscribers see it.
+
+    Attributes:
+        observation: what was sensed at this tick.
+        action_policy: float32 [A], what the policy (in a demonstration: the demonstrator) asked for, before noise, takeover or gate.
+        action_sent: float32 [A], the command that really went to the robot.
+        source: who decided ``action_sent``.
+        terminated: the task ended at this step (success, or a failure that the environment knows).
+        truncated: the episode was cut here, by the time limit or from outside.
+        success: the outcome, known at the last step at the earliest.
+    """
+
+    observation: Observation
+    action_policy: Float32Array
+    action_sent: Float32Array
+    source: Source
+    terminated: bool = False
+    truncated: bool = False
+    success: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Episode:
+    """A finished episode as columns of T steps. The unit of storage, of credit, and of exchange between collector and learner.
+
+    Attributes:
+        episode_id: unique within a store, and its sort key; a file name ([A-Za-z0-9._-], at most 100 characters).
+        images: camera name -> uint8 [T, H, W, 3].
+        state: float32 [T, S].
+        action_policy: float32 [T, A], see `Step`.
+        action_sent: float32 [T, A].
+        source: uint8 [T], values of `Source`.
+        task: the task sentence.
+        success: the outcome; None if nobody has labelled it.
+        terminated: True if the last step ended the task, False if the episode was truncated.
+        origin: real, sim, imagined or demo.
+        policy_version: the version of the weights that acted (-1: no policy).
+        seed: of the environment's reset, if there was one.
+        control_hz: steps per second.
+        env_id: the environment or robot, so that data of another one is not mixed in by mistake.
+        extras: further columns, name -> array [T, ...] (for example ``captured_ns.front``, ``chunk_id``, ``chunk_index``, ``action_age_ms``).
+    """
+
+    episode_id: str
+    images: Mapping[str, Uint8Array]
+    state: Float32Array
+    action_policy: Float32Array
+    action_sent: Float32Array
+    source: Uint8Array
+    task: str
+    success: bool | None
+    terminated: bool
+    origin: Origin
+    policy_version: int
+    seed: int | None
+    control_hz: float
+    env_id: str
+    extras: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    def imitation_action(self) -> Float32Array:
+        """The action that imitation should reproduce, float32 [T, A]: the clean action of a demonstrator, else what was sent."""
+        demo = (self.source == Source.DEMO)[:, None]
+        return np.where(demo, self.action_policy, self.action_sent)
+
+    def validate(self) -> Self:
+        """Return the episode if its columns fit together.
+
+        Raises:
+            UserError: for no steps, unequal lengths, wrong dtypes or dimensions, numbers that are not finite, or unknown sources.
+        """
+        length = len(self.state)
+        if length == 0:
+            raise UserError(f"episode {self.episode_id!r} has no steps; record at least one step before saving it")
+        expected = {"state": (self.state, np.float32, 2), "action_policy": (self.action_policy, np.float32, 2)}
+        expected |= {"action_sent": (self.action_sent, np.float32, 2), "source": (self.source, np.uint8, 1)}
+        expected |= {f"images[{name}]": (image, np.uint8, 4) for name, image in self.images.items()}
+        for name, (array, dtype, ndim) in expected.items():
+            if array.dtype != dtype or array.ndim != ndim or len(array) != length:
+                raise UserError(
+                    f"episode {self.episode_id!r}: {name} is {array.dtype} {list(array.shape)}, "
+                    f"expected {np.dtype(dtype)} with {ndim} dimensions and {length} steps"
+                )
+            if dtype == np.float32 and not np.isfinite(array).all():
+                bad_step = int(np.argwhere(~np.isfinite(array))[0, 0])
+                raise UserError(f"episode {self.episode_id!r}: {name} is not finite at step {bad_step}; check the sensor or policy")
+        for name, column in self.extras.items():
+            if len(column) != length:
+                raise UserError(f"episode {self.episode_id!r}: extra column {name!r} has {len(column)} rows, expected {length}")
+        for name, image in self.images.items():
+            if image.shape[-1] != 3:
+                raise UserError(f"episode {self.episode_id!r}: images[{name}] is {list(image.shape)}, expected [T, H, W, 3]")
+        if self.action_policy.shape != self.action_sent.shape:
+            shapes = f"{list(self.action_policy.shape)} and {list(self.action_sent.shape)}"
+            raise UserError(f"episode {self.episode_id!r}: action_policy and action_sent have shapes {shapes}; they must be equal")
+        if self.source.max(initial=0) > max(Source):
+            raise UserError(f"episode {self.episode_id!r}: source has the value {self.source.max()}, known are {list(map(int, Source))}")
+        return self
+
+    def with_success(self, success: bool | None) -> "Episode":
+        """The same episode with another outcome label."""
+        return replace(self, success=success)

@@ -1,7 +1,6 @@
 """Configuration: frozen dataclasses, read from YAML and from ``key.sub=value`` overrides through draccus, saved resolved in every run folder."""
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -9,6 +8,7 @@ from typing import Any, TypeVar, get_type_hints
 import yaml
 
 from vla_rl.core.errors import ConfigError, did_you_mean
+from vla_rl.core.files import write_atomic
 
 ConfigT = TypeVar("ConfigT")
 
@@ -61,26 +61,6 @@ def config_to_dict(config: Any) -> dict[str, Any]:
 def save_config(config: Any, file: Path) -> None:
     """Write the resolved config as YAML, atomically."""
     write_atomic(file, yaml.safe_dump(config_to_dict(config), sort_keys=False).encode())
-
-
-def write_atomic(file: Path, content: bytes) -> None:
-    """Replace a file's content so that a reader, or a crash at any moment, sees the old content or the new, never a part."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(file)
-    fsync_directory(file.parent)
-
-
-def fsync_directory(directory: Path) -> None:
-    """Make the names in a directory survive a power loss."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:

@@ -162,18 +162,28 @@ class Episode:
                 )
             if dtype == np.float32 and not np.isfinite(array).all():
                 bad_step = int(np.argwhere(~np.isfinite(array))[0, 0])
-                raise UserError(f"episode {self.episode_id!r}: {name} is not finite at step {bad_step}; check the sensor or policy")
+                raise UserError(
+                    f"episode {self.episode_id!r}: {name} is not finite at step {bad_step}; check the sensor or policy"
+                )
         for name, column in self.extras.items():
             if len(column) != length:
-                raise UserError(f"episode {self.episode_id!r}: extra column {name!r} has {len(column)} rows, expected {length}")
+                raise UserError(
+                    f"episode {self.episode_id!r}: extra column {name!r} has {len(column)} rows, expected {length}"
+                )
         for name, image in self.images.items():
             if image.shape[-1] != 3:
-                raise UserError(f"episode {self.episode_id!r}: images[{name}] is {list(image.shape)}, expected [T, H, W, 3]")
+                raise UserError(
+                    f"episode {self.episode_id!r}: images[{name}] is {list(image.shape)}, expected [T, H, W, 3]"
+                )
         if self.action_policy.shape != self.action_sent.shape:
             shapes = f"{list(self.action_policy.shape)} and {list(self.action_sent.shape)}"
-            raise UserError(f"episode {self.episode_id!r}: action_policy and action_sent have shapes {shapes}; they must be equal")
+            raise UserError(
+                f"episode {self.episode_id!r}: action_policy and action_sent have shapes {shapes}; they must be equal"
+            )
         if self.source.max(initial=0) > max(Source):
-            raise UserError(f"episode {self.episode_id!r}: source has the value {self.source.max()}, known are {list(map(int, Source))}")
+            raise UserError(
+                f"episode {self.episode_id!r}: source has the value {self.source.max()}, known are {list(map(int, Source))}"
+            )
         return self
 
     def with_success(self, success: bool | None) -> "Episode":

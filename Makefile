@@ -1,0 +1,31 @@
+# `make demo` and `make test` bring all that they need: uv (if it is missing) and the locked environment. They only ask for python3 and a Python 3.12 somewhere.
+
+UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
+# Warnings of uv about hard links say nothing to a user of these commands.
+export UV_LINK_MODE ?= copy
+
+.PHONY: demo test lint bench
+
+demo: $(UV)
+	$(UV) sync --locked --inexact --quiet --extra train
+	.venv/bin/vla-rl demo $(ARGS)
+
+test: $(UV)
+	$(UV) sync --locked --quiet --all-extras
+	.venv/bin/python -m pytest $(ARGS)
+
+lint: $(UV)
+	$(UV) sync --locked --quiet --all-extras
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+bench: $(UV)
+	$(UV) sync --locked --inexact --quiet --all-extras
+	.venv/bin/vla-rl bench $(NAME) $(ARGS)
+
+# Some systems have python3 without ensurepip (venv fails), some without pip; either one is enough.
+.tools/bin/uv:
+	python3 -m venv .tools && .tools/bin/python -m pip install --quiet --disable-pip-version-check uv \
+	  || python3 -m pip install --quiet --disable-pip-version-check --target .tools uv

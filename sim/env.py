@@ -1,0 +1,180 @@
+"""The environment that all our tasks share: physics, observation, action and episode bookkeeping. A task adds bodies, starts and success.
+
+A step does physics and ray casting and next to nothing else. Not thread-safe; one process may hold many environments.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.rendering import make_renderer
+from sim.scene import FINGER_REACH, GRIPPER_OPENING_MAX, ArmSpec, scene_xml
+from vla_rl.core.errors import UserError, did_you_mean
+
+CONTROL_HZ = 20
+CAMERAS = ("front", "top")
+CHANNELS_PER_ARM = 4  # x, y, z of the grip point and the gripper's opening
+_STATE = mujoco.mjtState.mjSTATE_INTEGRATION
+
+
+class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
+    """One or two Cartesian arms at a table.
+
+    Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}`. Action: float32 [A], absolute targets. Both list, for every arm,
+    x, y, z of the grip point and the gripper's opening, all in metres. The reward is 1 at success, which ends the episode, and 0 before it.
+
+    Args:
+        difficulty: 0 (narrow starts, generous clearances) to 1 (wide starts, tight clearances).
+        image_size: height and width of the pictures, in pixels.
+        renderer: "raycast" (no graphics library, same bytes on every machine), "egl", or "auto".
+        cameras: which of "front" and "top" to draw.
+
+    Raises:
+        UserError: an argument that does not fit, or a renderer that does not load.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": CONTROL_HZ}
+    task_description: ClassVar[str]
+    max_episode_steps: ClassVar[int]
+    arms: ClassVar[tuple[ArmSpec, ...]]
+    home: ClassVar[tuple[tuple[float, float, float], ...]]  # grip point of every arm at the start, metres
+    objects: ClassVar[tuple[str, ...]]
+    gripper_dims: ClassVar[tuple[int, ...]] = (3, 7)
+
+    def __init__(
+        self, difficulty: float = 0.5, image_size: int = 64, renderer: str = "auto", cameras: Sequence[str] = CAMERAS
+    ) -> None:
+        if not (isinstance(difficulty, int | float) and 0.0 <= difficulty <= 1.0):
+            raise UserError(f"difficulty is {difficulty!r}; it must be a number from 0 (easy) to 1 (hard).")
+        if not (isinstance(image_size, int) and image_size >= 16):
+            raise UserError(f"image_size is {image_size!r}; it must be a whole number of pixels, 16 or more.")
+        for camera in cameras:
+            if camera not in CAMERAS:
+                raise UserError(f"There is no camera {camera!r}.{did_you_mean(camera, CAMERAS)}")
+        self.difficulty, self.image_size, self.cameras = float(difficulty), image_size, tuple(cameras)
+        self.render_mode = "rgb_array"
+        self.model = mujoco.MjModel.from_xml_string(scene_xml(self.arms, self._bodies_xml()))
+        self.data = mujoco.MjData(self.model)
+        self.n_substeps = round(1 / (CONTROL_HZ * self.model.opt.timestep))
+        mujoco.mj_forward(self.model, self.data)
+        self.renderer = make_renderer(renderer, self.model, self.data, self.cameras, image_size)
+
+        joint = self.model.joint
+        self._axes = np.array([[joint(f"{arm.side}_{axis}").qposadr[0] for axis in "xyz"] for arm in self.arms])  # [arms, 3]
+        self._fingers = np.array(
+            [[joint(f"{arm.side}_finger_{end}").qposadr[0] for end in ("front", "back")] for arm in self.arms]
+        )  # [arms, 2]
+        self._object_start = {name: joint(f"{name}_x").qposadr[0] for name in self.objects}
+        self._body = {name: self.model.body(name).id for name in self.objects}
+        self._home = np.array([(*home, GRIPPER_OPENING_MAX) for home in self.home])  # [arms, 4]
+
+        low, high = self.model.actuator_ctrlrange.T
+        self._low, self._high = low.copy(), high.copy()
+        self.action_space = gymnasium.spaces.Box(low.astype(np.float32), high.astype(np.float32))
+        pixels = {name: gymnasium.spaces.Box(0, 255, (image_size, image_size, 3), np.uint8) for name in self.cameras}
+        self.observation_space = gymnasium.spaces.Dict(
+            {
+                "pixels": gymnasium.spaces.Dict(pixels),
+                "agent_pos": gymnasium.spaces.Box(-1.0, 1.0, (len(low),), np.float32),
+            }
+        )
+        self._agent_pos = np.empty((len(self.arms), CHANNELS_PER_ARM))
+        self._elapsed = 0
+
+    @abstractmethod
+    def _bodies_xml(self) -> str:
+        """MJCF of the task's objects."""
+
+    @abstractmethod
+    def _place_objects(self, rng: np.random.Generator) -> None:
+        """Put every object at its start with `place`, and draw whatever else differs between episodes."""
+
+    @abstractmethod
+    def is_success(self) -> bool:
+        """Whether the task is done in the present state."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        mujoco.mj_resetData(self.model, self.data)
+        start = self._home.copy()
+        start[:, :3] += self.np_random.uniform(-0.012, 0.012, (len(self.arms), 3))
+        self.data.qpos[self._axes] = start[:, :3]
+        self.data.qpos[self._fingers] = FINGER_REACH
+        self.data.ctrl[:] = start.reshape(-1)
+        self._place_objects(self.np_random)
+        mujoco.mj_forward(self.model, self.data)
+        self._elapsed = 0
+        return self._observe(), {"is_success": False}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        np.clip(action, self._low, self._high, out=self.data.ctrl)
+        if not np.isfinite(self.data.ctrl).all():
+            raise UserError(f"The action holds a number that is not finite: {action}. Send finite targets in metres.")
+        mujoco.mj_step(self.model, self.data, self.n_substeps)
+        mujoco.mj_kinematics(self.model, self.data)  # mj_step leaves positions of bodies one substep behind
+        self._elapsed += 1
+        success = self.is_success()
+        truncated = not success and self._elapsed >= self.max_episode_steps
+        return self._observe(), float(success), success, truncated, {"is_success": success}
+
+    def render(self) -> NDArray[np.uint8]:
+        """Picture uint8 [H, W, 3] of the first camera."""
+        return self.renderer.render(self.data, self.cameras[0])
+
+    def close(self) -> None:
+        self.renderer.close()
+
+    def get_state(self) -> NDArray[np.float64]:
+        """Everything that the future depends on, float64 [N]: MuJoCo's integration state and the number of steps taken."""
+        state = np.empty(mujoco.mj_stateSize(self.model, _STATE) + 1)
+        mujoco.mj_getState(self.model, self.data, state[:-1], _STATE)
+        state[-1] = self._elapsed
+        return state
+
+    def set_state(self, state: NDArray[np.float64]) -> dict[str, Any]:
+        """Go to a state that `get_state` of the same task and difficulty gave; returns its observation. Replay from there is exact."""
+        expected = mujoco.mj_stateSize(self.model, _STATE) + 1
+        if np.shape(state) != (expected,):
+            raise UserError(f"This state has shape {np.shape(state)} and {type(self).__name__} needs ({expected},): use one of the same task.")
+        mujoco.mj_setState(self.model, self.data, state[:-1], _STATE)
+        mujoco.mj_kinematics(self.model, self.data)
+        self._elapsed = int(state[-1])
+        return self._observe()
+
+    @property
+    def elapsed_steps(self) -> int:
+        """Steps taken since reset."""
+        return self._elapsed
+
+    def grip_points(self) -> NDArray[np.float64]:
+        """Grip point of every arm, float64 [arms, 3], metres."""
+        return self.data.qpos[self._axes]
+
+    def openings(self) -> NDArray[np.float64]:
+        """Opening of every gripper, float64 [arms], metres."""
+        return self.data.qpos[self._fingers].sum(axis=1)
+
+    def position(self, name: str) -> NDArray[np.float64]:
+        """Middle of an object's base, float64 [3], metres."""
+        return self.data.xpos[self._body[name]]
+
+    def in_frame_of(self, frame: str, point: NDArray[np.float64]) -> NDArray[np.float64]:
+        """A point of the world as seen from an object, float64 [3], metres."""
+        body = self._body[frame]
+        return (point - self.data.xpos[body]) @ self.data.xmat[body].reshape(3, 3)
+
+    def place(self, name: str, x: float, y: float, yaw: float = 0.0) -> None:
+        """Stand an object on the table."""
+        start = self._object_start[name]
+        self.data.qpos[start : start + 6] = (x, y, 0.0, yaw, 0.0, 0.0)
+
+    def _observe(self) -> dict[str, Any]:
+        self._agent_pos[:, :3] = self.grip_points()
+        self._agent_pos[:, 3] = self.openings()
+        pixels = {camera: self.renderer.render(self.data, camera) for camera in self.cameras}
+        return {"pixels": pixels, "agent_pos": self._agent_pos.astype(np.float32).reshape(-1)}

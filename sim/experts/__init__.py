@@ -1,0 +1,1 @@
+"""Scripted experts: one file per task."""

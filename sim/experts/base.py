@@ -1,0 +1,121 @@
+"""What all scripted experts share: reading the arms, straight bounded motion, and picking up an object from the side.
+
+An expert keeps no phase. Every step it looks at the true state and decides anew, so that it continues sensibly from any state that a policy has made,
+and its action is a function of the present state, which is what a policy can learn from a picture.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.env import CHANNELS_PER_ARM, TabletopEnv
+from sim.scene import GRIPPER_OPENING_MAX
+
+LOOKAHEAD_M = 0.011  # how far ahead of an arm its target runs at normal pace; the servos turn this into about 0.2 m/s
+CLOSE_ENOUGH_M = 0.012
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one episode's expert differs from the next one's."""
+
+    pace: float  # multiplies the look-ahead
+    grip_offset: NDArray[np.float64]  # [3] metres, where objects are gripped
+    meeting_offset: NDArray[np.float64]  # [3] metres, where arms meet
+
+
+@dataclass(frozen=True)
+class Grasp:
+    """How to hold an object: grip height above its base, its width between the fingers, and its half length along x, in metres."""
+
+    height: float
+    width: float
+    half_length: float
+
+
+class Expert:
+    """Scripted solution of one task.
+
+    Args:
+        env: the environment, wrapped or not; its true state is read at every `act`.
+        seed: determines the style of every episode and the noise.
+        action_noise: standard deviation in metres of the temporally correlated noise on the motion that is sent. The clean action stays the label.
+    """
+
+    noise_memory = 0.8  # per step, of the correlated noise
+
+    def __init__(self, env: TabletopEnv, seed: int, action_noise: float = 0.0) -> None:
+        self.env: TabletopEnv = env.unwrapped  # type: ignore[assignment]
+        self.action_noise = action_noise
+        self._rng = np.random.default_rng(seed)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin an episode: draw a new style."""
+        self.style = Style(
+            pace=self._rng.uniform(0.85, 1.1),
+            grip_offset=self._rng.uniform(-1, 1, 3) * (0.005, 0.0, 0.004),
+            meeting_offset=self._rng.uniform(-1, 1, 3) * (0.012, 0.012, 0.006),
+        )
+        self._noise = np.zeros((len(self.env.arms), CHANNELS_PER_ARM - 1))
+
+    def act(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The clean action (the label) and the one to send, both float32 [A] and within bounds."""
+        space = self.env.action_space
+        clean = np.concatenate(self.plan())
+        noisy = clean.copy()
+        if self.action_noise > 0:
+            fresh = self._rng.normal(0.0, self.action_noise, self._noise.shape)
+            self._noise = self.noise_memory * self._noise + np.sqrt(1 - self.noise_memory**2) * fresh
+            noisy.reshape(-1, CHANNELS_PER_ARM)[:, :3] += self._noise
+        return tuple(np.clip(action, space.low, space.high).astype(np.float32) for action in (clean, noisy))
+
+    @abstractmethod
+    def plan(self) -> list[NDArray[np.float64]]:
+        """The target [4] of every arm in the present state."""
+
+    @abstractmethod
+    def progress(self) -> float:
+        """How much of the task is done, 0 to 1; grows within a sub-goal and from one to the next."""
+
+    def move(self, arm: int, goal: NDArray[np.float64], opening: float, pace: float = 1.0) -> NDArray[np.float64]:
+        """Target [4] that takes an arm straight towards `goal` at a bounded speed."""
+        here = self.env.grip_points()[arm]
+        way = goal - here
+        limit = LOOKAHEAD_M * self.style.pace * pace
+        distance = float(np.linalg.norm(way))
+        if distance > limit:
+            way = way * (limit / distance)
+        return np.append(here + way, opening)
+
+    def grip_target(self, name: str, grasp: Grasp) -> NDArray[np.float64]:
+        """Where the grip point must be to hold an object, [3] metres."""
+        return self.env.position(name) + (0.0, 0.0, grasp.height) + self.style.grip_offset
+
+    def holds(self, arm: int, name: str, grasp: Grasp) -> bool:
+        """Whether an arm's fingers are closed on an object."""
+        off = np.abs(self.env.grip_points()[arm] - self.env.position(name) - (0.0, 0.0, grasp.height))
+        near = off[0] < grasp.half_length + 0.012 and off[1] < 0.014 and off[2] < 0.022
+        return bool(near and self.env.openings()[arm] < grasp.width + 0.007)
+
+    def pick(self, arm: int, name: str, grasp: Grasp) -> NDArray[np.float64]:
+        """Target [4] on the way to holding an object: go beside it, come in, close."""
+        outwards = -1.0 if self.env.arms[arm].side == "left" else 1.0
+        here, opening = self.env.grip_points()[arm], self.env.openings()[arm]
+        goal = self.grip_target(name, grasp)
+        beside = goal + (outwards * (grasp.half_length + 0.045), 0.0, 0.0)
+        off = np.abs(here - goal)
+        room = (GRIPPER_OPENING_MAX - grasp.width) / 2
+        aligned = off[1] < min(0.7 * room, 0.012) and off[2] < 0.012
+        if aligned and off[0] < CLOSE_ENOUGH_M:
+            return self.move(arm, goal, 0.0, pace=0.4)
+        open_enough = opening > grasp.width + 0.6 * (GRIPPER_OPENING_MAX - grasp.width)
+        behind = (here[0] - beside[0]) * outwards > -0.010
+        if aligned and (open_enough or behind):
+            return self.move(arm, goal, GRIPPER_OPENING_MAX)
+        if behind:
+            return self.move(arm, beside, GRIPPER_OPENING_MAX)
+        # Too far in and not in line: back out the way it came, so as not to sweep the object aside.
+        return self.move(arm, np.array([beside[0] + outwards * 0.005, here[1], here[2]]), GRIPPER_OPENING_MAX)

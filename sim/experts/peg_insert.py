@@ -1,0 +1,56 @@
+"""Expert of PegInsert: both arms pick up their object at once, meet in the middle, and the peg goes down into the socket."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.experts.base import Expert, Grasp
+from sim.tasks.peg_insert import PEG_HALF, WALL_HEIGHT, PegInsertEnv
+
+LEFT, RIGHT = 0, 1
+PEG = Grasp(height=0.075, width=2 * PEG_HALF, half_length=PEG_HALF)
+HOVER_M = 0.016  # height of the peg's end above the rim before it goes down
+MEETING_LIFT_M = 0.032
+
+
+class PegInsertExpert(Expert):
+    """Expert of PegInsert."""
+
+    env: PegInsertEnv
+
+    def plan(self) -> list[NDArray[np.float64]]:
+        return [self._plan_left(), self._plan_right()]
+
+    def progress(self) -> float:
+        return 0.0
+
+    @property
+    def _socket(self) -> Grasp:
+        width = self.env.socket_width
+        return Grasp(height=0.025, width=width, half_length=width / 2)
+
+    def _meeting_point(self) -> NDArray[np.float64]:
+        """Where the socket's base hangs while the peg goes in, [3]."""
+        return np.array([0.0, 0.0, MEETING_LIFT_M]) + self.style.meeting_offset
+
+    def _plan_left(self) -> NDArray[np.float64]:
+        if not self.holds(LEFT, "socket", self._socket):
+            return self.pick(LEFT, "socket", self._socket)
+        here = self.env.grip_points()[LEFT]
+        return self.move(LEFT, here + self._meeting_point() - self.env.position("socket"), 0.0)
+
+    def _plan_right(self) -> NDArray[np.float64]:
+        if not self.holds(RIGHT, "peg", PEG):
+            return self.pick(RIGHT, "peg", PEG)
+        here, peg, socket = self.env.grip_points()[RIGHT], self.env.position("peg"), self.env.position("socket")
+        meeting = self._meeting_point()
+        hover = meeting[2] + WALL_HEIGHT + HOVER_M
+        if not (self.holds(LEFT, "socket", self._socket) and np.linalg.norm(socket - meeting) < 0.03):
+            # Wait beside the middle, high enough to come in from there.
+            return self.move(RIGHT, here + np.array([meeting[0] + 0.075, meeting[1], hover]) - peg, 0.0)
+        x, y, z = self.env.in_frame_of("socket", peg)
+        off = max(abs(x), abs(y))
+        if off < 0.007 or (z < WALL_HEIGHT and off < PEG_HALF):
+            return self.move(RIGHT, here + socket + (0.0, 0.0, 0.004) - peg, 0.0, pace=0.8)
+        if z < WALL_HEIGHT + 0.006 and off < 0.085:
+            return self.move(RIGHT, here + (0.0, 0.0, hover - peg[2]), 0.0)
+        return self.move(RIGHT, here + np.array([socket[0], socket[1], hover]) - peg, 0.0)

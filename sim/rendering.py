@@ -1,0 +1,44 @@
+"""Choice of a renderer by name."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.raycast import RaycastRenderer
+from vla_rl.core.errors import UserError, did_you_mean
+
+RENDERERS = ("auto", "raycast", "egl")
+
+
+class SceneRenderer(Protocol):
+    """What an environment asks of a renderer."""
+
+    def render(self, data: mujoco.MjData, camera: str) -> NDArray[np.uint8]:
+        """Picture uint8 [H, W, 3] of a state whose kinematics are up to date."""
+
+    def segment(self, data: mujoco.MjData, camera: str) -> NDArray[np.int32]:
+        """Geom id of every pixel, int32 [H, W]; -1 where no geom is."""
+
+    def close(self) -> None:
+        """Free what the graphics library holds."""
+
+
+def make_renderer(name: str, model: mujoco.MjModel, data: mujoco.MjData, cameras: Sequence[str], image_size: int) -> SceneRenderer:
+    """Renderer by name: "raycast", "egl", or "auto".
+
+    "auto" is the ray caster: on primitive geoms it is faster than software EGL, and it draws the same bytes on every machine, so that
+    what was recorded on one can be replayed on another.
+
+    Raises:
+        UserError: unknown name, or EGL does not load here.
+    """
+    if name not in RENDERERS:
+        raise UserError(f"There is no renderer {name!r}.{did_you_mean(name, RENDERERS)}")
+    if name == "egl":
+        from sim.egl import EglRenderer
+
+        return EglRenderer(model, cameras, image_size)
+    return RaycastRenderer(model, data, cameras, image_size)

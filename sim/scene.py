@@ -1,0 +1,148 @@
+"""MJCF fragments shared by our tasks: table, Cartesian arms, free-standing objects, cameras.
+
+Every arm comes in from its own side of the table: a carriage runs along a rail (y), a lift on its tower (z) and a horizontal boom (x) carries a
+parallel gripper whose fingers point inwards and open along y. Nothing hangs over the workspace, so both cameras see what is between the fingers.
+
+The frames are laid out such that joint values *are* world coordinates: the x, y and z slides of an arm read the position of its grip point, in metres.
+"""
+
+from dataclasses import dataclass
+
+FINGER_REACH = 0.050  # m, one finger's travel: the gripper opens to twice this
+GRIPPER_OPENING_MAX = 2 * FINGER_REACH  # m
+TOWER_X = 0.30  # m, distance of the towers from the middle of the table
+ARENA_HALF = (0.170, 0.130)  # m, inside of the fence
+
+COLOURS = {
+    "table": "0.87 0.86 0.83 1",
+    "fence": "0.45 0.42 0.40 1",
+    "rail": "0.30 0.32 0.36 1",
+    "tower": "0.22 0.24 0.28 1",
+    "boom": "0.62 0.65 0.70 1",
+    "left": "0.10 0.35 0.95 1",
+    "right": "0.98 0.55 0.05 1",
+}
+
+
+@dataclass(frozen=True)
+class ArmSpec:
+    """One arm: its side ("left" or "right") and the box its grip point may be sent to, in metres."""
+
+    side: str
+    x_range: tuple[float, float]
+    y_range: tuple[float, float] = (-0.13, 0.13)
+    z_range: tuple[float, float] = (0.014, 0.20)
+
+
+def arm_body(arm: ArmSpec) -> str:
+    """MJCF body of one arm. Robot links carry their own weight (gravcomp), so that the servos need no integral term."""
+    sign = -1 if arm.side == "left" else 1
+    name, tint = arm.side, COLOURS[arm.side]
+    # The mass of a slide is mostly its armature (the drive), so the three axes have alike dynamics however the links are nested.
+    slide = 'type="slide" damping="2" armature="0.35"'
+    return f"""
+    <body name="{name}_carriage" pos="{sign * TOWER_X} 0 0" gravcomp="1">
+      <joint name="{name}_y" axis="0 1 0" {slide}/>
+      <geom class="link" type="box" size="0.018 0.026 0.125" pos="{sign * 0.022} 0 0.145" rgba="{COLOURS["tower"]}"/>
+      <body name="{name}_lift" gravcomp="1">
+        <joint name="{name}_z" axis="0 0 1" {slide}/>
+        <geom class="link" type="box" size="0.014 0.032 0.022" pos="{-sign * 0.010} 0 0.004" rgba="{tint}"/>
+        <body name="{name}_boom" gravcomp="1">
+          <joint name="{name}_x" axis="1 0 0" {slide}/>
+          <geom class="link" type="box" size="0.160 0.011 0.009" pos="{-sign * 0.075} 0 0.004" rgba="{COLOURS["boom"]}"/>
+          <geom class="link" type="box" size="0.011 0.058 0.011" pos="{-sign * (TOWER_X - 0.060)} 0 0" rgba="{COLOURS["tower"]}"/>
+          <body name="{name}_finger_front" pos="{-sign * TOWER_X} 0 0" gravcomp="1">
+            <joint name="{name}_finger_front" class="finger" axis="0 -1 0"/>
+            <geom class="finger" pos="{sign * 0.012} -0.006 0" rgba="{tint}"/>
+          </body>
+          <body name="{name}_finger_back" pos="{-sign * TOWER_X} 0 0" gravcomp="1">
+            <joint name="{name}_finger_back" class="finger" axis="0 1 0"/>
+            <geom class="finger" pos="{sign * 0.012} 0.006 0" rgba="{tint}"/>
+          </body>
+        </body>
+      </body>
+    </body>"""
+
+
+def arm_actuators(arm: ArmSpec) -> str:
+    """Four position servos in the order of the action: x, y, z of the grip point and the gripper's opening."""
+    name = arm.side
+    slides = "".join(
+        f'<position class="axis" name="{name}_{axis}" joint="{name}_{axis}" ctrlrange="{low} {high}"/>'
+        for axis, (low, high) in zip("xyz", (arm.x_range, arm.y_range, arm.z_range), strict=True)
+    )
+    return f'{slides}<position class="grip" name="{name}_grip" tendon="{name}_opening" ctrlrange="0 {GRIPPER_OPENING_MAX}"/>'
+
+
+def standing_object(name: str, geoms: str, mass: float, height: float, inertia: float) -> str:
+    """A body that moves freely and rights itself, like a tumbler toy with a weighted base: whatever goes wrong, it ends upright on the table.
+
+    Its joints are x, y, z slides, a free yaw, and roll and pitch held by weak springs. The frame is at the middle of its base.
+    """
+    tilt = 'type="hinge" stiffness="0.6" damping="0.02"'
+    return f"""
+    <body name="{name}">
+      <inertial mass="{mass}" pos="0 0 {height / 3}" diaginertia="{inertia} {inertia} {inertia}"/>
+      <joint name="{name}_x" type="slide" axis="1 0 0"/>
+      <joint name="{name}_y" type="slide" axis="0 1 0"/>
+      <joint name="{name}_z" type="slide" axis="0 0 1"/>
+      <joint name="{name}_yaw" type="hinge" axis="0 0 1" damping="0.0004"/>
+      <joint name="{name}_roll" {tilt} axis="1 0 0"/>
+      <joint name="{name}_pitch" {tilt} axis="0 1 0"/>
+      {geoms}
+    </body>"""
+
+
+def scene_xml(arms: tuple[ArmSpec, ...], bodies: str) -> str:
+    """The whole MJCF model: table with a low fence, the arms, the task's bodies and the two cameras."""
+    half_x, half_y = ARENA_HALF
+    fence = "".join(
+        f'<geom name="fence_{name}" class="fence" size="{size}" pos="{pos}"/>'
+        for name, size, pos in (
+            ("front", f"{half_x + 0.01} 0.005 0.007", f"0 {-half_y - 0.005} 0.007"),
+            ("back", f"{half_x + 0.01} 0.005 0.007", f"0 {half_y + 0.005} 0.007"),
+            ("left", f"0.005 {half_y} 0.007", f"{-half_x - 0.005} 0 0.007"),
+            ("right", f"0.005 {half_y} 0.007", f"{half_x + 0.005} 0 0.007"),
+        )
+    )
+    rails = "".join(
+        f'<geom name="rail_{arm.side}" class="link" type="box" size="0.03 0.20 0.010" '
+        f'pos="{(-1 if arm.side == "left" else 1) * (TOWER_X + 0.022)} 0 0.010" rgba="{COLOURS["rail"]}"/>'
+        for arm in arms
+    )
+    tendons = "".join(
+        f'<fixed name="{arm.side}_opening"><joint joint="{arm.side}_finger_front" coef="1"/><joint joint="{arm.side}_finger_back" coef="1"/></fixed>'
+        for arm in arms
+    )
+    mirrored = "".join(
+        f'<joint joint1="{arm.side}_finger_front" joint2="{arm.side}_finger_back" solref="0.01 1"/>' for arm in arms
+    )
+    return f"""
+<mujoco model="vla_rl">
+  <compiler angle="radian" autolimits="true"/>
+  <option timestep="0.005" integrator="implicitfast" iterations="20" ls_iterations="10" cone="pyramidal"/>
+  <default>
+    <geom solref="0.012 1" friction="0.4 0.005 0.0001"/>
+    <default class="link"><geom contype="0" conaffinity="0" mass="0.05"/></default>
+    <default class="fence"><geom type="box" contype="1" conaffinity="2" rgba="{COLOURS["fence"]}"/></default>
+    <default class="finger">
+      <geom type="box" size="0.030 0.006 0.011" mass="0.02" contype="4" conaffinity="2" friction="1.4 0.02 0.0001" priority="1"/>
+      <joint type="slide" range="0 {FINGER_REACH}" damping="1" armature="0.05"/>
+    </default>
+    <default class="object"><geom contype="2" conaffinity="7"/></default>
+    <default class="axis"><position kp="700" kv="32" forcerange="-45 45"/></default>
+    <default class="grip"><position kp="500" kv="12" forcerange="-14 14"/></default>
+  </default>
+  <worldbody>
+    <light pos="0.2 -0.6 1.2" dir="-0.15 0.45 -1" directional="true" diffuse="0.65 0.65 0.65" ambient="0.3 0.3 0.3" specular="0 0 0"/>
+    <camera name="front" pos="0 -0.53 0.43" xyaxes="1 0 0 0 0.595 0.804" fovy="34"/>
+    <camera name="top" pos="0 0 0.70" xyaxes="1 0 0 0 1 0" fovy="31"/>
+    <geom name="table" type="box" size="0.36 0.24 0.02" pos="0 0 -0.02" contype="1" conaffinity="2" rgba="{COLOURS["table"]}"/>
+    {fence}{rails}
+    {"".join(arm_body(arm) for arm in arms)}
+    {bodies}
+  </worldbody>
+  <tendon>{tendons}</tendon>
+  <equality>{mirrored}</equality>
+  <actuator>{"".join(arm_actuators(arm) for arm in arms)}</actuator>
+</mujoco>"""

@@ -1,0 +1,1 @@
+"""Our tasks: one file each."""

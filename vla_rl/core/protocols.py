@@ -1,7 +1,9 @@
-"""What the parts expect of each other. Simulators, imagined worlds and robots are interchangeable because the loop knows only these."""
+"""What the parts expect of each other. Simulators, imagined worlds and robots are interchangeable because the loop
+knows only these.
+"""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from vla_rl.core.types import ActionChunk, Episode, Float32Array, Observation, Step
 
@@ -24,7 +26,8 @@ class Policy(Protocol):
 
         Args:
             observation: the newest observation.
-            committed: float32 [d, A], the actions of the next d ticks, which will be executed whatever this call returns.
+            committed: float32 [d, A], the actions of the next d ticks, which will be executed whatever this call
+                returns.
         """
         ...
 
@@ -40,6 +43,10 @@ class Robot(Protocol):
 
     def read(self) -> Observation:
         """The newest observation. Never waits for a policy."""
+        ...
+
+    def rest_command(self) -> Float32Array:
+        """The command that keeps the robot where its last reading found it, float32 [A]: what is held until a policy has spoken."""
         ...
 
     def write(self, action: Float32Array) -> Float32Array:
@@ -61,6 +68,40 @@ class TakeoverSource(Protocol):
 
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
         """The command of the person at this tick, float32 [A]; None leaves the policy in control."""
+        ...
+
+
+class Verdict(NamedTuple):
+    """What a gate made of one action.
+
+    Attributes:
+        command: float32 [A], the command that may go to the robot.
+        reasons: bit flags of every rule that changed the action; 0 if it passed untouched.
+        stopped: True once the gate has latched its stop.
+    """
+
+    command: Float32Array
+    reasons: int
+    stopped: bool
+
+
+@runtime_checkable
+class Gate(Protocol):
+    """What stands between every source of actions and the robot."""
+
+    def reset(self, command: Float32Array) -> None:
+        """Start an attempt from the command that the robot rests at, float32 [A]."""
+        ...
+
+    def admit(self, action: Float32Array, now_ns: int, observed_ns: int, planned_ns: int) -> Verdict:
+        """Turn an action into a command that is safe to send.
+
+        Args:
+            action: float32 [A], from a policy, a person or a hold.
+            now_ns: the time now.
+            observed_ns: when the oldest stream of the newest observation was captured.
+            planned_ns: when the observation that the action was planned from was captured.
+        """
         ...
 
 

@@ -1,9 +1,11 @@
-"""The values that travel through the loop: observation -> chunk -> step -> episode. Numpy arrays in frozen dataclasses, nothing else."""
+"""The values that travel through the loop: observation -> chunk -> step -> episode. Numpy arrays in frozen
+dataclasses, nothing else.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,12 +81,14 @@ class Step:
 
     Attributes:
         observation: what was sensed at this tick.
-        action_policy: float32 [A], what the policy (in a demonstration: the demonstrator) asked for, before noise, takeover or gate.
+        action_policy: float32 [A], what the policy (in a demonstration: the demonstrator) asked for, before noise,
+            takeover or gate.
         action_sent: float32 [A], the command that really went to the robot.
         source: who decided ``action_sent``.
         terminated: the task ended at this step (success, or a failure that the environment knows).
         truncated: the episode was cut here, by the time limit or from outside.
         success: the outcome, known at the last step at the earliest.
+        extras: further numbers of this tick by name, the same names at every step of an episode; they become columns of `Episode.extras`.
     """
 
     observation: Observation
@@ -94,11 +98,13 @@ class Step:
     terminated: bool = False
     truncated: bool = False
     success: bool | None = None
+    extras: Mapping[str, int | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Episode:
-    """A finished episode as columns of T steps. The unit of storage, of credit, and of exchange between collector and learner.
+    """A finished episode as columns of T steps. The unit of storage, of credit, and of exchange between collector and
+    learner.
 
     Attributes:
         episode_id: unique within a store, and its sort key; a file name ([A-Za-z0-9._-], at most 100 characters).
@@ -115,7 +121,8 @@ class Episode:
         seed: of the environment's reset, if there was one.
         control_hz: steps per second.
         env_id: the environment or robot, so that data of another one is not mixed in by mistake.
-        extras: further columns, name -> array [T, ...] (for example ``captured_ns.front``, ``chunk_id``, ``chunk_index``, ``action_age_ms``).
+        extras: further columns, name -> array [T, ...] (for example ``captured_ns.front``, ``chunk_id``,
+            ``chunk_index``, ``action_age_ms``).
     """
 
     episode_id: str
@@ -138,7 +145,9 @@ class Episode:
         return len(self.state)
 
     def imitation_action(self) -> Float32Array:
-        """The action that imitation should reproduce, float32 [T, A]: the clean action of a demonstrator, else what was sent."""
+        """The action that imitation should reproduce, float32 [T, A]: the clean action of a demonstrator, else what
+        was sent.
+        """
         demo = (self.source == Source.DEMO)[:, None]
         return np.where(demo, self.action_policy, self.action_sent)
 
@@ -146,24 +155,30 @@ class Episode:
         """Return the episode if its columns fit together.
 
         Raises:
-            UserError: for no steps, unequal lengths, wrong dtypes or dimensions, numbers that are not finite, or unknown sources.
+            UserError: for no steps, unequal lengths, wrong dtypes or dimensions, numbers that are not finite, or
+                unknown sources.
         """
         length = len(self.state)
         if length == 0:
             raise UserError(f"episode {self.episode_id!r} has no steps; record at least one step before saving it")
-        expected = {"state": (self.state, np.float32, 2), "action_policy": (self.action_policy, np.float32, 2)}
-        expected |= {"action_sent": (self.action_sent, np.float32, 2), "source": (self.source, np.uint8, 1)}
-        expected |= {f"images[{name}]": (image, np.uint8, 4) for name, image in self.images.items()}
+        expected: dict[str, tuple[NDArray[Any], type[np.generic], int]] = {
+            "state": (self.state, np.float32, 2),
+            "action_policy": (self.action_policy, np.float32, 2),
+            "action_sent": (self.action_sent, np.float32, 2),
+            "source": (self.source, np.uint8, 1),
+        }
+        for name, image in self.images.items():
+            expected[f"images[{name}]"] = (image, np.uint8, 4)
         for name, (array, dtype, ndim) in expected.items():
             if array.dtype != dtype or array.ndim != ndim or len(array) != length:
                 raise UserError(
                     f"episode {self.episode_id!r}: {name} is {array.dtype} {list(array.shape)}, "
                     f"expected {np.dtype(dtype)} with {ndim} dimensions and {length} steps"
                 )
-            if dtype == np.float32 and not np.isfinite(array).all():
-                bad_step = int(np.argwhere(~np.isfinite(array))[0, 0])
+            if dtype is np.float32 and not np.isfinite(array).all():
+                step = int(np.argwhere(~np.isfinite(array))[0, 0])
                 raise UserError(
-                    f"episode {self.episode_id!r}: {name} is not finite at step {bad_step}; check the sensor or policy"
+                    f"episode {self.episode_id!r}: {name} is not finite at step {step}; check the sensor or the policy"
                 )
         for name, column in self.extras.items():
             if len(column) != length:
@@ -182,7 +197,7 @@ class Episode:
             )
         if self.source.max(initial=0) > max(Source):
             raise UserError(
-                f"episode {self.episode_id!r}: source has the value {self.source.max()}, known are {list(map(int, Source))}"
+                f"episode {self.episode_id!r}: source {self.source.max()} is unknown; known are 0 to {max(Source)}"
             )
         return self
 

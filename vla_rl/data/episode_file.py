@@ -1,0 +1,269 @@
+"""One episode as one immutable Zarr 3 zip file.
+
+Layout, readable by any Zarr 3 library: arrays ``state``, ``action_policy``, ``action_sent``, ``source``, ``images/CAMERA`` and ``extras/NAME``,
+all with the steps along the first axis; the header stands in the attributes of the root group. The zip's CRC32 guards every member, and the
+header carries a SHA-256 over all columns and itself, which `verify_file` recomputes.
+"""
+
+import hashlib
+import json
+import math
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_rl.core.errors import StoreError
+from vla_rl.core.types import Episode, Origin, Source
+
+SCHEMA_VERSION = 1
+SUFFIX = ".zarr.zip"
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
+_COLUMN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+_EXTRA_DTYPES = frozenset(
+    np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+)
+_ZSTD_LEVEL = 1
+_CHUNK_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeHeader:
+    """What is known of an episode without reading its columns. The fields shared with `Episode` mean the same.
+
+    Attributes:
+        length: number of steps T.
+        state_dim: S.
+        action_dim: A.
+        cameras: camera name -> (H, W).
+        extras: names of the extra columns, sorted.
+        human_steps: how many steps a person decided (`Source.HUMAN`).
+        digest: SHA-256 over all columns and the other header fields, in hexadecimal.
+    """
+
+    episode_id: str
+    length: int
+    task: str
+    success: bool | None
+    terminated: bool
+    origin: Origin
+    policy_version: int
+    seed: int | None
+    control_hz: float
+    env_id: str
+    state_dim: int
+    action_dim: int
+    cameras: Mapping[str, tuple[int, int]]
+    extras: tuple[str, ...]
+    human_steps: int
+    digest: str
+
+
+def is_episode_id(name: object) -> bool:
+    """Whether a name can be a file name on any system: 1 to 100 of ``[A-Za-z0-9._-]``, no leading dot or dash."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def check_episode_id(episode_id: str) -> None:
+    """Raise StoreError unless `is_episode_id`."""
+    if not is_episode_id(episode_id):
+        shown = repr(episode_id)[:120]
+        raise StoreError(
+            f"bad episode id {shown}: use 1 to 100 of the characters A-Z a-z 0-9 . _ - and begin with a letter, a digit or _"
+        )
+
+
+def write_file(episode: Episode, file: Path) -> None:
+    """Write a valid episode into a new file. Neither atomic nor durable: `EpisodeStore.add` sees to both.
+
+    Raises:
+        StoreError: for a camera or extra column whose name or dtype cannot be stored.
+        OSError: if the disk is full or fails.
+    """
+    import zarr
+    from zarr.codecs import ZstdCodec
+    from zarr.storage import ZipStore
+
+    columns = _columns(episode)
+    header = _header_of(episode)
+    header["digest"] = _digest(header, columns)
+    with ZipStore(file, mode="w") as store:
+        root = zarr.create_group(store, zarr_format=3, attributes={"schema_version": SCHEMA_VERSION, "episode": header})
+        for path, column in columns.items():
+            array = root.create_array(
+                path,
+                shape=column.shape,
+                dtype=column.dtype,
+                chunks=_chunk_shape(column),
+                compressors=ZstdCodec(level=_ZSTD_LEVEL),
+                config={"write_empty_chunks": True},
+            )
+            array[...] = column
+
+
+def read_file_header(file: Path) -> EpisodeHeader:
+    """The header of an episode file. Raises StoreError if the file is missing, damaged, or of another schema version."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            attributes = json.loads(archive.read("zarr.json"))["attributes"]
+        version = attributes["schema_version"]
+        if version == SCHEMA_VERSION:
+            header = _parse_header(attributes["episode"])
+            if file.name == header.episode_id + SUFFIX:
+                return header
+            raise ValueError(f"it holds the episode {header.episode_id!r}")
+    except FileNotFoundError:
+        raise StoreError(f"there is no episode {file.name.removesuffix(SUFFIX)!r} in {file.parent.parent}") from None
+    except Exception as error:  # a damaged zip raises a dozen kinds
+        raise _damaged(file, error) from error
+    raise StoreError(
+        f"{file} has schema version {version!r}, this program reads {SCHEMA_VERSION}; read it with the version that wrote it"
+    )
+
+
+def read_file(file: Path) -> Episode:
+    """The whole episode. Raises StoreError if the file is missing, damaged, or of another schema version."""
+    header = read_file_header(file)
+    return _read_columns(file, header)
+
+
+def verify_file(file: Path) -> EpisodeHeader:
+    """Read everything and recompute the digest. Raises StoreError as `read_file` does, and for a digest that differs."""
+    header = read_file_header(file)
+    episode = _read_columns(file, header)
+    if _digest(_header_of(episode), _columns(episode)) != header.digest:
+        raise _damaged(file, ValueError("the content does not match its digest"))
+    return header
+
+
+def _read_columns(file: Path, header: EpisodeHeader) -> Episode:
+    import zarr
+    from zarr.storage import ZipStore
+
+    try:
+        with ZipStore(file, mode="r") as store:
+
+            def column(path: str, *tail: int) -> NDArray[Any]:
+                array = zarr.open_array(store, path=path, mode="r", config={"read_missing_chunks": False})
+                if array.shape[0] != header.length or (
+                    tail and array.shape[1:] != tail
+                ):  # before anything is allocated
+                    raise ValueError(f"{path} has the shape {array.shape}")
+                return np.asarray(array[...])
+
+            return Episode(
+                episode_id=header.episode_id,
+                images={camera: column(f"images/{camera}", *size, 3) for camera, size in header.cameras.items()},
+                state=column("state", header.state_dim),
+                action_policy=column("action_policy", header.action_dim),
+                action_sent=column("action_sent", header.action_dim),
+                source=column("source"),
+                task=header.task,
+                success=header.success,
+                terminated=header.terminated,
+                origin=header.origin,
+                policy_version=header.policy_version,
+                seed=header.seed,
+                control_hz=header.control_hz,
+                env_id=header.env_id,
+                extras={name: column(f"extras/{name}") for name in header.extras},
+            ).validate()
+    except Exception as error:  # a damaged zip, codec, JSON or array raises a dozen kinds
+        raise _damaged(file, error) from error
+
+
+def _columns(episode: Episode) -> dict[str, NDArray[Any]]:
+    """Every array of an episode under its path in the file, checked to be storable."""
+    columns: dict[str, NDArray[Any]] = {
+        "state": episode.state,
+        "action_policy": episode.action_policy,
+        "action_sent": episode.action_sent,
+        "source": episode.source,
+    }
+    for group, members in (("images", episode.images), ("extras", episode.extras)):
+        for name, column in sorted(members.items()):
+            if not _COLUMN_NAME.fullmatch(name):
+                raise StoreError(
+                    f"episode {episode.episode_id!r}: bad name {name!r} in {group}; use up to 100 of A-Z a-z 0-9 . _ -"
+                )
+            columns[f"{group}/{name}"] = column
+    for path, column in columns.items():
+        if not isinstance(column, np.ndarray) or column.dtype not in _EXTRA_DTYPES:
+            kind = getattr(column, "dtype", type(column).__name__)
+            raise StoreError(
+                f"episode {episode.episode_id!r}: {path} has the type {kind}; only booleans, integers and floats are stored"
+            )
+    return columns
+
+
+def _header_of(episode: Episode) -> dict[str, Any]:
+    """The header as plain data, without the digest."""
+    return {
+        "episode_id": episode.episode_id,
+        "length": len(episode),
+        "task": episode.task,
+        "success": None if episode.success is None else bool(episode.success),
+        "terminated": bool(episode.terminated),
+        "origin": str(Origin(episode.origin)),
+        "policy_version": int(episode.policy_version),
+        "seed": None if episode.seed is None else int(episode.seed),
+        "control_hz": float(episode.control_hz),
+        "env_id": episode.env_id,
+        "state_dim": episode.state.shape[1],
+        "action_dim": episode.action_sent.shape[1],
+        "cameras": {name: list(image.shape[1:3]) for name, image in sorted(episode.images.items())},
+        "extras": sorted(episode.extras),
+        "human_steps": int(np.count_nonzero(episode.source == Source.HUMAN)),
+    }
+
+
+def _parse_header(raw: dict[str, Any]) -> EpisodeHeader:
+    """The header from JSON; raises KeyError, TypeError or ValueError if it is not what `write_file` writes."""
+    values = {field.name: raw[field.name] for field in fields(EpisodeHeader)}
+    kinds = {
+        "length": int,
+        "task": str,
+        "terminated": bool,
+        "policy_version": int,
+        "env_id": str,
+        "state_dim": int,
+        "action_dim": int,
+    }
+    kinds |= {"episode_id": str, "human_steps": int, "digest": str, "control_hz": float}
+    for name, kind in kinds.items():
+        if type(values[name]) is not kind:
+            raise TypeError(f"header field {name} is {values[name]!r}")
+    if not isinstance(values["success"], bool | None) or not isinstance(values["seed"], int | None):
+        raise TypeError(f"header fields success and seed are {values['success']!r} and {values['seed']!r}")
+    values["origin"] = Origin(values["origin"])
+    values["cameras"] = {str(name): (int(height), int(width)) for name, (height, width) in values["cameras"].items()}
+    values["extras"] = tuple(str(name) for name in values["extras"])
+    check_episode_id(values["episode_id"])
+    return EpisodeHeader(**values)
+
+
+def _digest(header: dict[str, Any], columns: Mapping[str, NDArray[Any]]) -> str:
+    sha = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for path in sorted(columns):
+        column = columns[path]
+        sha.update(f"{path} {column.dtype.str} {column.shape}".encode())
+        sha.update(np.ascontiguousarray(column).data)
+    return sha.hexdigest()
+
+
+def _chunk_shape(column: NDArray[Any]) -> tuple[int, ...]:
+    """Few chunks, since episodes are read whole; bounded ones, since a codec holds a chunk in memory twice."""
+    row_bytes = max(1, math.prod(column.shape[1:]) * column.itemsize)
+    rows = max(1, min(len(column), _CHUNK_BYTES // row_bytes))
+    return (rows, *(max(1, size) for size in column.shape[1:]))
+
+
+def _damaged(file: Path, error: Exception) -> StoreError:
+    reason = " ".join(str(error).split())[:160] or type(error).__name__
+    return StoreError(f"{file} is damaged ({reason}); `vla-rl doctor {file.parent.parent}` sets it aside")

@@ -1,0 +1,10 @@
+"""MuJoCo tasks, scripted experts and scripted correctors. `import sim` registers the environments under `vla_rl/...`.
+
+Depends on `vla_rl.core` and nothing else of ours. MuJoCo is imported with the first environment, not here.
+"""
+
+from sim.registration import make_expert, register_environments
+
+__all__ = ["make_expert", "register_environments"]
+
+register_environments()

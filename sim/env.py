@@ -33,6 +33,7 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         image_size: height and width of the pictures, in pixels.
         renderer: "raycast" (no graphics library, same bytes on every machine), "egl", or "auto".
         cameras: which of "front" and "top" to draw.
+        render_mode: "rgb_array", the only one: `render` returns a picture.
 
     Raises:
         UserError: an argument that does not fit, or a renderer that does not load.
@@ -47,7 +48,12 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     gripper_dims: ClassVar[tuple[int, ...]] = (3, 7)
 
     def __init__(
-        self, difficulty: float = 0.5, image_size: int = 64, renderer: str = "auto", cameras: Sequence[str] = CAMERAS
+        self,
+        difficulty: float = 0.5,
+        image_size: int = 64,
+        renderer: str = "auto",
+        cameras: Sequence[str] = CAMERAS,
+        render_mode: str | None = "rgb_array",
     ) -> None:
         if not (isinstance(difficulty, int | float) and 0.0 <= difficulty <= 1.0):
             raise UserError(f"difficulty is {difficulty!r}; it must be a number from 0 (easy) to 1 (hard).")
@@ -57,7 +63,7 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
             if camera not in CAMERAS:
                 raise UserError(f"There is no camera {camera!r}.{did_you_mean(camera, CAMERAS)}")
         self.difficulty, self.image_size, self.cameras = float(difficulty), image_size, tuple(cameras)
-        self.render_mode = "rgb_array"
+        self.render_mode = render_mode
         self.model = mujoco.MjModel.from_xml_string(scene_xml(self.arms, self._bodies_xml()))
         self.data = mujoco.MjData(self.model)
         self.n_substeps = round(1 / (CONTROL_HZ * self.model.opt.timestep))
@@ -65,7 +71,9 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self.renderer = make_renderer(renderer, self.model, self.data, self.cameras, image_size)
 
         joint = self.model.joint
-        self._axes = np.array([[joint(f"{arm.side}_{axis}").qposadr[0] for axis in "xyz"] for arm in self.arms])  # [arms, 3]
+        self._axes = np.array(
+            [[joint(f"{arm.side}_{axis}").qposadr[0] for axis in "xyz"] for arm in self.arms]
+        )  # [arms, 3]
         self._fingers = np.array(
             [[joint(f"{arm.side}_finger_{end}").qposadr[0] for end in ("front", "back")] for arm in self.arms]
         )  # [arms, 2]
@@ -98,7 +106,9 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     def is_success(self) -> bool:
         """Whether the task is done in the present state."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         super().reset(seed=seed)
         mujoco.mj_resetData(self.model, self.data)
         start = self._home.copy()
@@ -140,7 +150,9 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         """Go to a state that `get_state` of the same task and difficulty gave; returns its observation. Replay from there is exact."""
         expected = mujoco.mj_stateSize(self.model, _STATE) + 1
         if np.shape(state) != (expected,):
-            raise UserError(f"This state has shape {np.shape(state)} and {type(self).__name__} needs ({expected},): use one of the same task.")
+            raise UserError(
+                f"This state has shape {np.shape(state)} and {type(self).__name__} needs ({expected},): use one of the same task."
+            )
         mujoco.mj_setState(self.model, self.data, state[:-1], _STATE)
         mujoco.mj_kinematics(self.model, self.data)
         self._elapsed = int(state[-1])

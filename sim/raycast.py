@@ -108,7 +108,9 @@ class RaycastRenderer:
         colour = np.where(seen[:, None], np.minimum(surface, 1.0), colour)
         return _View(origin, rays, (colour * 255).astype(np.uint8), hit, np.where(seen, distance, np.inf))
 
-    def _cast_static_geoms(self, data: mujoco.MjData, origin: NDArray, rays: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    def _cast_static_geoms(
+        self, data: mujoco.MjData, origin: NDArray, rays: NDArray
+    ) -> tuple[NDArray, NDArray, NDArray]:
         """Rays against static geoms alone. MuJoCo can leave out static geoms but not moving ones: put those in a group that is off."""
         groups, moving = self._model.geom_group.copy(), ~self._static
         self._model.geom_group[moving] = mujoco.mjNGROUP - 1
@@ -117,7 +119,18 @@ class RaycastRenderer:
         hit, distance, normal = np.empty(len(rays), np.int32), np.empty(len(rays)), np.zeros((len(rays), 3))
         try:
             mujoco.mj_multiRay(
-                self._model, data, origin, rays.reshape(-1), enabled, 1, -1, hit, distance, normal.reshape(-1), len(rays), mujoco.mjMAXVAL
+                self._model,
+                data,
+                origin,
+                rays.reshape(-1),
+                enabled,
+                1,
+                -1,
+                hit,
+                distance,
+                normal.reshape(-1),
+                len(rays),
+                mujoco.mjMAXVAL,
             )
         finally:
             self._model.geom_group[:] = groups

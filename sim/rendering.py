@@ -26,7 +26,9 @@ class SceneRenderer(Protocol):
         """Free what the graphics library holds."""
 
 
-def make_renderer(name: str, model: mujoco.MjModel, data: mujoco.MjData, cameras: Sequence[str], image_size: int) -> SceneRenderer:
+def make_renderer(
+    name: str, model: mujoco.MjModel, data: mujoco.MjData, cameras: Sequence[str], image_size: int
+) -> SceneRenderer:
     """Renderer by name: "raycast", "egl", or "auto".
 
     "auto" is the ray caster: on primitive geoms it is faster than software EGL, and it draws the same bytes on every machine, so that

@@ -38,6 +38,8 @@ def arm_body(arm: ArmSpec) -> str:
     """MJCF body of one arm. Robot links carry their own weight (gravcomp), so that the servos need no integral term."""
     sign = -1 if arm.side == "left" else 1
     name, tint = arm.side, COLOURS[arm.side]
+    # Contact bits: 1 table, 2 objects, 4 left arm, 8 right arm. What reaches over the table meets the objects and the other arm, never the table.
+    hard = 'contype="4" conaffinity="10"' if arm.side == "left" else 'contype="8" conaffinity="6"'
     # The mass of a slide is mostly its armature (the drive), so the three axes have alike dynamics however the links are nested.
     slide = 'type="slide" damping="2" armature="0.35"'
     return f"""
@@ -49,15 +51,15 @@ def arm_body(arm: ArmSpec) -> str:
         <geom class="link" type="box" size="0.014 0.032 0.022" pos="{-sign * 0.010} 0 0.004" rgba="{tint}"/>
         <body name="{name}_boom" gravcomp="1">
           <joint name="{name}_x" axis="1 0 0" {slide}/>
-          <geom class="link" type="box" size="0.160 0.011 0.009" pos="{-sign * 0.075} 0 0.004" rgba="{COLOURS["boom"]}"/>
-          <geom class="link" type="box" size="0.011 0.058 0.011" pos="{-sign * (TOWER_X - 0.060)} 0 0" rgba="{COLOURS["tower"]}"/>
+          <geom class="link" {hard} type="box" size="0.160 0.011 0.009" pos="{-sign * 0.075} 0 0.004" rgba="{COLOURS["boom"]}"/>
+          <geom class="link" {hard} type="box" size="0.011 0.058 0.011" pos="{-sign * (TOWER_X - 0.060)} 0 0" rgba="{COLOURS["tower"]}"/>
           <body name="{name}_finger_front" pos="{-sign * TOWER_X} 0 0" gravcomp="1">
             <joint name="{name}_finger_front" class="finger" axis="0 -1 0"/>
-            <geom class="finger" pos="{sign * 0.012} -0.006 0" rgba="{tint}"/>
+            <geom class="finger" {hard} pos="{sign * 0.012} -0.006 0" rgba="{tint}"/>
           </body>
           <body name="{name}_finger_back" pos="{-sign * TOWER_X} 0 0" gravcomp="1">
             <joint name="{name}_finger_back" class="finger" axis="0 1 0"/>
-            <geom class="finger" pos="{sign * 0.012} 0.006 0" rgba="{tint}"/>
+            <geom class="finger" {hard} pos="{sign * 0.012} 0.006 0" rgba="{tint}"/>
           </body>
         </body>
       </body>
@@ -99,10 +101,10 @@ def scene_xml(arms: tuple[ArmSpec, ...], bodies: str) -> str:
     fence = "".join(
         f'<geom name="fence_{name}" class="fence" size="{size}" pos="{pos}"/>'
         for name, size, pos in (
-            ("front", f"{half_x + 0.01} 0.005 0.007", f"0 {-half_y - 0.005} 0.007"),
-            ("back", f"{half_x + 0.01} 0.005 0.007", f"0 {half_y + 0.005} 0.007"),
-            ("left", f"0.005 {half_y} 0.007", f"{-half_x - 0.005} 0 0.007"),
-            ("right", f"0.005 {half_y} 0.007", f"{half_x + 0.005} 0 0.007"),
+            ("front", f"{half_x + 0.01} 0.005 0.004", f"0 {-half_y - 0.005} 0.004"),
+            ("back", f"{half_x + 0.01} 0.005 0.004", f"0 {half_y + 0.005} 0.004"),
+            ("left", f"0.005 {half_y} 0.004", f"{-half_x - 0.005} 0 0.004"),
+            ("right", f"0.005 {half_y} 0.004", f"{half_x + 0.005} 0 0.004"),
         )
     )
     rails = "".join(
@@ -126,10 +128,10 @@ def scene_xml(arms: tuple[ArmSpec, ...], bodies: str) -> str:
     <default class="link"><geom contype="0" conaffinity="0" mass="0.05"/></default>
     <default class="fence"><geom type="box" contype="1" conaffinity="2" rgba="{COLOURS["fence"]}"/></default>
     <default class="finger">
-      <geom type="box" size="0.030 0.006 0.011" mass="0.02" contype="4" conaffinity="2" friction="1.4 0.02 0.0001" priority="1"/>
+      <geom type="box" size="0.030 0.006 0.011" mass="0.02" friction="1.4 0.02 0.0001" priority="1"/>
       <joint type="slide" range="0 {FINGER_REACH}" damping="1" armature="0.05"/>
     </default>
-    <default class="object"><geom contype="2" conaffinity="7"/></default>
+    <default class="object"><geom contype="2" conaffinity="15"/></default>
     <default class="axis"><position kp="700" kv="32" forcerange="-45 45"/></default>
     <default class="grip"><position kp="500" kv="12" forcerange="-14 14"/></default>
   </default>

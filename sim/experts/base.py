@@ -108,7 +108,10 @@ class Expert:
         beside = goal + (outwards * (grasp.half_length + 0.045), 0.0, 0.0)
         off = np.abs(here - goal)
         room = (GRIPPER_OPENING_MAX - grasp.width) / 2
-        aligned = off[1] < min(0.7 * room, 0.012) and off[2] < 0.012
+        straddling = off[0] < grasp.half_length + 0.025
+        aligned = off[1] < (0.85 * room if straddling else min(0.6 * room, 0.012)) and off[2] < (
+            0.016 if straddling else 0.012
+        )
         if aligned and off[0] < CLOSE_ENOUGH_M:
             return self.move(arm, goal, 0.0, pace=0.4)
         open_enough = opening > grasp.width + 0.6 * (GRIPPER_OPENING_MAX - grasp.width)

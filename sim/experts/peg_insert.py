@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.experts.base import Expert, Grasp
-from sim.tasks.peg_insert import PEG_HALF, WALL_HEIGHT, PegInsertEnv
+from sim.tasks.peg_insert import BLOCK_HEIGHT, PEG_HALF, RIM_HEIGHT, PegInsertEnv
 
 LEFT, RIGHT = 0, 1
 PEG = Grasp(height=0.075, width=2 * PEG_HALF, half_length=PEG_HALF)
@@ -26,7 +26,7 @@ class PegInsertExpert(Expert):
     @property
     def _socket(self) -> Grasp:
         width = self.env.socket_width
-        return Grasp(height=0.025, width=width, half_length=width / 2)
+        return Grasp(height=0.017, width=width, half_length=width / 2)
 
     def _meeting_point(self) -> NDArray[np.float64]:
         """Where the socket's base hangs while the peg goes in, [3]."""
@@ -43,14 +43,14 @@ class PegInsertExpert(Expert):
             return self.pick(RIGHT, "peg", PEG)
         here, peg, socket = self.env.grip_points()[RIGHT], self.env.position("peg"), self.env.position("socket")
         meeting = self._meeting_point()
-        hover = meeting[2] + WALL_HEIGHT + HOVER_M
+        hover = meeting[2] + RIM_HEIGHT + HOVER_M
         if not (self.holds(LEFT, "socket", self._socket) and np.linalg.norm(socket - meeting) < 0.03):
             # Wait beside the middle, high enough to come in from there.
             return self.move(RIGHT, here + np.array([meeting[0] + 0.075, meeting[1], hover]) - peg, 0.0)
         x, y, z = self.env.in_frame_of("socket", peg)
         off = max(abs(x), abs(y))
-        if off < 0.007 or (z < WALL_HEIGHT and off < PEG_HALF):
-            return self.move(RIGHT, here + socket + (0.0, 0.0, 0.004) - peg, 0.0, pace=0.8)
-        if z < WALL_HEIGHT + 0.006 and off < 0.085:
+        if off < (0.008 if z > RIM_HEIGHT + 0.006 else PEG_HALF - 0.004):
+            return self.move(RIGHT, here + socket + (0.0, 0.0, BLOCK_HEIGHT) - peg, 0.0, pace=0.8)
+        if z < RIM_HEIGHT + 0.006 and off < 0.085:
             return self.move(RIGHT, here + (0.0, 0.0, hover - peg[2]), 0.0)
         return self.move(RIGHT, here + np.array([socket[0], socket[1], hover]) - peg, 0.0)

@@ -1,0 +1,40 @@
+"""Names: which environments there are, and which expert solves which."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from vla_rl.core.errors import UserError
+
+if TYPE_CHECKING:
+    from sim.experts.base import Expert
+
+TASKS = {
+    "PegInsert": "peg_insert",
+}
+
+
+def register_environments() -> None:
+    """Register every task with gymnasium, as `vla_rl/NAME-v0`. Repeating it changes nothing."""
+    for name, module in TASKS.items():
+        if f"vla_rl/{name}-v0" not in gymnasium.registry:
+            gymnasium.register(f"vla_rl/{name}-v0", entry_point=f"sim.tasks.{module}:{name}Env")
+
+
+def make_expert(env: gymnasium.Env[Any, Any], seed: int, action_noise: float = 0.0) -> "Expert":
+    """The scripted expert that solves an environment.
+
+    Args:
+        env: an environment of this package, wrapped or not.
+        seed: determines the expert's style in every episode, and its noise.
+        action_noise: standard deviation in metres of the noise on what is sent; 0.003 is a good value for demonstrations.
+
+    Raises:
+        UserError: there is no expert for this environment.
+    """
+    task = type(env.unwrapped).__name__.removesuffix("Env")
+    if task not in TASKS:
+        raise UserError(f"There is no expert for {type(env.unwrapped).__name__}. Known: {', '.join(sorted(TASKS))}.")
+    expert = getattr(importlib.import_module(f"sim.experts.{TASKS[task]}"), f"{task}Expert")
+    return expert(env, seed, action_noise)

@@ -1,0 +1,164 @@
+"""Configuration of the built-in VLA: its interface to the robot (`PolicySpec`) and its architecture (`FlowVLAConfig`). Needs no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.policies.normalization import NormalizationMode
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """What the policy is connected to. Taken from the data or the environment, saved in the checkpoint, compared on loading.
+
+    Attributes:
+        env_id: the environment or robot.
+        cameras: camera names, in the order of the prefix tokens.
+        image_size: height and width of every camera image, pixels.
+        state_dim: S.
+        action_dim: A.
+        control_hz: actions per second.
+    """
+
+    env_id: str
+    cameras: tuple[str, ...]
+    image_size: tuple[int, int]
+    state_dim: int
+    action_dim: int
+    control_hz: float = 20.0
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """A convolution stack per camera, then tokens.
+
+    Attributes:
+        widths: output channels of each convolution.
+        kernels: side of each kernel.
+        strides: stride of each convolution.
+        groups: groups of the GroupNorm after each convolution; 0: no norm.
+        shared: one stack for all cameras instead of one each.
+        keypoints: a token per camera made of the spatial soft-argmax of every channel (localises well from few data).
+        patches: side of the grid of patch tokens per camera, 0: none.
+    """
+
+    widths: tuple[int, ...] = (32, 64)
+    kernels: tuple[int, ...] = (8, 3)
+    strides: tuple[int, ...] = (4, 1)
+    groups: int = 8
+    shared: bool = False
+    keypoints: bool = True
+    patches: int = 0
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """The task sentence as hashed words.
+
+    Attributes:
+        max_words: words that are read; also the fixed, exported length.
+        vocabulary: number of hash buckets.
+        width: size of a word's embedding.
+    """
+
+    max_words: int = 16
+    vocabulary: int = 1024
+    width: int = 64
+
+
+@dataclass(frozen=True)
+class ExpertConfig:
+    """The action expert: a transformer over the action tokens that reads the prefix by cross-attention.
+
+    Attributes:
+        width: size of a token, of the prefix tokens too.
+        layers: number of layers.
+        heads: attention heads.
+        mlp_ratio: hidden width of the feed-forward part, in widths.
+    """
+
+    width: int = 96
+    layers: int = 3
+    heads: int = 4
+    mlp_ratio: int = 2
+
+
+@dataclass(frozen=True)
+class FlowVLAConfig:
+    """Architecture and training options of the built-in VLA.
+
+    Attributes:
+        horizon: H, actions in a chunk.
+        flow_samples: noise and time draws per encoded observation; the encoder dominates the cost.
+        time_distribution: of the flow time in training. ``beta``: Beta(1.5, 1) towards the noise, as in pi0 (arXiv 2410.24164, eq. in B).
+        sampling_steps: Euler steps of inference.
+        prefix_max: longest committed prefix seen in training, 0: off.
+        prefix_law: ``linear``: P(d) falls linearly; ``exponential``: P(d) ~ exp(-d).
+        state_dropout: probability that a training sample does not see its state (against copying the state).
+        state_noise: standard deviation of noise on the state in training, normalised units.
+        indicator: a prefix token for an advantage indicator (see `Indicator`), for classifier-free guidance.
+        indicator_dropout: probability that training drops the indicator.
+        guidance_scale: weight of the indicator's classifier-free guidance at inference; 1: no extrapolation.
+        state_normalization, action_normalization: see `normalization.VectorStatistics.affine`.
+        snap_discrete: round sampled discrete action dimensions to the nearer of their two levels.
+    """
+
+    horizon: int = 16
+    vision: VisionConfig = VisionConfig()
+    text: TextConfig = TextConfig()
+    expert: ExpertConfig = ExpertConfig()
+    flow_samples: int = 2
+    time_distribution: Literal["uniform", "beta", "logit_normal"] = "uniform"
+    sampling_steps: int = 6
+    prefix_max: int = 0
+    prefix_law: Literal["linear", "exponential"] = "linear"
+    state_dropout: float = 0.0
+    state_noise: float = 0.0
+    indicator: bool = False
+    indicator_dropout: float = 0.3
+    guidance_scale: float = 1.0
+    state_normalization: NormalizationMode = "mean_std"
+    action_normalization: NormalizationMode = "mean_std"
+    snap_discrete: bool = True
+
+    def __post_init__(self) -> None:
+        vision, expert = self.vision, self.expert
+        if not len(vision.widths) == len(vision.kernels) == len(vision.strides) > 0:
+            raise ConfigError(
+                "vision: widths, kernels and strides must have the same length, one entry per convolution"
+            )
+        if not vision.keypoints and vision.patches == 0:
+            raise ConfigError("vision: with keypoints=false and patches=0 the policy is blind; switch one of them on")
+        if vision.groups and any(width % vision.groups for width in vision.widths):
+            raise ConfigError(
+                f"vision: every width of {list(vision.widths)} must be a multiple of groups={vision.groups}"
+            )
+        if expert.width % expert.heads:
+            raise ConfigError(f"expert: width={expert.width} must be a multiple of heads={expert.heads}")
+        if not 0 <= self.prefix_max < self.horizon:
+            raise ConfigError(f"prefix_max={self.prefix_max} must lie in 0 .. horizon-1 = {self.horizon - 1}")
+        if self.flow_samples < 1 or self.sampling_steps < 1:
+            raise ConfigError("flow_samples and sampling_steps must be at least 1")
+
+
+PRESETS: Mapping[str, FlowVLAConfig] = {
+    "cpu": FlowVLAConfig(),
+    "small": FlowVLAConfig(
+        vision=VisionConfig(widths=(32, 64, 128), kernels=(5, 3, 3), strides=(2, 2, 1), patches=4),
+        expert=ExpertConfig(width=256, layers=6, heads=8, mlp_ratio=4),
+        flow_samples=4,
+        sampling_steps=10,
+    ),
+}
+
+
+def preset(name: str) -> FlowVLAConfig:
+    """The configuration of a named size.
+
+    Raises:
+        UserError: for an unknown name.
+    """
+    if name not in PRESETS:
+        raise UserError(f"unknown policy preset {name!r}.{did_you_mean(name, PRESETS)}")
+    return PRESETS[name]

@@ -1,0 +1,224 @@
+"""The built-in VLA: images, task sentence and state become prefix tokens; a flow-matching expert turns noise into a chunk of actions.
+
+Flow time tau runs from 0 (noise) to 1 (clean data): A_tau = tau A + (1 - tau) noise, velocity v = A - noise. Each action token has
+its own flow time, so that a committed prefix of the chunk can be given as clean tokens. Two graphs: `encode` once per observation,
+`velocity` once per integration step. There is no randomness here but in `loss`, where it comes from the caller's generator.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vla_rl.policies.flow_vla.config import FlowVLAConfig, PolicySpec
+from vla_rl.policies.flow_vla.expert import ActionExpert
+from vla_rl.policies.flow_vla.text import TextEncoder, hash_words
+from vla_rl.policies.flow_vla.vision import VisionEncoder
+from vla_rl.policies.normalization import Normalizer, Statistics
+
+
+class Indicator(IntEnum):
+    """The advantage indicator of RECAP: unknown or dropped, negative, positive."""
+
+    NONE = 0
+    NEGATIVE = 1
+    POSITIVE = 2
+
+
+class Prefix(NamedTuple):
+    """What the step graph needs of an observation. A flat structure of tensors, exportable.
+
+    Attributes:
+        keys, values: one [B, heads, N, size] per expert layer.
+        modulation: [B, layers, 6 width].
+        mask: bool [B, N], True where there is a token.
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    modulation: Tensor
+    mask: Tensor
+
+    def repeat(self, times: int) -> "Prefix":
+        """Each observation ``times`` times in a row, for several draws per observation."""
+        keys = [key.repeat_interleave(times, 0) for key in self.keys]
+        values = [value.repeat_interleave(times, 0) for value in self.values]
+        return Prefix(keys, values, self.modulation.repeat_interleave(times, 0), self.mask.repeat_interleave(times, 0))
+
+
+@dataclass
+class PolicyBatch:
+    """A training batch.
+
+    Attributes:
+        images: camera -> uint8 [B, H, W, 3].
+        state: float32 [B, S], raw units.
+        text: int64 [B, L], from `FlowVLA.tokenize`.
+        actions: float32 [B, horizon, A], raw units.
+        valid: bool [B, horizon], False on steps past the end of the episode.
+        indicator: int64 [B], values of `Indicator`; None: NONE everywhere.
+    """
+
+    images: dict[str, Tensor]
+    state: Tensor
+    text: Tensor
+    actions: Tensor
+    valid: Tensor
+    indicator: Tensor | None = None
+
+
+class FlowVLA(nn.Module):
+    """See the module. Inputs and outputs are in raw units but for `velocity`, which lives in normalised action units.
+
+    Args:
+        config: architecture and training options.
+        spec: the robot's interface.
+        statistics: of the training data.
+    """
+
+    def __init__(self, config: FlowVLAConfig, spec: PolicySpec, statistics: Statistics) -> None:
+        super().__init__()
+        self.config, self.spec, self.statistics = config, spec, statistics
+        width = config.expert.width
+        self.state_normalizer = Normalizer(statistics.state, config.state_normalization)
+        self.action_normalizer = Normalizer(statistics.action, config.action_normalization, statistics.discrete_dims)
+        self.vision = VisionEncoder(config.vision, spec.cameras, spec.image_size, width)
+        self.text = TextEncoder(config.text, width)
+        self.state_token = nn.Linear(spec.state_dim, width)
+        if config.indicator:
+            self.indicator_token = nn.Embedding(len(Indicator), width)
+        self.prefix_norm = nn.LayerNorm(width)
+        self.expert = ActionExpert(config.expert, spec.action_dim, config.horizon)
+
+    def tokenize(self, sentences: Sequence[str]) -> Tensor:
+        """Task sentences -> int64 [B, L]."""
+        return hash_words(sentences, self.config.text)
+
+    def tokens(
+        self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Prefix tokens [B, N, width] and their mask, bool [B, N]. Critics that share the policy's features start here."""
+        return self._tokens(images, self.state_normalizer.normalize(state), text, indicator)
+
+    def encode(self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None = None) -> Prefix:
+        """The prefix graph, once per observation.
+
+        Args:
+            images: camera -> uint8 [B, H, W, 3], or float in [0, 255].
+            state: float32 [B, S], raw units.
+            text: int64 [B, L], from `tokenize`.
+            indicator: int64 [B], values of `Indicator`; None: NONE. Ignored by a model without ``config.indicator``.
+        """
+        tokens, mask = self.tokens(images, state, text, indicator)
+        return Prefix(*self.expert.read_prefix(tokens, mask), mask)
+
+    def velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix) -> Tensor:
+        """The step graph: d(actions)/d(tau), [B, H, A], at noisy actions [B, H, A] with flow times [B, H], normalised units."""
+        return self.expert(noisy, time, prefix.keys, prefix.values, prefix.modulation, prefix.mask)
+
+    def loss(self, batch: PolicyBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+        """Flow-matching loss of each sample, unweighted.
+
+        Args:
+            batch: see `PolicyBatch`.
+            generator: source of noise, flow times, prefix lengths and state corruption.
+
+        Returns:
+            [B], the squared velocity error averaged over draws, valid unconditioned steps and dimensions (0 if there are none), and logs.
+        """
+        config = self.config
+        state = self._corrupt(self.state_normalizer.normalize(batch.state), generator)
+        tokens, mask = self._tokens(batch.images, state, batch.text, self._drop_indicator(batch, generator))
+        draws = config.flow_samples
+        prefix = Prefix(*self.expert.read_prefix(tokens, mask), mask).repeat(draws)
+        actions = self.action_normalizer.normalize(batch.actions).repeat_interleave(draws, 0)
+        noise, time, committed = self._draw(len(batch.state), actions.device, generator)
+        token_time = torch.where(committed, torch.ones((), device=time.device), time[:, None])
+        noisy = torch.lerp(noise, actions, token_time[..., None])
+        error = (self.velocity(noisy, token_time, prefix) - (actions - noise)).square().mean(-1)  # [K B, H]
+        counted = batch.valid.repeat_interleave(draws, 0) & ~committed
+        # where, not a product: a padded step must contribute nothing even if it is not finite.
+        per_sample = torch.where(counted, error, 0.0).unflatten(0, (-1, draws)).sum((1, 2))
+        per_sample = per_sample / counted.unflatten(0, (-1, draws)).sum((1, 2)).clamp(min=1)
+        return per_sample, {"flow_loss": per_sample.detach().mean().item()}
+
+    def sample(
+        self, prefix: Prefix, noise: Tensor, committed: Tensor | None = None, steps: int | None = None
+    ) -> Tensor:
+        """Integrate the flow from noise to a chunk.
+
+        Args:
+            prefix: from `encode`.
+            noise: [B, H, A], standard normal.
+            committed: [B, d, A], raw units: the first d actions, which will be executed anyway. Returned unchanged.
+            steps: Euler steps, default ``config.sampling_steps``.
+
+        Returns:
+            actions [B, H, A], raw units.
+        """
+        steps = steps or self.config.sampling_steps
+        length = 0 if committed is None else committed.shape[1]
+        actions = noise
+        if committed is not None:
+            actions = torch.cat([self.action_normalizer.normalize(committed), noise[:, length:]], 1)
+        free = (torch.arange(noise.shape[1], device=noise.device) >= length)[None, :, None]  # [1, H, 1]
+        for step in range(steps):
+            time = torch.where(free[..., 0], step / steps, 1.0).expand(len(noise), -1)
+            actions = actions + torch.where(free, self.velocity(actions, time, prefix), 0.0) / steps
+        raw = self._snap(self.action_normalizer.denormalize(actions))
+        return raw if committed is None else torch.cat([committed, raw[:, length:]], 1)
+
+    def _tokens(
+        self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        parts = [self.vision(images), self.text(text), self.state_token(state)[:, None]]
+        if self.config.indicator:
+            values = torch.zeros(len(state), dtype=torch.int64, device=state.device) if indicator is None else indicator
+            parts.append(self.indicator_token(values)[:, None])
+        tokens = self.prefix_norm(torch.cat(parts, 1))
+        return tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+
+    def _corrupt(self, state: Tensor, generator: torch.Generator) -> Tensor:
+        config = self.config
+        if config.state_noise:
+            state = state + config.state_noise * torch.randn(state.shape, generator=generator).to(state.device)
+        if config.state_dropout:
+            state = state * (torch.rand(len(state), 1, generator=generator) >= config.state_dropout).to(state.device)
+        return state
+
+    def _drop_indicator(self, batch: PolicyBatch, generator: torch.Generator) -> Tensor | None:
+        if batch.indicator is None or not self.config.indicator:
+            return None
+        keep = torch.rand(len(batch.indicator), generator=generator) >= self.config.indicator_dropout
+        return torch.where(keep.to(batch.indicator.device), batch.indicator, int(Indicator.NONE))
+
+    def _draw(self, batch_size: int, device: torch.device, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Noise [K B, H, A], flow time [K B] and committed tokens, bool [K B, H]. Drawn on the CPU: the same on every device."""
+        config, draws = self.config, self.config.flow_samples
+        noise = torch.randn(batch_size * draws, config.horizon, self.spec.action_dim, generator=generator)
+        # Stratified over the draws of an observation: less variance at the same cost.
+        uniform = ((torch.arange(draws) + torch.rand(batch_size, draws, generator=generator)) / draws).flatten()
+        if config.time_distribution == "beta":
+            uniform = 0.999 * (1 - uniform ** (1 / 1.5))
+        elif config.time_distribution == "logit_normal":
+            uniform = torch.sigmoid(torch.special.ndtri(uniform.clamp(1e-6, 1 - 1e-6)))
+        lengths = torch.zeros(batch_size * draws, dtype=torch.int64)
+        if config.prefix_max:
+            steps = torch.arange(config.prefix_max + 1, dtype=torch.float32)
+            law = config.prefix_max + 1 - steps if config.prefix_law == "linear" else torch.exp(-steps)
+            lengths = torch.multinomial(law, len(lengths), replacement=True, generator=generator)
+        committed = torch.arange(config.horizon) < lengths[:, None]
+        return noise.to(device), uniform.to(device), committed.to(device)
+
+    def _snap(self, actions: Tensor) -> Tensor:
+        """Discrete dimensions to the nearer of their two levels. Raw units."""
+        dims = list(self.statistics.discrete_dims)
+        if not dims or not self.config.snap_discrete:
+            return actions
+        low = actions.new_tensor([self.statistics.action.low[dim] for dim in dims])
+        high = actions.new_tensor([self.statistics.action.high[dim] for dim in dims])
+        snapped = torch.where(actions[..., dims] > (low + high) / 2, high, low)
+        return actions.index_copy(-1, torch.tensor(dims, device=actions.device), snapped)

@@ -1,0 +1,39 @@
+"""The task sentence to a token: hashed words, so that there is no vocabulary file and any sentence can be read."""
+
+import re
+import zlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vla_rl.policies.flow_vla.config import TextConfig
+
+PADDING = 0
+
+
+def hash_words(sentences: Sequence[str], config: TextConfig) -> Tensor:
+    """Sentences -> word ids, int64 [B, max_words], padded with 0. The same on every machine; longer sentences are cut."""
+    ids = torch.full((len(sentences), config.max_words), PADDING, dtype=torch.int64)
+    for row, sentence in enumerate(sentences):
+        words = re.findall(r"\w+", sentence.lower())[: config.max_words]
+        for column, word in enumerate(words):
+            ids[row, column] = 1 + zlib.crc32(word.encode()) % (config.vocabulary - 1)
+    return ids
+
+
+class TextEncoder(nn.Module):
+    """Word ids [B, L] -> one token [B, 1, width]. Words meet their position in a nonlinear layer, so the order of words counts."""
+
+    def __init__(self, config: TextConfig, width: int) -> None:
+        super().__init__()
+        self.word = nn.Embedding(config.vocabulary, config.width)
+        self.position = nn.Parameter(0.5 * torch.randn(config.max_words, config.width))
+        self.mix = nn.Linear(config.width, 2 * config.width)
+        self.out = nn.Linear(2 * config.width, width)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        present = (ids != PADDING).float()[..., None]  # [B, L, 1]
+        words = torch.nn.functional.gelu(self.mix(self.word(ids) + self.position))
+        pooled = (words * present).sum(1) / present.sum(1).clamp(min=1.0)
+        return self.out(pooled)[:, None]

@@ -1,0 +1,104 @@
+"""Images to tokens. Also used, with weights of their own, by the critics."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vla_rl.policies.flow_vla.config import VisionConfig
+
+
+class ConvStack(nn.Sequential):
+    """Strided convolutions, images [B, 3, H, W] in [-1, 1] -> features [B, C, h, w]."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        layers: list[nn.Module] = []
+        channels = 3
+        for width, kernel, stride in zip(config.widths, config.kernels, config.strides, strict=True):
+            layers.append(nn.Conv2d(channels, width, kernel, stride, padding=(kernel - 1) // 2))
+            if config.groups:
+                layers.append(nn.GroupNorm(config.groups, width))
+            layers.append(nn.ReLU())
+            channels = width
+        super().__init__(*layers[:-1])  # no rectifier at the end: the soft-argmax needs logits
+        self.to(memory_format=torch.channels_last)
+
+
+class SpatialSoftmax(nn.Module):
+    """The expected image position of every channel (Levine et al. 2016, arXiv 1504.00702).
+
+    Features [B, C, h, w] -> [B, 2 C]: x then y of each channel, each in [-1, 1].
+    """
+
+    grid: Tensor
+
+    def __init__(self, height: int, width: int) -> None:
+        super().__init__()
+        y, x = torch.meshgrid(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij")
+        self.register_buffer("grid", torch.stack([x.flatten(), y.flatten()]), persistent=False)  # [2, h w]
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        rows = features.permute(0, 2, 3, 1).flatten(1, 2)  # [B, h w, C], no copy in channels_last
+        attention = (rows * self.temperature).softmax(1)
+        return (self.grid @ attention).flatten(1)  # [B, 2 C]
+
+
+class CameraEncoder(nn.Module):
+    """One camera's image -> tokens [B, N, width]."""
+
+    def __init__(self, config: VisionConfig, image_size: tuple[int, int], width: int) -> None:
+        super().__init__()
+        self.stack = ConvStack(config)
+        with torch.no_grad():
+            _, channels, rows, columns = self.stack(torch.zeros(1, 3, *image_size)).shape
+        self.patches = config.patches
+        if config.keypoints:
+            self.soft_argmax = SpatialSoftmax(rows, columns)
+            self.keypoint_token = nn.Linear(2 * channels, width)
+        if config.patches:
+            self.patch_token = nn.Linear(channels, width)
+            self.patch_position = nn.Parameter(0.02 * torch.randn(config.patches**2, width))
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Args: image: [B, 3, H, W] in [-1, 1], channels_last."""
+        features = self.stack(image)
+        tokens = []
+        if hasattr(self, "keypoint_token"):
+            tokens.append(self.keypoint_token(self.soft_argmax(features))[:, None])
+        if self.patches:
+            grid = F.adaptive_avg_pool2d(F.relu(features), self.patches).flatten(2).transpose(1, 2)
+            tokens.append(self.patch_token(grid) + self.patch_position)
+        return torch.cat(tokens, 1)
+
+
+class VisionEncoder(nn.Module):
+    """All cameras -> tokens [B, cameras x N, width].
+
+    Args:
+        config: of the convolution stacks.
+        cameras: names, in the order of the tokens.
+        image_size: height and width in pixels, the same for all cameras.
+        width: size of a token.
+    """
+
+    def __init__(self, config: VisionConfig, cameras: tuple[str, ...], image_size: tuple[int, int], width: int) -> None:
+        super().__init__()
+        self.cameras = cameras
+        self.shared = config.shared
+        stacks = 1 if config.shared else len(cameras)
+        self.encoders = nn.ModuleList(CameraEncoder(config, image_size, width) for _ in range(stacks))
+        self.tokens_per_camera = int(config.keypoints) + config.patches**2
+        self.camera_embedding = nn.Parameter(0.02 * torch.randn(len(cameras), 1, width))
+
+    @property
+    def token_count(self) -> int:
+        return len(self.cameras) * self.tokens_per_camera
+
+    def forward(self, images: dict[str, Tensor]) -> Tensor:
+        """Args: images: camera -> uint8 [B, H, W, 3], or float of the same shape in [0, 255]."""
+        tokens = []
+        for index, camera in enumerate(self.cameras):
+            encoder = self.encoders[0 if self.shared else index]
+            image = images[camera].permute(0, 3, 1, 2)  # channels_last without a copy
+            tokens.append(encoder(image.float() * (1 / 127.5) - 1.0) + self.camera_embedding[index])
+        return torch.cat(tokens, 1)

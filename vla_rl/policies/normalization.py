@@ -1,0 +1,165 @@
+"""Normalisation of states and actions. The statistics are taken once, from demonstrations, and travel with the checkpoint. Numpy and torch."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vla_rl.core.errors import CheckpointError, UserError
+
+NormalizationMode = Literal["mean_std", "quantile", "identity"]
+RELATIVE_CONSTANT_RANGE = 1e-6
+
+
+@dataclass(frozen=True)
+class VectorStatistics:
+    """Per-dimension statistics of a vector column, each a tuple of D floats, in the column's raw units."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    q01: tuple[float, ...]
+    q99: tuple[float, ...]
+
+    @classmethod
+    def from_array(cls, column: NDArray[np.floating[Any]], name: str) -> Self:
+        """Statistics of a column [N, D].
+
+        Raises:
+            UserError: for an empty column, or one with numbers that are not finite.
+        """
+        if column.ndim != 2 or len(column) == 0:
+            raise UserError(
+                f"statistics of {name} need an array [N, D] with N > 0, found {list(column.shape)}; record demonstrations first"
+            )
+        values = column.astype(np.float64)
+        if not np.isfinite(values).all():
+            raise UserError(
+                f"statistics of {name}: dimension {int(np.argwhere(~np.isfinite(values))[0, 1])} holds a number that is not finite"
+            )
+        q01, q99 = np.quantile(values, [0.01, 0.99], axis=0)
+        rows = (values.mean(0), values.std(0), values.min(0), values.max(0), q01, q99)
+        return cls(*(tuple(row.tolist()) for row in rows))
+
+    @property
+    def size(self) -> int:
+        return len(self.mean)
+
+    def affine(
+        self, mode: NormalizationMode, discrete_dims: Sequence[int] = ()
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Offset and scale, float32 [D] each, such that ``normalised = (raw - offset) / scale``; scale 0 marks a constant dimension.
+
+        Discrete dimensions map their range to [-1, 1] in every mode, so that their two levels lie equally far from zero however
+        rarely one of them occurs.
+        """
+        mean, std, low, high, q01, q99 = (
+            np.asarray(row) for row in (self.mean, self.std, self.low, self.high, self.q01, self.q99)
+        )
+        if mode == "mean_std":
+            offset, scale = mean.copy(), std.copy()
+        elif mode == "quantile":
+            offset, scale = (q01 + q99) / 2, (q99 - q01) / 2
+            narrow = scale <= RELATIVE_CONSTANT_RANGE * (high - low)
+            offset, scale = np.where(narrow, mean, offset), np.where(narrow, std, scale)
+        elif mode == "identity":
+            offset, scale = np.zeros_like(mean), np.ones_like(std)
+        else:
+            raise UserError(f"unknown normalisation mode {mode!r}; known: identity, mean_std, quantile")
+        chosen = list(discrete_dims)
+        offset[chosen], scale[chosen] = (low[chosen] + high[chosen]) / 2, (high[chosen] - low[chosen]) / 2
+        if mode != "identity":
+            constant = (high - low) <= RELATIVE_CONSTANT_RANGE * np.maximum(1.0, np.abs(mean))
+            offset, scale = np.where(constant, mean, offset), np.where(constant, 0.0, scale)
+        return offset.astype(np.float32), scale.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of the state and of the action, with the action dimensions that are discrete (grippers)."""
+
+    state: VectorStatistics
+    action: VectorStatistics
+    discrete_dims: tuple[int, ...] = ()
+
+    @classmethod
+    def from_arrays(
+        cls, state: NDArray[np.floating[Any]], action: NDArray[np.floating[Any]], discrete_dims: Sequence[int] = ()
+    ) -> Self:
+        """Statistics of state [N, S] and action [N, A], raw units.
+
+        Raises:
+            UserError: for empty or non-finite columns, or a discrete dimension that does not exist.
+        """
+        dims = tuple(int(dim) for dim in discrete_dims)
+        if any(not 0 <= dim < action.shape[-1] for dim in dims):
+            raise UserError(
+                f"discrete_dims {list(dims)} do not fit an action of {action.shape[-1]} dimensions (0 .. {action.shape[-1] - 1})"
+            )
+        return cls(VectorStatistics.from_array(state, "state"), VectorStatistics.from_array(action, "action"), dims)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON. Floats survive exactly."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`.
+
+        Raises:
+            CheckpointError: if a field is missing, is no number, or the lengths differ.
+        """
+        try:
+            state, action = (
+                VectorStatistics(**{name: tuple(float(value) for value in row) for name, row in raw[part].items()})
+                for part in ("state", "action")
+            )
+            dims = tuple(int(dim) for dim in raw["discrete_dims"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"normalisation statistics are damaged ({type(error).__name__}: {error}); take the checkpoint anew"
+            ) from error
+        for name, vector in (("state", state), ("action", action)):
+            rows = asdict(vector)
+            if len({len(row) for row in rows.values()}) != 1 or not all(
+                np.isfinite(row).all() for row in rows.values()
+            ):
+                raise CheckpointError(
+                    f"normalisation statistics of {name} are damaged (unequal lengths or not finite); take the checkpoint anew"
+                )
+        return cls(state, action, dims)
+
+
+class Normalizer(nn.Module):
+    """Affine map between raw units and normalised units of one vector, the last dimension of a tensor [..., D].
+
+    A constant dimension is normalised to 0 and denormalised to its constant, whatever the network says.
+    Offset and scale are buffers: they move with the module but are no part of its state_dict, since the statistics are saved as data.
+    """
+
+    offset: Tensor
+    scale: Tensor
+    inverse_scale: Tensor
+
+    def __init__(
+        self, statistics: VectorStatistics, mode: NormalizationMode, discrete_dims: Sequence[int] = ()
+    ) -> None:
+        super().__init__()
+        offset, scale = statistics.affine(mode, discrete_dims)
+        inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
+        self.register_buffer("offset", torch.from_numpy(offset), persistent=False)
+        self.register_buffer("scale", torch.from_numpy(scale), persistent=False)
+        self.register_buffer("inverse_scale", torch.from_numpy(inverse), persistent=False)
+
+    def normalize(self, raw: Tensor) -> Tensor:
+        """Raw units to normalised units, [..., D]."""
+        return (raw - self.offset) * self.inverse_scale
+
+    def denormalize(self, normalised: Tensor) -> Tensor:
+        """Normalised units to raw units, [..., D]."""
+        return normalised * self.scale + self.offset

@@ -46,7 +46,7 @@ class Robot(Protocol):
         ...
 
     def rest_command(self) -> Float32Array:
-        """The command that keeps the robot where its last reading found it, float32 [A]: what is held until a policy has spoken."""
+        """The command that keeps the robot where it is, float32 [A]: what is held until a policy has spoken."""
         ...
 
     def write(self, action: Float32Array) -> Float32Array:

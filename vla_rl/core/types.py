@@ -88,7 +88,8 @@ class Step:
         terminated: the task ended at this step (success, or a failure that the environment knows).
         truncated: the episode was cut here, by the time limit or from outside.
         success: the outcome, known at the last step at the earliest.
-        extras: further numbers of this tick by name, the same names at every step of an episode; they become columns of `Episode.extras`.
+        extras: further numbers of this tick by name, the same names at every step of an episode; they become columns
+            of `Episode.extras`.
     """
 
     observation: Observation

@@ -42,6 +42,7 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": CONTROL_HZ}
     task_description: ClassVar[str]
     max_episode_steps: ClassVar[int]
+    expert_steps: ClassVar[int]  # what the expert takes on average
     arms: ClassVar[tuple[ArmSpec, ...]]
     home: ClassVar[tuple[tuple[float, float, float], ...]]  # grip point of every arm at the start, metres
     objects: ClassVar[tuple[str, ...]]

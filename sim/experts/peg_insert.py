@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.experts.base import Expert, Grasp
-from sim.tasks.peg_insert import BLOCK_HEIGHT, PEG_HALF, RIM_HEIGHT, PegInsertEnv
+from sim.experts.base import Expert, Grasp, nearness
+from sim.tasks.peg_insert import BLOCK_HEIGHT, INSERTED_DEPTH, PEG_HALF, RIM_HEIGHT, PegInsertEnv
 
 LEFT, RIGHT = 0, 1
 PEG = Grasp(height=0.075, width=2 * PEG_HALF, half_length=PEG_HALF)
@@ -21,7 +21,17 @@ class PegInsertExpert(Expert):
         return [self._plan_left(), self._plan_right()]
 
     def progress(self) -> float:
-        return 0.0
+        done = 0.2 * self.reached(LEFT, "socket", self._socket) + 0.2 * self.reached(RIGHT, "peg", PEG)
+        peg, socket, meeting = (self.env.position("peg"), self.env.position("socket"), self._meeting_point())
+        if not self.holds(LEFT, "socket", self._socket):
+            return done
+        done += 0.1 * nearness(float(np.linalg.norm(socket - meeting)), 0.12)
+        if not self.holds(RIGHT, "peg", PEG):
+            return done
+        depth = self.env.insertion_depth()
+        if depth > 0:
+            return done + 0.25 + 0.25 * min(depth / INSERTED_DEPTH, 1.0)
+        return done + 0.25 * nearness(float(np.linalg.norm(peg - socket - (0.0, 0.0, RIM_HEIGHT))), 0.20)
 
     @property
     def _socket(self) -> Grasp:

@@ -25,7 +25,8 @@ class PegInsertEnv(TabletopEnv):
     """
 
     task_description: ClassVar[str] = "insert the peg into the socket"
-    max_episode_steps: ClassVar[int] = 100
+    max_episode_steps: ClassVar[int] = 120
+    expert_steps: ClassVar[int] = 50
     arms: ClassVar[tuple[ArmSpec, ...]] = (
         ArmSpec("left", (-0.25, 0.08)),
         ArmSpec("right", (-0.08, 0.25), z_range=(0.014, 0.24)),

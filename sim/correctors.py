@@ -1,0 +1,155 @@
+"""A scripted stand-in for the person who supervises a robot: watches, notices trouble late, takes over and drives imperfectly.
+
+It reads the true state of the simulator. It is a takeover source: the control loop asks it for a command at every tick.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.env import CHANNELS_PER_ARM, CONTROL_HZ
+from sim.registration import make_expert
+from vla_rl.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class CorrectorConfig:
+    """How attentive, how quick and how skilled the person is.
+
+    Args:
+        rescue_probability: share of the episodes in trouble that are rescued at all; drawn once per episode.
+        hand_back_probability: share of the takeovers that end as soon as the trouble is repaired; the others go on to the end of the episode.
+        stall_s: time without progress after which the person judges that the policy is stuck.
+        setback: loss of progress (0 to 1, on the expert's scale) that is judged as trouble at once, such as a dropped object.
+        reaction_s: shortest and longest time between seeing trouble and taking over.
+        repaired: progress beyond the best before the trouble, after which control may be handed back.
+        noise_m: standard deviation of the hand's noise, metres.
+        pace: speed relative to the expert's.
+        fumble_probability: share of the takeovers that begin with a badly aimed stretch.
+        fumble_m: how far off it is aimed, metres.
+        fumble_s: how long that lasts.
+        max_step_m: largest change of a target from one tick to the next, metres.
+        max_takeovers: how often the person takes over in one episode.
+    """
+
+    rescue_probability: float = 0.5
+    hand_back_probability: float = 0.5
+    stall_s: float = 1.0
+    setback: float = 0.12
+    reaction_s: tuple[float, float] = (0.2, 0.6)
+    repaired: float = 0.08
+    noise_m: float = 0.003
+    pace: float = 0.9
+    fumble_probability: float = 0.15
+    fumble_m: float = 0.012
+    fumble_s: float = 1.0
+    max_step_m: float = 0.030
+    max_takeovers: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("rescue_probability", "hand_back_probability", "fumble_probability"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 1.")
+        if not 0.0 <= self.reaction_s[0] <= self.reaction_s[1]:
+            raise ConfigError(f"reaction_s is {self.reaction_s}; it must be (shortest, longest), not negative.")
+        if self.max_step_m <= 0 or self.pace <= 0:
+            raise ConfigError(f"max_step_m is {self.max_step_m} and pace is {self.pace}; both must be positive.")
+
+
+class Corrector:
+    """Scripted supervisor of one environment.
+
+    Args:
+        env: an environment of this package, wrapped or not.
+        seed: determines every draw.
+        config: see `CorrectorConfig`.
+
+    Raises:
+        UserError: there is no expert for this environment.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        seed: int,
+        config: CorrectorConfig = CorrectorConfig(),  # noqa: B008
+    ) -> None:
+        self.config = config
+        self._env: Any = env.unwrapped
+        self._rng = np.random.default_rng(seed)
+        self._expert = make_expert(env, int(self._rng.integers(2**31)), config.noise_m)
+        self._expert.pace = config.pace
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin an episode: draw whether this one would be rescued. Call it after the environment's reset."""
+        self._expert.reset()
+        self._would_rescue = bool(self._rng.random() < self.config.rescue_probability)
+        self._takeovers = 0
+        self._start_tick: int | None = None  # when the hand moves in; None while there is no trouble
+        self._driving = False
+        self._hands_back = False
+        self._watch_from(0, 0.0)
+
+    @property
+    def driving(self) -> bool:
+        """Whether the person has control."""
+        return self._driving
+
+    def command(self, tick: int, proposed: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """What the person sends at this tick, float32 [A]; None leaves control with the policy.
+
+        Args:
+            tick: control tick since the start of the episode.
+            proposed: the policy's action for this tick; a person does not see it, and neither does this one.
+        """
+        del proposed
+        progress = self._expert.progress()
+        if self._driving:
+            if self._hands_back and progress > self._goal:
+                self._driving = False
+                self._watch_from(tick, progress)
+                return None
+            return self._drive(tick)
+        if self._start_tick is None:
+            if not self._in_trouble(tick, progress):
+                return None
+            self._start_tick = tick + round(self._rng.uniform(*self.config.reaction_s) * CONTROL_HZ)
+        if tick < self._start_tick or not self._would_rescue or self._takeovers >= self.config.max_takeovers:
+            return None
+        self._take_over(tick)
+        return self._drive(tick)
+
+    def _watch_from(self, tick: int, progress: float) -> None:
+        self._best, self._best_tick, self._start_tick = progress, tick, None
+
+    def _in_trouble(self, tick: int, progress: float) -> bool:
+        """Stuck, thrown back, or too slow to finish in time."""
+        if progress > self._best + 0.01:
+            self._best, self._best_tick = progress, tick
+        stuck = tick - self._best_tick > self.config.stall_s * CONTROL_HZ
+        needed = (1.0 - progress) * self._env.expert_steps / self.config.pace
+        late = self._env.max_episode_steps - tick < needed
+        return stuck or late or progress < self._best - self.config.setback
+
+    def _take_over(self, tick: int) -> None:
+        self._driving = True
+        self._takeovers += 1
+        self._hands_back = bool(self._rng.random() < self.config.hand_back_probability)
+        self._goal = self._best + self.config.repaired
+        fumbles = self._rng.random() < self.config.fumble_probability
+        self._fumble_until = tick + fumbles * self.config.fumble_s * CONTROL_HZ
+        self._fumble = self._rng.normal(0.0, self.config.fumble_m, (len(self._env.arms), CHANNELS_PER_ARM - 1))
+
+    def _drive(self, tick: int) -> NDArray[np.float32]:
+        """The expert's action with the hand's errors, within one bounded step of what was sent last."""
+        wanted = self._expert.act()[1].astype(np.float64)
+        if tick < self._fumble_until:
+            wanted.reshape(-1, CHANNELS_PER_ARM)[:, :3] += self._fumble
+        last = self._env.data.ctrl
+        action = last + np.clip(wanted - last, -self.config.max_step_m, self.config.max_step_m)
+        space = self._env.action_space
+        return np.clip(action, space.low, space.high).astype(np.float32)

@@ -29,6 +29,9 @@ _COLUMN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 _EXTRA_DTYPES = frozenset(
     np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 )
+_HEADER_KINDS = {"episode_id": str, "length": int, "task": str, "terminated": bool, "policy_version": int}
+_HEADER_KINDS |= {"control_hz": float, "env_id": str, "state_dim": int, "action_dim": int, "human_steps": int}
+_HEADER_KINDS |= {"digest": str}
 _ZSTD_LEVEL = 1
 _CHUNK_BYTES = 16 * 2**20
 
@@ -63,6 +66,26 @@ class EpisodeHeader:
     extras: tuple[str, ...]
     human_steps: int
     digest: str
+
+    def to_plain(self) -> dict[str, Any]:
+        """The header as JSON data."""
+        return {field.name: getattr(self, field.name) for field in fields(EpisodeHeader)}
+
+    @staticmethod
+    def from_plain(raw: Mapping[str, Any]) -> "EpisodeHeader":
+        """The header from JSON data. Raises KeyError, TypeError or ValueError if that is not what `to_plain` gives."""
+        values = {field.name: raw[field.name] for field in fields(EpisodeHeader)}
+        for name, kind in _HEADER_KINDS.items():
+            if type(values[name]) is not kind:
+                raise TypeError(f"header field {name} is {values[name]!r}")
+        if not isinstance(values["success"], bool | None) or not isinstance(values["seed"], int | None):
+            raise TypeError(f"header fields success and seed are {values['success']!r} and {values['seed']!r}")
+        values["origin"] = Origin(values["origin"])
+        sizes = values["cameras"].items()
+        values["cameras"] = {str(name): (int(height), int(width)) for name, (height, width) in sizes}
+        values["extras"] = tuple(str(name) for name in values["extras"])
+        check_episode_id(values["episode_id"])
+        return EpisodeHeader(**values)
 
 
 def is_episode_id(name: object) -> bool:
@@ -114,7 +137,7 @@ def read_file_header(file: Path) -> EpisodeHeader:
             attributes = json.loads(archive.read("zarr.json"))["attributes"]
         version = attributes["schema_version"]
         if version == SCHEMA_VERSION:
-            header = _parse_header(attributes["episode"])
+            header = EpisodeHeader.from_plain(attributes["episode"])
             if file.name == header.episode_id + SUFFIX:
                 return header
             raise ValueError(f"it holds the episode {header.episode_id!r}")
@@ -221,31 +244,6 @@ def _header_of(episode: Episode) -> dict[str, Any]:
         "extras": sorted(episode.extras),
         "human_steps": int(np.count_nonzero(episode.source == Source.HUMAN)),
     }
-
-
-def _parse_header(raw: dict[str, Any]) -> EpisodeHeader:
-    """The header from JSON; raises KeyError, TypeError or ValueError if it is not what `write_file` writes."""
-    values = {field.name: raw[field.name] for field in fields(EpisodeHeader)}
-    kinds = {
-        "length": int,
-        "task": str,
-        "terminated": bool,
-        "policy_version": int,
-        "env_id": str,
-        "state_dim": int,
-        "action_dim": int,
-    }
-    kinds |= {"episode_id": str, "human_steps": int, "digest": str, "control_hz": float}
-    for name, kind in kinds.items():
-        if type(values[name]) is not kind:
-            raise TypeError(f"header field {name} is {values[name]!r}")
-    if not isinstance(values["success"], bool | None) or not isinstance(values["seed"], int | None):
-        raise TypeError(f"header fields success and seed are {values['success']!r} and {values['seed']!r}")
-    values["origin"] = Origin(values["origin"])
-    values["cameras"] = {str(name): (int(height), int(width)) for name, (height, width) in values["cameras"].items()}
-    values["extras"] = tuple(str(name) for name in values["extras"])
-    check_episode_id(values["episode_id"])
-    return EpisodeHeader(**values)
 
 
 def _digest(header: dict[str, Any], columns: Mapping[str, NDArray[Any]]) -> str:

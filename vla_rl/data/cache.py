@@ -1,0 +1,248 @@
+"""The frame cache: every step of every episode of a store, decoded once, back to back in memory-mapped columns.
+
+Zarr files are for keeping, not for random access: a window costs a hundred times more there than in a flat column. The
+cache is disposable: whatever is wrong with it (deleted, damaged, half-written, of another store), it is built again.
+
+::
+
+    DIRECTORY/index               which episodes, in which order, in which generation; replaced atomically, after the data
+    DIRECTORY/gN/COLUMN.bin       generation N: the raw rows of one column
+
+New episodes are appended to the column files, which costs nothing for what is already there. Dropping episodes writes a
+new generation beside the old one, so arrays that are in use stay readable.
+
+Threading law: any number of processes may share a directory; refreshing takes a lock. One `FrameCache` object belongs to
+one thread at a time. numpy only.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from vla_rl.core.errors import StoreError
+from vla_rl.core.types import Float32Array, Uint8Array
+from vla_rl.data.cache_files import (
+    Index,
+    Layout,
+    append_episode,
+    episode_rows,
+    map_columns,
+    new_generation,
+    rows_crc32,
+)
+from vla_rl.data.episode_file import EpisodeHeader
+from vla_rl.data.retention import RetentionConfig, episodes_to_drop
+from vla_rl.data.store import EpisodeStore
+
+Int64Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """Options of the frame cache.
+
+    Attributes:
+        retention: what to hold at most.
+        verify_on_open: recompute the checksum of every cached episode when the cache is opened (about 1 GB/s); an
+            episode that differs is decoded again.
+    """
+
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
+    verify_on_open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CachedEpisode(EpisodeHeader):
+    """A header, and where its steps stand in the cache: frames ``start`` to ``start + length - 1``."""
+
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBatch:
+    """The observations of B frames.
+
+    Attributes:
+        images: camera name -> uint8 [B, H, W, 3].
+        state: float32 [B, S].
+        tasks: the B task sentences.
+        task_index: int64 [B], indices into `FrameCache.tasks`.
+    """
+
+    images: dict[str, Uint8Array]
+    state: Float32Array
+    tasks: list[str]
+    task_index: Int64Array
+
+
+class FrameCache:
+    """Random access to all steps of a store's episodes.
+
+    A frame is the number of a step in the cache, 0 to ``total_frames - 1``. Episodes stand in the order in which they
+    were taken in: within one `refresh` by id. `refresh` may drop episodes and so move frames; frame numbers and arrays
+    obtained before it belong to the cache as it was.
+
+    Attributes:
+        episodes: all cached episodes in order.
+        total_frames: N.
+        tasks: the different task sentences, in order of first appearance.
+        images: camera name -> uint8 [N, H, W, 3], memory-mapped, read-only, as are the next four.
+        state: float32 [N, S].
+        action: float32 [N, A], what imitation should reproduce (`Episode.imitation_action`).
+        action_sent: float32 [N, A], what really went to the robot.
+        source: uint8 [N], values of `Source`.
+        episode_index: int32 [N], index into ``episodes``.
+        position: int32 [N], the step within its episode.
+
+    Raises:
+        StoreError: if the directory cannot be used.
+    """
+
+    images: dict[str, Uint8Array]
+    state: Float32Array
+    action: Float32Array
+    action_sent: Float32Array
+    source: Uint8Array
+
+    def __init__(self, store: EpisodeStore, directory: Path, config: CacheConfig | None = None) -> None:
+        self.store = store
+        self.directory = Path(directory)
+        self.config = config or CacheConfig()
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with self._lock():
+                self._index = Index.load(self.directory)
+                if self.config.verify_on_open:
+                    self._forget_damaged()
+                self._map()
+        except OSError as error:
+            raise StoreError(f"cannot use {self.directory} as a frame cache: {error.strerror or error}") from error
+
+    def refresh(self) -> list[EpisodeHeader]:
+        """Take in what is new in the store; forget what has left it and what the retention policy drops.
+
+        Returns:
+            the headers of the newly cached episodes, in id order.
+
+        Raises:
+            StoreError: for a damaged episode, one whose cameras or sizes differ from the others', or a full disk. What
+                had been taken in before the error stays.
+        """
+        with self._lock():
+            if self._index.changed_on_disk(self.directory):  # another process has refreshed it, or somebody deleted it
+                self._index = Index.load(self.directory)
+            try:
+                return self._refresh()
+            except OSError as error:
+                raise StoreError(
+                    f"cannot extend the frame cache {self.directory}: {error.strerror or error}"
+                ) from error
+
+    def observations(self, frames: Int64Array) -> FrameBatch:
+        """Pictures, state and task of the frames int [B]."""
+        images = {camera: column[frames] for camera, column in self.images.items()}
+        task_index = self._task_of_episode[self.episode_index[frames]]
+        return FrameBatch(images, self.state[frames], [self.tasks[index] for index in task_index], task_index)
+
+    def chunks(self, frames: Int64Array, horizon: int) -> tuple[Float32Array, NDArray[np.bool_]]:
+        """The actions from each frame on.
+
+        Returns:
+            actions: float32 [B, H, A]; after the end of an episode its last action is repeated.
+            valid: bool [B, H], False after the end.
+        """
+        steps = np.asarray(frames)[:, None] + np.arange(horizon)  # [B, H]
+        last = self._last_frame[self.episode_index[frames]][:, None]  # [B, 1]
+        return self.action[np.minimum(steps, last)], steps <= last
+
+    def later(self, frames: Int64Array, offset: int) -> tuple[Int64Array, NDArray[np.bool_]]:
+        """The frames ``offset`` steps later, int64 [B], at most the last of the same episode; and bool [B]: not clipped."""
+        steps = np.asarray(frames, dtype=np.int64) + offset
+        last = self._last_frame[self.episode_index[frames]]
+        return np.minimum(steps, last), steps <= last
+
+    def _refresh(self) -> list[EpisodeHeader]:
+        stamps = {episode_id: self.store.file_stamp(episode_id) for episode_id in self.store.ids()}
+        current = [entry for entry in self._index.entries if stamps.get(entry.header.episode_id) == entry.stamp]
+        dropped = {
+            episode_id: stamp for episode_id, stamp in self._index.dropped.items() if stamps.get(episode_id) == stamp
+        }
+        known = dropped.keys() | {entry.header.episode_id for entry in current}
+        new = [self.store.read_header(episode_id) for episode_id in stamps if episode_id not in known]
+        candidates = [entry.header for entry in current] + new
+        layout = self._common_layout(candidates)
+
+        to_drop = episodes_to_drop(candidates, self.config.retention)
+        kept = [entry for entry in current if entry.header.episode_id not in to_drop]
+        new = [header for header in new if header.episode_id not in to_drop]
+        if kept != self._index.entries or layout != self._index.layout:
+            self._index = new_generation(self.directory, self._index, kept, layout)
+        self._index.dropped = dropped | {episode_id: stamps[episode_id] for episode_id in sorted(to_drop)}
+        try:
+            for header in tqdm(new, desc="decoding episodes", unit="episode", disable=None, delay=2.0):
+                rows = episode_rows(self.store.read(header.episode_id))
+                append_episode(self.directory, self._index, header, stamps[header.episode_id], rows)
+        finally:  # what was decoded before an error is kept
+            self._index.save(self.directory)
+            self._map()
+        return new
+
+    def _common_layout(self, headers: Sequence[EpisodeHeader]) -> Layout | None:
+        if not headers:
+            return None
+        layout = Layout.of(headers[0])
+        for header in headers:
+            if Layout.of(header) != layout:
+                raise StoreError(
+                    f"one cache holds episodes of equal shapes: {headers[0].episode_id!r} has {layout}, "
+                    f"{header.episode_id!r} has {Layout.of(header)}; keep them in separate stores"
+                )
+        return layout
+
+    def _forget_damaged(self) -> None:
+        columns = map_columns(self.directory, self._index)
+        whole = [
+            entry
+            for entry in self._index.entries
+            if rows_crc32({name: column[entry.start : entry.end] for name, column in columns.items()}) == entry.crc32
+        ]
+        if len(whole) < len(self._index.entries):
+            self._index = new_generation(self.directory, self._index, whole, self._index.layout)
+            self._index.save(self.directory)
+
+    def _map(self) -> None:
+        """Point the public columns at the files as the index describes them."""
+        columns = map_columns(self.directory, self._index)
+        self.images = {name.removeprefix("images."): columns[name] for name in columns if name.startswith("images.")}
+        self.state = columns.get("state", np.empty((0, 0), np.float32))
+        self.action = columns.get("action", np.empty((0, 0), np.float32))
+        self.action_sent = columns.get("action_sent", np.empty((0, 0), np.float32))
+        self.source = columns.get("source", np.empty(0, np.uint8))
+        self.total_frames = self._index.total_frames
+
+        entries = self._index.entries
+        self.episodes = [CachedEpisode(**entry.header.to_plain(), start=entry.start) for entry in entries]
+        starts = np.array([entry.start for entry in entries], dtype=np.int64)
+        lengths = np.array([entry.header.length for entry in entries], dtype=np.int64)
+        self.episode_index = np.repeat(np.arange(len(entries), dtype=np.int32), lengths)
+        self.position = (np.arange(self.total_frames) - np.repeat(starts, lengths)).astype(np.int32)
+        self._last_frame = starts + lengths - 1
+        self.tasks = list(dict.fromkeys(episode.task for episode in self.episodes))
+        number = {task: index for index, task in enumerate(self.tasks)}
+        self._task_of_episode = np.array([number[episode.task] for episode in self.episodes], dtype=np.int64)
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        descriptor = os.open(self.directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)

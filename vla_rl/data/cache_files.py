@@ -1,0 +1,211 @@
+"""The files of the frame cache: its index and its column files. `FrameCache` decides what goes in, and holds the lock."""
+
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_rl.core.errors import StoreError
+from vla_rl.core.files import fsync_directory, write_atomic
+from vla_rl.core.types import Episode
+from vla_rl.data.episode_file import EpisodeHeader
+
+CACHE_VERSION = 1
+_GENERATION = re.compile(r"g\d+")
+
+Rows = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The sizes that all episodes of a cache share. ``cameras``: camera name -> (H, W)."""
+
+    state_dim: int
+    action_dim: int
+    cameras: Mapping[str, tuple[int, int]]
+
+    @staticmethod
+    def of(header: EpisodeHeader) -> "Layout":
+        return Layout(header.state_dim, header.action_dim, dict(sorted(header.cameras.items())))
+
+    def columns(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Column name -> (dtype, shape of a row)."""
+        float32, uint8 = np.dtype(np.float32), np.dtype(np.uint8)
+        columns: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
+            "state": (float32, (self.state_dim,)),
+            "action": (float32, (self.action_dim,)),
+            "action_sent": (float32, (self.action_dim,)),
+            "source": (uint8, ()),
+        }
+        return columns | {f"images.{camera}": (uint8, (*size, 3)) for camera, size in self.cameras.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One cached episode: its header, its first frame, the stamp of the store's file it came from, the CRC32 of its rows."""
+
+    header: EpisodeHeader
+    start: int
+    stamp: tuple[int, int]
+    crc32: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.header.length
+
+
+@dataclass
+class Index:
+    """Which episodes a generation of column files holds.
+
+    Attributes:
+        generation: the folder of the column files; "" if there is none yet.
+        layout: None as long as there are no episodes.
+        entries: the episodes, back to back from frame 0.
+        dropped: id -> stamp of the episodes that the retention policy has dropped, so that they are not taken in again.
+        file_crc: identifies the content of the index file that this was loaded from or saved to.
+    """
+
+    generation: str = ""
+    layout: Layout | None = None
+    entries: list[Entry] = field(default_factory=list)
+    dropped: dict[str, tuple[int, int]] = field(default_factory=dict)
+    file_crc: bytes = b""
+
+    @property
+    def total_frames(self) -> int:
+        return self.entries[-1].end if self.entries else 0
+
+    @staticmethod
+    def load(directory: Path) -> "Index":
+        """The index of a cache directory; an empty one if there is none, or if it or the columns are not whole."""
+        try:
+            crc, _, body = (directory / "index").read_bytes().partition(b"\n")
+            if crc != b"%08x" % zlib.crc32(body):
+                return Index()
+            raw = json.loads(body)
+            index = Index._parse(raw, crc) if raw["version"] == CACHE_VERSION else Index()
+            folder, total = directory / index.generation, index.total_frames
+            for name, row_bytes in _row_bytes(index.layout).items():
+                if (folder / f"{name}.bin").stat().st_size < total * row_bytes:
+                    return Index()
+        except (OSError, ValueError, KeyError, TypeError, StoreError):
+            return Index()
+        return index
+
+    @staticmethod
+    def _parse(raw: dict[str, Any], crc: bytes) -> "Index":
+        entries: list[Entry] = []
+        for plain, stamp, crc32 in raw["entries"]:
+            start = entries[-1].end if entries else 0
+            entries.append(Entry(EpisodeHeader.from_plain(plain), start, (stamp[0], stamp[1]), crc32))
+        layout = Layout.of(entries[0].header) if entries else None
+        if not _GENERATION.fullmatch(raw["generation"] or "g0"):
+            raise ValueError(f"generation {raw['generation']!r}")
+        dropped = {episode_id: (stamp[0], stamp[1]) for episode_id, stamp in raw["dropped"].items()}
+        return Index(raw["generation"], layout, entries, dropped, crc)
+
+    def save(self, directory: Path) -> None:
+        """Flush the columns, then replace the index file. Nothing is written if nothing has changed."""
+        entries = [[entry.header.to_plain(), entry.stamp, entry.crc32] for entry in self.entries]
+        raw = {"version": CACHE_VERSION, "generation": self.generation, "dropped": self.dropped, "entries": entries}
+        body = json.dumps(raw).encode()
+        crc = b"%08x" % zlib.crc32(body)
+        if crc == self.file_crc:
+            return
+        if self.layout is not None:
+            for name in self.layout.columns():
+                with (directory / self.generation / f"{name}.bin").open("rb") as stream:
+                    os.fsync(stream.fileno())
+            fsync_directory(directory / self.generation)
+        write_atomic(directory / "index", crc + b"\n" + body)
+        self.file_crc = crc
+        for folder in directory.iterdir():
+            if _GENERATION.fullmatch(folder.name) and folder.name != self.generation:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def changed_on_disk(self, directory: Path) -> bool:
+        """Whether another process has replaced the index file since it was loaded or saved here."""
+        try:
+            with (directory / "index").open("rb") as stream:
+                return stream.readline().rstrip(b"\n") != self.file_crc
+        except OSError:
+            return self.file_crc != b""
+
+
+def episode_rows(episode: Episode) -> dict[str, NDArray[Any]]:
+    """The columns that the cache keeps of an episode."""
+    rows: dict[str, NDArray[Any]] = {
+        "state": episode.state,
+        "action": episode.imitation_action(),
+        "action_sent": episode.action_sent,
+        "source": episode.source,
+    }
+    return rows | {f"images.{camera}": image for camera, image in episode.images.items()}
+
+
+def append_episode(directory: Path, index: Index, header: EpisodeHeader, stamp: tuple[int, int], rows: Rows) -> None:
+    """Write an episode's rows behind the last ones and enter it in the index in memory. What a crash left there is overwritten."""
+    assert index.layout is not None
+    start = index.total_frames
+    for name, row_bytes in _row_bytes(index.layout).items():
+        file = directory / index.generation / f"{name}.bin"
+        with file.open("r+b") as stream:
+            stream.seek(start * row_bytes)
+            stream.write(np.ascontiguousarray(rows[name]).data)
+    index.entries.append(Entry(header, start, stamp, rows_crc32(rows)))
+
+
+def new_generation(directory: Path, old: Index, kept: Sequence[Entry], layout: Layout | None) -> Index:
+    """Begin a new generation with the kept episodes of the old one, copied. The index file still names the old one."""
+    number = int(old.generation[1:] or 0) if old.generation else 0
+    fresh = Index(f"g{number + 1}", layout, [], old.dropped, old.file_crc)
+    folder = directory / fresh.generation
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    columns = map_columns(directory, old)
+    for name in _row_bytes(layout):
+        with (folder / f"{name}.bin").open("wb") as stream:
+            for entry in kept:
+                stream.write(columns[name][entry.start : entry.end].data)
+    for entry in kept:
+        fresh.entries.append(replace(entry, start=fresh.total_frames))
+    return fresh
+
+
+def map_columns(directory: Path, index: Index) -> dict[str, NDArray[Any]]:
+    """The columns of a generation, name -> [N, ...], read-only."""
+    if index.layout is None:
+        return {}
+    total = index.total_frames
+    columns = {}
+    for name, (dtype, row) in index.layout.columns().items():
+        shape = (total, *row)
+        if 0 in shape:  # an empty file cannot be mapped
+            columns[name] = np.empty(shape, dtype)
+        else:
+            file = directory / index.generation / f"{name}.bin"
+            # A plain array over the mapping: np.memmap's own indexing costs several microseconds a call.
+            columns[name] = np.memmap(file, dtype, mode="r", shape=shape).view(np.ndarray)
+    return columns
+
+
+def rows_crc32(rows: Rows) -> int:
+    """CRC32 over an episode's rows of all columns."""
+    crc = 0
+    for name in sorted(rows):
+        crc = zlib.crc32(np.ascontiguousarray(rows[name]).data, crc)
+    return crc
+
+
+def _row_bytes(layout: Layout | None) -> dict[str, int]:
+    columns = layout.columns() if layout is not None else {}
+    return {name: dtype.itemsize * int(np.prod(row)) for name, (dtype, row) in columns.items()}

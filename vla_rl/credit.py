@@ -1,0 +1,265 @@
+"""Who may teach what: episodes of policy, human and demonstration steps -> segments -> one explicit mask per loss.
+
+A person who takes over repairs what the policy broke. If the outcome of such an episode labelled all of its steps, the
+states from which the policy fails would look viable. So every loss sees only the steps whose label means what the loss
+needs:
+
+======================================  =======================  =================  =============================
+segment                                 viability                efficiency         actor
+======================================  =======================  =================  =============================
+autonomous episode, and policy suffix   the outcome              of successes       rollout
+policy before or between takeovers      none, or 0 (see rules)   none               excluded
+intervention (dense human steps)        never                    of successes       intervention
+demonstration                           never                    option             demonstration
+======================================  =======================  =================  =============================
+
+Rules for the policy segment that ends in a takeover:
+
+- ``paper``: no label. If a fraction f of the failing episodes is rescued, the failures among the labels are thinned
+  out and the value of the initial state tends to s / (s + (1 - f)(1 - s)) instead of the success rate s.
+- ``takeover_is_failure``: label 0, because a takeover is evidence that the policy would have failed. Removes that bias.
+
+An unlabelled outcome (``success=None``) gives no label, trains no efficiency and excludes the policy's steps from the
+actor; what people did is still imitated. Pure numpy, vectorised over a flat array of many episodes. Source: arXiv
+2606.17043, intervention-aware credit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.types import Float32Array, Origin, Source, Uint8Array
+
+BoolArray = NDArray[np.bool_]
+Int64Array = NDArray[np.int64]
+
+RULES = ("paper", "takeover_is_failure")
+_UNKNOWN = -1
+
+
+class SegmentKind(IntEnum):
+    """What a step is a part of. Stored as uint8."""
+
+    AUTONOMOUS = 0
+    BEFORE_TAKEOVER = 1
+    INTERVENTION = 2
+    SUFFIX = 3
+    DEMONSTRATION = 4
+
+
+class ActorKind(IntEnum):
+    """How the actor may use the chunk that starts at a step. Stored as uint8."""
+
+    EXCLUDED = 0
+    ROLLOUT = 1
+    INTERVENTION = 2
+    DEMONSTRATION = 3
+
+
+@dataclass(frozen=True)
+class CreditConfig:
+    """The choices of credit assignment.
+
+    Attributes:
+        rule: ``paper`` or ``takeover_is_failure``, see the module's docstring.
+        min_human_steps: a human step belongs to an intervention if some window of ``window_steps`` consecutive
+            steps around it holds at least this many human steps. Fewer are a touch, not a takeover: they count as the
+            policy's steps.
+        window_steps: the length of that window.
+        demonstrations_train_efficiency: successful demonstrations are targets of the efficiency value.
+        timeout_is_failure: an unsuccessful episode that was only truncated is a failure. If False its outcome is
+            unknown; set it where episodes are cut for other reasons than the task's time limit.
+    """
+
+    rule: str = "paper"
+    min_human_steps: int = 10
+    window_steps: int = 50
+    demonstrations_train_efficiency: bool = True
+    timeout_is_failure: bool = True
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ConfigError(f"unknown credit rule {self.rule!r}.{did_you_mean(self.rule, RULES)}")
+        if not 1 <= self.min_human_steps <= self.window_steps:
+            raise ConfigError(
+                f"min_human_steps is {self.min_human_steps} and window_steps is {self.window_steps}; "
+                "expected 1 <= min_human_steps <= window_steps"
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepCredit:
+    """One row per step, for one episode or for many back to back (N steps).
+
+    Attributes:
+        segment: uint8 [N], values of `SegmentKind`.
+        viability_label: float32 [N], 1 or 0; 0 outside the mask.
+        viability_mask: bool [N], the steps that the viability loss may see.
+        efficiency_mask: bool [N], the steps that the efficiency loss may see.
+        actor_kind: uint8 [N], values of `ActorKind`.
+        actor_outcome: bool [N], True where the episode succeeded.
+        terminal_success: bool [N], the last step of each successful episode (d_t of the paper).
+        chunk_stop: int64 [N], the first row that an action chunk starting here must not imitate: the end of the run
+            of steps with the same segment and actor kind. Keeps the policy's actions out of chunks that begin in an
+            intervention.
+    """
+
+    segment: Uint8Array
+    viability_label: Float32Array
+    viability_mask: BoolArray
+    efficiency_mask: BoolArray
+    actor_kind: Uint8Array
+    actor_outcome: BoolArray
+    terminal_success: BoolArray
+    chunk_stop: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.segment)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A maximal run of steps of one kind: rows ``start`` up to, not including, ``stop``."""
+
+    kind: SegmentKind
+    start: int
+    stop: int
+
+
+def assign(
+    source: ArrayLike, success: bool | None, origin: Origin, terminated: bool, config: CreditConfig
+) -> StepCredit:
+    """Credit of one episode.
+
+    Args:
+        source: uint8 [T], values of `Source`.
+        success: the outcome; None if nobody has labelled it.
+        origin: every step of an episode of origin ``demo`` is a demonstration.
+        terminated: False if the episode was only truncated, see ``timeout_is_failure``.
+        config: the rule.
+
+    Raises:
+        UserError: if the episode has no steps or an unknown source.
+    """
+    return assign_batch(source, [np.size(source)], [success], [origin], [terminated], config)
+
+
+def assign_batch(
+    source: ArrayLike,
+    lengths: ArrayLike,
+    success: Sequence[bool | None],
+    origin: Sequence[Origin],
+    terminated: Sequence[bool],
+    config: CreditConfig,
+) -> StepCredit:
+    """Credit of E episodes that lie back to back, N steps in all.
+
+    Arguments as in `assign`, one entry per episode; ``lengths`` int [E].
+
+    Raises:
+        UserError: if the lengths do not add up to N, an episode has no steps, or a source is unknown.
+    """
+    source = np.asarray(source, dtype=np.uint8)
+    lengths = np.asarray(lengths, dtype=np.int64)
+    _check(source, lengths, success, origin, terminated)
+    episode = np.repeat(np.arange(len(lengths)), lengths)  # [N]
+    last_step = np.cumsum(lengths) - 1  # [E]
+    outcome = np.array([_UNKNOWN if value is None else int(value) for value in success], dtype=np.int8)
+    if not config.timeout_is_failure:
+        outcome[(outcome == 0) & ~np.asarray(terminated, dtype=bool)] = _UNKNOWN
+    outcome = outcome[episode]  # [N]
+
+    demonstrated = (source == Source.DEMO) | np.array([value == Origin.DEMO for value in origin], dtype=bool)[episode]
+    segment = _segment_kinds(source, demonstrated, episode, last_step, config)
+
+    judged = np.isin(segment, (SegmentKind.AUTONOMOUS, SegmentKind.SUFFIX))
+    viability_mask = judged & (outcome != _UNKNOWN)
+    viability_label = (viability_mask & (outcome == 1)).astype(np.float32)
+    if config.rule == "takeover_is_failure":
+        viability_mask |= segment == SegmentKind.BEFORE_TAKEOVER
+
+    timed = judged | (segment == SegmentKind.INTERVENTION)
+    if config.demonstrations_train_efficiency:
+        timed |= segment == SegmentKind.DEMONSTRATION
+    terminal_success = np.zeros(len(source), dtype=bool)
+    terminal_success[last_step] = outcome[last_step] == 1
+
+    # Nobody decided to hold: time passes for the critics, but there is nothing to imitate.
+    actor_kind = np.select(
+        [demonstrated, segment == SegmentKind.INTERVENTION, judged & (outcome != _UNKNOWN) & (source != Source.HOLD)],
+        [ActorKind.DEMONSTRATION, ActorKind.INTERVENTION, ActorKind.ROLLOUT],
+        ActorKind.EXCLUDED,
+    ).astype(np.uint8)
+    return StepCredit(
+        segment=segment,
+        viability_label=viability_label,
+        viability_mask=viability_mask,
+        efficiency_mask=timed & (outcome == 1),
+        actor_kind=actor_kind,
+        actor_outcome=outcome == 1,
+        terminal_success=terminal_success,
+        chunk_stop=_run_stops(episode, segment, actor_kind),
+    )
+
+
+def segments(credit: StepCredit) -> list[Segment]:
+    """The segments of one episode, in order; they cover it without gaps."""
+    starts = np.flatnonzero(np.diff(credit.segment, prepend=np.int16(-1)))
+    stops = np.append(starts[1:], len(credit))
+    return [
+        Segment(SegmentKind(int(credit.segment[start])), int(start), int(stop))
+        for start, stop in zip(starts, stops, strict=True)
+    ]
+
+
+def _segment_kinds(
+    source: Uint8Array, demonstrated: BoolArray, episode: Int64Array, last_step: Int64Array, config: CreditConfig
+) -> Uint8Array:
+    intervention = _dense_human_steps((source == Source.HUMAN) & ~demonstrated, episode, config)
+    # Inside a mixed episode a demonstrator takes the commands over just as a corrector does.
+    taken = demonstrated | intervention
+    row = np.arange(len(source))
+    first_step = np.concatenate([[0], last_step[:-1] + 1]) if len(last_step) else last_step
+    last_taken = np.maximum.reduceat(np.where(taken, row, -1), first_step)[episode]
+    return np.select(
+        [demonstrated, intervention, row < last_taken, last_taken >= 0],
+        [SegmentKind.DEMONSTRATION, SegmentKind.INTERVENTION, SegmentKind.BEFORE_TAKEOVER, SegmentKind.SUFFIX],
+        SegmentKind.AUTONOMOUS,
+    ).astype(np.uint8)
+
+
+def _dense_human_steps(human: BoolArray, episode: Int64Array, config: CreditConfig) -> BoolArray:
+    """The human steps that share a window with enough others: every ``min_human_steps`` successive ones within one."""
+    rows = np.flatnonzero(human)
+    count = config.min_human_steps
+    first, last = rows[: max(len(rows) - count + 1, 0)], rows[count - 1 :]
+    group = np.flatnonzero((last - first < config.window_steps) & (episode[first] == episode[last]))
+    coverage = np.zeros(len(rows) + 1, dtype=np.int64)
+    coverage[group] += 1
+    coverage[group + count] -= 1
+    dense = np.zeros(len(human), dtype=bool)
+    dense[rows[np.cumsum(coverage[:-1]) > 0]] = True
+    return dense
+
+
+def _run_stops(episode: Int64Array, segment: Uint8Array, actor_kind: Uint8Array) -> Int64Array:
+    """For each row the first later row at which episode, segment or actor kind is another."""
+    changes = (np.diff(episode) != 0) | (np.diff(segment) != 0) | (np.diff(actor_kind) != 0)
+    stops = np.append(np.flatnonzero(changes) + 1, len(episode))
+    return stops[np.searchsorted(stops, np.arange(len(episode)), side="right")]
+
+
+def _check(source: Uint8Array, lengths: Int64Array, *per_episode: Sequence[object]) -> None:
+    if source.ndim != 1 or lengths.sum() != len(source):
+        raise UserError(f"credit: source has shape {list(source.shape)}, but the lengths add up to {lengths.sum()}")
+    if (lengths < 1).any():
+        raise UserError("credit: an episode has no steps; drop empty episodes before credit is assigned")
+    if any(len(column) != len(lengths) for column in per_episode):
+        entries = [len(column) for column in per_episode]
+        raise UserError(f"credit: {len(lengths)} lengths, but {entries} entries of success, origin and terminated")
+    if source.max(initial=0) > max(Source):
+        raise UserError(f"credit: source has the value {source.max()}, known are {[int(value) for value in Source]}")

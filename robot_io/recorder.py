@@ -1,0 +1,139 @@
+"""The recorder: a subscriber that turns the steps of an attempt into an `Episode`, whole, whoever acted and however it ended."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import Subscriber
+from vla_rl.core.types import Episode, Origin, Step
+
+_INITIAL_STEPS = 128
+
+
+class Recorder:
+    """Records steps into growing arrays and hands each finished episode to its listeners.
+
+    Call `begin` before an attempt. The episode is complete at the step that is terminated or truncated; an attempt that broke off (an exception
+    in the loop) is completed by `finish`.
+
+    Args:
+        origin: where the episodes happen.
+        env_id: the environment or robot.
+        control_hz: steps per second.
+        listeners: told of every finished episode.
+    """
+
+    def __init__(self, origin: Origin, env_id: str, control_hz: float, listeners: Sequence[Subscriber] = ()) -> None:
+        self._origin = origin
+        self._env_id = env_id
+        self._control_hz = control_hz
+        self._listeners = listeners
+        self._columns: dict[str, NDArray[np.generic]] = {}
+        self._extras: dict[str, list[int | float]] = {}
+        self._capacity = 0
+        self._length = 0
+        self._last: Step | None = None
+        self._begun = False
+        self.episode: Episode | None = None
+
+    def begin(self, episode_id: str, seed: int | None, policy_version: int) -> None:
+        """Name the next attempt. What was recorded of an unfinished one is dropped."""
+        self._episode_id = episode_id
+        self._seed = seed
+        self._policy_version = policy_version
+        self._length = 0
+        self._extras = {}
+        self._last = None
+        self._begun = True
+        self.episode = None
+
+    def on_step(self, step: Step) -> None:
+        if not self._begun:
+            raise UserError("the recorder got a step before begin(); name the episode first")
+        observation = step.observation
+        row = self._length
+        if row == 0:
+            self._start(step)
+        elif row == self._capacity:
+            self._grow()
+        columns = self._columns
+        for camera, image in observation.images.items():
+            columns[camera][row] = image
+        columns["#state"][row] = observation.state
+        columns["#action_policy"][row] = step.action_policy
+        columns["#action_sent"][row] = step.action_sent
+        columns["#source"][row] = step.source
+        extras = self._extras
+        for name, value in step.extras.items():
+            extras[name].append(value)
+        for stream, captured_ns in observation.captured_ns.items():
+            extras["captured_ns." + stream].append(captured_ns)
+        self._length = row + 1
+        self._last = step
+        if step.terminated or step.truncated:
+            self.finish()
+
+    def finish(self, success: bool | None = None) -> Episode | None:
+        """Complete the attempt and tell the listeners. Returns None if there is nothing to complete.
+
+        Args:
+            success: the outcome, if a person has to say it; None keeps what the last step says.
+        """
+        if not self._begun or self._last is None:
+            return None
+        self._begun = False
+        length = self._length
+        columns = {name: column[:length].copy() for name, column in self._columns.items()}
+        self.episode = Episode(
+            episode_id=self._episode_id,
+            images={name: columns[name] for name in self._last.observation.images},  # type: ignore[misc]
+            state=columns["#state"],  # type: ignore[arg-type]
+            action_policy=columns["#action_policy"],  # type: ignore[arg-type]
+            action_sent=columns["#action_sent"],  # type: ignore[arg-type]
+            source=columns["#source"],  # type: ignore[arg-type]
+            task=self._last.observation.task,
+            success=self._last.success if success is None else success,
+            terminated=self._last.terminated,
+            origin=self._origin,
+            policy_version=self._policy_version,
+            seed=self._seed,
+            control_hz=self._control_hz,
+            env_id=self._env_id,
+            extras={name: _column(values) for name, values in self._extras.items()},
+        )
+        for listener in self._listeners:
+            listener.on_episode(self.episode)
+        return self.episode
+
+    def on_episode(self, episode: Episode) -> None:
+        """Nothing to do: episodes come from here."""
+
+    def on_metrics(self, metrics: object) -> None:
+        """Nothing to do."""
+
+    def _start(self, step: Step) -> None:
+        """Lay the columns out by the first step; arrays of an earlier episode of the same shapes are used again."""
+        observation = step.observation
+        rows = {camera: (image.shape, np.uint8) for camera, image in observation.images.items()}
+        rows["#state"] = (observation.state.shape, np.float32)
+        rows["#action_policy"] = rows["#action_sent"] = (step.action_sent.shape, np.float32)
+        rows["#source"] = ((), np.uint8)
+        known = {name: (column.shape[1:], column.dtype.type) for name, column in self._columns.items()}
+        if known != rows:
+            self._capacity = _INITIAL_STEPS
+            self._columns = {name: np.empty((self._capacity, *shape), dtype) for name, (shape, dtype) in rows.items()}
+        names = [*step.extras, *("captured_ns." + stream for stream in observation.captured_ns)]
+        self._extras = {name: [] for name in names}
+
+    def _grow(self) -> None:
+        self._capacity *= 2
+        self._columns = {
+            name: np.concatenate([column, np.empty_like(column)]) for name, column in self._columns.items()
+        }
+
+
+def _column(values: list[int | float]) -> NDArray[np.generic]:
+    column = np.asarray(values)
+    return column.astype(np.float32) if column.dtype == np.float64 else column

@@ -1,0 +1,147 @@
+"""The tick-clock executor: always one action per tick, each from the chunk and index that its tick says, and never a wait for the policy."""
+
+from collections import deque
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Float32Array, Observation, Source
+from vla_rl.execution.plan import NO_CHUNK, Plan, Planner, PlanRequest, TickAction, observed_ns
+from vla_rl.execution.schedule import Schedule, ScheduledChunk
+from vla_rl.execution.strategies import ExecutionConfig, make_strategy
+
+MAX_OUTSTANDING = 8
+
+
+class DelayEstimator:
+    """Estimates the inference delay in ticks: the largest of the last few. The first delay ever is a warm-up and does not count.
+
+    The estimate only tells a strategy how many actions to treat as committed; where a chunk is entered is decided by the tick of its arrival.
+    """
+
+    def __init__(self, window: int) -> None:
+        self._delays: deque[int] = deque(maxlen=window)
+        self._warm = False
+
+    @property
+    def ticks(self) -> int:
+        """The estimate; 0 before the second answer."""
+        return max(self._delays, default=0)
+
+    def add(self, delay_ticks: int) -> None:
+        if self._warm:
+            self._delays.append(delay_ticks)
+        self._warm = True
+
+
+class Executor:
+    """Turns chunks that arrive whenever they do into one action per tick. An `ActionSource`.
+
+    A chunk planned from the observation of tick t0 that arrives at tick t is entered at index t - t0. Before the first action of an attempt the
+    robot rests, so none of a first chunk is consumed and it is entered at index 0. Without an action for a tick the last command is
+    held (source HOLD); after `ExecutionConfig.hold_ticks` of that the executor asks for a stop, and goes on holding.
+    """
+
+    def __init__(self, planner: Planner, config: ExecutionConfig | None = None) -> None:
+        self.config = config or ExecutionConfig()
+        self.delay = DelayEstimator(self.config.delay_window)
+        self._planner = planner
+        self._strategy = make_strategy(self.config)
+        self._seed = 0
+
+    def reset(self, seed: int, rest: Float32Array) -> None:
+        self._planner.reset(seed)
+        self._schedule = Schedule(len(rest))
+        self._last_sent = rest
+        self._next_id = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget every plan, also those on their way, and hold until a new one is here. For the moment at which the policy gets control back."""
+        self._schedule.clear()
+        self._outstanding: dict[int, int] = {}  # request id -> tick of the request
+        self._asked_tick: int | None = None
+        self._first_tick: int | None = None  # the first tick of this epoch that came from a chunk
+        self._held_since: int | None = None
+        self._planned_ns: int | None = None
+
+    def propose(self, observation: Observation, now_ns: int) -> TickAction:
+        tick = observation.tick
+        frozen_ns = 0
+        if self._should_ask(tick):
+            self._ask(observation)
+            if self._strategy.freezes_world:
+                frozen_ns = self._planner.wait()
+        for plan in self._planner.poll():
+            self._accept(plan, tick, now_ns)
+        planned = self._strategy.act(self._schedule, tick, observation)
+        if planned is None:
+            return self.hold(tick, now_ns)
+        action, chunk = planned
+        if self._first_tick is None:
+            self._first_tick = tick
+        self._held_since = None
+        self._planned_ns = chunk.planned_ns
+        index = tick - chunk.start_tick
+        return TickAction(
+            tick,
+            action,
+            action,
+            Source.POLICY,
+            chunk.chunk_id,
+            index,
+            chunk.planned_ns,
+            chunk.policy_version,
+            False,
+            frozen_ns,
+        )
+
+    def hold(self, tick: int, now_ns: int) -> TickAction:
+        """The last command again. Asks for a stop when it has been held for too long."""
+        if self._held_since is None:
+            self._held_since = tick
+        cold = self._first_tick is None
+        stop = tick - self._held_since >= (self.config.cold_start_ticks if cold else self.config.hold_ticks)
+        planned_ns = now_ns if self._planned_ns is None else self._planned_ns
+        return TickAction(tick, self._last_sent, self._last_sent, Source.HOLD, NO_CHUNK, 0, planned_ns, -1, stop)
+
+    def sent(self, command: Float32Array) -> None:
+        self._last_sent = command
+
+    def _should_ask(self, tick: int) -> bool:
+        if self._asked_tick is None:
+            return True
+        since = tick - self._asked_tick
+        if self._asked_id in self._outstanding and since < self.config.request_timeout_ticks:
+            return False
+        return self._strategy.wants_plan(self._schedule, tick, since, self.delay.ticks)
+
+    def _ask(self, observation: Observation) -> None:
+        scheduled = self._schedule.upcoming(observation.tick)
+        delay_ticks = min(self.delay.ticks, len(scheduled))
+        request = PlanRequest(self._next_id, observation, scheduled, delay_ticks, self.config.execute_ticks)
+        self._asked_id, self._asked_tick = request.request_id, observation.tick
+        self._next_id += 1
+        self._outstanding[request.request_id] = observation.tick
+        if len(self._outstanding) > MAX_OUTSTANDING:
+            self._outstanding.pop(min(self._outstanding))
+        self._planner.request(request, self._strategy)
+
+    def _accept(self, plan: Plan, tick: int, now_ns: int) -> None:
+        asked_tick = self._outstanding.pop(plan.request.request_id, None)
+        if asked_tick is None:  # a duplicate, an answer given up long ago, or one from before a restart
+            return
+        self.delay.add(tick - asked_tick)
+        actions = plan.chunk.actions
+        if actions.ndim != 2 or len(actions) == 0 or actions.shape[1] != len(self._last_sent):
+            raise UserError(
+                f"the policy answered with actions of shape {list(actions.shape)}; this robot takes [H >= 1, {len(self._last_sent)}]"
+            )
+        # Ticks at rest before the first action consume nothing of a plan.
+        not_consumed_before = tick if self._first_tick is None else self._first_tick
+        start_tick = plan.chunk.start_tick
+        if asked_tick < not_consumed_before:
+            start_tick = max(start_tick, not_consumed_before)
+        planned_ns = observed_ns(plan.request.observation, now_ns)
+        chunk = ScheduledChunk(
+            plan.request.request_id, actions, start_tick, asked_tick, planned_ns, plan.chunk.policy_version
+        )
+        self._schedule.add(self._strategy.place(chunk, tick), tick)

@@ -1,0 +1,162 @@
+"""The loop: observe -> infer -> execute -> gate -> write -> notify. The same for a simulator, an imagined world and a robot.
+
+Runs in one thread and never waits for the policy; inference elsewhere is the planner's affair, recording and display are subscribers', a person
+at the controls is a source's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from vla_rl.core.clock import Clock
+from vla_rl.core.protocols import Gate, Robot, Subscriber
+from vla_rl.core.types import Source, Step
+from vla_rl.execution.plan import ActionSource, observed_ns
+
+
+class EpisodicRobot(Robot, Protocol):
+    """A robot whose attempts begin and end: an environment, or a robot with a person (or a detector) who calls the outcome."""
+
+    @property
+    def clock(self) -> Clock:
+        """The time that this robot lives in."""
+        ...
+
+    def reset(self, seed: int) -> None:
+        """Bring the world to the start of an attempt; the next observation has tick 0."""
+        ...
+
+    @property
+    def terminated(self) -> bool:
+        """The last written command ended the task."""
+        ...
+
+    @property
+    def truncated(self) -> bool:
+        """The attempt was cut after the last written command."""
+        ...
+
+    @property
+    def success(self) -> bool | None:
+        """The outcome; None while it is not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSummary:
+    """How an attempt went.
+
+    Attributes:
+        ticks: commands sent.
+        success: the outcome, None if unknown.
+        terminated: the task ended by itself.
+        stopped: the gate or the source stopped it.
+        held_ticks: commands that only held the last one because no plan was there.
+        human_ticks: commands of a person.
+        missed_ticks: deadlines that passed without a command.
+        duration_s: time in the robot's own clock, and the time for which its world was stopped for the policy.
+    """
+
+    ticks: int
+    success: bool | None
+    terminated: bool
+    stopped: bool
+    held_ticks: int
+    human_ticks: int
+    missed_ticks: int
+    duration_s: float
+
+
+class Pacer:
+    """Absolute deadlines. After an overrun the phase is kept: whole periods that have passed are skipped and counted, none is made up for."""
+
+    def __init__(self, clock: Clock, period_ns: int) -> None:
+        self._clock = clock
+        self._period_ns = period_ns
+        self._deadline_ns = clock.now_ns()
+        self.missed = 0
+
+    def wait(self) -> None:
+        """Return at the next deadline."""
+        self._deadline_ns += self._period_ns
+        late_ns = self._clock.now_ns() - self._deadline_ns
+        if late_ns >= self._period_ns:
+            skipped = late_ns // self._period_ns
+            self.missed += skipped
+            self._deadline_ns += skipped * self._period_ns
+        self._clock.sleep_until_ns(self._deadline_ns)
+
+
+def run_episode(
+    robot: EpisodicRobot,
+    source: ActionSource,
+    gate: Gate,
+    *,
+    seed: int,
+    subscribers: Sequence[Subscriber] = (),
+    max_ticks: int = 100_000,
+) -> EpisodeSummary:
+    """Run one attempt to its end and tell the subscribers every step of it. The robot is brought to rest whatever happens.
+
+    Args:
+        robot: connected.
+        source: who decides the actions; `Executor` for a policy, `TakeoverSwitch` around it for a supervised one.
+        gate: stands between the source and the robot; there is no way around it.
+        seed: fixes the world, the policy's noise and the supervisor.
+        subscribers: told of each step after its command was written.
+        max_ticks: the attempt is truncated here at the latest.
+    """
+    robot.reset(seed)
+    rest = robot.rest_command()
+    source.reset(seed, rest)
+    gate.reset(rest)
+    clock = robot.clock
+    start_ns = clock.now_ns()
+    pacer = Pacer(clock, round(1e9 / robot.control_hz))
+    ticks = frozen_ns = held_ticks = human_ticks = 0
+    terminated = ended = stopped = False
+    try:
+        while not ended:
+            observation = robot.read()
+            now_ns = clock.now_ns()
+            proposal = source.propose(observation, now_ns)
+            captured_ns = observed_ns(observation, now_ns)
+            verdict = gate.admit(proposal.action, now_ns, captured_ns, proposal.planned_ns)
+            sent = robot.write(verdict.command)
+            source.sent(sent)
+
+            ticks += 1
+            frozen_ns += proposal.frozen_ns
+            held_ticks += proposal.source is Source.HOLD
+            human_ticks += proposal.source is Source.HUMAN
+            stopped = verdict.stopped or proposal.stop
+            terminated = robot.terminated
+            ended = terminated or stopped or robot.truncated or ticks >= max_ticks
+            if ended:
+                robot.stop()
+            extras = {
+                "chunk_id": proposal.chunk_id,
+                "chunk_index": proposal.chunk_index,
+                "policy_version": proposal.policy_version,
+                "observation_age_ms": (now_ns - captured_ns) * 1e-6,
+                "action_age_ms": (now_ns - proposal.planned_ns) * 1e-6,
+                "gate_reasons": verdict.reasons,
+            }
+            step = Step(
+                observation,
+                proposal.action_policy,
+                sent,
+                proposal.source,
+                terminated,
+                ended and not terminated,
+                robot.success if ended else None,
+                extras,
+            )
+            for subscriber in subscribers:
+                subscriber.on_step(step)
+            pacer.wait()
+    except BaseException:
+        robot.stop()
+        raise
+    duration_s = (clock.now_ns() - start_ns + frozen_ns) * 1e-9
+    return EpisodeSummary(ticks, robot.success, terminated, stopped, held_ticks, human_ticks, pacer.missed, duration_s)

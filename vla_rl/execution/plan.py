@@ -1,0 +1,121 @@
+"""What travels between the control loop and the policy, and what comes out of the executor at every tick."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from vla_rl.core.protocols import Policy
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, Source
+
+NO_CHUNK = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """One call of the policy.
+
+    Attributes:
+        request_id: counts the requests of an episode; it becomes the chunk's id.
+        observation: what to plan from. Its tick is the chunk's first tick unless the strategy plans for a later one.
+        scheduled: float32 [K, A], the actions scheduled for the observation's tick and after; K = 0 when nothing is.
+        delay_ticks: d, how many of them will have been executed before the answer is here, as estimated (d <= K).
+        execute_ticks: s, how many ticks lie between two requests.
+    """
+
+    request_id: int
+    observation: Observation
+    scheduled: Float32Array
+    delay_ticks: int
+    execute_ticks: int
+
+    @property
+    def committed(self) -> Float32Array | None:
+        """float32 [d, A], the actions that will be executed whatever the policy answers; None if there are none."""
+        return self.scheduled[: self.delay_ticks] if self.delay_ticks else None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The policy's answer to one request."""
+
+    request: PlanRequest
+    chunk: ActionChunk
+
+
+@dataclass(frozen=True, slots=True)
+class TickAction:
+    """What a source of actions wants at one tick.
+
+    Attributes:
+        tick: the absolute control tick.
+        action: float32 [A], what should be sent.
+        action_policy: float32 [A], what the policy (or the demonstrator, without noise) asked for.
+        source: who decided ``action``.
+        chunk_id: the chunk that ``action_policy`` came from; `NO_CHUNK` if none.
+        chunk_index: its position in the chunk.
+        planned_ns: capture time of the observation that the action was planned from.
+        policy_version: of the chunk's weights; -1 if none.
+        stop: the source has had nothing to say for too long: come to rest and end the attempt.
+        frozen_ns: how long a simulated world was stopped for the policy before this action.
+    """
+
+    tick: int
+    action: Float32Array
+    action_policy: Float32Array
+    source: Source
+    chunk_id: int
+    chunk_index: int
+    planned_ns: int
+    policy_version: int
+    stop: bool = False
+    frozen_ns: int = 0
+
+
+class ActionSource(Protocol):
+    """Who decides the actions: an executor of chunks, a person, a demonstrator."""
+
+    def reset(self, seed: int, rest: Float32Array) -> None:
+        """Start an attempt; ``rest`` float32 [A] is the command that keeps the robot where it is."""
+        ...
+
+    def propose(self, observation: Observation, now_ns: int) -> TickAction:
+        """The action of the observation's tick. Always one, and at once."""
+        ...
+
+    def sent(self, command: Float32Array) -> None:
+        """Told what was really sent for the last proposal, float32 [A]."""
+        ...
+
+
+class Inference(Protocol):
+    """How a policy is used to answer a request: the half of a strategy that runs where the policy lives."""
+
+    def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk: ...
+
+
+class Planner(Protocol):
+    """Answers requests in its own time: at once, on a virtual clock, or in another process. Only `wait` waits."""
+
+    def reset(self, seed: int) -> None:
+        """Start an episode. Answers to earlier requests never appear afterwards."""
+        ...
+
+    def request(self, request: PlanRequest, inference: Inference) -> None:
+        """Ask for a chunk. A request that has not been started on is replaced by a newer one."""
+        ...
+
+    def poll(self) -> list[Plan]:
+        """The answers that have arrived since the last call, in the order of arrival."""
+        ...
+
+    def wait(self) -> int:
+        """Stop the simulated world until the last request is answered; returns for how long, in ns.
+
+        Raises:
+            UserError: if the world cannot be stopped.
+        """
+        ...
+
+
+def observed_ns(observation: Observation, now_ns: int) -> int:
+    """Capture time of the oldest stream of an observation; ``now_ns`` if its source gives no capture times."""
+    return min(observation.captured_ns.values(), default=now_ns)

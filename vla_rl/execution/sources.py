@@ -1,0 +1,81 @@
+"""Sources of actions beside the executor: a person who takes over, and a demonstrator."""
+
+from collections.abc import Callable
+
+from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.types import Float32Array, Observation, Source
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.plan import NO_CHUNK, TickAction, observed_ns
+
+
+class TakeoverSwitch:
+    """The policy acts unless a person does. An `ActionSource`.
+
+    No plan survives a takeover: it was made for a motion that did not happen. When the person lets go, the last command is held until a plan
+    from an observation of that tick or later is here. Neither handover steps the command by more than the gate's normal rate limit.
+    """
+
+    def __init__(self, executor: Executor, takeover: TakeoverSource, infer_during_takeover: bool = False) -> None:
+        """With ``infer_during_takeover`` the policy keeps planning in the shadow: `TickAction.action_policy` is what it would have done."""
+        self._executor = executor
+        self._takeover = takeover
+        self._shadow = infer_during_takeover
+        self._human = False
+
+    def reset(self, seed: int, rest: Float32Array) -> None:
+        self._human = False
+        self._executor.reset(seed, rest)
+        self._takeover.reset(seed)
+
+    def propose(self, observation: Observation, now_ns: int) -> TickAction:
+        tick = observation.tick
+        idle = self._human and not self._shadow
+        proposal = self._executor.hold(tick, now_ns) if idle else self._executor.propose(observation, now_ns)
+        command = self._takeover.command(tick, proposal.action)
+        if command is not None:
+            self._human = True
+            return TickAction(
+                tick,
+                command,
+                proposal.action_policy,
+                Source.HUMAN,
+                proposal.chunk_id,
+                proposal.chunk_index,
+                observed_ns(observation, now_ns),
+                proposal.policy_version,
+            )
+        if self._human:
+            self._human = False
+            self._executor.restart()
+            return self._executor.propose(observation, now_ns)
+        return proposal
+
+    def sent(self, command: Float32Array) -> None:
+        self._executor.sent(command)
+
+
+class Demonstrator:
+    """A scripted expert or a person who acts alone. An `ActionSource`.
+
+    Args:
+        act: called once per tick; returns (clean action, action to send), each float32 [A].
+        reset: called with the seed at the start of an attempt.
+    """
+
+    def __init__(
+        self, act: Callable[[], tuple[Float32Array, Float32Array]], reset: Callable[[int], None] | None = None
+    ) -> None:
+        self._act = act
+        self._reset = reset
+
+    def reset(self, seed: int, rest: Float32Array) -> None:  # noqa: ARG002
+        if self._reset is not None:
+            self._reset(seed)
+
+    def propose(self, observation: Observation, now_ns: int) -> TickAction:
+        clean, noisy = self._act()
+        planned_ns = observed_ns(observation, now_ns)
+        return TickAction(observation.tick, noisy, clean, Source.DEMO, NO_CHUNK, 0, planned_ns, -1)
+
+    def sent(self, command: Float32Array) -> None:
+        pass

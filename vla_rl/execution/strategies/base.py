@@ -1,0 +1,94 @@
+"""The protocol of execution strategies, and the behaviour that most of them share."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from vla_rl.core.protocols import Policy
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.execution.plan import PlanRequest
+from vla_rl.execution.schedule import Schedule, ScheduledChunk
+
+
+@dataclass(frozen=True)
+class ExecutionConfig:
+    """How chunks are executed.
+
+    Attributes:
+        strategy: a name that `make_strategy` knows.
+        execute_ticks: s, ticks between two requests (>= 1). With a chunk of H actions and a delay of d ticks, d <= s <= H - d keeps the robot fed.
+        hold_ticks: how long the last command is held when no chunk has an action, before the attempt is stopped.
+        cold_start_ticks: the same, before the first chunk of an episode: a policy may have to warm up.
+        request_timeout_ticks: a request without an answer for so long is given up, and another one is made.
+        delay_window: the delay estimate is the largest of this many last delays.
+        discrete_dims: action dimensions that are never averaged or interpolated (grippers).
+        ensembling_decay: m of the weights exp(-m i), i = 0 the oldest chunk (temporal_ensembling).
+        sync_pause: what the world does while ``sync`` infers: "hold" lets it go on and holds the robot; "freeze" stops a simulated world and
+            counts the time (what papers call synchronous).
+    """
+
+    strategy: str = "naive"
+    execute_ticks: int = 8
+    hold_ticks: int = 20
+    cold_start_ticks: int = 200
+    request_timeout_ticks: int = 40
+    delay_window: int = 10
+    discrete_dims: tuple[int, ...] = ()
+    ensembling_decay: float = 0.01
+    sync_pause: str = "hold"
+
+
+class Strategy(Protocol):
+    """When to plan, how to use the policy, where an arrived chunk goes, and what is done at a tick."""
+
+    freezes_world: bool
+
+    def wants_plan(self, schedule: Schedule, tick: int, ticks_since_request: int, delay_ticks: int) -> bool:
+        """Whether to ask now. Called only when no request is in flight; ``delay_ticks`` is the estimated delay."""
+        ...
+
+    def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk:
+        """Use the policy to answer a request. Runs where the policy lives, possibly in another process."""
+        ...
+
+    def place(self, chunk: ScheduledChunk, tick: int) -> ScheduledChunk:
+        """The chunk's place on the tick clock, given that it arrived at ``tick``."""
+        ...
+
+    def act(
+        self, schedule: Schedule, tick: int, observation: Observation
+    ) -> tuple[Float32Array, ScheduledChunk] | None:
+        """The action of this tick, float32 [A], and the chunk that it is accounted to; None if no chunk has one."""
+        ...
+
+
+class ChunkStrategy:
+    """Plan every s ticks, swap on arrival, execute the newest chunk at the index of the tick. The other strategies change one of the four."""
+
+    freezes_world = False
+
+    def __init__(self, config: ExecutionConfig) -> None:
+        self.config = config
+
+    def wants_plan(self, schedule: Schedule, tick: int, ticks_since_request: int, delay_ticks: int) -> bool:
+        return ticks_since_request >= self.config.execute_ticks or len(schedule.upcoming(tick)) <= delay_ticks
+
+    def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk:
+        return policy.infer(request.observation)
+
+    def place(self, chunk: ScheduledChunk, tick: int) -> ScheduledChunk:  # noqa: ARG002
+        return chunk
+
+    def act(
+        self, schedule: Schedule, tick: int, observation: Observation
+    ) -> tuple[Float32Array, ScheduledChunk] | None:  # noqa: ARG002
+        chunk = schedule.newest(tick)
+        return None if chunk is None else (chunk.actions[tick - chunk.start_tick], chunk)
+
+
+def discrete_mask(config: ExecutionConfig, action_size: int) -> np.ndarray:
+    """bool [A], True for the dimensions that must not be averaged."""
+    mask = np.zeros(action_size, bool)
+    mask[list(config.discrete_dims)] = True
+    return mask

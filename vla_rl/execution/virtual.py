@@ -1,0 +1,133 @@
+"""Inference on a virtual clock: latency distributions and faults, the same on every run of a seed.
+
+Runs in the control process. The policy computes at the moment of the request; its answer is withheld until the clock reaches its arrival.
+"""
+
+import heapq
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from vla_rl.core.clock import VirtualClock
+from vla_rl.core.errors import ConfigError
+from vla_rl.core.protocols import Policy
+from vla_rl.execution.plan import Inference, Plan, PlanRequest
+
+_LATENCY_STREAM = 0x1A7E
+
+
+class Latency(StrEnum):
+    """Shapes of a latency distribution."""
+
+    FIXED = "fixed"
+    JITTERED = "jittered"
+    HEAVY_TAILED = "heavy_tailed"
+    RECORDED = "recorded"
+
+
+class LatencyUnit(StrEnum):
+    """Ticks of the control loop, or milliseconds."""
+
+    TICKS = "ticks"
+    MS = "ms"
+
+
+@dataclass(frozen=True)
+class VirtualLatencyConfig:
+    """Latencies and faults of simulated inference. All durations in ``unit``.
+
+    Attributes:
+        latency: the shape. fixed: always ``typical``. jittered: normal around it with deviation ``spread``, not below 0. heavy_tailed:
+            log-normal with median ``typical`` and log-deviation ``spread``. recorded: drawn from ``samples``.
+        unit: ticks or ms.
+        typical: see ``latency``.
+        spread: see ``latency``.
+        samples: measured latencies, for ``recorded``.
+        warm_up: added to the first request after the planner was made.
+        drop_probability: an answer never arrives.
+        duplicate_probability: an answer arrives a second time, one latency later.
+        stall_probability: an answer takes ``stall`` longer.
+        stall: see above.
+    """
+
+    latency: Latency = Latency.FIXED
+    unit: LatencyUnit = LatencyUnit.TICKS
+    typical: float = 0.0
+    spread: float = 0.0
+    samples: tuple[float, ...] = ()
+    warm_up: float = 0.0
+    drop_probability: float = 0.0
+    duplicate_probability: float = 0.0
+    stall_probability: float = 0.0
+    stall: float = 0.0
+
+
+class VirtualPlanner:
+    """Answers on a virtual clock. Every draw is keyed by (seed of the episode, request), so an episode repeats exactly."""
+
+    def __init__(self, policy: Policy, clock: VirtualClock, control_hz: float, config: VirtualLatencyConfig) -> None:
+        if config.latency is Latency.RECORDED and not config.samples:
+            raise ConfigError("latency 'recorded' needs samples: give the measured latencies")
+        self._policy = policy
+        self._clock = clock
+        self._config = config
+        self._unit_ns = round(1e9 / control_hz) if config.unit is LatencyUnit.TICKS else 1_000_000
+        self._warm_up_ns = round(config.warm_up * self._unit_ns)
+        self.reset(0)
+
+    def reset(self, seed: int) -> None:
+        self._seed = seed
+        self._arrivals: list[tuple[int, int, Plan]] = []  # a heap of (arrival time, order, answer)
+        self._order = 0
+        self._policy.reset(seed)
+
+    def request(self, request: PlanRequest, inference: Inference) -> None:
+        config = self._config
+        random = np.random.Generator(np.random.Philox(key=[self._seed, (_LATENCY_STREAM << 32) + request.request_id]))
+        dropped, duplicated, stalled = random.random(3) < (
+            config.drop_probability,
+            config.duplicate_probability,
+            config.stall_probability,
+        )
+        latency_ns = self._draw_ns(random) + self._warm_up_ns + (round(config.stall * self._unit_ns) if stalled else 0)
+        self._warm_up_ns = 0
+        if dropped:
+            return
+        plan = Plan(request, inference.infer(self._policy, request))
+        arrival_ns = self._clock.now_ns() + latency_ns
+        self._deliver(arrival_ns, plan)
+        if duplicated:
+            self._deliver(arrival_ns + self._draw_ns(random), plan)
+
+    def poll(self) -> list[Plan]:
+        now_ns = self._clock.now_ns()
+        arrived = []
+        while self._arrivals and self._arrivals[0][0] <= now_ns:
+            arrived.append(heapq.heappop(self._arrivals)[2])
+        return arrived
+
+    def wait(self) -> int:
+        """The world stands still, its clock too; only the time that passed outside is returned."""
+        if not self._arrivals:
+            return 0
+        arrival_ns, _, plan = heapq.heappop(self._arrivals)
+        now_ns = self._clock.now_ns()
+        self._deliver(now_ns, plan)
+        return max(arrival_ns - now_ns, 0)
+
+    def _deliver(self, arrival_ns: int, plan: Plan) -> None:
+        heapq.heappush(self._arrivals, (arrival_ns, self._order, plan))
+        self._order += 1
+
+    def _draw_ns(self, random: np.random.Generator) -> int:
+        config = self._config
+        if config.latency is Latency.FIXED:
+            drawn = config.typical
+        elif config.latency is Latency.JITTERED:
+            drawn = max(random.normal(config.typical, config.spread), 0.0)
+        elif config.latency is Latency.HEAVY_TAILED:
+            drawn = config.typical * np.exp(config.spread * random.standard_normal())
+        else:
+            drawn = config.samples[random.integers(len(config.samples))]
+        return round(drawn * self._unit_ns)

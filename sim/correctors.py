@@ -14,6 +14,8 @@ from sim.env import CHANNELS_PER_ARM, CONTROL_HZ
 from sim.registration import make_expert
 from vla_rl.core.errors import ConfigError
 
+_STREAM = 7  # keeps the supervisor's draws apart from the environment's, which has the same seed
+
 
 @dataclass(frozen=True)
 class CorrectorConfig:
@@ -64,7 +66,6 @@ class Corrector:
 
     Args:
         env: an environment of this package, wrapped or not.
-        seed: determines every draw.
         config: see `CorrectorConfig`.
 
     Raises:
@@ -79,14 +80,14 @@ class Corrector:
     ) -> None:
         self.config = config
         self._env: Any = env.unwrapped
-        self._rng = np.random.default_rng(seed)
-        self._expert = make_expert(env, int(self._rng.integers(2**31)), config.noise_m)
+        self._expert = make_expert(env, config.noise_m)
         self._expert.pace = config.pace
-        self.reset()
+        self.reset(0)
 
-    def reset(self) -> None:
-        """Begin an episode: draw whether this one would be rescued. Call it after the environment's reset."""
-        self._expert.reset()
+    def reset(self, seed: int) -> None:
+        """Begin an episode: the seed determines every draw of it. Call it after the environment's reset."""
+        self._rng = np.random.default_rng([seed, _STREAM])
+        self._expert.reset(int(self._rng.integers(2**31)))
         self._would_rescue = bool(self._rng.random() < self.config.rescue_probability)
         self._takeovers = 0
         self._start_tick: int | None = None  # when the hand moves in; None while there is no trouble

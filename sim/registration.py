@@ -22,12 +22,11 @@ def register_environments() -> None:
             gymnasium.register(f"vla_rl/{name}-v0", entry_point=f"sim.tasks.{module}:{name}Env")
 
 
-def make_expert(env: gymnasium.Env[Any, Any], seed: int, action_noise: float = 0.0) -> "Expert":
+def make_expert(env: gymnasium.Env[Any, Any], action_noise: float = 0.0) -> "Expert":
     """The scripted expert that solves an environment.
 
     Args:
         env: an environment of this package, wrapped or not.
-        seed: determines the expert's style in every episode, and its noise.
         action_noise: standard deviation in metres of the noise on what is sent; 0.003 is a good value for demonstrations.
 
     Raises:
@@ -37,4 +36,4 @@ def make_expert(env: gymnasium.Env[Any, Any], seed: int, action_noise: float = 0
     if task not in TASKS:
         raise UserError(f"There is no expert for {type(env.unwrapped).__name__}. Known: {', '.join(sorted(TASKS))}.")
     expert = getattr(importlib.import_module(f"sim.experts.{TASKS[task]}"), f"{task}Expert")
-    return expert(env, seed, action_noise)
+    return expert(env, action_noise)

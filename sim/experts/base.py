@@ -40,21 +40,20 @@ class Expert:
 
     Args:
         env: the environment, wrapped or not; its true state is read at every `act`.
-        seed: determines the style of every episode and the noise.
         action_noise: standard deviation in metres of the temporally correlated noise on the motion that is sent. The clean action stays the label.
     """
 
     noise_memory = 0.8  # per step, of the correlated noise
 
-    def __init__(self, env: TabletopEnv, seed: int, action_noise: float = 0.0) -> None:
+    def __init__(self, env: TabletopEnv, action_noise: float = 0.0) -> None:
         self.env: TabletopEnv = env.unwrapped  # type: ignore[assignment]
         self.action_noise = action_noise
         self.pace = 1.0
-        self._rng = np.random.default_rng(seed)
-        self.reset()
+        self.reset(0)
 
-    def reset(self) -> None:
-        """Begin an episode: draw a new style."""
+    def reset(self, seed: int) -> None:
+        """Begin an episode: the seed determines its style and its noise."""
+        self._rng = np.random.default_rng(seed)
         self.style = Style(
             pace=self._rng.uniform(0.85, 1.1),
             grip_offset=self._rng.uniform(-1, 1, 3) * (0.005, 0.0, 0.004),

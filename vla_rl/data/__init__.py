@@ -1,1 +1,4 @@
-"""Episodes on disk: the store, the frame cache that training reads, the sampler, the doctor, and exchange with LeRobotDataset. numpy and zarr only."""
+"""Episodes on disk: store, doctor, the frame cache and the sampler that training reads, exchange with LeRobotDataset.
+
+Dependency law: numpy and zarr; lerobot only inside the functions of the exchange.
+"""

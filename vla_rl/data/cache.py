@@ -5,21 +5,21 @@ cache is disposable: whatever is wrong with it (deleted, damaged, half-written, 
 
 ::
 
-    DIRECTORY/index               which episodes, in which order, in which generation; replaced atomically, after the data
-    DIRECTORY/gN/COLUMN.bin       generation N: the raw rows of one column
+    DIRECTORY/index              which episodes, in which order, in which generation; replaced atomically, data first
+    DIRECTORY/gN/COLUMN.bin      generation N: the raw rows of one column
 
 New episodes are appended to the column files, which costs nothing for what is already there. Dropping episodes writes a
 new generation beside the old one, so arrays that are in use stay readable.
 
-Threading law: any number of processes may share a directory; refreshing takes a lock. One `FrameCache` object belongs to
-one thread at a time. numpy only.
+Threading law: any number of processes may share a directory; refreshing takes a lock. One `FrameCache` object belongs
+to one thread at a time. numpy only.
 """
 
 import contextlib
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +116,6 @@ class FrameCache:
         self.directory = Path(directory)
         self.config = config or CacheConfig()
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
             with self._lock():
                 self._index = Index.load(self.directory)
                 if self.config.verify_on_open:
@@ -135,15 +134,13 @@ class FrameCache:
             StoreError: for a damaged episode, one whose cameras or sizes differ from the others', or a full disk. What
                 had been taken in before the error stays.
         """
-        with self._lock():
-            if self._index.changed_on_disk(self.directory):  # another process has refreshed it, or somebody deleted it
-                self._index = Index.load(self.directory)
-            try:
-                return self._refresh()
-            except OSError as error:
-                raise StoreError(
-                    f"cannot extend the frame cache {self.directory}: {error.strerror or error}"
-                ) from error
+        try:
+            with self._lock():
+                if self._index.changed_on_disk(self.directory):  # another process has refreshed it, or it was deleted
+                    self._index = Index.load(self.directory)
+                return self._take_in()
+        except OSError as error:
+            raise StoreError(f"cannot extend the frame cache {self.directory}: {error.strerror or error}") from error
 
     def observations(self, frames: Int64Array) -> FrameBatch:
         """Pictures, state and task of the frames int [B]."""
@@ -163,17 +160,21 @@ class FrameCache:
         return self.action[np.minimum(steps, last)], steps <= last
 
     def later(self, frames: Int64Array, offset: int) -> tuple[Int64Array, NDArray[np.bool_]]:
-        """The frames ``offset`` steps later, int64 [B], at most the last of the same episode; and bool [B]: not clipped."""
+        """The frames ``offset`` >= 0 steps later.
+
+        Returns:
+            frames: int64 [B], at most the last of the same episode.
+            inside: bool [B], False where that clipped.
+        """
         steps = np.asarray(frames, dtype=np.int64) + offset
         last = self._last_frame[self.episode_index[frames]]
         return np.minimum(steps, last), steps <= last
 
-    def _refresh(self) -> list[EpisodeHeader]:
-        stamps = {episode_id: self.store.file_stamp(episode_id) for episode_id in self.store.ids()}
+    def _take_in(self) -> list[EpisodeHeader]:
+        stamps = self.store.stamps()
         current = [entry for entry in self._index.entries if stamps.get(entry.header.episode_id) == entry.stamp]
-        dropped = {
-            episode_id: stamp for episode_id, stamp in self._index.dropped.items() if stamps.get(episode_id) == stamp
-        }
+        before = self._index.dropped if self._index.retention == asdict(self.config.retention) else {}
+        dropped = {episode_id: stamp for episode_id, stamp in before.items() if stamps.get(episode_id) == stamp}
         known = dropped.keys() | {entry.header.episode_id for entry in current}
         new = [self.store.read_header(episode_id) for episode_id in stamps if episode_id not in known]
         candidates = [entry.header for entry in current] + new
@@ -184,6 +185,7 @@ class FrameCache:
         new = [header for header in new if header.episode_id not in to_drop]
         if kept != self._index.entries or layout != self._index.layout:
             self._index = new_generation(self.directory, self._index, kept, layout)
+        self._index.retention = asdict(self.config.retention)
         self._index.dropped = dropped | {episode_id: stamps[episode_id] for episode_id in sorted(to_drop)}
         try:
             for header in tqdm(new, desc="decoding episodes", unit="episode", disable=None, delay=2.0):
@@ -240,6 +242,7 @@ class FrameCache:
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
+        self.directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""The files of the frame cache: its index and its column files. `FrameCache` decides what goes in, and holds the lock."""
+"""The files of the frame cache: its index and its columns. `FrameCache` decides what goes in, and holds the lock."""
 
 import json
 import os
@@ -50,7 +50,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One cached episode: its header, its first frame, the stamp of the store's file it came from, the CRC32 of its rows."""
+    """One cached episode: its header, its first frame, the stamp of the file it came from, the CRC32 of its rows."""
 
     header: EpisodeHeader
     start: int
@@ -70,13 +70,15 @@ class Index:
         generation: the folder of the column files; "" if there is none yet.
         layout: None as long as there are no episodes.
         entries: the episodes, back to back from frame 0.
-        dropped: id -> stamp of the episodes that the retention policy has dropped, so that they are not taken in again.
+        retention: the policy that decided on ``dropped``.
+        dropped: id -> stamp of the episodes that the policy has dropped, so that they are not taken in again.
         file_crc: identifies the content of the index file that this was loaded from or saved to.
     """
 
     generation: str = ""
     layout: Layout | None = None
     entries: list[Entry] = field(default_factory=list)
+    retention: dict[str, Any] = field(default_factory=dict)
     dropped: dict[str, tuple[int, int]] = field(default_factory=dict)
     file_crc: bytes = b""
 
@@ -111,12 +113,13 @@ class Index:
         if not _GENERATION.fullmatch(raw["generation"] or "g0"):
             raise ValueError(f"generation {raw['generation']!r}")
         dropped = {episode_id: (stamp[0], stamp[1]) for episode_id, stamp in raw["dropped"].items()}
-        return Index(raw["generation"], layout, entries, dropped, crc)
+        return Index(raw["generation"], layout, entries, raw["retention"], dropped, crc)
 
     def save(self, directory: Path) -> None:
         """Flush the columns, then replace the index file. Nothing is written if nothing has changed."""
         entries = [[entry.header.to_plain(), entry.stamp, entry.crc32] for entry in self.entries]
-        raw = {"version": CACHE_VERSION, "generation": self.generation, "dropped": self.dropped, "entries": entries}
+        raw = {"version": CACHE_VERSION, "generation": self.generation, "entries": entries}
+        raw |= {"retention": self.retention, "dropped": self.dropped}
         body = json.dumps(raw).encode()
         crc = b"%08x" % zlib.crc32(body)
         if crc == self.file_crc:
@@ -133,12 +136,13 @@ class Index:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def changed_on_disk(self, directory: Path) -> bool:
-        """Whether another process has replaced the index file since it was loaded or saved here."""
+        """Whether the index file is another one than was loaded or saved here, or the columns are gone."""
         try:
             with (directory / "index").open("rb") as stream:
-                return stream.readline().rstrip(b"\n") != self.file_crc
+                crc = stream.readline().rstrip(b"\n")
         except OSError:
-            return self.file_crc != b""
+            crc = b""
+        return crc != self.file_crc or not (directory / self.generation).is_dir()
 
 
 def episode_rows(episode: Episode) -> dict[str, NDArray[Any]]:
@@ -153,7 +157,7 @@ def episode_rows(episode: Episode) -> dict[str, NDArray[Any]]:
 
 
 def append_episode(directory: Path, index: Index, header: EpisodeHeader, stamp: tuple[int, int], rows: Rows) -> None:
-    """Write an episode's rows behind the last ones and enter it in the index in memory. What a crash left there is overwritten."""
+    """Write an episode's rows behind the last ones, over whatever a crash left there, and enter it in the index."""
     assert index.layout is not None
     start = index.total_frames
     for name, row_bytes in _row_bytes(index.layout).items():
@@ -167,7 +171,7 @@ def append_episode(directory: Path, index: Index, header: EpisodeHeader, stamp: 
 def new_generation(directory: Path, old: Index, kept: Sequence[Entry], layout: Layout | None) -> Index:
     """Begin a new generation with the kept episodes of the old one, copied. The index file still names the old one."""
     number = int(old.generation[1:] or 0) if old.generation else 0
-    fresh = Index(f"g{number + 1}", layout, [], old.dropped, old.file_crc)
+    fresh = replace(old, generation=f"g{number + 1}", layout=layout, entries=[])
     folder = directory / fresh.generation
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

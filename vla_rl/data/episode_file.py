@@ -1,16 +1,19 @@
 """One episode as one immutable Zarr 3 zip file.
 
-Layout, readable by any Zarr 3 library: arrays ``state``, ``action_policy``, ``action_sent``, ``source``, ``images/CAMERA`` and ``extras/NAME``,
-all with the steps along the first axis; the header stands in the attributes of the root group. The zip's CRC32 guards every member, and the
-header carries a SHA-256 over all columns and itself, which `verify_file` recomputes.
+Layout, readable by any Zarr 3 library: arrays ``state``, ``action_policy``, ``action_sent``, ``source``,
+``images/CAMERA`` and ``extras/NAME``, all with the steps along the first axis; the header stands in the attributes of
+the root group. The zip's CRC32 guards every member, and the header carries a SHA-256 over all columns and itself, which
+`verify_file` recomputes.
 """
 
+import contextlib
+import errno
 import hashlib
 import json
 import math
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -26,14 +29,18 @@ SUFFIX = ".zarr.zip"
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
 _COLUMN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
-_EXTRA_DTYPES = frozenset(
-    np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
-)
+_DTYPES = frozenset(map(np.dtype, ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")))
 _HEADER_KINDS = {"episode_id": str, "length": int, "task": str, "terminated": bool, "policy_version": int}
 _HEADER_KINDS |= {"control_hz": float, "env_id": str, "state_dim": int, "action_dim": int, "human_steps": int}
 _HEADER_KINDS |= {"digest": str}
 _ZSTD_LEVEL = 1
 _CHUNK_BYTES = 16 * 2**20
+# What zipfile lets out as an OSError for a damaged file (a seek to a place before its start); others are the system's.
+_DAMAGE_ERRNOS = (None, errno.EINVAL)
+
+
+class DamagedError(StoreError):
+    """An episode file whose content is not what was written. Only such files are set aside by the doctor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,7 @@ def check_episode_id(episode_id: str) -> None:
     if not is_episode_id(episode_id):
         shown = repr(episode_id)[:120]
         raise StoreError(
-            f"bad episode id {shown}: use 1 to 100 of the characters A-Z a-z 0-9 . _ - and begin with a letter, a digit or _"
+            f"bad episode id {shown}: use 1 to 100 of A-Z a-z 0-9 . _ - and begin with a letter, a digit or _"
         )
 
 
@@ -113,7 +120,7 @@ def write_file(episode: Episode, file: Path) -> None:
     from zarr.codecs import ZstdCodec
     from zarr.storage import ZipStore
 
-    columns = _columns(episode)
+    columns = storable_columns(episode)
     header = _header_of(episode)
     header["digest"] = _digest(header, columns)
     with ZipStore(file, mode="w") as store:
@@ -131,97 +138,115 @@ def write_file(episode: Episode, file: Path) -> None:
 
 
 def read_file_header(file: Path) -> EpisodeHeader:
-    """The header of an episode file. Raises StoreError if the file is missing, damaged, or of another schema version."""
-    try:
+    """The header of an episode file.
+
+    Raises:
+        DamagedError: if the content is damaged.
+        StoreError: if the file is missing, cannot be read, or has another schema version.
+    """
+    with _reading(file):
         with zipfile.ZipFile(file) as archive:
             attributes = json.loads(archive.read("zarr.json"))["attributes"]
         version = attributes["schema_version"]
-        if version == SCHEMA_VERSION:
-            header = EpisodeHeader.from_plain(attributes["episode"])
-            if file.name == header.episode_id + SUFFIX:
-                return header
+        if version != SCHEMA_VERSION:
+            raise StoreError(
+                f"{file} has schema version {version!r}, this program reads {SCHEMA_VERSION}; "
+                "read it with the version of vla-rl that wrote it"
+            )
+        header = EpisodeHeader.from_plain(attributes["episode"])
+        if file.name != header.episode_id + SUFFIX:
             raise ValueError(f"it holds the episode {header.episode_id!r}")
-    except FileNotFoundError:
-        raise StoreError(f"there is no episode {file.name.removesuffix(SUFFIX)!r} in {file.parent.parent}") from None
-    except Exception as error:  # a damaged zip raises a dozen kinds
-        raise _damaged(file, error) from error
-    raise StoreError(
-        f"{file} has schema version {version!r}, this program reads {SCHEMA_VERSION}; read it with the version that wrote it"
-    )
+        return header
 
 
 def read_file(file: Path) -> Episode:
-    """The whole episode. Raises StoreError if the file is missing, damaged, or of another schema version."""
+    """The whole episode. Raises as `read_file_header` does."""
     header = read_file_header(file)
-    return _read_columns(file, header)
+    with _reading(file):
+        return _read_columns(file, header).validate()
 
 
 def verify_file(file: Path) -> EpisodeHeader:
-    """Read everything and recompute the digest. Raises StoreError as `read_file` does, and for a digest that differs."""
+    """Read everything and recompute the digest. Raises as `read_file_header` does, DamagedError also for the digest."""
     header = read_file_header(file)
-    episode = _read_columns(file, header)
-    if _digest(_header_of(episode), _columns(episode)) != header.digest:
-        raise _damaged(file, ValueError("the content does not match its digest"))
+    with _reading(file):
+        episode = _read_columns(file, header).validate()
+        if _digest(_header_of(episode), storable_columns(episode)) != header.digest:
+            raise ValueError("the content does not match its digest")
     return header
+
+
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Turn whatever reading a file raises into a StoreError that says whether the file or the system is at fault."""
+    store = file.parent.parent
+    try:
+        yield
+    except StoreError:
+        raise
+    except FileNotFoundError:
+        raise StoreError(f"there is no episode {file.name.removesuffix(SUFFIX)!r} in {store}") from None
+    except Exception as error:  # a damaged zip, codec, JSON or array raises a dozen kinds
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in _DAMAGE_ERRNOS):
+            raise StoreError(f"cannot read {file}: {reason}") from error
+        raise DamagedError(f"{file} is damaged ({reason}); `vla-rl doctor {store}` sets it aside") from error
 
 
 def _read_columns(file: Path, header: EpisodeHeader) -> Episode:
     import zarr
     from zarr.storage import ZipStore
 
-    try:
-        with ZipStore(file, mode="r") as store:
+    with ZipStore(file, mode="r") as store:
 
-            def column(path: str, *tail: int) -> NDArray[Any]:
-                array = zarr.open_array(store, path=path, mode="r", config={"read_missing_chunks": False})
-                if array.shape[0] != header.length or (
-                    tail and array.shape[1:] != tail
-                ):  # before anything is allocated
-                    raise ValueError(f"{path} has the shape {array.shape}")
-                return np.asarray(array[...])
+        def column(path: str, *row: int) -> NDArray[Any]:
+            array = zarr.open_array(store, path=path, mode="r", config={"read_missing_chunks": False})
+            if array.shape[:1] != (header.length,) or (row and array.shape[1:] != row):  # before anything is allocated
+                raise ValueError(f"{path} has the shape {array.shape}")
+            return np.asarray(array[...])
 
-            return Episode(
-                episode_id=header.episode_id,
-                images={camera: column(f"images/{camera}", *size, 3) for camera, size in header.cameras.items()},
-                state=column("state", header.state_dim),
-                action_policy=column("action_policy", header.action_dim),
-                action_sent=column("action_sent", header.action_dim),
-                source=column("source"),
-                task=header.task,
-                success=header.success,
-                terminated=header.terminated,
-                origin=header.origin,
-                policy_version=header.policy_version,
-                seed=header.seed,
-                control_hz=header.control_hz,
-                env_id=header.env_id,
-                extras={name: column(f"extras/{name}") for name in header.extras},
-            ).validate()
-    except Exception as error:  # a damaged zip, codec, JSON or array raises a dozen kinds
-        raise _damaged(file, error) from error
+        return Episode(
+            episode_id=header.episode_id,
+            images={camera: column(f"images/{camera}", *size, 3) for camera, size in header.cameras.items()},
+            state=column("state", header.state_dim),
+            action_policy=column("action_policy", header.action_dim),
+            action_sent=column("action_sent", header.action_dim),
+            source=column("source"),
+            task=header.task,
+            success=header.success,
+            terminated=header.terminated,
+            origin=header.origin,
+            policy_version=header.policy_version,
+            seed=header.seed,
+            control_hz=header.control_hz,
+            env_id=header.env_id,
+            extras={name: column(f"extras/{name}") for name in header.extras},
+        )
 
 
-def _columns(episode: Episode) -> dict[str, NDArray[Any]]:
-    """Every array of an episode under its path in the file, checked to be storable."""
+def storable_columns(episode: Episode) -> dict[str, NDArray[Any]]:
+    """Every array of an episode, by its path in the file.
+
+    Raises:
+        StoreError: for a camera or extra column whose name cannot be stored, and for anything but arrays of booleans,
+            integers or floats (above all for arrays of Python objects, which only pickle could store).
+    """
     columns: dict[str, NDArray[Any]] = {
         "state": episode.state,
         "action_policy": episode.action_policy,
         "action_sent": episode.action_sent,
         "source": episode.source,
     }
+    where = f"episode {episode.episode_id!r}"
     for group, members in (("images", episode.images), ("extras", episode.extras)):
-        for name, column in sorted(members.items()):
-            if not _COLUMN_NAME.fullmatch(name):
-                raise StoreError(
-                    f"episode {episode.episode_id!r}: bad name {name!r} in {group}; use up to 100 of A-Z a-z 0-9 . _ -"
-                )
+        for name, column in members.items():
+            if not isinstance(name, str) or not _COLUMN_NAME.fullmatch(name):
+                raise StoreError(f"{where}: bad name {name!r} in {group}; use up to 100 of A-Z a-z 0-9 . _ -")
             columns[f"{group}/{name}"] = column
     for path, column in columns.items():
-        if not isinstance(column, np.ndarray) or column.dtype not in _EXTRA_DTYPES:
-            kind = getattr(column, "dtype", type(column).__name__)
-            raise StoreError(
-                f"episode {episode.episode_id!r}: {path} has the type {kind}; only booleans, integers and floats are stored"
-            )
+        if not isinstance(column, np.ndarray) or column.dtype not in _DTYPES or column.ndim == 0:
+            found = f"{column.dtype} {list(column.shape)}" if isinstance(column, np.ndarray) else type(column).__name__
+            raise StoreError(f"{where}: {path} is {found}; stored are arrays [T, ...] of booleans, integers or floats")
     return columns
 
 
@@ -260,8 +285,3 @@ def _chunk_shape(column: NDArray[Any]) -> tuple[int, ...]:
     row_bytes = max(1, math.prod(column.shape[1:]) * column.itemsize)
     rows = max(1, min(len(column), _CHUNK_BYTES // row_bytes))
     return (rows, *(max(1, size) for size in column.shape[1:]))
-
-
-def _damaged(file: Path, error: Exception) -> StoreError:
-    reason = " ".join(str(error).split())[:160] or type(error).__name__
-    return StoreError(f"{file} is damaged ({reason}); `vla-rl doctor {file.parent.parent}` sets it aside")

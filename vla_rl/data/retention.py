@@ -1,4 +1,7 @@
-"""Which episodes training goes on reading when there are too many or too old ones. A pure function of headers; the store keeps everything."""
+"""Which episodes training goes on reading when there are too many or too old ones.
+
+A pure function of headers, applied to the frame cache; the store keeps everything.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +17,10 @@ class RetentionConfig:
 
     Attributes:
         max_frames: the most frames (steps) to hold; None for no bound. A frame takes about 3 H W bytes per camera.
-        max_staleness: rollouts whose policy version is older than the newest one by more than this are dropped; None keeps all.
-        slack: when ``max_frames`` is exceeded, this fraction of it is set free, so that dropping, which copies the rest, is rare.
+        max_staleness: rollouts whose policy version is older than the newest one by more than this are dropped; None
+            keeps all.
+        slack: when ``max_frames`` is exceeded, this fraction of it is set free, so that dropping, which copies what
+            remains, is rare.
     """
 
     max_frames: int | None = None
@@ -34,7 +39,7 @@ class RetentionConfig:
 
 
 def episodes_to_drop(headers: Sequence[EpisodeHeader], config: RetentionConfig) -> set[str]:
-    """The ids to drop: first rollouts that are too stale, then the oldest ones (by policy version, then arrival) until the rest fits.
+    """The ids to drop: rollouts too stale, then the oldest (by policy version, then arrival) until the rest fits.
 
     Args:
         headers: all episodes, in order of arrival.
@@ -55,8 +60,8 @@ def episodes_to_drop(headers: Sequence[EpisodeHeader], config: RetentionConfig) 
     demo_frames = sum(header.length for header in headers if is_demonstration(header))
     if demo_frames > config.max_frames:
         raise StoreError(
-            f"the demonstrations alone hold {demo_frames} frames, more than retention.max_frames = {config.max_frames}; "
-            "raise the bound or give the run fewer demonstrations"
+            f"the demonstrations alone hold {demo_frames} frames, more than retention.max_frames = "
+            f"{config.max_frames}; raise the bound or give the run fewer demonstrations"
         )
     target = int(config.max_frames * (1 - config.slack))
     for header in sorted(rollouts, key=lambda header: header.policy_version):  # stable: arrival decides among equals

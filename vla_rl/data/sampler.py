@@ -1,4 +1,7 @@
-"""Which frames a training step looks at: a mixture of groups, drawn as a pure function of (seed, step), so that a resumed run goes on exactly."""
+"""Which frames a training step looks at: a mixture of groups.
+
+Drawn as a pure function of (seed, step), so that a resumed run goes on exactly where it stopped.
+"""
 
 from collections.abc import Mapping
 
@@ -9,17 +12,19 @@ from vla_rl.core.errors import ConfigError, did_you_mean
 
 
 class MixtureSampler:
-    """Draws frames with replacement: first the group by its weight, then the frame within the group, uniformly or by priority.
+    """Draws frames with replacement: first the group by its weight, then a frame of it, uniformly or by priority.
 
     Args:
-        groups: name -> frame numbers, int [N_g]. A group may be empty; its weight is then shared out over the others in proportion.
-        weights: name -> weight >= 0, of any scale. A group without a weight is an error, so that nothing is left out by a slip.
-        seed: of all draws.
-        priorities: name -> float [N_g] >= 0; frames are drawn in proportion to them. Groups not named here are drawn uniformly. A group
-            whose priorities are all 0 counts as empty.
+        groups: name -> frame numbers, int [N_g]. A group may be empty; its weight is then shared out over the others in
+            proportion.
+        weights: name -> weight >= 0, of any scale. A group without a weight is an error, so that none is forgotten.
+        seed: of all draws, >= 0.
+        priorities: name -> float [N_g] >= 0; frames are drawn in proportion to them. Groups not named here are drawn
+            uniformly. A group whose priorities are all 0 counts as empty.
 
     Raises:
-        ConfigError: for weights or priorities that do not fit the groups, are negative or not finite, or leave nothing to draw from.
+        ConfigError: for weights or priorities that do not fit the groups, are negative or not finite, or leave nothing
+            to draw from.
     """
 
     def __init__(

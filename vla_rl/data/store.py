@@ -1,8 +1,8 @@
 """The episode store: a folder that collectors add episodes to while learners, world models and reports read it.
 
-Dependency and threading law: numpy and zarr only. Any number of processes and threads may add and read at the same time, on one machine: an
-episode appears by the creation of its final name, after its bytes are on the disk, and never changes afterwards. No index has to be kept in
-step with the files: the folder listing is the index.
+Dependency and threading law: numpy and zarr only. Any number of processes and threads of a machine may add and read at
+the same time: an episode appears by the creation of its final name, after its bytes are on the disk, and never changes
+afterwards. No index has to be kept in step with the files: the folder listing is the index.
 
 ::
 
@@ -13,11 +13,12 @@ step with the files: the folder listing is the index.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +28,26 @@ from vla_rl.core.types import Episode
 from vla_rl.data.episode_file import (
     SCHEMA_VERSION,
     SUFFIX,
+    DamagedError,
     EpisodeHeader,
     check_episode_id,
     is_episode_id,
     read_file,
     read_file_header,
+    storable_columns,
     write_file,
 )
+
+TEMPORARY_SUFFIX = ".tmp"
+# What file systems without hard links (exFAT, some network shares) answer.
+_NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class EpisodeStore:
     """A folder of episodes.
 
-    By default episodes of any environment, camera set and size may stand side by side; whoever reads asks for the ones that fit.
-    `pin` restricts a store to one layout.
+    By default episodes of any environment, camera set and size may stand side by side; whoever reads them picks the
+    ones that fit. `pin` restricts a store to one layout.
 
     Args:
         path: the folder.
@@ -58,51 +65,57 @@ class EpisodeStore:
                 raise StoreError(f"there is no episode store at {self.path} (no store.json)")
             try:
                 self.episodes_dir.mkdir(parents=True, exist_ok=True)
-                self._write_settings(pinned=None)
+                write_settings(self.path, pinned=None)
             except OSError as error:
                 raise StoreError(f"cannot make an episode store at {self.path}: {error.strerror}") from error
-        self._read_settings()
+        read_pin(self.path)
 
     def add(self, episode: Episode) -> None:
-        """Save an episode. When this returns, it survives a crash of the process or the machine; when it raises, nothing has changed.
+        """Save an episode.
+
+        When this returns, the episode survives a crash of the process or the machine; when it raises, nothing changed.
 
         Raises:
             UserError: for an episode that is not valid.
-            StoreError: for an id that is taken or cannot be a file name, a layout other than the pinned one, a full disk.
+            StoreError: for an id that is taken or cannot be a file name, column names or types that cannot be stored,
+                a layout other than the pinned one, or a disk that is full.
         """
-        check_episode_id(episode.episode_id)
-        episode.validate()
         file = self._file(episode.episode_id)
+        storable_columns(episode)
+        episode.validate()
+        taken = f"{self.path} already has an episode {episode.episode_id!r}; episodes never change, take another id"
         if file.exists():
-            raise StoreError(
-                f"the store {self.path} already has an episode {episode.episode_id!r}; episodes are immutable, take another id"
-            )
+            raise StoreError(taken)
         self._check_pin(episode)
-        temporary = self.episodes_dir / f".{episode.episode_id}.{uuid.uuid4().hex[:12]}.tmp"
+        temporary = self.episodes_dir / f".{episode.episode_id}.{uuid.uuid4().hex[:12]}{TEMPORARY_SUFFIX}"
         try:
             with self.lock(exclusive=False), _removed_afterwards(temporary):
                 write_file(episode, temporary)
                 _fsync_file(temporary)
-                os.link(
-                    temporary, file
-                )  # unlike a rename, a link never replaces what another writer has just put there
+                _publish(temporary, file)
                 fsync_directory(self.episodes_dir)
         except FileExistsError:
-            raise StoreError(
-                f"another writer has just saved an episode {episode.episode_id!r} in {self.path}; take another id"
-            ) from None
+            raise StoreError(taken) from None
         except OSError as error:
-            raise StoreError(
-                f"cannot save episode {episode.episode_id!r} in {self.path}: {error.strerror or error}"
-            ) from error
+            reason = error.strerror or str(error)
+            raise StoreError(f"cannot save episode {episode.episode_id!r} in {self.path}: {reason}") from error
 
     def ids(self) -> list[str]:
         """The ids of all episodes, sorted."""
         try:
-            names = os.listdir(self.episodes_dir)
+            names = [name.removesuffix(SUFFIX) for name in os.listdir(self.episodes_dir) if name.endswith(SUFFIX)]
         except OSError as error:
             raise StoreError(f"cannot list {self.episodes_dir}: {error.strerror}") from error
-        return sorted(name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX) and not name.startswith("."))
+        return sorted(name for name in names if is_episode_id(name))
+
+    def stamps(self) -> dict[str, tuple[int, int]]:
+        """Id -> (modification time in ns, size in bytes), by id. Another stamp means another episode under that id."""
+        stamps = {}
+        for episode_id in self.ids():
+            with contextlib.suppress(FileNotFoundError):  # set aside by the doctor since it was listed
+                stat = self._file(episode_id).stat()
+                stamps[episode_id] = (stat.st_mtime_ns, stat.st_size)
+        return stamps
 
     def read(self, episode_id: str) -> Episode:
         """The whole episode. Raises StoreError if it is missing or damaged."""
@@ -112,14 +125,6 @@ class EpisodeStore:
         """What is known of the episode without its columns. Raises StoreError if it is missing or damaged."""
         return read_file_header(self._file(episode_id))
 
-    def file_stamp(self, episode_id: str) -> tuple[int, int]:
-        """Modification time in ns and size in bytes of the episode's file: other values mean another episode under the same id."""
-        try:
-            stat = self._file(episode_id).stat()
-        except OSError as error:
-            raise StoreError(f"there is no episode {episode_id!r} in {self.path}") from error
-        return stat.st_mtime_ns, stat.st_size
-
     def __contains__(self, episode_id: object) -> bool:
         return is_episode_id(episode_id) and self._file(str(episode_id)).exists()
 
@@ -127,12 +132,13 @@ class EpisodeStore:
         return len(self.ids())
 
     def pin(self, header: EpisodeHeader) -> None:
-        """From now on accept only episodes with this header's environment, cameras, image sizes, state and action size."""
-        self._write_settings(pinned=_layout(header.env_id, header.state_dim, header.action_dim, dict(header.cameras)))
+        """From now on accept only episodes of this header's environment, cameras, image, state and action sizes."""
+        layout = _layout(header.env_id, header.state_dim, header.action_dim, header.cameras)
+        write_settings(self.path, pinned=layout)
 
     @contextlib.contextmanager
     def lock(self, exclusive: bool) -> Iterator[None]:
-        """Writers hold the lock shared; whoever holds it exclusively knows that no write is under way. A dead process holds nothing."""
+        """Writers hold the lock shared: while it is held exclusively no write is under way. The dead hold nothing."""
         descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
@@ -145,41 +151,58 @@ class EpisodeStore:
         return self.episodes_dir / (episode_id + SUFFIX)
 
     def _check_pin(self, episode: Episode) -> None:
-        pinned = self._read_settings()["pinned"]
+        pinned = read_pin(self.path)
         if pinned is None:
             return
         cameras = {name: image.shape[1:3] for name, image in episode.images.items()}
-        found = _layout(episode.env_id, episode.state.shape[1], episode.action_sent.shape[1], cameras)
-        for key, expected in pinned.items():
-            if found.get(key) != expected:
+        layout = _layout(episode.env_id, episode.state.shape[1], episode.action_sent.shape[1], cameras)
+        for key, found in layout.items():
+            if found != pinned.get(key):
                 raise StoreError(
-                    f"the store {self.path} is pinned to {key} {expected!r}, episode {episode.episode_id!r} has {found.get(key)!r}; "
-                    "add it to another store"
+                    f"the store {self.path} is pinned to {key} {pinned.get(key)!r}, "
+                    f"episode {episode.episode_id!r} has {found!r}; add it to another store"
                 )
 
-    def _read_settings(self) -> dict[str, Any]:
-        file = self.path / "store.json"
-        try:
-            settings = json.loads(file.read_bytes())
-            version, pinned = settings["schema_version"], settings["pinned"]
-            if pinned is not None and not isinstance(pinned, dict):
-                raise TypeError("pinned is not a mapping")
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{file} is damaged or missing; `vla-rl doctor {self.path}` writes it anew") from error
-        if version != SCHEMA_VERSION:
-            raise StoreError(
-                f"{file} has schema version {version!r}, this program reads {SCHEMA_VERSION}; read it with the version that wrote it"
-            )
-        return {"pinned": pinned}
 
-    def _write_settings(self, pinned: dict[str, Any] | None) -> None:
-        settings = {"schema_version": SCHEMA_VERSION, "pinned": pinned}
-        write_atomic(self.path / "store.json", json.dumps(settings, indent=2).encode())
+def read_pin(path: Path) -> dict[str, Any] | None:
+    """The pinned layout in a store's settings. Raises StoreError if they are damaged or of another schema version."""
+    file = path / "store.json"
+    try:
+        settings = json.loads(file.read_bytes())
+        version, pinned = settings["schema_version"], settings["pinned"]
+        if not isinstance(pinned, dict | None):
+            raise TypeError("pinned is not a mapping")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"{file} is damaged or missing; `vla-rl doctor {path}` writes it anew") from error
+    if version != SCHEMA_VERSION:
+        raise StoreError(
+            f"{file} has schema version {version!r}, this program reads {SCHEMA_VERSION}; "
+            "read it with the version of vla-rl that wrote it"
+        )
+    return pinned
 
 
-def _layout(env_id: str, state_dim: int, action_dim: int, cameras: dict[str, Any]) -> dict[str, Any]:
+def write_settings(path: Path, pinned: dict[str, Any] | None) -> None:
+    """Write a store's settings, atomically."""
+    settings = {"schema_version": SCHEMA_VERSION, "pinned": pinned}
+    write_atomic(path / "store.json", json.dumps(settings, indent=2).encode())
+
+
+def _layout(env_id: str, state_dim: int, action_dim: int, cameras: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     sizes = {name: list(size) for name, size in sorted(cameras.items())}
     return {"env_id": env_id, "state_dim": state_dim, "action_dim": action_dim, "cameras": sizes}
+
+
+def _publish(temporary: Path, file: Path) -> None:
+    """Give a finished file its name. Raises FileExistsError if the name is taken, also by a writer of this moment."""
+    try:
+        os.link(temporary, file)  # unlike a rename, a link never replaces a file
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        if file.exists():
+            raise FileExistsError(file) from None
+        temporary.rename(file)
 
 
 @contextlib.contextmanager

@@ -72,13 +72,8 @@ class Corrector:
         UserError: there is no expert for this environment.
     """
 
-    def __init__(
-        self,
-        env: gymnasium.Env[Any, Any],
-        seed: int,
-        config: CorrectorConfig = CorrectorConfig(),  # noqa: B008
-    ) -> None:
-        self.config = config
+    def __init__(self, env: gymnasium.Env[Any, Any], config: CorrectorConfig | None = None) -> None:
+        self.config = config = config or CorrectorConfig()
         self._env: Any = env.unwrapped
         self._expert = make_expert(env, config.noise_m)
         self._expert.pace = config.pace

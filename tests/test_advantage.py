@@ -1,0 +1,198 @@
+"""The gate and the weights against their known answers, in numpy and in torch."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vla_rl.advantage import (
+    AdvantageConfig,
+    Samples,
+    Values,
+    advantages,
+    effective_samples,
+    gate,
+    normalise,
+    pre_weights,
+    viability,
+    weights,
+)
+from vla_rl.core.errors import ConfigError
+
+PAPER = AdvantageConfig(warmup_steps=0)
+
+
+def samples_of(kinds, success=True, ended=False, elapsed=1.0):
+    """Samples from a string of kinds, such as ``rrid-``."""
+    letters = np.array(list(kinds))
+    count = len(letters)
+    flags = [letters == kind for kind in "rid"]
+    return Samples(*flags, *(np.broadcast_to(x, count).copy() for x in (success, np.float32(elapsed), ended)))
+
+
+def values_of(*columns):
+    return Values(*(np.asarray(column, dtype=np.float32) for column in columns))
+
+
+def as_torch(record):
+    columns = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return type(record)(**{name: torch.from_numpy(np.asarray(column)) for name, column in columns.items()})
+
+
+def test_zero_advantages_give_one():
+    logit = np.linspace(-30, 30, 13, dtype=np.float32)
+    np.testing.assert_array_equal(gate(logit, 0 * logit, 0 * logit, PAPER), np.ones(13))
+
+
+@pytest.mark.parametrize(("argument", "expected"), [(1.0, 1.762), (-1.0, 0.238)])
+def test_argument_of_one(argument, expected):
+    equal = np.float32([argument])
+    assert gate(np.float32([0.3]), equal, equal, PAPER) == pytest.approx(expected, abs=5e-4)
+
+
+def test_hopeless_states_ignore_efficiency_and_safe_ones_viability():
+    a_v, a_e = np.float32([0.4]), np.float32([-0.7])
+    assert gate(np.float32([-40]), a_v, a_e, PAPER) == pytest.approx(1 + np.tanh(0.4), abs=1e-6)
+    assert gate(np.float32([40]), a_v, a_e, PAPER) == pytest.approx(1 + np.tanh(-0.7), abs=1e-6)
+
+
+def test_gates_without_efficiency():
+    a_v, a_e = np.float32([0.4]), np.float32([-0.7])
+    assert gate(np.float32([0]), a_v, a_e, AdvantageConfig(gate="viability")) == pytest.approx(1 + np.tanh(0.4))
+    weighted = AdvantageConfig(gate="viability_weighted")
+    assert gate(np.float32([0]), a_v, a_e, weighted) == pytest.approx(1 + np.tanh(0.2))
+
+
+def test_efficiency_scale_multiplies_the_steps():
+    found = gate(np.float32([40]), np.float32([0]), np.float32([-20]), AdvantageConfig(efficiency_scale=0.05))
+    assert found == pytest.approx(1 + np.tanh(-1))
+
+
+def test_sigmoid_is_stable():
+    np.testing.assert_allclose(viability(np.float32([-1000, 0, 1000])), [0, 0.5, 1])
+
+
+def test_a_batch_of_failures_weighs_nothing_and_is_finite():
+    values = values_of([5, -5], [-5, 5], [-3, -9], [-2, -1])
+    for config in (PAPER, AdvantageConfig(normalise_over="valid", warmup_steps=0)):
+        found, logs = weights(values, samples_of("rr", success=False), config, step=0)
+        np.testing.assert_array_equal(found, [0, 0])
+        assert logs == {"gate_mean": 1.0, "gate_saturated": 0.0, "kept": 0.0, "effective_samples": 0.0}
+
+
+def test_pre_weights_by_kind():
+    gates = np.float32([1.5, 1.5, 1.5, 1.5])
+    samples = samples_of("rid-")
+    np.testing.assert_array_equal(pre_weights(gates, samples, PAPER), [1.5, 1, 1, 0])
+    reweighted = AdvantageConfig(intervention_reweight=True)
+    np.testing.assert_array_equal(pre_weights(gates, samples, reweighted), [1.5, 1.5, 1, 0])
+    np.testing.assert_array_equal(pre_weights(gates, samples_of("rid-", success=False), PAPER), [0, 1, 1, 0])
+
+
+def test_two_readings_of_unit_mean():
+    weight = np.float32([1.5, 0.5, 1.0, 1.0, 0.0])
+    samples = samples_of("rrid-")
+    found = normalise(weight * np.float32([1, 1, 1, 1, 0]), samples, PAPER)
+    np.testing.assert_allclose(found, [1.5, 0.5, 1.0, 1.0, 0.0])
+    found = normalise(np.float32([0.6, 0.2, 0.4, 1.0, 0.0]), samples, PAPER)
+    np.testing.assert_allclose(found, [1.5, 0.5, 1.0, 1.0, 0.0], rtol=1e-6)
+    found = normalise(np.float32([0.6, 0.2, 0.4, 1.0, 0.0]), samples, AdvantageConfig(normalise_over="valid"))
+    np.testing.assert_allclose(found[:4].mean(), 1.0, rtol=1e-6)
+
+
+def test_demonstrations_alone_keep_their_weight():
+    values = values_of(*[[0.0, 0.0]] * 4)
+    np.testing.assert_array_equal(weights(values, samples_of("dd"), PAPER, 0)[0], [1, 1])
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("target", 2.5), ("neutral", 0.0), ("repeat", -1.0)])
+def test_last_step_rules(rule, expected):
+    values = values_of([0.7], [0.7], [-2.5], [-2.5])
+    samples = samples_of("r", ended=True, elapsed=0.0)
+    a_v, a_e = advantages(values, samples, AdvantageConfig(last_step=rule))
+    assert a_v == 0
+    assert a_e == pytest.approx(expected)
+
+
+def test_the_end_of_a_failure_has_no_target():
+    values = values_of([0.7], [0.7], [-2.5], [-4.0])
+    _, a_e = advantages(values, samples_of("r", success=False, ended=True, elapsed=2.0), PAPER)
+    assert a_e == pytest.approx(-4.0 - 2.0 + 2.5)
+
+
+def test_horizon_charges_the_steps_that_were_taken():
+    values = values_of([0.0, 0.0], [0.0, 0.0], [-12.0, -5.0], [-4.0, -1.0])
+    samples = samples_of("rr", ended=np.array([False, True]), elapsed=np.float32([8, 5]))
+    _, a_e = advantages(values, samples, AdvantageConfig(advantage_horizon=8))
+    np.testing.assert_allclose(a_e, [-8 - 4 + 12, -5 + 0 + 5])
+
+
+def test_warm_up_ignores_the_critics():
+    values = values_of([0, 0], [3, -3], [-9, -2], [0, -40])
+    found, logs = weights(values, samples_of("rr"), AdvantageConfig(warmup_steps=500), step=499)
+    np.testing.assert_array_equal(found, [1, 1])
+    assert logs["gate_mean"] == 1.0
+    found, _ = weights(values, samples_of("rr"), AdvantageConfig(warmup_steps=500), step=500)
+    assert found[0] > 1.5 > 0.5 > found[1]
+
+
+def test_diagnostics():
+    values = values_of([-40] * 4, [-40 + 3, -40 - 3, -40, -40], [0] * 4, [0] * 4)
+    samples = samples_of("rrri", success=np.array([True, True, False, True]))
+    _, logs = weights(values, samples, PAPER, 0)
+    assert logs["gate_mean"] == pytest.approx(1.0)
+    assert logs["gate_saturated"] == 1.0
+    assert logs["kept"] == pytest.approx(0.75)
+    assert effective_samples(np.float32([1, 1, 0, 0])) == pytest.approx(0.5)
+
+
+finite = st.floats(-50, 50, width=32)
+batches = st.lists(
+    st.tuples(st.sampled_from("rid-"), st.booleans(), st.booleans(), finite, finite, finite, finite),
+    min_size=1,
+    max_size=24,
+)
+configs = st.builds(
+    AdvantageConfig,
+    gate=st.sampled_from(["hierarchical", "viability", "viability_weighted"]),
+    last_step=st.sampled_from(["target", "neutral", "repeat"]),
+    efficiency_scale=st.sampled_from([1.0, 0.1]),
+    intervention_reweight=st.booleans(),
+    normalise_over=st.sampled_from(["non_demonstration", "valid"]),
+    warmup_steps=st.just(0),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(batches, configs)
+def test_laws_and_equality_of_numpy_and_torch(rows, config):
+    kinds, success, ended, *columns = zip(*rows, strict=True)
+    samples = samples_of("".join(kinds), np.array(success), np.array(ended))
+    values = values_of(*columns)
+    found, logs = weights(values, samples, config, 0)
+    assert found.dtype == np.float32
+    assert np.isfinite(found).all()
+    assert (found >= 0).all()
+    assert not found[samples.rollout & ~samples.success].any()
+    practised = samples.rollout | samples.intervention
+    over = practised if config.normalise_over == "non_demonstration" else practised | samples.demonstration
+    # tanh rounds to -1 in float32, so that even a batch of successes may weigh nothing.
+    if over.any() and found[over].any():
+        assert found[over].mean() == pytest.approx(1.0, rel=1e-4)
+    same, torch_logs = weights(as_torch(values), as_torch(samples), config, 0)
+    np.testing.assert_allclose(same.numpy(), found, rtol=2e-3, atol=1e-5)
+    assert torch_logs["kept"] == pytest.approx(logs["kept"])
+
+
+def test_unknown_choices_are_refused():
+    with pytest.raises(ConfigError, match="Did you mean 'hierarchical'"):
+        AdvantageConfig(gate="hierarchal")
+    with pytest.raises(ConfigError, match="last_step"):
+        AdvantageConfig(last_step="zero")
+    with pytest.raises(ConfigError, match="normalise_over"):
+        AdvantageConfig(normalise_over="all")
+    with pytest.raises(ConfigError, match="advantage_horizon"):
+        AdvantageConfig(advantage_horizon=0)

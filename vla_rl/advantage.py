@@ -1,0 +1,211 @@
+"""Values -> advantages -> gate -> weights of the actor's samples. Pure functions of numpy arrays or torch tensors.
+
+Source: arXiv 2606.17043 (HABC). With the viability logit z_v (p_v = sigmoid(z_v)) and the efficiency value V_e:
+
+    A_v = z_v(s') - z_v(s)                                    in logits
+    A_e = -n + V_e(s') - V_e(s)                               in steps, s' is n steps after s
+    g   = 1 + tanh((1 - p_v(s)) A_v + p_v(s) A_e)             0 < g < 2
+    pre = g: successful rollout, 0: failed rollout, 1: demonstration, 1 or g: intervention
+    w   = pre / mean(pre)
+
+No gradient flows through weights: callers that use torch evaluate the critics under ``torch.no_grad``. Torch is not
+imported here; the functions call the methods of whichever array type they are given.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from vla_rl.core.errors import ConfigError, did_you_mean
+
+type Array = Any
+"""A numpy array or a torch tensor."""
+
+GATES = ("hierarchical", "viability", "viability_weighted")
+LAST_STEPS = ("target", "neutral", "repeat")
+SATURATED_TANH = 0.95
+_SMALLEST_MEAN = 1e-8
+
+
+@dataclass(frozen=True)
+class AdvantageConfig:
+    """The choices between values and weights.
+
+    Attributes:
+        gate: argument of the gate. ``hierarchical``: the paper's. Without V_e (the paper does not say how the term is
+            removed): ``viability``: A_v alone; ``viability_weighted``: (1 - p_v) A_v.
+        efficiency_scale: multiplies A_e; 1 is the paper. A_e is in raw steps inside a tanh, which saturates at about 2.
+        advantage_horizon: n, the steps between s and s'. The paper leaves open whether its step is a frame (1) or a
+            chunk (the executed chunk length; with ``efficiency_scale`` 1/n, A_e then counts chunks).
+        last_step: where s' would lie behind the end of the episode (unstated in the paper), s' is the last state, and
+            ``target``: its V_e is taken as the 0 of its training target if the episode succeeded, so that the A_e of
+            the last step is its TD error; ``neutral``: as the network says, so that the last step has g = 1;
+            ``repeat``: as ``neutral``, but n steps are charged although fewer were taken (what clipped indices do).
+        intervention_reweight: interventions weigh g instead of 1.
+        normalise_over: the samples over which the mean weight becomes 1. ``non_demonstration``: rollouts and
+            interventions; demonstrations keep their weight of 1. ``valid``: all samples that the actor may use.
+        warmup_steps: g = 1 until this gradient step of a round, while the critics are young.
+    """
+
+    gate: Literal["hierarchical", "viability", "viability_weighted"] = "hierarchical"
+    efficiency_scale: float = 1.0
+    advantage_horizon: int = 1
+    last_step: Literal["target", "neutral", "repeat"] = "target"
+    intervention_reweight: bool = False
+    normalise_over: Literal["non_demonstration", "valid"] = "non_demonstration"
+    warmup_steps: int = 500
+
+    def __post_init__(self) -> None:
+        for name, known in (("gate", GATES), ("last_step", LAST_STEPS)):
+            if getattr(self, name) not in known:
+                value = getattr(self, name)
+                raise ConfigError(f"advantage.{name} is {value!r}.{did_you_mean(str(value), known)}")
+        if self.normalise_over not in ("non_demonstration", "valid"):
+            raise ConfigError(
+                f"advantage.normalise_over is {self.normalise_over!r}; expected 'non_demonstration' or 'valid'"
+            )
+        if self.advantage_horizon < 1 or self.warmup_steps < 0:
+            raise ConfigError("advantage.advantage_horizon must be at least 1, and warmup_steps at least 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What the critics say of B samples. All floats [B], finite.
+
+    Attributes:
+        viability_logit: z_v(s).
+        viability_logit_later: z_v(s').
+        efficiency: V_e(s), steps.
+        efficiency_later: V_e(s'), steps.
+    """
+
+    viability_logit: Array
+    viability_logit_later: Array
+    efficiency: Array
+    efficiency_later: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What is known of B samples. All [B]; a sample that is none of the three kinds has weight 0.
+
+    Attributes:
+        rollout, intervention, demonstration: bool, the kind of the sample.
+        success: bool, the episode succeeded.
+        elapsed: float, steps from s to s': the horizon, or fewer where the episode ended before.
+        ended: bool, the episode ended before the horizon, so that s' is its last state.
+    """
+
+    rollout: Array
+    intervention: Array
+    demonstration: Array
+    success: Array
+    elapsed: Array
+    ended: Array
+
+
+def viability(logit: Array) -> Array:
+    """p_v = sigmoid(z_v), without overflow for any logit."""
+    return 0.5 * (1.0 + _library(logit).tanh(0.5 * logit))
+
+
+def advantages(values: Values, samples: Samples, config: AdvantageConfig) -> tuple[Array, Array]:
+    """(A_v in logits, A_e in steps), float [B] each. See `AdvantageConfig.last_step` for the end of an episode."""
+    library = _library(values.efficiency)
+    steps, later = samples.elapsed, values.efficiency_later
+    if config.last_step == "repeat":
+        steps = library.full_like(values.efficiency, config.advantage_horizon)
+    elif config.last_step == "target":
+        later = library.where(samples.ended & samples.success, 0.0, later)
+    return values.viability_logit_later - values.viability_logit, later - steps - values.efficiency
+
+
+def gate(
+    viability_logit: Array, viability_advantage: Array, efficiency_advantage: Array, config: AdvantageConfig
+) -> Array:
+    """g of each sample, float [B], between 0 and 2."""
+    p_v = viability(viability_logit)
+    argument = {
+        "hierarchical": (1.0 - p_v) * viability_advantage + p_v * config.efficiency_scale * efficiency_advantage,
+        "viability": viability_advantage,
+        "viability_weighted": (1.0 - p_v) * viability_advantage,
+    }[config.gate]
+    return 1.0 + _library(argument).tanh(argument)
+
+
+def pre_weights(gates: Array, samples: Samples, config: AdvantageConfig) -> Array:
+    """Weights before normalisation, float [B]."""
+    library = _library(gates)
+    weight = library.where(samples.rollout & samples.success, gates, 0.0)
+    weight = library.where(samples.demonstration, 1.0, weight)
+    return library.where(samples.intervention, gates if config.intervention_reweight else 1.0, weight)
+
+
+def normalise(weight: Array, samples: Samples, config: AdvantageConfig) -> Array:
+    """Weights with mean 1 over the samples that `AdvantageConfig.normalise_over` names, float [B].
+
+    If all of these weigh 0 (a batch of failures), they stay 0. Under ``non_demonstration``, demonstrations are left as
+    they are, so that their share in the loss does not depend on how well the rollouts went.
+    """
+    library = _library(weight)
+    practised = samples.rollout | samples.intervention
+    if config.normalise_over == "valid":
+        return weight / _mean(weight, practised | samples.demonstration).clip(min=_SMALLEST_MEAN)
+    return library.where(practised, weight / _mean(weight, practised).clip(min=_SMALLEST_MEAN), weight)
+
+
+def weights(values: Values, samples: Samples, config: AdvantageConfig, step: int) -> tuple[Array, dict[str, float]]:
+    """The weight of each sample in the actor's loss, and diagnostics.
+
+    Args:
+        values: of the critics, detached.
+        samples: what the samples are.
+        config: the choices.
+        step: gradient steps since the start of the round, for the warm-up.
+
+    Returns:
+        float [B], and `diagnostics`.
+    """
+    gates = gate(values.viability_logit, *advantages(values, samples, config), config)
+    if step < config.warmup_steps:
+        gates = _library(gates).ones_like(gates)
+    weight = normalise(pre_weights(gates, samples, config), samples, config)
+    return weight, diagnostics(gates, weight, samples, config)
+
+
+def diagnostics(gates: Array, weight: Array, samples: Samples, config: AdvantageConfig) -> dict[str, float]:
+    """How the weights came out.
+
+    Returns:
+        ``gate_mean`` and ``gate_saturated`` (the fraction with |tanh| > 0.95) over the samples that the gate weighs; 1
+        and 0 where there are none. ``kept``: the fraction of the rollouts and interventions that weigh anything.
+        ``effective_samples``: (sum w)^2 / (B sum w^2), 1 for equal weights.
+    """
+    gated = samples.rollout & samples.success
+    if config.intervention_reweight:
+        gated = gated | samples.intervention
+    practised = samples.rollout | samples.intervention
+    saturated = abs(gates - 1.0) > SATURATED_TANH
+    return {
+        "gate_mean": float(_mean(gates, gated)) if gated.any() else 1.0,
+        "gate_saturated": float(_mean(saturated, gated)),
+        "kept": float(_mean(weight > 0, practised)),
+        "effective_samples": effective_samples(weight),
+    }
+
+
+def effective_samples(weight: Array) -> float:
+    """(sum w)^2 / (B sum w^2): the fraction of the samples that would do as well at equal weight; 0 if all weigh 0."""
+    square = float((weight * weight).sum()) * len(weight)
+    return float(weight.sum()) ** 2 / square if square > 0 else 0.0
+
+
+def _mean(column: Array, mask: Array) -> Array:
+    """The mean over a mask, 0 where it is empty."""
+    return (column * mask).sum() / max(int(mask.sum()), 1)
+
+
+def _library(array: Array) -> Any:
+    return np if isinstance(array, np.ndarray | np.generic) else sys.modules["torch"]

@@ -15,10 +15,7 @@ Threading law: any number of processes may share a directory; refreshing takes a
 to one thread at a time. numpy only.
 """
 
-import contextlib
-import fcntl
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -39,7 +36,7 @@ from vla_rl.data.cache_files import (
 )
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.retention import RetentionConfig, episodes_to_drop
-from vla_rl.data.store import EpisodeStore
+from vla_rl.data.store import EpisodeStore, locked
 
 Int64Array = NDArray[np.int64]
 
@@ -116,7 +113,8 @@ class FrameCache:
         self.directory = Path(directory)
         self.config = config or CacheConfig()
         try:
-            with self._lock():
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with locked(self.directory, exclusive=True):
                 self._index = Index.load(self.directory)
                 if self.config.verify_on_open:
                     self._forget_damaged()
@@ -135,7 +133,8 @@ class FrameCache:
                 had been taken in before the error stays.
         """
         try:
-            with self._lock():
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with locked(self.directory, exclusive=True):
                 if self._index.changed_on_disk(self.directory):  # another process has refreshed it, or it was deleted
                     self._index = Index.load(self.directory)
                 return self._take_in()
@@ -239,13 +238,3 @@ class FrameCache:
         self.tasks = list(dict.fromkeys(episode.task for episode in self.episodes))
         number = {task: index for index, task in enumerate(self.tasks)}
         self._task_of_episode = np.array([number[episode.task] for episode in self.episodes], dtype=np.int64)
-
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)

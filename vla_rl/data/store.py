@@ -60,12 +60,14 @@ class EpisodeStore:
     def __init__(self, path: Path, create: bool = True) -> None:
         self.path = Path(path)
         self.episodes_dir = self.path / "episodes"
-        if not (self.path / "store.json").exists():
-            if not create:
-                raise StoreError(f"there is no episode store at {self.path} (no store.json)")
+        has_settings = (self.path / "store.json").exists()
+        if not has_settings and not create:
+            raise StoreError(f"there is no episode store at {self.path} (no store.json)")
+        if create:
             try:
                 self.episodes_dir.mkdir(parents=True, exist_ok=True)
-                write_settings(self.path, pinned=None)
+                if not has_settings:
+                    write_settings(self.path, pinned=None)
             except OSError as error:
                 raise StoreError(f"cannot make an episode store at {self.path}: {error.strerror}") from error
         read_pin(self.path)
@@ -89,7 +91,7 @@ class EpisodeStore:
         self._check_pin(episode)
         temporary = self.episodes_dir / f".{episode.episode_id}.{uuid.uuid4().hex[:12]}{TEMPORARY_SUFFIX}"
         try:
-            with self.lock(exclusive=False), _removed_afterwards(temporary):
+            with locked(self.path, exclusive=False), _removed_afterwards(temporary):
                 write_file(episode, temporary)
                 _fsync_file(temporary)
                 _publish(temporary, file)
@@ -136,16 +138,6 @@ class EpisodeStore:
         layout = _layout(header.env_id, header.state_dim, header.action_dim, header.cameras)
         write_settings(self.path, pinned=layout)
 
-    @contextlib.contextmanager
-    def lock(self, exclusive: bool) -> Iterator[None]:
-        """Writers hold the lock shared: while it is held exclusively no write is under way. The dead hold nothing."""
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-            yield
-        finally:
-            os.close(descriptor)
-
     def _file(self, episode_id: str) -> Path:
         check_episode_id(episode_id)
         return self.episodes_dir / (episode_id + SUFFIX)
@@ -162,6 +154,20 @@ class EpisodeStore:
                     f"the store {self.path} is pinned to {key} {pinned.get(key)!r}, "
                     f"episode {episode.episode_id!r} has {found!r}; add it to another store"
                 )
+
+
+@contextlib.contextmanager
+def locked(directory: Path, exclusive: bool) -> Iterator[None]:
+    """Hold the lock of a folder. Writers share it: while it is held exclusively, no write is under way.
+
+    A process that dies lets go of it.
+    """
+    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def read_pin(path: Path) -> dict[str, Any] | None:

@@ -1,0 +1,162 @@
+"""Finds what is wrong with an episode store, and mends it. Nothing that was saved is ever deleted.
+
+Threading law: both functions may run while others add and read. Repairing takes the store's lock for itself, so that
+writers wait until it is done.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from tqdm import tqdm
+
+from vla_rl.core.errors import StoreError
+from vla_rl.core.files import fsync_directory
+from vla_rl.data.episode_file import SUFFIX, DamagedError, is_episode_id, verify_file
+from vla_rl.data.store import TEMPORARY_SUFFIX, locked, read_pin, write_settings
+
+
+class Ailment(StrEnum):
+    """What can be wrong."""
+
+    LEFTOVER = "leftover"  # a temporary file of a writer that died
+    DAMAGED = "damaged"  # an episode whose content is not what was written
+    SETTINGS = "settings"  # store.json is missing or damaged
+    UNREADABLE = "unreadable"  # an episode of another schema version, or one that the system does not let us read
+    FOREIGN = "foreign"  # a file that is not an episode; readers ignore it
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        ailment: of which kind.
+        file: the file concerned.
+        detail: what exactly is wrong.
+        remedy: what `repair` does about it, or did.
+    """
+
+    ailment: Ailment
+    file: Path
+    detail: str
+    remedy: str
+
+
+_REMEDIES = {
+    Ailment.LEFTOVER: "remove it",
+    Ailment.DAMAGED: "move it to quarantine/",
+    Ailment.SETTINGS: "write it anew, without a pinned layout",
+    Ailment.UNREADABLE: "none: left as it is",
+    Ailment.FOREIGN: "none: left as it is",
+}
+
+
+def diagnose(store: Path) -> list[Finding]:
+    """Check every file of a store: reads all of it and recomputes every digest. Changes nothing.
+
+    Args:
+        store: the folder of the store.
+
+    Raises:
+        StoreError: if there is no store in this folder.
+    """
+    folder = Path(store)
+    episodes = folder / "episodes"
+    if not episodes.is_dir():
+        raise StoreError(f"there is no episode store at {folder} (no folder {episodes.name}/)")
+    findings = []
+    try:
+        read_pin(folder)
+    except StoreError as error:
+        ailment = Ailment.SETTINGS if isinstance(error, DamagedError) else Ailment.UNREADABLE
+        findings.append(_finding(ailment, folder / "store.json", _reason(error)))
+    try:
+        with locked(folder, exclusive=True):  # no write is under way now: every temporary file is a dead writer's
+            leftovers = [file for file in episodes.iterdir() if _is_temporary(file)]
+    except OSError as error:
+        raise StoreError(f"cannot check {folder}: {error.strerror or error}") from error
+    findings += [_finding(Ailment.LEFTOVER, file, "a writer died before it had finished") for file in sorted(leftovers)]
+    others = sorted(file for file in episodes.iterdir() if not _is_temporary(file))
+    for file in tqdm(others, desc="checking episodes", unit="episode", disable=None, delay=2.0):
+        findings += _check_episode(file)
+    return findings
+
+
+def repair(store: Path) -> list[Finding]:
+    """Mend what `diagnose` finds: remove leftovers, move damaged episodes to ``quarantine/``, rewrite lost settings.
+
+    Returns:
+        the findings, mended where their remedy says so.
+
+    Raises:
+        StoreError: if there is no store in this folder, or it cannot be changed.
+    """
+    folder = Path(store)
+    findings = diagnose(folder)
+    try:
+        with locked(folder, exclusive=True):
+            for finding in findings:
+                if finding.ailment is Ailment.LEFTOVER:
+                    finding.file.unlink(missing_ok=True)
+                elif finding.ailment is Ailment.DAMAGED:
+                    _quarantine(folder, finding.file)
+                elif finding.ailment is Ailment.SETTINGS:
+                    _quarantine(folder, finding.file)
+                    write_settings(folder, pinned=None)
+    except OSError as error:
+        raise StoreError(f"cannot repair {folder}: {error.strerror or error}") from error
+    return findings
+
+
+def format_findings(findings: Sequence[Finding]) -> str:
+    """The findings as a table for people."""
+    if not findings:
+        return "nothing is wrong"
+    rows = [("WHAT", "FILE", "REMEDY", "DETAIL")]
+    rows += [(finding.ailment, finding.file.name, finding.remedy, finding.detail) for finding in findings]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        "  ".join([cell.ljust(width) for cell, width in zip(row, widths, strict=False)] + [row[3]]) for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def _check_episode(file: Path) -> list[Finding]:
+    if not file.name.endswith(SUFFIX) or not is_episode_id(file.name.removesuffix(SUFFIX)):
+        return [_finding(Ailment.FOREIGN, file, "not the name of an episode")]
+    try:
+        verify_file(file)
+    except DamagedError as error:
+        return [_finding(Ailment.DAMAGED, file, _reason(error))]
+    except StoreError as error:
+        return [_finding(Ailment.UNREADABLE, file, _reason(error))] if file.exists() else []
+    return []
+
+
+def _reason(error: StoreError) -> str:
+    return " ".join(str(error.__cause__ or error).split())
+
+
+def _finding(ailment: Ailment, file: Path, detail: str) -> Finding:
+    return Finding(ailment, file, detail, _REMEDIES[ailment])
+
+
+def _is_temporary(file: Path) -> bool:
+    return file.name.startswith(".") and file.name.endswith(TEMPORARY_SUFFIX)
+
+
+def _quarantine(folder: Path, file: Path) -> None:
+    """Move a file aside under a name that is free there."""
+    quarantine = folder / "quarantine"
+    quarantine.mkdir(exist_ok=True)
+    if not file.exists():
+        return
+    target, number = quarantine / file.name, 1
+    while target.exists():
+        target, number = quarantine / f"{file.name}.{number}", number + 1
+    os.rename(file, target)
+    fsync_directory(quarantine)
+    fsync_directory(file.parent)

@@ -176,15 +176,18 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         """Middle of an object's base, float64 [3], metres."""
         return self.data.xpos[self._body[name]]
 
+    def rotation(self, name: str) -> NDArray[np.float64]:
+        """Rotation from an object's frame to the world's, float64 [3, 3]."""
+        return self.data.xmat[self._body[name]].reshape(3, 3)
+
     def in_frame_of(self, frame: str, point: NDArray[np.float64]) -> NDArray[np.float64]:
         """A point of the world as seen from an object, float64 [3], metres."""
-        body = self._body[frame]
-        return (point - self.data.xpos[body]) @ self.data.xmat[body].reshape(3, 3)
+        return (point - self.position(frame)) @ self.rotation(frame)
 
     def place(self, name: str, x: float, y: float, yaw: float = 0.0) -> None:
-        """Stand an object on the table."""
-        start = self._object_start[name]
-        self.data.qpos[start : start + 6] = (x, y, 0.0, yaw, 0.0, 0.0)
+        """Stand an object on the table, or lay a marker there."""
+        start, n_joints = self._object_start[name], self.model.body_jntnum[self._body[name]]
+        self.data.qpos[start : start + n_joints] = (x, y, 0.0, yaw, 0.0, 0.0)[:n_joints]
 
     def _observe(self) -> dict[str, Any]:
         self._agent_pos[:, :3] = self.grip_points()

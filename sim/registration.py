@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 TASKS = {
     "PegInsert": "peg_insert",
+    "LidOnBox": "lid_on_box",
+    "Handover": "handover",
+    "PickPlace": "pick_place",
 }
 
 

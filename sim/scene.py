@@ -79,19 +79,32 @@ def arm_actuators(arm: ArmSpec) -> str:
 def standing_object(name: str, geoms: str, mass: float, height: float, inertia: float) -> str:
     """A body that moves freely and rights itself, like a tumbler toy with a weighted base: whatever goes wrong, it ends upright on the table.
 
-    Its joints are x, y, z slides, a free yaw, and roll and pitch held by weak springs. The frame is at the middle of its base.
+    Its joints are x and y slides that end above the fence, a z slide, a free yaw, and roll and pitch held by weak springs.
+    The frame is at the middle of its base.
     """
     tilt = 'type="hinge" stiffness="0.6" damping="0.02"'
+    half_x, half_y = ARENA_HALF[0] - 0.01, ARENA_HALF[1] - 0.01
     return f"""
     <body name="{name}">
       <inertial mass="{mass}" pos="0 0 {height / 3}" diaginertia="{inertia} {inertia} {inertia}"/>
-      <joint name="{name}_x" type="slide" axis="1 0 0"/>
-      <joint name="{name}_y" type="slide" axis="0 1 0"/>
+      <joint name="{name}_x" type="slide" axis="1 0 0" range="{-half_x} {half_x}"/>
+      <joint name="{name}_y" type="slide" axis="0 1 0" range="{-half_y} {half_y}"/>
       <joint name="{name}_z" type="slide" axis="0 0 1"/>
       <joint name="{name}_yaw" type="hinge" axis="0 0 1" damping="0.0004"/>
       <joint name="{name}_roll" {tilt} axis="1 0 0"/>
       <joint name="{name}_pitch" {tilt} axis="0 1 0"/>
       {geoms}
+    </body>"""
+
+
+def flat_marker(name: str, size: tuple[float, float], rgba: str) -> str:
+    """A painted rectangle on the table that nothing touches; its x and y slides only serve to place it."""
+    return f"""
+    <body name="{name}">
+      <inertial mass="0.01" pos="0 0 0" diaginertia="1e-5 1e-5 1e-5"/>
+      <joint name="{name}_x" type="slide" axis="1 0 0"/>
+      <joint name="{name}_y" type="slide" axis="0 1 0"/>
+      <geom type="box" size="{size[0]} {size[1]} 0.001" rgba="{rgba}" contype="0" conaffinity="0"/>
     </body>"""
 
 
@@ -129,11 +142,11 @@ def scene_xml(arms: tuple[ArmSpec, ...], bodies: str) -> str:
     <default class="fence"><geom type="box" contype="1" conaffinity="2" rgba="{COLOURS["fence"]}"/></default>
     <default class="finger">
       <geom type="box" size="0.030 0.006 0.011" mass="0.02" friction="1.4 0.02 0.0001" priority="1"/>
-      <joint type="slide" range="0 {FINGER_REACH}" damping="1" armature="0.05"/>
+      <joint type="slide" range="0 {FINGER_REACH}" damping="60" armature="0.05"/>
     </default>
     <default class="object"><geom contype="2" conaffinity="15"/></default>
     <default class="axis"><position kp="700" kv="32" forcerange="-45 45"/></default>
-    <default class="grip"><position kp="500" kv="12" forcerange="-14 14"/></default>
+    <default class="grip"><position kp="500" forcerange="-14 14"/></default>
   </default>
   <worldbody>
     <light pos="0.2 -0.6 1.2" dir="-0.15 0.45 -1" directional="true" diffuse="0.65 0.65 0.65" ambient="0.3 0.3 0.3" specular="0 0 0"/>

@@ -15,6 +15,7 @@ from sim.scene import GRIPPER_OPENING_MAX
 
 LOOKAHEAD_M = 0.011  # how far ahead of an arm its target runs at normal pace; the servos turn this into about 0.2 m/s
 CLOSE_ENOUGH_M = 0.012
+_STREAM = 3  # keeps the expert's draws apart from those of the environment, which has the same seed
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,19 @@ class Style:
 
 @dataclass(frozen=True)
 class Grasp:
-    """How to hold an object: grip height above its base, its width between the fingers, and its half length along x, in metres."""
+    """How to hold an object; lengths in metres.
+
+    Args:
+        height: grip height above its base.
+        width: its width between the fingers.
+        half_length: how far it reaches from the grip point towards the palm.
+        along: the grip point's place along the object's x axis.
+    """
 
     height: float
     width: float
     half_length: float
+    along: float = 0.0
 
 
 class Expert:
@@ -53,7 +62,7 @@ class Expert:
 
     def reset(self, seed: int) -> None:
         """Begin an episode: the seed determines its style and its noise."""
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng([seed, _STREAM])
         self.style = Style(
             pace=self._rng.uniform(0.85, 1.1),
             grip_offset=self._rng.uniform(-1, 1, 3) * (0.005, 0.0, 0.004),
@@ -92,13 +101,16 @@ class Expert:
 
     def grip_target(self, name: str, grasp: Grasp) -> NDArray[np.float64]:
         """Where the grip point must be to hold an object, [3] metres."""
-        return self.env.position(name) + (0.0, 0.0, grasp.height) + self.style.grip_offset
+        return self._grip_point(name, grasp) + self.style.grip_offset
 
     def holds(self, arm: int, name: str, grasp: Grasp) -> bool:
         """Whether an arm's fingers are closed on an object."""
-        off = np.abs(self.env.grip_points()[arm] - self.env.position(name) - (0.0, 0.0, grasp.height))
+        off = np.abs(self.env.grip_points()[arm] - self._grip_point(name, grasp))
         near = off[0] < grasp.half_length + 0.012 and off[1] < 0.014 and off[2] < 0.022
         return bool(near and self.env.openings()[arm] < grasp.width + 0.007)
+
+    def _grip_point(self, name: str, grasp: Grasp) -> NDArray[np.float64]:
+        return self.env.position(name) + self.env.rotation(name) @ (grasp.along, 0.0, grasp.height)
 
     def pick(self, arm: int, name: str, grasp: Grasp) -> NDArray[np.float64]:
         """Target [4] on the way to holding an object: go beside it, come in, close."""

@@ -1,0 +1,54 @@
+"""Handover: one arm picks up a bar, hands it over in the air, and the other arm lays it on a pad."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from sim.env import TabletopEnv
+from sim.scene import ArmSpec, flat_marker, standing_object
+
+BAR_HALF = (0.065, 0.012, 0.013)  # m
+PAD_HALF = (0.050, 0.032)  # m
+OPEN = 0.045  # m, both grippers must be open this far: the bar lies there by itself
+ON_TABLE = 0.005  # m
+
+
+class HandoverEnv(TabletopEnv):
+    """Neither arm can do it alone: the bar starts beyond the right arm's reach and the pad lies beyond the left one's."""
+
+    task_description: ClassVar[str] = "hand the bar over and lay it on the pad"
+    max_episode_steps: ClassVar[int] = 150
+    expert_steps: ClassVar[int] = 70
+    arms: ClassVar[tuple[ArmSpec, ...]] = (ArmSpec("left", (-0.25, 0.00)), ArmSpec("right", (0.015, 0.25)))
+    home: ClassVar[tuple[tuple[float, float, float], ...]] = ((-0.175, 0.0, 0.06), (0.16, 0.0, 0.09))
+    objects: ClassVar[tuple[str, ...]] = ("bar", "pad")
+
+    @property
+    def tolerance(self) -> float:
+        """How far from the pad's middle the bar may lie, metres."""
+        return 0.032 - 0.016 * self.difficulty
+
+    def _bodies_xml(self) -> str:
+        x, y, z = BAR_HALF
+        bar = (
+            f'<geom class="object" type="box" size="{x} {y} {z}" pos="0 0 {z}" rgba="0.92 0.10 0.12 1" friction="0.3"/>'
+            f'<geom type="box" size="0.012 {y + 0.0006} {z + 0.0006}" pos="0 0 {z}" rgba="0.98 0.95 0.90 1" '
+            'contype="0" conaffinity="0"/>'
+        )
+        pad = flat_marker("pad", PAD_HALF, "0.05 0.70 0.30 1")
+        return standing_object("bar", bar, 0.06, 2 * z, 8e-5) + pad
+
+    def _place_objects(self, rng: np.random.Generator) -> None:
+        spread = 0.3 + 0.7 * self.difficulty
+        dx, dy = rng.uniform(-1, 1, 2) * (0.012, 0.070) * spread
+        self.place("bar", -0.090 + dx, dy, rng.uniform(-0.15, 0.15) * spread)
+        dx, dy = rng.uniform(-1, 1, 2) * (0.012, 0.070) * spread
+        self.place("pad", 0.080 + dx, dy)
+
+    def on_pad(self) -> bool:
+        """Whether the bar lies on the pad."""
+        off = self.position("bar") - self.position("pad")
+        return bool(np.hypot(off[0], off[1]) < self.tolerance and off[2] < ON_TABLE)
+
+    def is_success(self) -> bool:
+        return bool(self.on_pad() and self.openings().min() > OPEN)

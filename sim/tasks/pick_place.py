@@ -1,0 +1,67 @@
+"""PickPlace: one arm puts a cube into a tray."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from sim.env import TabletopEnv
+from sim.scene import ArmSpec, standing_object
+
+CUBE_HALF = 0.019  # m
+TRAY_WALL, TRAY_RIM = 0.004, 0.014  # m
+TRAY_FLOOR_HALF = 0.003  # m
+OPEN = 0.055  # m, the gripper must be open this far: the cube lies there by itself
+
+
+class PickPlaceEnv(TabletopEnv):
+    """The single-arm task: success is the cube in the tray and let go."""
+
+    task_description: ClassVar[str] = "put the cube into the tray"
+    max_episode_steps: ClassVar[int] = 100
+    expert_steps: ClassVar[int] = 50
+    arms: ClassVar[tuple[ArmSpec, ...]] = (ArmSpec("right", (-0.14, 0.25)),)
+    home: ClassVar[tuple[tuple[float, float, float], ...]] = ((0.16, 0.0, 0.08),)
+    objects: ClassVar[tuple[str, ...]] = ("cube", "tray")
+    gripper_dims: ClassVar[tuple[int, ...]] = (3,)
+
+    @property
+    def tray_half(self) -> float:
+        """Half the width of the tray's inside, metres."""
+        return 0.042 - 0.012 * self.difficulty
+
+    def _bodies_xml(self) -> str:
+        inner = self.tray_half
+        side, along, up = inner + TRAY_WALL, inner + 2 * TRAY_WALL, TRAY_RIM / 2
+        green = 'class="object" type="box" friction="0.5"'
+        walls = "".join(
+            f'<geom {green} size="{size} {up}" pos="{x * side} {y * side} {up}" rgba="0.05 0.70 0.30 1"/>'
+            for x, y, size in (
+                (1, 0, f"{TRAY_WALL} {along}"),
+                (-1, 0, f"{TRAY_WALL} {along}"),
+                (0, 1, f"{along} {TRAY_WALL}"),
+                (0, -1, f"{along} {TRAY_WALL}"),
+            )
+        )
+        floor = f'<geom {green} size="{inner} {inner} {TRAY_FLOOR_HALF}" pos="0 0 {TRAY_FLOOR_HALF}" rgba="0.02 0.42 0.18 1"/>'
+        cube = (
+            f'<geom class="object" type="box" size="{CUBE_HALF} {CUBE_HALF} {CUBE_HALF}" pos="0 0 {CUBE_HALF}" '
+            'rgba="0.92 0.10 0.12 1" friction="0.4"/>'
+        )
+        return standing_object("cube", cube, 0.05, 2 * CUBE_HALF, 5e-5) + standing_object(
+            "tray", floor + walls, 0.40, TRAY_RIM, 4e-4
+        )
+
+    def _place_objects(self, rng: np.random.Generator) -> None:
+        spread = 0.3 + 0.7 * self.difficulty
+        dx, dy = rng.uniform(-1, 1, 2) * (0.050, 0.085) * spread
+        self.place("cube", 0.065 + dx, dy, rng.uniform(-0.3, 0.3) * spread)
+        dx, dy = rng.uniform(-1, 1, 2) * (0.020, 0.060) * spread
+        self.place("tray", -0.085 + dx, dy)
+
+    def in_tray(self) -> bool:
+        """Whether the cube lies in the tray."""
+        x, y, z = self.in_frame_of("tray", self.position("cube"))
+        return bool(max(abs(x), abs(y)) < self.tray_half and z < TRAY_RIM)
+
+    def is_success(self) -> bool:
+        return bool(self.in_tray() and self.openings()[0] > OPEN)

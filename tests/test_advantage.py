@@ -179,12 +179,12 @@ def test_laws_and_equality_of_numpy_and_torch(rows, config):
     assert not found[samples.rollout & ~samples.success].any()
     practised = samples.rollout | samples.intervention
     over = practised if config.normalise_over == "non_demonstration" else practised | samples.demonstration
-    # tanh rounds to -1 in float32, so that even a batch of successes may weigh nothing.
-    if over.any() and found[over].any():
-        assert found[over].mean() == pytest.approx(1.0, rel=1e-4)
+    pre = pre_weights(gate(values.viability_logit, *advantages(values, samples, config), config), samples, config)
+    if over.any():
+        assert found[over].mean() == pytest.approx(min(1.0, pre[over].mean() / config.smallest_mean), rel=1e-4)
     same, torch_logs = weights(as_torch(values), as_torch(samples), config, 0)
-    np.testing.assert_allclose(same.numpy(), found, rtol=2e-3, atol=1e-5)
-    assert torch_logs["kept"] == pytest.approx(logs["kept"])
+    np.testing.assert_allclose(same.numpy(), found, rtol=1e-3, atol=1e-3)
+    assert torch_logs["gate_mean"] == pytest.approx(logs["gate_mean"], abs=1e-5)
 
 
 def test_unknown_choices_are_refused():

@@ -26,7 +26,6 @@ type Array = Any
 GATES = ("hierarchical", "viability", "viability_weighted")
 LAST_STEPS = ("target", "neutral", "repeat")
 SATURATED_TANH = 0.95
-_SMALLEST_MEAN = 1e-8
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,8 @@ class AdvantageConfig:
         intervention_reweight: interventions weigh g instead of 1.
         normalise_over: the samples over which the mean weight becomes 1. ``non_demonstration``: rollouts and
             interventions; demonstrations keep their weight of 1. ``valid``: all samples that the actor may use.
+        smallest_mean: eps in w = pre / max(mean(pre), eps). Not too small: 1 + tanh(very negative) is rounding
+            error, which must not be blown up to a mean of 1.
         warmup_steps: g = 1 until this gradient step of a round, while the critics are young.
     """
 
@@ -55,6 +56,7 @@ class AdvantageConfig:
     last_step: Literal["target", "neutral", "repeat"] = "target"
     intervention_reweight: bool = False
     normalise_over: Literal["non_demonstration", "valid"] = "non_demonstration"
+    smallest_mean: float = 1e-3
     warmup_steps: int = 500
 
     def __post_init__(self) -> None:
@@ -66,8 +68,8 @@ class AdvantageConfig:
             raise ConfigError(
                 f"advantage.normalise_over is {self.normalise_over!r}; expected 'non_demonstration' or 'valid'"
             )
-        if self.advantage_horizon < 1 or self.warmup_steps < 0:
-            raise ConfigError("advantage.advantage_horizon must be at least 1, and warmup_steps at least 0")
+        if self.advantage_horizon < 1 or self.warmup_steps < 0 or not self.smallest_mean > 0:
+            raise ConfigError("advantage: expected advantage_horizon >= 1, warmup_steps >= 0 and smallest_mean > 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +154,8 @@ def normalise(weight: Array, samples: Samples, config: AdvantageConfig) -> Array
     library = _library(weight)
     practised = samples.rollout | samples.intervention
     if config.normalise_over == "valid":
-        return weight / _mean(weight, practised | samples.demonstration).clip(min=_SMALLEST_MEAN)
-    return library.where(practised, weight / _mean(weight, practised).clip(min=_SMALLEST_MEAN), weight)
+        return weight / _mean(weight, practised | samples.demonstration).clip(min=config.smallest_mean)
+    return library.where(practised, weight / _mean(weight, practised).clip(min=config.smallest_mean), weight)
 
 
 def weights(values: Values, samples: Samples, config: AdvantageConfig, step: int) -> tuple[Array, dict[str, float]]:

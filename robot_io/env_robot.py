@@ -10,13 +10,15 @@ from vla_rl.core.types import Float32Array, Observation
 
 
 class EnvRobot:
-    """Wraps an environment with observations ``{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}`` and a Box of actions.
+    """Wraps an environment with observations ``{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}`` and
+    a Box of actions.
 
-    Time is virtual unless another clock is given: a tick takes no longer than the environment needs to compute it. ``write`` steps the
-    environment; the loop's absolute deadlines move its clock.
+    Time is virtual unless another clock is given: a tick takes no longer than the environment needs to compute it.
+    ``write`` steps the environment; the loop's absolute deadlines move its clock.
 
     Args:
-        env: a gymnasium environment; ``env.unwrapped.task_description`` is the task sentence and ``env.metadata["render_fps"]`` the rate.
+        env: a gymnasium environment; ``env.unwrapped.task_description`` is the task sentence and
+            ``env.metadata["render_fps"]`` the rate.
         clock: the time that the environment lives in.
         control_hz: overrides the environment's rate.
         task: overrides the task sentence.
@@ -34,7 +36,7 @@ class EnvRobot:
         if not rate:
             raise UserError(f"{env} does not say its rate; set metadata['render_fps'] or pass control_hz")
         self.control_hz = float(rate)
-        self.task: str = task or getattr(env.unwrapped, "task_description", "")
+        self.task: str = task if task is not None else getattr(env.unwrapped, "task_description", "")
         if len(getattr(env.action_space, "shape", None) or ()) != 1:
             raise UserError(f"{env} has the action space {env.action_space}; expected a Box of shape [A]")
         self._action_size = env.action_space.shape[0]
@@ -66,7 +68,8 @@ class EnvRobot:
         return Observation(images, self._raw["agent_pos"], self.task, self._tick, captured_ns)
 
     def rest_command(self) -> Float32Array:
-        """``env.unwrapped.rest_action(state)`` if the environment has it; else the first A numbers of the state (absolute joint targets).
+        """``env.unwrapped.rest_action(state)`` if the environment has it; else the first A numbers of the state
+        (absolute joint targets).
 
         Raises:
             UserError: if the state is shorter than the action.

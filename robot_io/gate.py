@@ -1,17 +1,21 @@
 """The safety gate: between every source of actions and the robot, independent of the policy, on by default.
 
-finite and shape -> joint and workspace clamp -> watchdogs -> rate limit against the previous command. A fault (a number that is not finite, an
-observation or a plan that is too old) holds the last command; a fault that lasts latches a stop, which only a person re-arms. Every change has a
-reason: returned with the command, counted, and logged when it begins. Called from the control thread only.
+Watchdogs on shape, finite numbers and the ages of observation and plan -> joint and workspace clamp -> rate limit
+against the previous command, or velocity, acceleration and jerk limits. A fault decelerates to rest and holds; it may
+pass; if it lasts, the stop latches, and only a person re-arms it. Every change has a reason that is returned with the
+command, counted, and logged when it begins. Called from the control thread only.
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import IntFlag
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
+from robot_io.smoothing import JerkLimiter
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Verdict
 from vla_rl.core.types import Float32Array
@@ -20,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reason(IntFlag):
-    """Why the gate changed an action."""
+    """Why the gate changed an action. Recorded as the column ``gate_reasons``."""
 
     NOT_FINITE = 1
     WRONG_SHAPE = 2
@@ -32,55 +36,80 @@ class Reason(IntFlag):
     LATCHED = 128
 
 
-_FAULTS = int(Reason.NOT_FINITE | Reason.WRONG_SHAPE | Reason.OBSERVATION_OLD | Reason.ACTION_OLD)
+# Plain numbers for the control loop: arithmetic on an IntFlag takes a microsecond each time.
+_NOT_FINITE, _WRONG_SHAPE, _JOINT_LIMIT, _WORKSPACE, _OBSERVATION_OLD, _ACTION_OLD, _RATE, _LATCHED = map(int, Reason)
+_FAULTS = _NOT_FINITE | _WRONG_SHAPE | _OBSERVATION_OLD | _ACTION_OLD
 
 
 @dataclass(frozen=True)
 class GateConfig:
-    """Limits of a robot, in its action's own units. Lists have one number per action dimension.
+    """Limits of a robot, in its action's own units, one number per action dimension. Empty limits: see `filled`.
 
     Attributes:
         low: smallest command.
         high: largest command.
-        max_velocity: fastest change of the command, per second; ``inf`` for dimensions that may jump (binary grippers).
+        max_velocity: fastest change of the command, per second.
+        max_acceleration: per second^2; empty: not limited, then ``max_velocity`` bounds the step between two commands.
+        max_jerk: per second^3; empty together with ``max_acceleration``.
+        discrete_dims: dimensions that may jump (grippers): only clamped.
+        workspace_low: lowest x, y, z of the tool, metres; empty: not limited.
+        workspace_high: highest x, y, z of the tool.
         max_observation_age_ms: an older observation is a fault.
-        max_action_age_ms: an action planned from an older observation is a fault. At least the length of a chunk.
-        stop_after_ms: a fault that lasts this long latches the stop; shorter ones hold.
+        max_action_age_ms: an action planned from an older observation is a fault; longer than a chunk and a delay.
+        stop_after_ms: a fault that lasts this long latches the stop.
     """
 
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    max_velocity: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    max_velocity: tuple[float, ...] = ()
+    max_acceleration: tuple[float, ...] = ()
+    max_jerk: tuple[float, ...] = ()
+    discrete_dims: tuple[int, ...] = ()
+    workspace_low: tuple[float, ...] = ()
+    workspace_high: tuple[float, ...] = ()
     max_observation_age_ms: float = 200.0
-    max_action_age_ms: float = 2000.0
+    max_action_age_ms: float = 3000.0
     stop_after_ms: float = 300.0
+
+    def filled(self, low: Sequence[float], high: Sequence[float], discrete_dims: Sequence[int] = ()) -> Self:
+        """The same limits with the empty ones taken from a simulator's action space.
+
+        The velocity limit becomes the light preset for physics tasks: the whole range in a fifth of a second.
+        """
+        lowest, highest = self.low or tuple(map(float, low)), self.high or tuple(map(float, high))
+        velocity = self.max_velocity or tuple(5.0 * (top - bottom) for bottom, top in zip(lowest, highest, strict=True))
+        discrete = self.discrete_dims or tuple(map(int, discrete_dims))
+        return replace(self, low=lowest, high=highest, max_velocity=velocity, discrete_dims=discrete)
 
 
 class SafetyGate:
-    """See the module. Implements `vla_rl.core.protocols.Gate`.
+    """See the module. A `vla_rl.core.protocols.Gate`.
 
     Args:
-        config: the robot's limits.
+        config: the robot's limits, none of low, high and max_velocity empty.
         rate_hz: how often `admit` is called.
+        tool_position: the tool's x, y, z in metres, [3], at a command [A]; needed for workspace limits.
 
     Raises:
-        ConfigError: for lists of different lengths, bounds that cross, or limits that are not positive.
+        ConfigError: for limits that are missing, of different lengths, crossed or not positive.
+        UserError: if there are acceleration limits and the package ruckig is missing.
     """
 
-    def __init__(self, config: GateConfig, rate_hz: float) -> None:
-        sizes = {name: len(getattr(config, name)) for name in ("low", "high", "max_velocity")}
-        if len(set(sizes.values())) != 1:
-            raise ConfigError(
-                f"the gate's limits have different lengths: {sizes}; give one number per action dimension"
-            )
+    def __init__(
+        self,
+        config: GateConfig,
+        rate_hz: float,
+        tool_position: Callable[[Float32Array], NDArray[np.floating]] | None = None,
+    ) -> None:
+        _check(config, rate_hz, has_tool_position=tool_position is not None)
         self.config = config
         self._low = np.asarray(config.low, np.float32)
         self._high = np.asarray(config.high, np.float32)
         self._max_step = (np.asarray(config.max_velocity) / rate_hz).astype(np.float32)
-        if not (self._low < self._high).all():
-            raise ConfigError(f"the gate's low {config.low} must be below its high {config.high}")
-        if not (self._max_step > 0).all():
-            raise ConfigError(f"the gate's max_velocity {config.max_velocity} must be positive")
+        self._max_step[list(config.discrete_dims)] = np.inf
+        self._tool_position = tool_position if config.workspace_low else None
+        self._smooth_dims = np.setdiff1d(np.arange(len(config.low)), config.discrete_dims)
+        self._limiter = _make_limiter(config, self._smooth_dims, rate_hz) if config.max_acceleration else None
         self._max_observation_age_ns = config.max_observation_age_ms * 1e6
         self._max_action_age_ns = config.max_action_age_ms * 1e6
         self._stop_after_ns = config.stop_after_ms * 1e6
@@ -91,72 +120,114 @@ class SafetyGate:
     def reset(self, command: Float32Array) -> None:
         """Start an attempt at rest at ``command``, float32 [A]. A latched stop stays latched: see `rearm`."""
         self._previous = np.asarray(command, np.float32)
+        self._target = np.minimum(np.maximum(self._previous, self._low), self._high)
         self._fault_since_ns: int | None = None
         self._active = 0
+        if self._limiter is not None:
+            self._limiter.reset(self._previous[self._smooth_dims])
 
     def rearm(self) -> None:
         """Release a latched stop. For a person to call, after looking."""
         self.latched = False
+        self._fault_since_ns = None
 
     def admit(self, action: Float32Array, now_ns: int, observed_ns: int, planned_ns: int) -> Verdict:
         """See `vla_rl.core.protocols.Gate.admit`. The command is a new array."""
         reasons = 0
         if action.shape != self._low.shape:
-            reasons = 2
+            reasons = _WRONG_SHAPE
         elif not np.isfinite(action).all():
-            reasons = 1
+            reasons = _NOT_FINITE
         if now_ns - observed_ns > self._max_observation_age_ns:
-            reasons |= 16
+            reasons |= _OBSERVATION_OLD
         if now_ns - planned_ns > self._max_action_age_ns:
-            reasons |= 32
-        if reasons or self._fault_since_ns is not None or self.latched:
-            reasons |= self._watch(reasons, now_ns)
-        if reasons & (_FAULTS | Reason.LATCHED):
-            command = self._previous.copy()
+            reasons |= _ACTION_OLD
+        if reasons or self.latched or self._fault_since_ns is not None:
+            reasons = self._watch(reasons, now_ns)
+        if reasons:
+            command = self._previous.copy() if self._limiter is None else self._brake()
         else:
-            clamped = np.minimum(np.maximum(action, self._low), self._high)
-            command = np.minimum(np.maximum(clamped, self._previous - self._max_step), self._previous + self._max_step)
-            if (clamped != action).any():
-                reasons |= 4
-            if (command != clamped).any():
-                reasons |= 64
-            self._previous = command
+            command, reasons = self._limit(action)
+        self._previous = command
         if reasons or self._active:
             self._account(reasons)
-        return Verdict(command, int(reasons), self.latched)
+        return Verdict(command, reasons, self.latched and (self._limiter is None or self._limiter.at_rest))
+
+    def _limit(self, action: Float32Array) -> tuple[Float32Array, int]:
+        """Bring a healthy action within position, workspace and motion limits."""
+        reasons = 0
+        target = np.minimum(np.maximum(action, self._low), self._high)
+        if (target != action).any():
+            reasons = _JOINT_LIMIT
+        if self._tool_position is not None and not self._in_workspace(target):
+            reasons |= _WORKSPACE
+            target = self._target
+        self._target = target
+        if self._limiter is None:
+            command = np.minimum(np.maximum(target, self._previous - self._max_step), self._previous + self._max_step)
+        elif (action == self._previous).all():
+            command = self._brake()  # a hold: come to rest where the motion ends, do not turn back
+        else:
+            command = target.copy()
+            command[self._smooth_dims] = self._limiter.follow(target[self._smooth_dims])
+        if (command != target).any():
+            reasons |= _RATE
+        return command, reasons
+
+    def _brake(self) -> Float32Array:
+        assert self._limiter is not None
+        command = self._previous.copy()
+        command[self._smooth_dims] = self._limiter.brake()
+        return command
+
+    def _in_workspace(self, command: Float32Array) -> bool:
+        assert self._tool_position is not None
+        position = self._tool_position(command)
+        return bool((position >= self.config.workspace_low).all() and (position <= self.config.workspace_high).all())
 
     def _watch(self, faults: int, now_ns: int) -> int:
-        """Keep the time of a fault; latch when it has lasted."""
+        """Keep the time of a fault and latch when it has lasted. Returns the reasons to hold."""
         if not faults:
             self._fault_since_ns = None
         elif self._fault_since_ns is None:
             self._fault_since_ns = now_ns
         if self._fault_since_ns is not None and now_ns - self._fault_since_ns >= self._stop_after_ns:
             self.latched = True
-        return Reason.LATCHED if self.latched else 0
+        return faults | _LATCHED if self.latched else faults
 
     def _account(self, reasons: int) -> None:
-        for reason in Reason(int(reasons)):
+        for reason in Reason(reasons):
             self.counts[reason] += 1
-        begun = Reason(int(reasons) & ~self._active)
+        begun = Reason(reasons & ~self._active)
         if begun:
-            level = logging.WARNING if begun & (_FAULTS | Reason.LATCHED) else logging.INFO
-            _log.log(level, "gate: %s", begun.name)
-        self._active = int(reasons)
+            serious = reasons & (_FAULTS | _LATCHED)
+            _log.log(logging.WARNING if serious else logging.DEBUG, "the gate changed an action: %s", begun.name)
+        self._active = reasons
 
 
-def simulation_gate(
-    low: Sequence[float], high: Sequence[float], rate_hz: float, discrete_dims: Sequence[int] = ()
-) -> SafetyGate:
-    """The light preset for physics tasks: finite, clamp and a generous rate (the whole range in a fifth of a second; no limit for grippers).
+def _make_limiter(config: GateConfig, dims: NDArray[np.intp], rate_hz: float) -> JerkLimiter:
+    limits = (config.low, config.high, config.max_velocity, config.max_acceleration, config.max_jerk)
+    low, high, velocity, acceleration, jerk = (np.asarray(limit, np.float64)[dims] for limit in limits)
+    return JerkLimiter(low, high, velocity, acceleration, jerk, rate_hz)
 
-    Args:
-        low: smallest command, [A].
-        high: largest command, [A].
-        rate_hz: the control rate.
-        discrete_dims: dimensions that may jump.
-    """
-    max_velocity = 5.0 * (np.asarray(high, float) - np.asarray(low, float))
-    max_velocity[list(discrete_dims)] = np.inf
-    limits = (tuple(map(float, values)) for values in (low, high, max_velocity))
-    return SafetyGate(GateConfig(*limits, max_action_age_ms=np.inf), rate_hz)
+
+def _check(config: GateConfig, rate_hz: float, has_tool_position: bool) -> None:
+    names = ["low", "high", "max_velocity"]
+    if config.max_acceleration or config.max_jerk:
+        names += ["max_acceleration", "max_jerk"]
+    sizes = {name: len(getattr(config, name)) for name in names}
+    if len(set(sizes.values())) != 1 or not config.low:
+        raise ConfigError(f"the gate needs one number per action dimension in each limit, found {sizes}")
+    if not all(bottom < top for bottom, top in zip(config.low, config.high, strict=True)):
+        raise ConfigError(f"the gate's low {config.low} must be below its high {config.high}")
+    for name in names[2:]:
+        if not all(limit > 0 for limit in getattr(config, name)):
+            raise ConfigError(f"the gate's {name} {getattr(config, name)} must be positive")
+    if not all(0 <= dim < len(config.low) for dim in config.discrete_dims):
+        raise ConfigError(f"the gate's discrete_dims {config.discrete_dims} are not among {len(config.low)} dimensions")
+    if len(config.workspace_low) not in {0, 3} or len(config.workspace_low) != len(config.workspace_high):
+        raise ConfigError("the gate's workspace_low and workspace_high need three numbers each (x, y, z), or none")
+    if config.workspace_low and not has_tool_position:
+        raise ConfigError("workspace limits need tool_position, the forward kinematics of the robot")
+    if rate_hz <= 0 or config.stop_after_ms < 0:
+        raise ConfigError(f"rate_hz is {rate_hz} and stop_after_ms {config.stop_after_ms}; they must be positive")

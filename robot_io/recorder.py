@@ -1,4 +1,5 @@
-"""The recorder: a subscriber that turns the steps of an attempt into an `Episode`, whole, whoever acted and however it ended."""
+"""The recorder: a subscriber that turns the steps of an attempt into an `Episode`, whole, whoever acted and however
+it ended."""
 
 from collections.abc import Sequence
 
@@ -15,8 +16,8 @@ _INITIAL_STEPS = 128
 class Recorder:
     """Records steps into growing arrays and hands each finished episode to its listeners.
 
-    Call `begin` before an attempt. The episode is complete at the step that is terminated or truncated; an attempt that broke off (an exception
-    in the loop) is completed by `finish`.
+    Call `begin` before an attempt. The episode is complete at the step that is terminated or truncated; an attempt
+    that broke off (an exception in the loop) is completed by `finish`.
 
     Args:
         origin: where the episodes happen.
@@ -116,7 +117,9 @@ class Recorder:
     def _start(self, step: Step) -> None:
         """Lay the columns out by the first step; arrays of an earlier episode of the same shapes are used again."""
         observation = step.observation
-        rows = {camera: (image.shape, np.uint8) for camera, image in observation.images.items()}
+        rows: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
+            camera: (image.shape, np.uint8) for camera, image in observation.images.items()
+        }
         rows["#state"] = (observation.state.shape, np.float32)
         rows["#action_policy"] = rows["#action_sent"] = (step.action_sent.shape, np.float32)
         rows["#source"] = ((), np.uint8)

@@ -1,4 +1,4 @@
-"""The tick-clock executor: always one action per tick, each from the chunk and index that its tick says, and never a wait for the policy."""
+"""The tick-clock executor: one action per tick, from the chunk and index that the tick says, never waiting."""
 
 from collections import deque
 
@@ -6,25 +6,27 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array, Observation, Source
 from vla_rl.execution.plan import NO_CHUNK, Plan, Planner, PlanRequest, TickAction, observed_ns
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
-from vla_rl.execution.strategies import ExecutionConfig, make_strategy
+from vla_rl.execution.strategies import ActionCorrector, ExecutionConfig, make_strategy
 
 MAX_OUTSTANDING = 8
 
 
 class DelayEstimator:
-    """Estimates the inference delay in ticks: the largest of the last few. The first delay ever is a warm-up and does not count.
+    """The inference delay in ticks: the largest of the last few. The first one of an attempt is warm-up, left out.
 
-    The estimate only tells a strategy how many actions to treat as committed; where a chunk is entered is decided by the tick of its arrival.
+    The estimate only tells a strategy how many actions to treat as committed; where a chunk is entered is decided by
+    the tick of its arrival.
     """
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, expected_ticks: int) -> None:
         self._delays: deque[int] = deque(maxlen=window)
+        self._expected_ticks = expected_ticks
         self._warm = False
 
     @property
     def ticks(self) -> int:
-        """The estimate; 0 before the second answer."""
-        return max(self._delays, default=0)
+        """The estimate; ``expected_ticks`` until something has been measured."""
+        return max(self._delays, default=self._expected_ticks)
 
     def add(self, delay_ticks: int) -> None:
         if self._warm:
@@ -33,29 +35,31 @@ class DelayEstimator:
 
 
 class Executor:
-    """Turns chunks that arrive whenever they do into one action per tick. An `ActionSource`.
+    """Turns chunks that arrive whenever they do into exactly one action per tick. An `ActionSource`.
 
-    A chunk planned from the observation of tick t0 that arrives at tick t is entered at index t - t0. Before the first action of an attempt the
-    robot rests, so none of a first chunk is consumed and it is entered at index 0. Without an action for a tick the last command is
-    held (source HOLD); after `ExecutionConfig.hold_ticks` of that the executor asks for a stop, and goes on holding.
+    A chunk planned from the observation of tick t0 that arrives at tick t is entered at index t - t0. Before the
+    first action of an attempt the robot rests, so none of a first chunk is consumed and it is entered at index 0.
+    Without an action for a tick the last command is held (source HOLD); after `ExecutionConfig.hold_ticks` of that
+    the executor asks for a stop, and goes on holding.
     """
 
-    def __init__(self, planner: Planner, config: ExecutionConfig | None = None) -> None:
+    def __init__(
+        self, planner: Planner, config: ExecutionConfig | None = None, corrector: ActionCorrector | None = None
+    ) -> None:
         self.config = config or ExecutionConfig()
-        self.delay = DelayEstimator(self.config.delay_window)
         self._planner = planner
-        self._strategy = make_strategy(self.config)
-        self._seed = 0
+        self._strategy = make_strategy(self.config, corrector)
 
     def reset(self, seed: int, rest: Float32Array) -> None:
         self._planner.reset(seed)
+        self.delay = DelayEstimator(self.config.delay_window, self.config.expected_delay_ticks)
         self._schedule = Schedule(len(rest))
         self._last_sent = rest
         self._next_id = 0
         self.restart()
 
     def restart(self) -> None:
-        """Forget every plan, also those on their way, and hold until a new one is here. For the moment at which the policy gets control back."""
+        """Forget every plan, also those on their way: for the moment at which the policy gets control back."""
         self._schedule.clear()
         self._outstanding: dict[int, int] = {}  # request id -> tick of the request
         self._asked_tick: int | None = None
@@ -117,7 +121,7 @@ class Executor:
     def _ask(self, observation: Observation) -> None:
         scheduled = self._schedule.upcoming(observation.tick)
         delay_ticks = min(self.delay.ticks, len(scheduled))
-        request = PlanRequest(self._next_id, observation, scheduled, delay_ticks, self.config.execute_ticks)
+        request = PlanRequest(self._next_id, observation, scheduled, delay_ticks, self._last_sent)
         self._asked_id, self._asked_tick = request.request_id, observation.tick
         self._next_id += 1
         self._outstanding[request.request_id] = observation.tick
@@ -133,7 +137,8 @@ class Executor:
         actions = plan.chunk.actions
         if actions.ndim != 2 or len(actions) == 0 or actions.shape[1] != len(self._last_sent):
             raise UserError(
-                f"the policy answered with actions of shape {list(actions.shape)}; this robot takes [H >= 1, {len(self._last_sent)}]"
+                f"the policy answered with actions of shape {list(actions.shape)}; "
+                f"this robot takes [H >= 1, {len(self._last_sent)}]"
             )
         # Ticks at rest before the first action consume nothing of a plan.
         not_consumed_before = tick if self._first_tick is None else self._first_tick

@@ -1,7 +1,8 @@
-"""The loop: observe -> infer -> execute -> gate -> write -> notify. The same for a simulator, an imagined world and a robot.
+"""The loop: observe -> infer -> execute -> gate -> write -> notify. The same for a simulator, an imagined world and a
+robot.
 
-Runs in one thread and never waits for the policy; inference elsewhere is the planner's affair, recording and display are subscribers', a person
-at the controls is a source's.
+Runs in one thread and never waits for the policy; inference elsewhere is the planner's affair, recording and display
+are subscribers', a person at the controls is a source's.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ from vla_rl.execution.plan import ActionSource, observed_ns
 
 
 class EpisodicRobot(Robot, Protocol):
-    """A robot whose attempts begin and end: an environment, or a robot with a person (or a detector) who calls the outcome."""
+    """A robot whose attempts begin and end: an environment, or a robot with a person (or a detector) who calls the
+    outcome."""
 
     @property
     def clock(self) -> Clock:
@@ -68,7 +70,8 @@ class EpisodeSummary:
 
 
 class Pacer:
-    """Absolute deadlines. After an overrun the phase is kept: whole periods that have passed are skipped and counted, none is made up for."""
+    """Absolute deadlines. After an overrun the phase is kept: whole periods that have passed are skipped and counted,
+    none is made up for."""
 
     def __init__(self, clock: Clock, period_ns: int) -> None:
         self._clock = clock
@@ -96,7 +99,8 @@ def run_episode(
     subscribers: Sequence[Subscriber] = (),
     max_ticks: int = 100_000,
 ) -> EpisodeSummary:
-    """Run one attempt to its end and tell the subscribers every step of it. The robot is brought to rest whatever happens.
+    """Run one attempt to its end and tell the subscribers every step of it. The robot is brought to rest whatever
+    happens.
 
     Args:
         robot: connected.

@@ -18,14 +18,14 @@ class PlanRequest:
         observation: what to plan from. Its tick is the chunk's first tick unless the strategy plans for a later one.
         scheduled: float32 [K, A], the actions scheduled for the observation's tick and after; K = 0 when nothing is.
         delay_ticks: d, how many of them will have been executed before the answer is here, as estimated (d <= K).
-        execute_ticks: s, how many ticks lie between two requests.
+        last_command: float32 [A], the command that was sent last before the observation.
     """
 
     request_id: int
     observation: Observation
     scheduled: Float32Array
     delay_ticks: int
-    execute_ticks: int
+    last_command: Float32Array
 
     @property
     def committed(self) -> Float32Array | None:

@@ -1,11 +1,13 @@
-"""The planner that computes in the control process, at once: for training in simulation, where time stands still during inference."""
+"""The planner that computes in the control process, at once: for training in simulation, where time stands still
+during inference."""
 
 from vla_rl.core.protocols import Policy
 from vla_rl.execution.plan import Inference, Plan, PlanRequest
 
 
 class InlinePlanner:
-    """Answers every request before the call returns. Latency is 0 ticks by definition; `virtual.VirtualPlanner` adds one."""
+    """Answers every request before the call returns. Latency is 0 ticks by definition; `virtual.VirtualPlanner` adds
+    one."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

@@ -11,12 +11,14 @@ from vla_rl.execution.plan import NO_CHUNK, TickAction, observed_ns
 class TakeoverSwitch:
     """The policy acts unless a person does. An `ActionSource`.
 
-    No plan survives a takeover: it was made for a motion that did not happen. When the person lets go, the last command is held until a plan
-    from an observation of that tick or later is here. Neither handover steps the command by more than the gate's normal rate limit.
+    No plan survives a takeover: it was made for a motion that did not happen. When the person lets go, the last
+    command is held until a plan from an observation of that tick or later is here. Neither handover steps the command
+    by more than the gate's normal rate limit.
     """
 
     def __init__(self, executor: Executor, takeover: TakeoverSource, infer_during_takeover: bool = False) -> None:
-        """With ``infer_during_takeover`` the policy keeps planning in the shadow: `TickAction.action_policy` is what it would have done."""
+        """With ``infer_during_takeover`` the policy keeps planning in the shadow: `TickAction.action_policy` is what
+        it would have done."""
         self._executor = executor
         self._takeover = takeover
         self._shadow = infer_during_takeover

@@ -1,6 +1,7 @@
 """Inference on a virtual clock: latency distributions and faults, the same on every run of a seed.
 
-Runs in the control process. The policy computes at the moment of the request; its answer is withheld until the clock reaches its arrival.
+Runs in the control process. The policy computes at the moment of the request; its answer is withheld until the clock
+reaches its arrival.
 """
 
 import heapq
@@ -38,8 +39,9 @@ class VirtualLatencyConfig:
     """Latencies and faults of simulated inference. All durations in ``unit``.
 
     Attributes:
-        latency: the shape. fixed: always ``typical``. jittered: normal around it with deviation ``spread``, not below 0. heavy_tailed:
-            log-normal with median ``typical`` and log-deviation ``spread``. recorded: drawn from ``samples``.
+        latency: the shape. fixed: always ``typical``. jittered: normal around it with deviation ``spread``, not below
+            0. heavy_tailed: log-normal with median ``typical`` and log-deviation ``spread``. recorded: drawn from
+            ``samples``.
         unit: ticks or ms.
         typical: see ``latency``.
         spread: see ``latency``.
@@ -64,7 +66,8 @@ class VirtualLatencyConfig:
 
 
 class VirtualPlanner:
-    """Answers on a virtual clock. Every draw is keyed by (seed of the episode, request), so an episode repeats exactly."""
+    """Answers on a virtual clock. Every draw is keyed by (seed of the episode, request), so an episode repeats
+    exactly."""
 
     def __init__(self, policy: Policy, clock: VirtualClock, control_hz: float, config: VirtualLatencyConfig) -> None:
         if config.latency is Latency.RECORDED and not config.samples:

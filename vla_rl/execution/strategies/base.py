@@ -1,9 +1,7 @@
-"""The protocol of execution strategies, and the behaviour that most of them share."""
+"""The protocol of execution strategies, their configuration, and the behaviour that most of them share."""
 
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
+from typing import Protocol, override
 
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
@@ -17,15 +15,19 @@ class ExecutionConfig:
 
     Attributes:
         strategy: a name that `make_strategy` knows.
-        execute_ticks: s, ticks between two requests (>= 1). With a chunk of H actions and a delay of d ticks, d <= s <= H - d keeps the robot fed.
+        execute_ticks: s, ticks between two requests (>= 1). With chunks of H actions and a delay of d ticks,
+            d <= s <= H - d keeps the robot fed.
         hold_ticks: how long the last command is held when no chunk has an action, before the attempt is stopped.
-        cold_start_ticks: the same, before the first chunk of an episode: a policy may have to warm up.
+        cold_start_ticks: the same, before the first chunk of an attempt: a policy may have to warm up.
         request_timeout_ticks: a request without an answer for so long is given up, and another one is made.
         delay_window: the delay estimate is the largest of this many last delays.
-        discrete_dims: action dimensions that are never averaged or interpolated (grippers).
+        expected_delay_ticks: the delay estimate until one has been measured in the attempt.
+        max_prefix_ticks: the longest committed prefix that the policy was trained with (training_time_prefix), and the
+            length of the one that it always gets (xiaomi).
+        discrete_dims: action dimensions that are never averaged or extrapolated (grippers).
         ensembling_decay: m of the weights exp(-m i), i = 0 the oldest chunk (temporal_ensembling).
-        sync_pause: what the world does while ``sync`` infers: "hold" lets it go on and holds the robot; "freeze" stops a simulated world and
-            counts the time (what papers call synchronous).
+        sync_pause: what the world does while ``sync`` infers: "hold" lets it go on and holds the robot; "freeze"
+            stops a simulated world and counts the time (what papers call synchronous).
     """
 
     strategy: str = "naive"
@@ -34,9 +36,19 @@ class ExecutionConfig:
     cold_start_ticks: int = 200
     request_timeout_ticks: int = 40
     delay_window: int = 10
+    expected_delay_ticks: int = 0
+    max_prefix_ticks: int = 6
     discrete_dims: tuple[int, ...] = ()
     ensembling_decay: float = 0.01
     sync_pause: str = "hold"
+
+
+class ActionCorrector(Protocol):
+    """A small head that corrects single actions from the newest observation, fast enough for every tick."""
+
+    def correct(self, observation: Observation, action: Float32Array, chunk_index: int) -> Float32Array:
+        """The corrected action, float32 [A], of one that is ``chunk_index`` ticks old."""
+        ...
 
 
 class Strategy(Protocol):
@@ -63,32 +75,28 @@ class Strategy(Protocol):
         ...
 
 
-class ChunkStrategy:
-    """Plan every s ticks, swap on arrival, execute the newest chunk at the index of the tick. The other strategies change one of the four."""
-
-    freezes_world = False
+class ChunkStrategy(Strategy):
+    """Plans every s ticks, swaps on arrival and executes the newest chunk at the index of the tick. Others differ."""
 
     def __init__(self, config: ExecutionConfig) -> None:
         self.config = config
+        self.freezes_world = False
 
+    @override
     def wants_plan(self, schedule: Schedule, tick: int, ticks_since_request: int, delay_ticks: int) -> bool:
         return ticks_since_request >= self.config.execute_ticks or len(schedule.upcoming(tick)) <= delay_ticks
 
+    @override
     def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk:
         return policy.infer(request.observation)
 
-    def place(self, chunk: ScheduledChunk, tick: int) -> ScheduledChunk:  # noqa: ARG002
+    @override
+    def place(self, chunk: ScheduledChunk, tick: int) -> ScheduledChunk:
         return chunk
 
+    @override
     def act(
         self, schedule: Schedule, tick: int, observation: Observation
-    ) -> tuple[Float32Array, ScheduledChunk] | None:  # noqa: ARG002
+    ) -> tuple[Float32Array, ScheduledChunk] | None:
         chunk = schedule.newest(tick)
         return None if chunk is None else (chunk.actions[tick - chunk.start_tick], chunk)
-
-
-def discrete_mask(config: ExecutionConfig, action_size: int) -> np.ndarray:
-    """bool [A], True for the dimensions that must not be averaged."""
-    mask = np.zeros(action_size, bool)
-    mask[list(config.discrete_dims)] = True
-    return mask

@@ -1,4 +1,4 @@
-"""naive: swap to the new chunk when it arrives, at the index of the tick. Its seams jump; the measure for the others."""
+"""naive: swap to the new chunk on arrival, at the index of the tick. Its seams jump; the measure of the others."""
 
 from vla_rl.execution.strategies.base import ChunkStrategy
 

@@ -1,18 +1,25 @@
-"""temporal_ensembling: at every tick the weighted mean of all chunks that have an action for it (Zhao et al. 2023, ACT, algorithm 2)."""
+"""temporal_ensembling: at every tick the weighted mean of all chunks that cover it (Zhao et al. 2023, algorithm 2)."""
+
+from typing import override
 
 import numpy as np
 
 from vla_rl.core.types import Float32Array, Observation
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
-from vla_rl.execution.strategies.base import ChunkStrategy
+from vla_rl.execution.strategies.base import ChunkStrategy, ExecutionConfig
 
 
 class TemporalEnsembling(ChunkStrategy):
-    """Weights exp(-m i) with i = 0 the oldest chunk. Discrete dimensions are taken from the newest chunk: half a grasp is no grasp."""
+    """Weights exp(-m i), i = 0 the oldest chunk. Discrete dimensions come from the newest: half a grasp is no grasp."""
 
+    def __init__(self, config: ExecutionConfig) -> None:
+        super().__init__(config)
+        self._discrete = list(config.discrete_dims)
+
+    @override
     def act(
         self, schedule: Schedule, tick: int, observation: Observation
-    ) -> tuple[Float32Array, ScheduledChunk] | None:  # noqa: ARG002
+    ) -> tuple[Float32Array, ScheduledChunk] | None:
         chunks = schedule.covering(tick)
         if not chunks:
             return None
@@ -22,6 +29,5 @@ class TemporalEnsembling(ChunkStrategy):
         actions = np.stack([chunk.actions[tick - chunk.start_tick] for chunk in chunks])  # [chunks, A]
         weights = np.exp(-self.config.ensembling_decay * np.arange(len(chunks), dtype=np.float32))
         mean = (weights @ actions / weights.sum()).astype(np.float32)
-        discrete = list(self.config.discrete_dims)
-        mean[discrete] = newest[discrete]
+        mean[self._discrete] = newest[self._discrete]
         return mean, chunks[-1]

@@ -1,0 +1,25 @@
+"""a2c2: a small head corrects every action from the newest observation (A2C2, 2509.23224)."""
+
+from typing import override
+
+from vla_rl.core.types import Float32Array, Observation
+from vla_rl.execution.schedule import Schedule, ScheduledChunk
+from vla_rl.execution.strategies.base import ActionCorrector, ChunkStrategy, ExecutionConfig
+
+
+class A2C2(ChunkStrategy):
+    """naive with a corrector. The corrector runs in the control loop at every tick, so it has to be small."""
+
+    def __init__(self, config: ExecutionConfig, corrector: ActionCorrector) -> None:
+        super().__init__(config)
+        self._corrector = corrector
+
+    @override
+    def act(
+        self, schedule: Schedule, tick: int, observation: Observation
+    ) -> tuple[Float32Array, ScheduledChunk] | None:
+        planned = super().act(schedule, tick, observation)
+        if planned is None:
+            return None
+        action, chunk = planned
+        return self._corrector.correct(observation, action, tick - chunk.start_tick), chunk

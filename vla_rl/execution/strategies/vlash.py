@@ -1,0 +1,35 @@
+"""vlash: the policy is run on the state that the robot will have when its plan takes over (VLASH, 2512.01031)."""
+
+from dataclasses import replace
+from typing import override
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import Policy
+from vla_rl.core.types import ActionChunk
+from vla_rl.execution.plan import PlanRequest
+from vla_rl.execution.strategies.base import ChunkStrategy
+
+
+class Vlash(ChunkStrategy):
+    """Rolls the state forward by the committed motion; the chunk starts d ticks after its observation.
+
+    For actions that are absolute targets of the first A numbers of the state. The state moves by as much as its
+    targets do, which keeps the lag of the position controllers; discrete dimensions take their target.
+    """
+
+    @override
+    def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk:
+        observation, committed = request.observation, request.committed
+        if committed is None:
+            return policy.infer(observation)
+        action_size = committed.shape[1]
+        if len(observation.state) < action_size:
+            raise UserError(
+                f"execution strategy 'vlash' needs the state to begin with the {action_size} positions that the "
+                f"actions command; this state has {len(observation.state)} numbers"
+            )
+        state = observation.state.copy()
+        state[:action_size] += committed[-1] - request.last_command
+        discrete = list(self.config.discrete_dims)
+        state[discrete] = committed[-1, discrete]
+        return policy.infer(replace(observation, state=state, tick=observation.tick + request.delay_ticks))

@@ -118,10 +118,7 @@ def format_findings(findings: Sequence[Finding]) -> str:
     rows = [("WHAT", "FILE", "REMEDY", "DETAIL")]
     rows += [(finding.ailment, finding.file.name, finding.remedy, finding.detail) for finding in findings]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join([cell.ljust(width) for cell, width in zip(row, widths, strict=False)] + [row[3]]) for row in rows
-    ]
-    return "\n".join(lines)
+    return "\n".join("  ".join([*map(str.ljust, row[:3], widths), row[3]]) for row in rows)
 
 
 def _check_episode(file: Path) -> list[Finding]:

@@ -184,11 +184,11 @@ def _reading(file: Path) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except FileNotFoundError:
-        raise StoreError(f"there is no episode {file.name.removesuffix(SUFFIX)!r} in {store}") from None
     except Exception as error:  # a damaged zip, codec, JSON or array raises a dozen kinds
+        if not file.exists():
+            raise StoreError(f"there is no episode {file.name.removesuffix(SUFFIX)!r} in {store}") from None
         reason = " ".join(str(error).split())[:160] or type(error).__name__
-        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in _DAMAGE_ERRNOS):
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) not in _DAMAGE_ERRNOS:
             raise StoreError(f"cannot read {file}: {reason}") from error
         raise DamagedError(f"{file} is damaged ({reason}); `vla-rl doctor {store}` sets it aside") from error
 
@@ -203,6 +203,8 @@ def _read_columns(file: Path, header: EpisodeHeader) -> Episode:
             array = zarr.open_array(store, path=path, mode="r", config={"read_missing_chunks": False})
             if array.shape[:1] != (header.length,) or (row and array.shape[1:] != row):  # before anything is allocated
                 raise ValueError(f"{path} has the shape {array.shape}")
+            if array.dtype not in _DTYPES:
+                raise ValueError(f"{path} has the type {array.dtype}")
             return np.asarray(array[...])
 
         return Episode(

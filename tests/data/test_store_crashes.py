@@ -1,0 +1,153 @@
+"""Writers that are killed, disks that are full, readers and writers at the same time. Real processes, real signals."""
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from episode_maker import assert_same_episode, make_episode
+
+from vla_rl.core.errors import StoreError
+from vla_rl.data.doctor import Ailment, diagnose, repair
+from vla_rl.data.episode_file import verify_file
+from vla_rl.data.store import EpisodeStore
+
+# Imports once, then forks a writer for every line it reads. A writer adds episodes and reports each once it is saved.
+WRITERS = """
+import os, sys
+from pathlib import Path
+from episode_maker import make_episode
+from vla_rl.data.store import EpisodeStore
+import zarr.codecs, zarr.storage
+
+store = EpisodeStore(Path(sys.argv[1]))
+for line in sys.stdin:
+    prefix, count = line.split()
+    process = os.fork()
+    if process == 0:
+        os.write(1, f"started {os.getpid()}\\n".encode())
+        for number in range(int(count)):
+            episode_id = f"{prefix}-{number:05d}"
+            store.add(make_episode(episode_id, length=20, seed=number, size=(32, 32)))
+            os.write(1, f"saved {episode_id}\\n".encode())
+        os._exit(0)
+    os.waitpid(process, 0)
+"""
+
+
+@pytest.fixture
+def writers(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITERS, str(tmp_path / "store")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        env=environment,
+    ) as process:
+        yield process
+        process.stdin.close()
+
+
+def test_every_episode_reported_as_saved_survives_kill_9(tmp_path: Path, writers: subprocess.Popen[str]) -> None:
+    saved: list[str] = []
+    chance = random.Random(0)
+    for trial in range(20):
+        writers.stdin.write(f"trial{trial} 10000\n")
+        line = writers.stdout.readline()
+        while not line.startswith("started "):  # what the last writer reported before it was killed
+            saved.append(line.split()[1])
+            line = writers.stdout.readline()
+        process = int(line.split()[1])
+        saved.append(writers.stdout.readline().split()[1])
+        time.sleep(chance.uniform(0.0, 0.03))
+        os.kill(process, signal.SIGKILL)
+    writers.stdin.close()
+    saved += [line.split()[1] for line in writers.stdout if line.startswith("saved ")]
+
+    store = EpisodeStore(tmp_path / "store", create=False)
+    assert set(saved) <= set(store.ids())
+    for episode_id in store.ids():  # also those that were saved but not yet reported
+        verify_file(store.path / "episodes" / f"{episode_id}.zarr.zip")
+    findings = diagnose(store.path)
+    assert findings, "no writer was killed while it wrote: the test proves nothing"
+    assert {finding.ailment for finding in findings} == {Ailment.LEFTOVER}
+    repair(store.path)
+    assert diagnose(store.path) == []
+    assert set(saved) <= set(store.ids())
+
+
+def test_readers_never_see_a_part_of_an_episode(tmp_path: Path, writers: subprocess.Popen[str]) -> None:
+    writers.stdin.write("run 30\n")
+    assert writers.stdout.readline().startswith("started ")
+    assert writers.stdout.readline().startswith("saved ")
+    store = EpisodeStore(tmp_path / "store", create=False)
+    seen: set[str] = set()
+    while len(seen) < 30:
+        new = sorted(set(store.ids()) - seen)
+        for episode_id in new:
+            number = int(episode_id.split("-")[1])
+            assert_same_episode(store.read(episode_id), make_episode(episode_id, length=20, seed=number, size=(32, 32)))
+        seen |= set(new)
+        assert diagnose(store.path) == []  # a live writer's temporary file is not a leftover
+    assert len(store) == 30
+
+
+@pytest.mark.parametrize("call", ["fsync", "link"])
+def test_a_full_disk_is_one_clear_error_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    store = EpisodeStore(tmp_path / "store")
+    store.add(make_episode("before"))
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, full)
+        with pytest.raises(StoreError, match=r"cannot save episode 'next' .*No space left on device"):
+            store.add(make_episode("next"))
+    assert [file.name for file in (store.path / "episodes").iterdir()] == ["before.zarr.zip"]
+    store.add(make_episode("next"))
+    assert store.ids() == ["before", "next"]
+
+
+LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from episode_maker import make_episode
+from vla_rl.core.errors import StoreError
+from vla_rl.data.store import EpisodeStore
+
+store = EpisodeStore(Path(sys.argv[1]))
+store.add(make_episode("small"))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+try:
+    store.add(make_episode("large", length=100, size=(32, 32)))
+except StoreError as error:
+    print(error)
+store.add(make_episode("small2"))
+"""
+
+
+def test_a_write_that_the_system_cuts_short_loses_nothing(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    command = [sys.executable, "-W", "error", "-c", LIMITED, str(tmp_path / "store")]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert finished.stderr == ""
+    assert finished.stdout.count("\n") == 1
+    assert "cannot save episode 'large'" in finished.stdout
+    store = EpisodeStore(tmp_path / "store", create=False)
+    assert [file.name for file in sorted((store.path / "episodes").iterdir())] == [
+        "small.zarr.zip",
+        "small2.zarr.zip",
+    ]
+    assert diagnose(store.path) == []

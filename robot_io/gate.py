@@ -34,10 +34,13 @@ class Reason(IntFlag):
     ACTION_OLD = 32
     RATE = 64
     LATCHED = 128
+    SMOOTHED = 256
 
 
 # Plain numbers for the control loop: arithmetic on an IntFlag takes a microsecond each time.
-_NOT_FINITE, _WRONG_SHAPE, _JOINT_LIMIT, _WORKSPACE, _OBSERVATION_OLD, _ACTION_OLD, _RATE, _LATCHED = map(int, Reason)
+_NOT_FINITE, _WRONG_SHAPE, _JOINT_LIMIT, _WORKSPACE, _OBSERVATION_OLD, _ACTION_OLD, _RATE, _LATCHED, _SMOOTHED = map(
+    int, Reason
+)
 _FAULTS = _NOT_FINITE | _WRONG_SHAPE | _OBSERVATION_OLD | _ACTION_OLD
 
 
@@ -87,7 +90,9 @@ class SafetyGate:
 
     Args:
         config: the robot's limits, none of low, high and max_velocity empty.
-        rate_hz: how often `admit` is called.
+        rate_hz: how often `admit` is called, the control rate.
+        commands_per_tick: how many commands the robot takes in the time of one action. Actions are interpolated
+            linearly, discrete dimensions excepted, before the limits are applied at the robot's rate.
         tool_position: the tool's x, y, z in metres, [3], at a command [A]; needed for workspace limits.
 
     Raises:
@@ -99,17 +104,22 @@ class SafetyGate:
         self,
         config: GateConfig,
         rate_hz: float,
+        commands_per_tick: int = 1,
         tool_position: Callable[[Float32Array], NDArray[np.floating]] | None = None,
     ) -> None:
-        _check(config, rate_hz, has_tool_position=tool_position is not None)
+        _check(config, rate_hz, commands_per_tick, has_tool_position=tool_position is not None)
         self.config = config
+        self.commands_per_tick = commands_per_tick
+        command_hz = rate_hz * commands_per_tick
+        self._discrete_dims = list(config.discrete_dims)
         self._low = np.asarray(config.low, np.float32)
         self._high = np.asarray(config.high, np.float32)
-        self._max_step = (np.asarray(config.max_velocity) / rate_hz).astype(np.float32)
-        self._max_step[list(config.discrete_dims)] = np.inf
+        self._max_step = (np.asarray(config.max_velocity) / command_hz).astype(np.float32)
+        self._max_step[self._discrete_dims] = np.inf
         self._tool_position = tool_position if config.workspace_low else None
         self._smooth_dims = np.setdiff1d(np.arange(len(config.low)), config.discrete_dims)
-        self._limiter = _make_limiter(config, self._smooth_dims, rate_hz) if config.max_acceleration else None
+        self._fractions = np.linspace(0, 1, commands_per_tick + 1, dtype=np.float32)[1:]
+        self._limiter = _make_limiter(config, self._smooth_dims, command_hz) if config.max_acceleration else None
         self._max_observation_age_ns = config.max_observation_age_ms * 1e6
         self._max_action_age_ns = config.max_action_age_ms * 1e6
         self._stop_after_ns = config.stop_after_ms * 1e6
@@ -132,7 +142,7 @@ class SafetyGate:
         self._fault_since_ns = None
 
     def admit(self, action: Float32Array, now_ns: int, observed_ns: int, planned_ns: int) -> Verdict:
-        """See `vla_rl.core.protocols.Gate.admit`. The command is a new array."""
+        """See `vla_rl.core.protocols.Gate.admit`. The commands are a new array."""
         reasons = 0
         if action.shape != self._low.shape:
             reasons = _WRONG_SHAPE
@@ -145,13 +155,13 @@ class SafetyGate:
         if reasons or self.latched or self._fault_since_ns is not None:
             reasons = self._watch(reasons, now_ns)
         if reasons:
-            command = self._previous.copy() if self._limiter is None else self._brake()
+            commands = self._rest()
         else:
-            command, reasons = self._limit(action)
-        self._previous = command
+            commands, reasons = self._limit(action)
+        self._previous = commands[-1]
         if reasons or self._active:
             self._account(reasons)
-        return Verdict(command, reasons, self.latched and (self._limiter is None or self._limiter.at_rest))
+        return Verdict(commands, reasons, self.latched and (self._limiter is None or self._limiter.at_rest))
 
     def _limit(self, action: Float32Array) -> tuple[Float32Array, int]:
         """Bring a healthy action within position, workspace and motion limits."""
@@ -162,23 +172,45 @@ class SafetyGate:
         if self._tool_position is not None and not self._in_workspace(target):
             reasons |= _WORKSPACE
             target = self._target
+        if self._limiter is not None and (action == self._previous).all():
+            return self._rest(), reasons  # a hold: come to rest where the motion ends, do not turn back
+        targets = target[None] if self.commands_per_tick == 1 else self._interpolate(target)
         self._target = target
         if self._limiter is None:
-            command = np.minimum(np.maximum(target, self._previous - self._max_step), self._previous + self._max_step)
-        elif (action == self._previous).all():
-            command = self._brake()  # a hold: come to rest where the motion ends, do not turn back
+            commands = self._limit_steps(targets)
         else:
-            command = target.copy()
-            command[self._smooth_dims] = self._limiter.follow(target[self._smooth_dims])
-        if (command != target).any():
-            reasons |= _RATE
-        return command, reasons
+            commands = targets.copy()
+            for command in commands:
+                command[self._smooth_dims] = self._limiter.follow(command[self._smooth_dims])
+        if (commands != targets).any():
+            reasons |= _RATE if self._limiter is None else _SMOOTHED
+        return commands, reasons
 
-    def _brake(self) -> Float32Array:
-        assert self._limiter is not None
-        command = self._previous.copy()
-        command[self._smooth_dims] = self._limiter.brake()
-        return command
+    def _interpolate(self, target: Float32Array) -> Float32Array:
+        """float32 [K, A] from the last target, which is not sent again, to this one."""
+        targets = self._target + self._fractions[:, None] * (target - self._target)
+        targets[:, self._discrete_dims] = target[self._discrete_dims]
+        targets[-1] = target
+        return targets
+
+    def _limit_steps(self, targets: Float32Array) -> Float32Array:
+        """float32 [K, A], no two commands in a row further apart than the velocity limit allows."""
+        commands = np.empty_like(targets)
+        previous, step = self._previous, self._max_step
+        for target, command in zip(targets, commands, strict=True):
+            np.maximum(target, previous - step, out=command)
+            np.minimum(command, previous + step, out=command)
+            previous = command
+        return commands
+
+    def _rest(self) -> Float32Array:
+        """float32 [K, A], on the way to rest, or at rest."""
+        commands = np.tile(self._previous, (self.commands_per_tick, 1))
+        if self._limiter is not None:
+            for command in commands:
+                command[self._smooth_dims] = self._limiter.brake()
+        self._target = commands[-1]
+        return commands
 
     def _in_workspace(self, command: Float32Array) -> bool:
         assert self._tool_position is not None
@@ -211,7 +243,7 @@ def _make_limiter(config: GateConfig, dims: NDArray[np.intp], rate_hz: float) ->
     return JerkLimiter(low, high, velocity, acceleration, jerk, rate_hz)
 
 
-def _check(config: GateConfig, rate_hz: float, has_tool_position: bool) -> None:
+def _check(config: GateConfig, rate_hz: float, commands_per_tick: int, has_tool_position: bool) -> None:
     names = ["low", "high", "max_velocity"]
     if config.max_acceleration or config.max_jerk:
         names += ["max_acceleration", "max_jerk"]
@@ -229,5 +261,7 @@ def _check(config: GateConfig, rate_hz: float, has_tool_position: bool) -> None:
         raise ConfigError("the gate's workspace_low and workspace_high need three numbers each (x, y, z), or none")
     if config.workspace_low and not has_tool_position:
         raise ConfigError("workspace limits need tool_position, the forward kinematics of the robot")
-    if rate_hz <= 0 or config.stop_after_ms < 0:
-        raise ConfigError(f"rate_hz is {rate_hz} and stop_after_ms {config.stop_after_ms}; they must be positive")
+    if rate_hz <= 0 or commands_per_tick < 1:
+        raise ConfigError(f"rate_hz is {rate_hz} and commands_per_tick {commands_per_tick}; both must be positive")
+    if config.stop_after_ms < 0:
+        raise ConfigError(f"the gate's stop_after_ms is {config.stop_after_ms}; it cannot be negative")

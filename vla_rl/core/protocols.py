@@ -75,12 +75,13 @@ class Verdict(NamedTuple):
     """What a gate made of one action.
 
     Attributes:
-        command: float32 [A], the command that may go to the robot.
+        commands: float32 [K, A], what may go to the robot within one control tick, at equal distances; K is the gate's
+            ``commands_per_tick``.
         reasons: bit flags of every rule that changed the action; 0 if it passed untouched.
         stopped: True once the gate has latched its stop.
     """
 
-    command: Float32Array
+    commands: Float32Array
     reasons: int
     stopped: bool
 
@@ -89,12 +90,17 @@ class Verdict(NamedTuple):
 class Gate(Protocol):
     """What stands between every source of actions and the robot."""
 
+    @property
+    def commands_per_tick(self) -> int:
+        """How many commands the robot gets in one control tick."""
+        ...
+
     def reset(self, command: Float32Array) -> None:
         """Start an attempt from the command that the robot rests at, float32 [A]."""
         ...
 
     def admit(self, action: Float32Array, now_ns: int, observed_ns: int, planned_ns: int) -> Verdict:
-        """Turn an action into a command that is safe to send.
+        """Turn the action of one control tick into commands that are safe to send.
 
         Args:
             action: float32 [A], from a policy, a person or a hold.

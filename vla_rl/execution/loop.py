@@ -116,7 +116,7 @@ def run_episode(
     gate.reset(rest)
     clock = robot.clock
     start_ns = clock.now_ns()
-    pacer = Pacer(clock, round(1e9 / robot.control_hz))
+    pacer = Pacer(clock, round(1e9 / (robot.control_hz * gate.commands_per_tick)))
     ticks = frozen_ns = held_ticks = human_ticks = 0
     terminated = ended = stopped = False
     try:
@@ -126,7 +126,10 @@ def run_episode(
             proposal = source.propose(observation, now_ns)
             captured_ns = observed_ns(observation, now_ns)
             verdict = gate.admit(proposal.action, now_ns, captured_ns, proposal.planned_ns)
-            sent = robot.write(verdict.command)
+            for index, command in enumerate(verdict.commands):
+                if index:
+                    pacer.wait()
+                sent = robot.write(command)
             source.sent(sent)
 
             ticks += 1

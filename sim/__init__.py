@@ -3,8 +3,8 @@
 Depends on `vla_rl.core` and nothing else of ours. MuJoCo is imported with the first environment, not here.
 """
 
-from sim.registration import make_expert, register_environments
+from sim.registration import TASKS, make_expert, register_environments
 
-__all__ = ["make_expert", "register_environments"]
+__all__ = ["TASKS", "make_expert", "register_environments"]
 
 register_environments()

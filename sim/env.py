@@ -12,6 +12,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.pictures import draw_picture
 from sim.rendering import make_renderer
 from sim.scene import FINGER_REACH, GRIPPER_OPENING_MAX, ArmSpec, scene_xml
 from vla_rl.core.errors import UserError, did_you_mean
@@ -134,8 +135,8 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         return self._observe(), float(success), success, truncated, {"is_success": success}
 
     def render(self) -> NDArray[np.uint8]:
-        """Picture uint8 [H, W, 3] of the first camera."""
-        return self.renderer.render(self.data, self.cameras[0])
+        """Picture of the whole scene for people, uint8 [480, 480, 3]."""
+        return draw_picture(self.model, self.data)
 
     def close(self) -> None:
         self.renderer.close()

@@ -1,11 +1,12 @@
-"""Renderer that needs no graphics library: one `mujoco.mj_multiRay` call per camera, shaded in numpy.
+"""Renderer that needs no graphics library: one `mujoco.mj_multiRay` call per picture, shaded in numpy.
 
-The default everywhere, because it draws the same bytes on every machine. Geoms that cannot move are cast once per camera and kept as a
-background; a frame then costs the rays against the moving geoms and the shading of the pixels that they cover.
+The default everywhere, because it draws the same bytes on every machine. Geoms that cannot move are cast once per camera and
+kept as a background; a picture then costs only the rays through the rectangles that the moving geoms cover.
 
 Not thread-safe: one renderer belongs to one environment.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,18 +17,90 @@ from numpy.typing import NDArray
 LIGHT_DIRECTION = np.array([0.30, -0.55, 0.78]) / np.linalg.norm([0.30, -0.55, 0.78])  # towards the light
 AMBIENT, DIFFUSE = 0.50, 0.55
 CHECKER_SIZE_M, CHECKER_SHADE = 0.04, 0.93
-SKY_HORIZON, SKY_ZENITH = np.array([0.86, 0.90, 0.95]), np.array([0.52, 0.66, 0.84])
+BACKDROP = (0.70, 0.76, 0.80)  # where nothing is
+_CORNERS = np.array(list(itertools.product((-1.0, 1.0), repeat=3)))  # [8, 3]
+
+
+@dataclass(frozen=True)
+class Rays:
+    """The rays of one camera, row by row from the top left."""
+
+    origin: NDArray[np.float64]  # [3]
+    axes: NDArray[np.float64]  # [3, 3], columns: right, up, backwards
+    slope: float  # tangent of half the field of view
+    directions: NDArray[np.float64]  # [N, 3], unit length
+
+
+@dataclass(frozen=True)
+class Hits:
+    """What the rays met."""
+
+    geom: NDArray[np.int32]  # [N], -1 for nothing
+    distance: NDArray[np.float64]  # [N] metres
+    normal: NDArray[np.float64]  # [N, 3]
+
+
+def camera_rays(model: mujoco.MjModel, data: mujoco.MjData, camera: str, image_size: int) -> Rays:
+    """The rays through the middles of a camera's pixels."""
+    camera_id = model.camera(camera).id
+    axes = data.cam_xmat[camera_id].reshape(3, 3).copy()
+    slope = float(np.tan(np.deg2rad(model.cam_fovy[camera_id]) / 2))
+    pixel = ((np.arange(image_size) + 0.5) / image_size * 2 - 1) * slope
+    right, up = np.meshgrid(pixel, -pixel)
+    directions = np.stack([right, up, -np.ones_like(right)], axis=-1).reshape(-1, 3) @ axes.T
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    return Rays(data.cam_xpos[camera_id].copy(), axes, slope, directions)
+
+
+def cast(
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    origin: NDArray[np.float64],
+    directions: NDArray[np.float64],
+    static: bool = True,
+    groups: NDArray[np.uint8] | None = None,
+) -> Hits:
+    """Nearest geom along each ray [N, 3] from one point; `static` says whether geoms that cannot move are met too."""
+    n_rays = len(directions)
+    geom, distance, normal = np.empty(n_rays, np.int32), np.empty(n_rays), np.empty((n_rays, 3))
+    mujoco.mj_multiRay(
+        model,
+        data,
+        origin,
+        directions.reshape(-1),
+        groups,
+        static,
+        -1,
+        geom,
+        distance,
+        normal.reshape(-1),
+        n_rays,
+        10.0,
+    )
+    return Hits(geom, distance, normal)
+
+
+def shade(
+    model: mujoco.MjModel, rays: NDArray[np.float64], origin: NDArray[np.float64], hits: Hits
+) -> NDArray[np.float64]:
+    """Colours [N, 3] from 0 to 1 in the light of one distant lamp."""
+    lit = AMBIENT + DIFFUSE * np.maximum(hits.normal @ LIGHT_DIRECTION, 0.0)
+    (table,) = np.nonzero(hits.geom == model.geom("table").id)
+    ground = origin[:2] + rays[table, :2] * hits.distance[table, None]
+    lit[table[np.floor(ground / CHECKER_SIZE_M).sum(axis=1) % 2 == 0]] *= CHECKER_SHADE
+    colour = model.geom_rgba[hits.geom, :3] * lit[:, None]
+    colour[hits.geom < 0] = BACKDROP
+    return np.minimum(colour, 1.0)
 
 
 @dataclass(frozen=True)
 class _View:
-    """What never changes of one camera: where its rays start and point, and the picture of everything static."""
+    """One camera and the picture of everything static that it sees."""
 
-    origin: NDArray[np.float64]  # [3]
-    rays: NDArray[np.float64]  # [N, 3], unit length
+    rays: Rays
     colour: NDArray[np.uint8]  # [N, 3]
-    geom: NDArray[np.int32]  # [N], -1 where the sky is
-    distance: NDArray[np.float64]  # [N] metres, infinite where the sky is
+    geom: NDArray[np.int32]  # [N], -1 for nothing
+    distance: NDArray[np.float64]  # [N] metres, infinite where nothing is
 
 
 class RaycastRenderer:
@@ -42,96 +115,62 @@ class RaycastRenderer:
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, cameras: Sequence[str], image_size: int) -> None:
         self._model, self._size = model, image_size
-        n_rays = image_size * image_size
-        self._hit = np.empty(n_rays, np.int32)
-        self._distance = np.empty(n_rays, np.float64)
-        self._normal = np.empty((n_rays, 3), np.float64)
-        self._albedo = model.geom_rgba[:, :3].astype(np.float64)
-        self._static = model.body_weldid[model.geom_bodyid] == 0  # [G]
+        self._albedo = model.geom_rgba[:, :3].astype(np.float64) * 255.0
+        (self._moving,) = np.nonzero(model.body_weldid[model.geom_bodyid] != 0)
+        middle, half = model.geom_aabb[self._moving, None, :3], model.geom_aabb[self._moving, None, 3:]
+        self._corners = middle + half * _CORNERS  # [D, 8, 3], in the frame of each moving geom
         self._views = {name: self._make_view(data, name) for name in cameras}
 
     def render(self, data: mujoco.MjData, camera: str) -> NDArray[np.uint8]:
         """Picture uint8 [H, W, 3] of `data`, whose kinematics must be up to date."""
         view = self._views[camera]
-        self._cast(data, view.origin, view.rays, static=False)
-        (drawn,) = np.nonzero((self._hit >= 0) & (self._distance < view.distance))
+        pixels, hits = self._cast_moving(data, view)
         picture = view.colour.copy()
-        lit = AMBIENT + DIFFUSE * np.maximum(self._normal[drawn] @ LIGHT_DIRECTION, 0.0)
-        picture[drawn] = np.minimum(self._albedo[self._hit[drawn]] * lit[:, None], 1.0) * 255.0
+        lit = AMBIENT + DIFFUSE * np.maximum(hits.normal @ LIGHT_DIRECTION, 0.0)
+        picture[pixels] = np.minimum(self._albedo[hits.geom] * lit[:, None], 255.0)
         return picture.reshape(self._size, self._size, 3)
 
     def segment(self, data: mujoco.MjData, camera: str) -> NDArray[np.int32]:
         """Geom id of every pixel, int32 [H, W]; -1 where no geom is."""
         view = self._views[camera]
-        self._cast(data, view.origin, view.rays, static=False)
-        moving = (self._hit >= 0) & (self._distance < view.distance)
-        return np.where(moving, self._hit, view.geom).reshape(self._size, self._size)
+        pixels, hits = self._cast_moving(data, view)
+        geom = view.geom.copy()
+        geom[pixels] = hits.geom
+        return geom.reshape(self._size, self._size)
 
     def close(self) -> None:
         """Nothing to free; here so that both renderers are used alike."""
 
-    def _cast(self, data: mujoco.MjData, origin: NDArray, rays: NDArray, static: bool) -> None:
-        mujoco.mj_multiRay(
-            self._model,
-            data,
-            origin,
-            rays.reshape(-1),
-            None,
-            static,
-            -1,
-            self._hit,
-            self._distance,
-            self._normal.reshape(-1),
-            len(rays),
-            mujoco.mjMAXVAL,
-        )
+    def _cast_moving(self, data: mujoco.MjData, view: _View) -> tuple[NDArray[np.intp], Hits]:
+        """The pixels in which a moving geom is in front, and what their rays met."""
+        pixels = self._pixels_to_cast(data, view.rays)
+        hits = cast(self._model, data, view.rays.origin, view.rays.directions[pixels], static=False)
+        (seen,) = np.nonzero((hits.geom >= 0) & (hits.distance < view.distance[pixels]))
+        return pixels[seen], Hits(hits.geom[seen], hits.distance[seen], hits.normal[seen])
+
+    def _pixels_to_cast(self, data: mujoco.MjData, rays: Rays) -> NDArray[np.intp]:
+        """Indices of the pixels inside the projected bounding box of any moving geom."""
+        rotation = rays.axes.T @ data.geom_xmat[self._moving].reshape(-1, 3, 3)  # [D, 3, 3], geom to camera
+        offset = (data.geom_xpos[self._moving] - rays.origin) @ rays.axes  # [D, 3]
+        corners = self._corners @ rotation.transpose(0, 2, 1) + offset[:, None]  # [D, 8, 3]
+        depth = np.maximum(-corners[..., 2], 1e-6)
+        scale = 0.5 * self._size / (rays.slope * depth)
+        column, row = 0.5 * self._size + corners[..., 0] * scale, 0.5 * self._size - corners[..., 1] * scale
+        low = np.stack([row.min(axis=1), column.min(axis=1)], axis=1) - 0.5
+        high = np.stack([row.max(axis=1), column.max(axis=1)], axis=1) + 0.5
+        bounds = np.clip(np.concatenate([np.floor(low), np.ceil(high)], axis=1), 0, self._size).astype(int)
+        covered = np.zeros((self._size, self._size), bool)
+        for top, left, bottom, right in bounds.tolist():
+            covered[top:bottom, left:right] = True
+        return np.flatnonzero(covered)
 
     def _make_view(self, data: mujoco.MjData, camera: str) -> _View:
-        camera_id = self._model.camera(camera).id
-        origin = data.cam_xpos[camera_id].copy()
-        axes = data.cam_xmat[camera_id].reshape(3, 3)  # columns: right, up, backwards
-        half = np.tan(np.deg2rad(self._model.cam_fovy[camera_id]) / 2)
-        pixel = ((np.arange(self._size) + 0.5) / self._size * 2 - 1) * half
-        right, up = np.meshgrid(pixel, -pixel)
-        rays = np.stack([right, up, -np.ones_like(right)], axis=-1).reshape(-1, 3) @ axes.T
-        rays /= np.linalg.norm(rays, axis=1, keepdims=True)
-
-        hit, distance, normal = self._cast_static_geoms(data, origin, rays)
-        elevation = np.clip(rays[:, 2:], 0, 1)
-        colour = SKY_HORIZON * (1 - elevation) + SKY_ZENITH * elevation
-        seen = hit >= 0
-        points = origin + rays * np.where(seen, distance, 0.0)[:, None]
-        lit = AMBIENT + DIFFUSE * np.maximum(normal @ LIGHT_DIRECTION, 0.0)
-        table = self._model.geom("table").id
-        checker = (np.floor(points[:, :2] / CHECKER_SIZE_M).sum(axis=1) % 2 == 0) & (hit == table)
-        surface = self._albedo[hit] * lit[:, None] * np.where(checker, CHECKER_SHADE, 1.0)[:, None]
-        colour = np.where(seen[:, None], np.minimum(surface, 1.0), colour)
-        return _View(origin, rays, (colour * 255).astype(np.uint8), hit, np.where(seen, distance, np.inf))
-
-    def _cast_static_geoms(
-        self, data: mujoco.MjData, origin: NDArray, rays: NDArray
-    ) -> tuple[NDArray, NDArray, NDArray]:
-        """Rays against static geoms alone. MuJoCo can leave out static geoms but not moving ones: put those in a group that is off."""
-        groups, moving = self._model.geom_group.copy(), ~self._static
-        self._model.geom_group[moving] = mujoco.mjNGROUP - 1
-        enabled = np.ones(mujoco.mjNGROUP, np.uint8)
+        rays = camera_rays(self._model, data, camera, self._size)
+        # MuJoCo can leave out static geoms but not moving ones: put those in a group that is off.
+        groups, enabled = self._model.geom_group.copy(), np.ones(mujoco.mjNGROUP, np.uint8)
         enabled[-1] = 0
-        hit, distance, normal = np.empty(len(rays), np.int32), np.empty(len(rays)), np.zeros((len(rays), 3))
-        try:
-            mujoco.mj_multiRay(
-                self._model,
-                data,
-                origin,
-                rays.reshape(-1),
-                enabled,
-                1,
-                -1,
-                hit,
-                distance,
-                normal.reshape(-1),
-                len(rays),
-                mujoco.mjMAXVAL,
-            )
-        finally:
-            self._model.geom_group[:] = groups
-        return hit, distance, normal
+        self._model.geom_group[self._moving] = mujoco.mjNGROUP - 1
+        hits = cast(self._model, data, rays.origin, rays.directions, groups=enabled)
+        self._model.geom_group[:] = groups
+        colour = (shade(self._model, rays.directions, rays.origin, hits) * 255).astype(np.uint8)
+        return _View(rays, colour, hits.geom, np.where(hits.geom >= 0, hits.distance, np.inf))

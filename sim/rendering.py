@@ -31,8 +31,8 @@ def make_renderer(
 ) -> SceneRenderer:
     """Renderer by name: "raycast", "egl", or "auto".
 
-    "auto" is the ray caster: on primitive geoms it is faster than software EGL, and it draws the same bytes on every machine, so that
-    what was recorded on one can be replayed on another.
+    "auto" is the ray caster: on our primitive geoms it is as fast as EGL on a processor, and it draws the same bytes on every
+    machine, so that what was recorded on one can be replayed on another. Both draw the same scene in the same colours.
 
     Raises:
         UserError: unknown name, or EGL does not load here.

@@ -15,6 +15,7 @@ ARENA_HALF = (0.170, 0.130)  # m, inside of the fence
 
 COLOURS = {
     "table": "0.87 0.86 0.83 1",
+    "wall": "0.88 0.95 1 1",
     "fence": "0.45 0.42 0.40 1",
     "rail": "0.30 0.32 0.36 1",
     "tower": "0.22 0.24 0.28 1",
@@ -136,6 +137,11 @@ def scene_xml(arms: tuple[ArmSpec, ...], bodies: str) -> str:
 <mujoco model="vla_rl">
   <compiler angle="radian" autolimits="true"/>
   <option timestep="0.005" integrator="implicitfast" iterations="20" ls_iterations="10" cone="pyramidal"/>
+  <visual><headlight active="0"/></visual>
+  <asset>
+    <texture name="checker" type="2d" builtin="checker" width="256" height="256" rgb1="1 1 1" rgb2="0.93 0.93 0.93"/>
+    <material name="table" texture="checker" texrepeat="10 7"/>
+  </asset>
   <default>
     <geom solref="0.012 1" friction="0.4 0.005 0.0001"/>
     <default class="link"><geom contype="0" conaffinity="0" mass="0.05"/></default>
@@ -149,10 +155,14 @@ def scene_xml(arms: tuple[ArmSpec, ...], bodies: str) -> str:
     <default class="grip"><position kp="500" forcerange="-14 14"/></default>
   </default>
   <worldbody>
-    <light pos="0.2 -0.6 1.2" dir="-0.15 0.45 -1" directional="true" diffuse="0.65 0.65 0.65" ambient="0.3 0.3 0.3" specular="0 0 0"/>
+    <light name="lamp" pos="0.30 -0.55 0.78" dir="-0.30 0.55 -0.78" directional="true" castshadow="false"
+      ambient="0.50 0.50 0.50" diffuse="0.55 0.55 0.55" specular="0 0 0"/>
     <camera name="front" pos="0 -0.53 0.43" xyaxes="1 0 0 0 0.595 0.804" fovy="34"/>
     <camera name="top" pos="0 0 0.70" xyaxes="1 0 0 0 1 0" fovy="31"/>
-    <geom name="table" type="box" size="0.36 0.24 0.02" pos="0 0 -0.02" contype="1" conaffinity="2" rgba="{COLOURS["table"]}"/>
+    <camera name="overview" pos="0.36 -0.92 0.66" xyaxes="0.93 0.36 0 -0.20 0.52 0.83" fovy="38"/>
+    <geom name="table" type="box" size="0.40 0.28 0.02" pos="0 0 -0.02" contype="1" conaffinity="2"
+      material="table" rgba="{COLOURS["table"]}"/>
+    <geom name="wall" class="link" type="box" size="2 0.01 1" pos="0 0.60 0" rgba="{COLOURS["wall"]}"/>
     {fence}{rails}
     {"".join(arm_body(arm) for arm in arms)}
     {bodies}

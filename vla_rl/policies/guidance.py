@@ -1,0 +1,100 @@
+"""Real-time chunking: guide a flow policy's sampling towards actions that are already scheduled (RTC, arXiv 2506.07339). Torch.
+
+Everything here takes a callable ``velocity(actions [B, H, A], tau) -> [B, H, A]`` with tau = 0 at noise and tau = 1 at clean data, so that
+it serves any flow policy. Policies that count time the other way round (lerobot's SmolVLA and pi0) go through `from_noise_time`.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from vla_rl.core.errors import UserError
+
+Velocity = Callable[[Tensor, float], Tensor]
+
+
+def guidance_weights(horizon: int, delay: int, overlap: int) -> Tensor:
+    """How firmly each action of the new chunk is held to the old plan (equation 5 of the paper).
+
+    Args:
+        horizon: H, actions in a chunk.
+        delay: d, actions that will be executed before the new chunk takes over: weight 1.
+        overlap: H - s, actions that the old plan still has; they fade from d on, and the rest is free: weight 0.
+
+    Returns:
+        float32 [H]: 1 for i < d; c (e^c - 1) / (e - 1) with c = (H - s - i) / (H - s - d + 1) for d <= i < H - s; 0 after.
+
+    Raises:
+        UserError: unless 0 <= d <= H - s <= H.
+    """
+    if not 0 <= delay <= overlap <= horizon:
+        raise UserError(
+            f"guidance needs 0 <= delay <= overlap <= horizon, found delay {delay}, overlap {overlap}, horizon {horizon}; "
+            "execute fewer actions per chunk or plan longer chunks"
+        )
+    index = torch.arange(horizon, dtype=torch.float64)
+    fade = (overlap - index) / (overlap - delay + 1)
+    fading = fade * torch.expm1(fade) / (math.e - 1)
+    weights = torch.where(index < delay, 1.0, torch.where(index < overlap, fading, 0.0))
+    return weights.float()
+
+
+def guidance_strength(tau: float, beta: float) -> float:
+    """min(beta, (1 - tau) / (tau r^2)) with r^2 = (1 - tau)^2 / (tau^2 + (1 - tau)^2) (equation 2 of the paper)."""
+    if not 0.0 < tau < 1.0:
+        return beta
+    return min(beta, (tau**2 + (1 - tau) ** 2) / (tau * (1 - tau)))
+
+
+def guided_velocity(
+    velocity: Velocity, actions: Tensor, tau: float, target: Tensor, weights: Tensor, beta: float, exact_gradient: bool
+) -> Tensor:
+    """The velocity with its pull towards the target,
+    v + min(beta, ...) (Y - A_hat)^T diag(W) dA_hat/dA_tau with A_hat = A_tau + (1 - tau) v.
+
+    Args:
+        velocity: of the policy.
+        actions: A_tau, [B, H, A].
+        tau: flow time in [0, 1).
+        target: Y, [B, H, A]; rows of weight 0 are not read.
+        weights: W, [H], from `guidance_weights`.
+        beta: largest strength; the paper uses 5.
+        exact_gradient: True: the vector-Jacobian product through the network. False: the Jacobian replaced by the identity,
+            which spares the backward pass and is another algorithm.
+
+    Returns:
+        [B, H, A], without a graph.
+    """
+    rows = weights[:, None]
+    with torch.set_grad_enabled(exact_gradient):
+        point = actions.detach().requires_grad_(exact_gradient)
+        speed = velocity(point, tau)
+        clean = point + (1 - tau) * speed
+        pull = torch.where(rows > 0, rows * (target - clean.detach()), 0.0)
+        if exact_gradient:
+            (pull,) = torch.autograd.grad(clean, point, grad_outputs=pull)
+    return speed.detach() + guidance_strength(tau, beta) * pull
+
+
+def sample_guided(
+    velocity: Velocity,
+    noise: Tensor,
+    target: Tensor,
+    weights: Tensor,
+    steps: int = 5,
+    beta: float = 5.0,
+    exact_gradient: bool = True,
+) -> Tensor:
+    """Integrate the guided flow with Euler steps, noise [B, H, A] -> actions [B, H, A], in the policy's normalised units."""
+    actions = noise
+    for step in range(steps):
+        pulled = guided_velocity(velocity, actions, step / steps, target, weights, beta, exact_gradient)
+        actions = actions + pulled / steps
+    return actions
+
+
+def from_noise_time(velocity: Velocity) -> Velocity:
+    """Turn a velocity field whose time runs from 1 (noise) to 0 (data), as in lerobot's flow policies, into one of this module."""
+    return lambda actions, tau: -velocity(actions, 1.0 - tau)

@@ -42,7 +42,7 @@ class Observation:
         images: camera name -> uint8 [H, W, 3], RGB.
         state: float32 [S], proprioception in the robot's own units.
         task: the task sentence.
-        tick: the control tick since the start of the episode.
+        tick: the control tick since the start of the episode. A robot that does not count gives 0: the loop counts.
         captured_ns: stream name -> capture time on the monotonic clock, in ns. ``state`` and each camera are streams.
     """
 

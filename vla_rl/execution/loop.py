@@ -1,12 +1,11 @@
-"""The loop: observe -> infer -> execute -> gate -> write -> notify. The same for a simulator, an imagined world and a
-robot.
+"""The loop: observe -> infer -> execute -> gate -> write -> notify. One for simulators, imagined worlds and robots.
 
 Runs in one thread and never waits for the policy; inference elsewhere is the planner's affair, recording and display
 are subscribers', a person at the controls is a source's.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from vla_rl.core.clock import Clock
@@ -16,8 +15,7 @@ from vla_rl.execution.plan import ActionSource, observed_ns
 
 
 class EpisodicRobot(Robot, Protocol):
-    """A robot whose attempts begin and end: an environment, or a robot with a person (or a detector) who calls the
-    outcome."""
+    """A robot whose attempts begin and end: an environment, or a robot with a person who calls the outcome."""
 
     @property
     def clock(self) -> Clock:
@@ -25,7 +23,7 @@ class EpisodicRobot(Robot, Protocol):
         ...
 
     def reset(self, seed: int) -> None:
-        """Bring the world to the start of an attempt; the next observation has tick 0."""
+        """Bring the world to the start of an attempt."""
         ...
 
     @property
@@ -70,24 +68,32 @@ class EpisodeSummary:
 
 
 class Pacer:
-    """Absolute deadlines. After an overrun the phase is kept: whole periods that have passed are skipped and counted,
-    none is made up for."""
+    """Absolute deadlines on a grid of ticks. After an overrun the phase is kept: ticks that have passed are skipped.
+
+    Attributes:
+        tick: the present tick.
+        missed: ticks that were skipped.
+    """
 
     def __init__(self, clock: Clock, period_ns: int) -> None:
         self._clock = clock
         self._period_ns = period_ns
-        self._deadline_ns = clock.now_ns()
+        self._tick_ns = clock.now_ns()
+        self.tick = 0
         self.missed = 0
 
-    def wait(self) -> None:
-        """Return at the next deadline."""
-        self._deadline_ns += self._period_ns
-        late_ns = self._clock.now_ns() - self._deadline_ns
-        if late_ns >= self._period_ns:
-            skipped = late_ns // self._period_ns
-            self.missed += skipped
-            self._deadline_ns += skipped * self._period_ns
-        self._clock.sleep_until_ns(self._deadline_ns)
+    def wait_within(self, fraction: float) -> None:
+        """Return when this fraction of the present tick has passed."""
+        self._clock.sleep_until_ns(self._tick_ns + round(fraction * self._period_ns))
+
+    def next_tick(self) -> None:
+        """Return at the start of the next tick that is not over yet."""
+        self._tick_ns += self._period_ns
+        skipped = max((self._clock.now_ns() - self._tick_ns) // self._period_ns, 0)
+        self._tick_ns += skipped * self._period_ns
+        self.tick += 1 + skipped
+        self.missed += skipped
+        self._clock.sleep_until_ns(self._tick_ns)
 
 
 def run_episode(
@@ -99,8 +105,7 @@ def run_episode(
     subscribers: Sequence[Subscriber] = (),
     max_ticks: int = 100_000,
 ) -> EpisodeSummary:
-    """Run one attempt to its end and tell the subscribers every step of it. The robot is brought to rest whatever
-    happens.
+    """Run one attempt to its end and tell the subscribers every step. The robot comes to rest whatever happens.
 
     Args:
         robot: connected.
@@ -116,19 +121,21 @@ def run_episode(
     gate.reset(rest)
     clock = robot.clock
     start_ns = clock.now_ns()
-    pacer = Pacer(clock, round(1e9 / (robot.control_hz * gate.commands_per_tick)))
+    pacer = Pacer(clock, round(1e9 / robot.control_hz))
     ticks = frozen_ns = held_ticks = human_ticks = 0
     terminated = ended = stopped = False
     try:
         while not ended:
             observation = robot.read()
+            if observation.tick != pacer.tick:  # the loop counts the ticks, also those that it missed
+                observation = replace(observation, tick=pacer.tick)
             now_ns = clock.now_ns()
             proposal = source.propose(observation, now_ns)
             captured_ns = observed_ns(observation, now_ns)
             verdict = gate.admit(proposal.action, now_ns, captured_ns, proposal.planned_ns)
             for index, command in enumerate(verdict.commands):
                 if index:
-                    pacer.wait()
+                    pacer.wait_within(index / gate.commands_per_tick)
                 sent = robot.write(command)
             source.sent(sent)
 
@@ -161,7 +168,7 @@ def run_episode(
             )
             for subscriber in subscribers:
                 subscriber.on_step(step)
-            pacer.wait()
+            pacer.next_tick()
     except BaseException:
         robot.stop()
         raise

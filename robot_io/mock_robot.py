@@ -1,0 +1,156 @@
+"""A robot without hardware: joints with lag, a noisy camera, a command watchdog, and faults on request.
+
+For trying out configurations, operators' screens and failures before a real arm moves. Lives on any clock.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from robot_io.freshness import Freshness
+from vla_rl.core.clock import Clock, VirtualClock
+from vla_rl.core.types import Float32Array, Observation, Uint8Array
+
+
+@dataclass(frozen=True)
+class MockFaults:
+    """What goes wrong, and when: seconds since the start of the attempt, ``inf`` for never.
+
+    Attributes:
+        camera_freezes_s: the camera repeats its frame, with new time stamps.
+        camera_dies_s: the camera gives no new frames.
+        state_nan_s: the joints read NaN.
+        stall_s: one reading blocks ...
+        stall_duration_s: ... for so long.
+    """
+
+    camera_freezes_s: float = np.inf
+    camera_dies_s: float = np.inf
+    state_nan_s: float = np.inf
+    stall_s: float = np.inf
+    stall_duration_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class MockRobotConfig:
+    """The mock's body.
+
+    Attributes:
+        joints: A; the state is the joints' positions.
+        control_hz: rate of the control loop.
+        lag_s: time constant with which joints follow their commands.
+        image_size: height and width of the camera's pictures, pixels.
+        command_timeout_ms: without a command for so long the robot stops by itself, as real controllers do.
+        duration_s: the attempt is truncated then.
+        task: the task sentence.
+    """
+
+    joints: int = 6
+    control_hz: float = 30.0
+    lag_s: float = 0.05
+    image_size: int = 48
+    command_timeout_ms: float = 500.0
+    duration_s: float = 5.0
+    task: str = "follow the commands"
+
+
+class MockRobot:
+    """An `EpisodicRobot` (see `vla_rl.execution.loop`) in memory.
+
+    Attributes:
+        stopped: at rest by `stop` or by its own watchdog; commands do nothing until the next `reset`.
+        commands: how many commands were obeyed in the attempt.
+    """
+
+    terminated = False
+    success: bool | None = None
+
+    def __init__(
+        self, config: MockRobotConfig | None = None, faults: MockFaults | None = None, clock: Clock | None = None
+    ) -> None:
+        self.config = config or MockRobotConfig()
+        self.faults = faults or MockFaults()
+        self.clock = clock or VirtualClock()
+        self.control_hz = self.config.control_hz
+        self.reset(0)
+
+    def connect(self) -> None:
+        """A mock is always there."""
+
+    def reset(self, seed: int) -> None:
+        """Return to a random posture that the seed gives."""
+        self._random = np.random.Generator(np.random.Philox(key=seed))
+        self._position = self._random.uniform(-0.3, 0.3, self.config.joints).astype(np.float32)
+        self._command = self._position.copy()
+        self._freshness = Freshness(detect_frozen=True)
+        self._image = self._picture()
+        self._start_ns = self._moved_ns = self._commanded_ns = self.clock.now_ns()
+        self._image_ns = self._start_ns
+        self._stalled = self.stopped = False
+        self.commands = 0
+
+    @property
+    def truncated(self) -> bool:
+        return self._elapsed_s() >= self.config.duration_s
+
+    def read(self) -> Observation:
+        """See `vla_rl.core.protocols.Robot.read`."""
+        faults = self.faults
+        if self._elapsed_s() >= faults.stall_s and not self._stalled:
+            self._stalled = True
+            self.clock.sleep_until_ns(self.clock.now_ns() + round(faults.stall_duration_s * 1e9))
+        self._advance()
+        now_ns, elapsed_s = self.clock.now_ns(), self._elapsed_s()
+        if elapsed_s < min(faults.camera_freezes_s, faults.camera_dies_s):
+            self._image = self._picture()
+        if elapsed_s < faults.camera_dies_s:
+            self._image_ns = now_ns
+        state = np.full_like(self._position, np.nan) if elapsed_s >= faults.state_nan_s else self._position.copy()
+        state = self._freshness.state(state, now_ns)
+        images = {"front": self._freshness.image("front", self._image, self._image_ns)}
+        return Observation(images, state, self.config.task, 0, dict(self._freshness.captured_ns))
+
+    def rest_command(self) -> Float32Array:
+        """See `vla_rl.core.protocols.Robot.rest_command`."""
+        return self._position.copy()
+
+    def write(self, action: Float32Array) -> Float32Array:
+        """Take a command over, unless the robot has stopped."""
+        self._advance()
+        if not self.stopped:
+            self._command = action.copy()
+            self._commanded_ns = self.clock.now_ns()
+            self.commands += 1
+        return self._command.copy()
+
+    def stop(self) -> None:
+        """Hold the present position."""
+        self._advance()
+        self._command = self._position.copy()
+        self.stopped = True
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _elapsed_s(self) -> float:
+        return (self.clock.now_ns() - self._start_ns) * 1e-9
+
+    def _advance(self) -> None:
+        """Move the joints up to the present, or to the moment at which the command watchdog bit."""
+        now_ns = self.clock.now_ns()
+        timeout_ns = self._commanded_ns + round(self.config.command_timeout_ms * 1e6)
+        moving_s = (min(now_ns, timeout_ns) - self._moved_ns) * 1e-9
+        if moving_s > 0:
+            self._position += (self._command - self._position) * np.float32(1 - np.exp(-moving_s / self.config.lag_s))
+        self._moved_ns = now_ns
+        if now_ns > timeout_ns and not self.stopped:
+            self._command = self._position.copy()
+            self.stopped = True
+
+    def _picture(self) -> Uint8Array:
+        """Noise, and a bright square at the place of the first joint: uint8 [H, W, 3]."""
+        size = self.config.image_size
+        picture = self._random.integers(0, 40, (size, size, 3), dtype=np.uint8)
+        left = int(np.clip((self._position[0] + 1) / 2, 0, 0.85) * size)
+        picture[size // 3 : size // 2, left : left + size // 6] = (240, 160, 40)
+        return picture

@@ -1,7 +1,10 @@
-"""Checkpoints that survive kill -9 and hold everything that the next update depends on: safetensors and JSON, never pickle.
+"""Checkpoints that survive kill -9 and hold everything that the next update depends on: safetensors and JSON, never
+pickle.
 
-A checkpoint is a folder ``step_00001200`` with ``tensors.safetensors`` and ``state.json``. It is written under a temporary name, flushed, and renamed
-last, so that a folder with a final name is whole. Random numbers need no state: every draw in training is keyed by (seed, purpose, step).
+A checkpoint is a folder ``step_00001200`` with ``tensors.safetensors`` and ``state.json``. It is written under a
+temporary name, flushed, and renamed
+last, so that a folder with a final name is whole. Random numbers need no state: every draw in training is keyed by
+(seed, purpose, step).
 """
 
 import json
@@ -67,7 +70,7 @@ def load_checkpoint(checkpoint: Path) -> tuple[int, dict[str, Any]]:
         schema, step, structure = content["schema"], content["step"], content["state"]
         if schema != SCHEMA_VERSION:
             raise CheckpointError(
-                f"{checkpoint} has schema version {schema}, this program reads {SCHEMA_VERSION}; use the version that wrote it"
+                f"{checkpoint} has schema {schema}, this program reads {SCHEMA_VERSION}; use the version that wrote it"
             )
         return step, _put_tensors_back(structure, tensors)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -77,7 +80,8 @@ def load_checkpoint(checkpoint: Path) -> tuple[int, dict[str, Any]]:
 
 
 def load_newest_checkpoint(directory: Path) -> tuple[int, dict[str, Any]] | None:
-    """The newest readable checkpoint of a run, or None where there is none yet. A damaged one is passed over with a warning.
+    """The newest readable checkpoint of a run, or None where there is none yet. A damaged one is passed over with a
+    warning.
 
     Raises:
         CheckpointError: if there are checkpoints and none can be read.
@@ -93,6 +97,11 @@ def load_newest_checkpoint(directory: Path) -> tuple[int, dict[str, Any]] | None
             f"none of the {len(found)} checkpoints in {directory} can be read; see the warnings above"
         )
     return None
+
+
+def newest_step(directory: Path) -> int:
+    """Gradient steps that the newest checkpoint stands for; 0 where there is none."""
+    return max((int(folder.name.removeprefix("step_")) for folder in directory.glob("step_*")), default=0)
 
 
 def _take_tensors_out(node: Any, tensors: dict[str, torch.Tensor], path: str) -> Any:

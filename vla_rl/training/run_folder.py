@@ -1,21 +1,19 @@
 """A run folder: all that a run leaves, and all that ``--resume RUN_DIR`` needs.
 
-``config.yaml`` (resolved), ``episodes/`` (the episode store), ``checkpoints/``, ``policies/version_0000/`` (what collectors and robots load), ``evaluation/``
-(a store of the evaluation episodes), ``traces/``, ``metrics.jsonl``, ``summary.json`` and ``report.html``. ``cache/`` can be deleted at any time.
+``config.yaml`` (resolved), ``episodes/`` (the episode store), ``checkpoints/``, ``policies/version_0000/`` (what
+collectors and robots load), ``evaluation/`` (a store of the evaluation episodes), ``traces/``, ``metrics.jsonl``,
+``summary.json`` and ``report.html``. ``cache/`` can be deleted at any time.
 """
 
 import fcntl
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
-
-ConfigT = TypeVar("ConfigT")
 
 
 class RunFolder:
@@ -52,7 +50,7 @@ class RunFolder:
         return run
 
     @classmethod
-    def open(cls, path: Path, config_class: type[ConfigT]) -> tuple[Self, ConfigT]:
+    def open[ConfigT](cls, path: Path, config_class: type[ConfigT]) -> tuple[Self, ConfigT]:
         """Open a run to continue or to read it.
 
         Raises:
@@ -66,6 +64,15 @@ class RunFolder:
     def policy(self, version: int) -> Path:
         """The folder of a policy version."""
         return self.policies / f"version_{version:04d}"
+
+    def policy_exists(self, version: int) -> bool:
+        """Whether a policy version has been written to its end; its config is the last file of it."""
+        return (self.policy(version) / "config.json").exists()
+
+    def policy_versions(self) -> list[int]:
+        """The policy versions that have been written to their end, ascending."""
+        found = (int(folder.name.removeprefix("version_")) for folder in self.policies.glob("version_*"))
+        return sorted(version for version in found if self.policy_exists(version))
 
     def read_summary(self) -> dict[str, Any]:
         """The summary so far; empty before the first stage ended."""
@@ -91,8 +98,3 @@ class RunFolder:
         if self._lock is not None:
             os.close(self._lock)  # closing releases the lock
             self._lock = None
-
-
-def versions_on_disk(policies: Path) -> Sequence[int]:
-    """The policy versions in a watched folder, ascending."""
-    return sorted(int(folder.name.removeprefix("version_")) for folder in policies.glob("version_[0-9]*"))

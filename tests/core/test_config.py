@@ -1,0 +1,71 @@
+"""Configs: defaults < file < overrides, and mistakes that are named."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from vla_rl.core.config import config_to_dict, load_config, save_config
+from vla_rl.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Inner:
+    lr: float = 1e-3
+    sizes: tuple[int, ...] = (1, 2)
+    kind: Literal["a", "b"] = "a"
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner = field(default_factory=Inner)
+    seed: int = 0
+
+
+def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("seed: 3\ninner: {lr: 0.5, kind: b}\n")
+    config = load_config(Outer, file, ["inner.lr=1e-4", "inner.sizes=[3, 4]", "inner.limit=7"])
+    assert config == Outer(Inner(lr=1e-4, sizes=(3, 4), kind="b", limit=7), seed=3)
+
+
+def test_a_saved_config_loads_equal(tmp_path: Path) -> None:
+    config = Outer(Inner(lr=0.1, sizes=(), limit=2), seed=9)
+    save_config(config, tmp_path / "config.yaml")
+    assert load_config(Outer, tmp_path / "config.yaml") == config
+    assert config_to_dict(config)["inner"]["sizes"] == []
+
+
+@pytest.mark.parametrize(
+    ("override", "part_of_message"),
+    [
+        ("inner.lrr=1", "Did you mean 'lr'"),
+        ("sede=1", "Did you mean 'seed'"),
+        ("inner.kind=c", "one of: a, b"),
+        ("inner.lr=fast", "inner.lr"),
+        ("inner=3", "must be a section"),
+        ("seed", "has no '='"),
+        ("seed=[1", "not valid YAML"),
+        ("seed.deeper=1", "seed"),
+    ],
+)
+def test_a_mistake_is_named_in_one_line(override: str, part_of_message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(Outer, overrides=[override])
+    assert part_of_message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "a: [", "just words"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        load_config(Outer, file)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_config(Outer, tmp_path / "absent.yaml")

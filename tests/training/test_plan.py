@@ -1,0 +1,43 @@
+"""The plan of a run and its seeds."""
+
+from itertools import pairwise
+
+import pytest
+
+from vla_rl.core.errors import ConfigError
+from vla_rl.training.plan import BudgetConfig, demonstration_seed, evaluation_seed, plan, practice_seed
+
+
+def test_stages_follow_each_other_without_gaps() -> None:
+    budget = BudgetConfig(supervised_steps=10, rounds=2, steps_per_round=5)
+    stages = plan(budget)
+    assert [stage.name for stage in stages] == [
+        "demonstrate 0", "supervise 0", "evaluate 0",
+        "collect 1", "practise 1", "evaluate 1",
+        "collect 2", "practise 2", "evaluate 2",
+    ]  # fmt: skip
+    assert all(earlier.end_step == later.first_step for earlier, later in pairwise(stages))
+    assert stages[-1].end_step == budget.total_steps == 20
+    acting = [stage.policy_version for stage in stages if stage.kind in ("collect", "evaluate")]
+    assert acting == [0, 0, 1, 1, 2]
+
+
+def test_the_last_policy_is_always_evaluated() -> None:
+    stages = plan(BudgetConfig(rounds=3, evaluate_every_round=False))
+    assert [stage.round for stage in stages if stage.kind == "evaluate"] == [0, 3]
+
+
+def test_no_seed_is_used_twice() -> None:
+    budget_most = range(0, 9999, 97)
+    seeds = [
+        demonstration_seed(run, index, attempt) for run in (0, 1, 7) for index in budget_most for attempt in range(5)
+    ]
+    seeds += [practice_seed(run, number, index) for run in (0, 1, 7) for number in (1, 2, 40) for index in budget_most]
+    seeds += [evaluation_seed(index) for index in budget_most]
+    assert len(set(seeds)) == len(seeds)
+
+
+@pytest.mark.parametrize("change", [{"demonstrations": 0}, {"rounds": -1}, {"episodes_per_round": 10_000}])
+def test_an_impossible_budget_is_refused(change: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        BudgetConfig(**change)

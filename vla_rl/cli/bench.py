@@ -1,0 +1,43 @@
+"""Measure, write docs/results/NAME.json, and renew the tables of the README and the docs that show it.
+
+Example: vla-rl bench sim --json
+"""
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from vla_rl.cli.benchmarks.machine import describe_machine
+from vla_rl.cli.benchmarks.tables import renew_tables
+from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.files import write_atomic
+
+BENCHMARKS = ("demo", "sim", "learner")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help=f"one of {', '.join(BENCHMARKS)}")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"), help="folder of the results")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help="options of the benchmark; NAME --help shows them")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.name not in BENCHMARKS:
+        raise UserError(f"there is no benchmark {arguments.name!r}.{did_you_mean(arguments.name, BENCHMARKS)}")
+    benchmark = importlib.import_module(f"vla_rl.cli.benchmarks.{arguments.name}")
+    parser = argparse.ArgumentParser(f"vla-rl bench {arguments.name}", description=benchmark.__doc__)
+    parser.add_argument("--json", action="store_true", default=arguments.json)
+    parser.add_argument("--out", type=Path, default=arguments.out)
+    benchmark.add_arguments(parser)
+    options = parser.parse_args(arguments.rest)
+    options.out.mkdir(parents=True, exist_ok=True)
+    command = f"vla-rl bench {arguments.name} {' '.join(arguments.rest)}".strip()
+    result = {"benchmark": arguments.name, "command": command, "machine": describe_machine(), **benchmark.run(options)}
+    text = json.dumps(result, indent=1) + "\n"
+    write_atomic(options.out / f"{arguments.name}.json", text.encode())
+    renew_tables(Path.cwd(), options.out)
+    print(text if options.json else benchmark.table(result), file=sys.stdout)
+    return 0

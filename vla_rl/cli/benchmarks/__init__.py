@@ -1,0 +1,3 @@
+"""Benchmarks: one module each, with ``add_arguments``, ``run(arguments) -> result`` and ``table(result) ->
+Markdown``.
+"""

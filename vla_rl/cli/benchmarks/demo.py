@@ -1,0 +1,149 @@
+"""The demo over several seeds, with two controls that start from the same supervised policy and take the same
+gradient steps.
+
+``behaviour cloning`` goes on with the same demonstrations; ``filtered`` also practises, alone, and adds its own
+successes. Cells are
+kept in OUT/demo/ and in the run folders, so an interrupted benchmark goes on where it was.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.files import write_atomic
+from vla_rl.report.statistics import wilson_interval
+
+CONTROLS = {
+    "behaviour cloning": ["algorithm=sft", "budget.episodes_per_round=0"],
+    "filtered": ["algorithm=filtered_bc", "takeover.enabled=false"],
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--runs", type=Path, default=Path("runs/bench-demo"), help="where the run folders are kept")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure what is missing and gather all cells."""
+    cells = options.out / "demo"
+    cells.mkdir(parents=True, exist_ok=True)
+    setup_file = cells / "setup.json"
+    if not setup_file.exists():
+        write_atomic(setup_file, json.dumps({"setup_s": _measure_setup_s()}).encode())
+    setup_s = json.loads(setup_file.read_text())["setup_s"]
+    for seed in options.seeds:
+        file = cells / f"seed-{seed}.json"
+        if not file.exists():
+            write_atomic(file, (json.dumps(_measure_cell(seed, options.runs, setup_s), indent=1) + "\n").encode())
+    runs = [json.loads(file.read_text()) for file in sorted(cells.glob("seed-*.json"))]
+    return {"setup_s": setup_s, "runs": runs, "passed": sum(_passes(cell) for cell in runs)}
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: one row per seed."""
+    head = [
+        "| seed | supervised | after practice | control: same steps, demonstrations only "
+        "| control: same steps, own successes added | steps to success, first -> last policy | wall clock |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    machine, episodes = result["machine"], result["runs"][0]["episodes"]
+    note = (
+        f"Success on {episodes} fixed held-out seeds [95 % Wilson interval]; the wall clock includes "
+        f"{result['setup_s']:.0f} s of set-up. {machine['cpu']}, {machine['cores']} cores, no GPU. "
+        f"Command: `{result['command']}`."
+    )
+    return "\n".join([*head, *map(_row, result["runs"]), "", note])
+
+
+def _row(cell: dict[str, Any]) -> str:
+    names = ("sft_success", "final_success", "control_success", "filtered_success")
+    first, last, control, filtered = (_percent(cell[name], cell["episodes"]) for name in names)
+    lengths = f"{cell['sft_length']:.0f} -> {cell['final_length']:.0f}"
+    return f"| {cell['seed']} | {first} | **{last}** | {control} | {filtered} | {lengths} | {cell['wall_s'] / 60:.1f} min |"
+
+
+def _percent(success: float, episodes: int) -> str:
+    low, high = wilson_interval(round(success * episodes), episodes)
+    return f"{success:.0%} [{low * 100:.0f}, {high * 100:.0f}]"
+
+
+def _passes(cell: dict[str, Any]) -> bool:
+    gain = cell["final_success"] - cell["sft_success"]
+    return (
+        0.25 <= cell["sft_success"] <= 0.60 and cell["final_success"] >= 0.85 and gain >= 0.30 and cell["wall_s"] <= 900
+    )
+
+
+def _measure_setup_s() -> float:
+    """Seconds to bring the locked environment to a machine that has none of its packages."""
+    uv = shutil.which("uv") or str(Path(".tools/bin/uv").absolute())
+    with tempfile.TemporaryDirectory() as empty:
+        started_s = time.perf_counter()
+        command = [uv, "sync", "--locked", "--no-cache", "--quiet", "--extra", "train"]
+        subprocess.run(command, check=True, env={**os.environ, "UV_PROJECT_ENVIRONMENT": f"{empty}/venv"})
+        return round(time.perf_counter() - started_s, 1)
+
+
+def _measure_cell(seed: int, runs: Path, setup_s: float) -> dict[str, Any]:
+    """The demo for one seed, then both controls side by side, one core each."""
+    main = runs / f"seed-{seed}"
+    _run_verb(["demo", "--seed", str(seed)], main).wait_or_fail()
+    controls = {}
+    for name, overrides in CONTROLS.items():
+        arguments = ["train", "--config", "demo", "--seed", str(seed), "--from", str(main)]
+        overrides = [*overrides, "budget.evaluate_every_round=false", "workers=1", "torch_threads=1"]
+        controls[name] = _run_verb([*arguments, *overrides], runs / f"seed-{seed}-{name.replace(' ', '-')}")
+    for control in controls.values():
+        control.wait_or_fail()
+    first, last = _evaluations(main)[0], _evaluations(main)[-1]
+    final = {name: _evaluations(control.folder)[-1] for name, control in controls.items()}
+    wall_s = json.loads((main / "summary.json").read_text())["wall_s"]
+    return {
+        "seed": seed,
+        "sft_success": first["successes"] / first["episodes"],
+        "final_success": last["successes"] / last["episodes"],
+        "control_success": final["behaviour cloning"]["successes"] / final["behaviour cloning"]["episodes"],
+        "filtered_success": final["filtered"]["successes"] / final["filtered"]["episodes"],
+        "episodes": last["episodes"],
+        "sft_length": first["mean_success_length"],
+        "final_length": last["mean_success_length"],
+        "gradient_steps": last["gradient_steps"],
+        "real_episodes": last["real_episodes"],
+        "wall_s": round(wall_s + setup_s, 1),
+    }
+
+
+class _Verb:
+    """A verb of the command line in a process of its own."""
+
+    def __init__(self, command: list[str], folder: Path) -> None:
+        self.folder = folder
+        self._log = folder.with_suffix(".log").open("a")
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
+
+    def wait_or_fail(self) -> None:
+        code = self._process.wait()
+        self._log.close()
+        if code:
+            raise UserError(f"a run of the benchmark ended with code {code}; see {self._log.name}")
+
+
+def _run_verb(arguments: list[str], folder: Path) -> _Verb:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    verb, *rest = arguments
+    where = ["--resume", str(folder)] if (folder / "config.yaml").exists() else [*rest, "--out", str(folder)]
+    return _Verb([sys.executable, "-m", "vla_rl.cli.main", verb, *where], folder)
+
+
+def _evaluations(folder: Path) -> list[dict[str, Any]]:
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return summary["evaluations"]

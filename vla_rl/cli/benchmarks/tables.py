@@ -1,0 +1,39 @@
+"""Tables in the README and the docs, generated from docs/results/*.json so that no figure is ever copied by hand.
+
+A page marks a table's place with ``<!-- results: NAME -->`` and ``<!-- end of results -->``; what stands between is
+replaced.
+"""
+
+import importlib
+import json
+import re
+from pathlib import Path
+
+_PLACE = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+
+
+def pages(root: Path) -> list[Path]:
+    """The pages that may hold tables."""
+    return [page for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))] if page.exists()]
+
+
+def with_tables(text: str, results: Path) -> str:
+    """A page's text with every table renewed. A benchmark that has not been run is said to be so."""
+
+    def render(place: re.Match[str]) -> str:
+        file = results / f"{place['name']}.json"
+        if not file.exists():
+            return f"{place[1]}Not measured yet: `vla-rl bench {place['name']}`.\n{place[3]}"
+        benchmark = importlib.import_module(f"vla_rl.cli.benchmarks.{place['name'].replace('-', '_')}")
+        return f"{place[1]}{benchmark.table(json.loads(file.read_text())).strip()}\n{place[3]}"
+
+    return _PLACE.sub(render, text)
+
+
+def renew_tables(root: Path, results: Path) -> None:
+    """Rewrite the tables of all pages under ``root``."""
+    for page in pages(root):
+        text = page.read_text()
+        renewed = with_tables(text, results)
+        if renewed != text:
+            page.write_text(renewed)

@@ -1,0 +1,58 @@
+"""The whole story on one task: demonstrations, a supervised policy that often fails, practice under supervision, and
+a report.
+
+Example: vla-rl demo --out runs/demo --seed 1
+"""
+
+import argparse
+import itertools
+import logging
+from pathlib import Path
+
+from vla_rl.cli.practice import add_run_arguments, open_run, practise
+from vla_rl.training.run_folder import RunFolder
+
+DEFAULT_OUT = "runs/demo"
+EXPECTED_MINUTES = 10
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser, config="demo", out=DEFAULT_OUT)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not arguments.resume and arguments.out == Path(DEFAULT_OUT):
+        _choose_folder(arguments)
+    folder, config = open_run(arguments)
+    logger.info(
+        "%s: %d demonstrations, then %d rounds of %d episodes, in about %d minutes on two CPU cores. Ctrl-C is safe.",
+        config.task.env,
+        config.budget.demonstrations,
+        config.budget.rounds,
+        config.budget.episodes_per_round,
+        EXPECTED_MINUTES,
+    )
+    summary = practise(folder, config)
+    first, last = summary["evaluations"][0], summary["evaluations"][-1]
+    print(
+        f"success {first['successes']}/{first['episodes']} after supervision, {last['successes']}/{last['episodes']} "
+        f"after practice, in {summary['wall_s'] / 60:.1f} minutes"
+    )
+    print(f"report: {folder.path / 'report.html'}")
+    return 0
+
+
+def _choose_folder(arguments: argparse.Namespace) -> None:
+    """Without --out: go on with an unfinished demo of the same command, or else take the next free name."""
+    for number in itertools.count(1):
+        folder = Path(DEFAULT_OUT if number == 1 else f"{DEFAULT_OUT}-{number}")
+        run = RunFolder(folder)
+        if not run.config_file.exists():
+            arguments.out = folder
+            return
+        plain = arguments.seed is None and not arguments.overrides and not arguments.start
+        if plain and not (folder / "report.html").exists():
+            logger.info("going on with the unfinished run in %s", folder)
+            arguments.resume = folder
+            return

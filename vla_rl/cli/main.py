@@ -1,0 +1,75 @@
+"""``vla-rl VERB``: finds the verb, runs it, and turns what a user can mend into one clear line and exit code 2."""
+
+import argparse
+import errno
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from vla_rl.core.errors import UserError, did_you_mean
+
+VERBS = {
+    "demo": "from demonstrations to a policy that improved by practice, with a report (about ten minutes)",
+    "train": "demonstrations, supervised policy and practice rounds on any task",
+    "eval": "success of a policy on held-out seeds",
+    "report": "rebuild the report of a run",
+    "doctor": "verify an episode store, and repair it",
+    "bench": "measure, and write docs/results/NAME.json",
+}
+
+
+class Verb(Protocol):
+    """What the module of a verb holds."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, arguments: argparse.Namespace) -> int: ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; returns the exit code: 0 done, 1 the check that was asked for failed, 2 bad input, 130
+    interrupted.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        if not argv or argv[0] in ("-h", "--help"):
+            print(_overview())
+            return 0
+        name, *rest = argv
+        if name not in VERBS:
+            raise UserError(f"there is no verb {name!r}.{did_you_mean(name, VERBS)}")
+        return _run_verb(name, rest)
+    except UserError as error:
+        print(f"vla-rl: error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = error.filename or "while writing"
+        print(f"vla-rl: error: the disk is full ({where}); what is saved is safe, go on with --resume", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("vla-rl: interrupted; what is saved is safe, go on with --resume", file=sys.stderr)
+        return 130
+
+
+def _run_verb(name: str, rest: Sequence[str]) -> int:
+    module: Verb = importlib.import_module(f"vla_rl.cli.{name}")
+    # The module's docstring is the help: what the verb does, and one example.
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(f"vla-rl {name}", description=module.__doc__, formatter_class=as_written)
+    module.add_arguments(parser)
+    return module.run(parser.parse_args(rest))
+
+
+def _overview() -> str:
+    width = max(map(len, VERBS))
+    lines = [f"  {name:<{width}}  {purpose}" for name, purpose in VERBS.items()]
+    return "\n".join(["usage: vla-rl VERB [--help]", "", *lines])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""The configuration of a run: every part's own section, composed here because only the command line knows all parts."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sim.correctors import CorrectorConfig
+from vla_rl.algorithms.config import AlgorithmConfig
+from vla_rl.core.errors import ConfigError
+from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.policies.flow_vla import FlowVLAConfig
+from vla_rl.training.plan import BudgetConfig
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+if not CONFIGS.exists():  # a source checkout; wheels carry the folder inside the package
+    CONFIGS = CONFIGS.parents[1] / "configs"
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """The environment.
+
+    Attributes:
+        env: its gymnasium id.
+        difficulty: 0 to 1, where the task has a difficulty.
+        image_size: height and width of the cameras, pixels.
+        renderer: ``raycast``, ``egl`` or ``auto``.
+        demonstration_noise: standard deviation of the noise on a demonstrator's sent actions, in the action's units;
+            the clean action is what is learnt.
+        max_velocity: the gate's limit on how fast a command may change, in the action's units per second; grippers may
+            jump.
+    """
+
+    env: str = "vla_rl/PegInsert-v0"
+    difficulty: float = 0.5
+    image_size: int = 64
+    renderer: str = "raycast"
+    demonstration_noise: float = 0.003
+    max_velocity: float = 1.0
+
+
+@dataclass(frozen=True)
+class TakeoverConfig:
+    """The supervisor of practice episodes.
+
+    Attributes:
+        enabled: whether anyone watches; if not, the policy practises alone.
+        corrector: how attentive and skilled the scripted supervisor is.
+    """
+
+    enabled: bool = True
+    corrector: CorrectorConfig = field(default_factory=CorrectorConfig)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run. With the same config a run on the same machine gives the same weights.
+
+    Attributes:
+        algorithm: what practice does to the policy; a name that `vla_rl.algorithms.make_algorithm` knows.
+        learning: the options of all algorithms, in practice.
+        supervised: the same for the supervised policy that practice starts from.
+        seed: of demonstrations, initial weights, batches and practice episodes.
+        workers: rollout processes; 0 runs episodes in the learner's process.
+        torch_threads: threads of the learner.
+    """
+
+    task: TaskConfig = field(default_factory=TaskConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    policy: FlowVLAConfig = field(default_factory=FlowVLAConfig)
+    algorithm: str = "habc"
+    learning: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    supervised: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+    takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
+    seed: int = 0
+    workers: int = 2
+    torch_threads: int = 2
+
+    def __post_init__(self) -> None:
+        if self.seed < 0 or self.workers < 0 or self.torch_threads < 1:
+            raise ConfigError("seed and workers cannot be negative, and torch_threads must be at least 1")

@@ -1,0 +1,21 @@
+"""Train: demonstrations, supervised policy, practice rounds.
+
+Example: vla-rl train --config demo --out runs/handover task.env=vla_rl/Handover-v0 budget.rounds=5
+"""
+
+import argparse
+
+from vla_rl.cli.practice import add_run_arguments, open_run, practise
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser, config="demo", out="runs/train")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    folder, config = open_run(arguments)
+    summary = practise(folder, config)
+    for entry in summary["evaluations"]:
+        print(f"{entry['label']:<12} success {entry['successes']}/{entry['episodes']}")
+    print(f"report: {folder.path / 'report.html'}")
+    return 0

@@ -1,0 +1,116 @@
+"""The plan of a run: which stages follow each other, as a pure function of its configuration.
+
+Every stage is idempotent: it looks at what is in the run folder and does what is missing. That is the whole of
+resuming.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vla_rl.core.errors import ConfigError
+
+StageKind = Literal["demonstrate", "supervise", "collect", "practise", "evaluate"]
+
+# Environment seeds. The evaluation's are the same in every run and never met in training.
+_SEEDS_PER_RUN = 1_000_000
+_SEEDS_PER_ROUND = 10_000
+_EVALUATION_SEED = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class BudgetConfig:
+    """What a run may spend: episodes and gradient steps.
+
+    Attributes:
+        demonstrations: successful expert episodes that the supervised policy is trained on.
+        supervised_steps: gradient steps of behaviour cloning before the first round.
+        rounds: practice rounds after it.
+        episodes_per_round: practice episodes collected in a round.
+        steps_per_round: gradient steps in a round.
+        evaluation_episodes: episodes on held-out seeds behind every success figure.
+        evaluate_every_round: also evaluate between the first and the last policy.
+        checkpoint_every: gradient steps between checkpoints; what a crash costs at most.
+    """
+
+    demonstrations: int = 40
+    supervised_steps: int = 1500
+    rounds: int = 3
+    episodes_per_round: int = 100
+    steps_per_round: int = 1500
+    evaluation_episodes: int = 100
+    evaluate_every_round: bool = True
+    checkpoint_every: int = 500
+
+    def __post_init__(self) -> None:
+        for name in ("demonstrations", "supervised_steps", "evaluation_episodes", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"budget.{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("rounds", "episodes_per_round", "steps_per_round"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"budget.{name} is {getattr(self, name)}; it cannot be negative")
+        if max(self.demonstrations, self.episodes_per_round) >= _SEEDS_PER_ROUND:
+            raise ConfigError(
+                f"at most {_SEEDS_PER_ROUND - 1} demonstrations and episodes per round have seeds of their own"
+            )
+
+    @property
+    def total_steps(self) -> int:
+        """Gradient steps of the whole run."""
+        return self.supervised_steps + self.rounds * self.steps_per_round
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a run.
+
+    Attributes:
+        kind: what is done.
+        round: 0 for everything up to the supervised policy, then 1, 2, ...
+        policy_version: the version that acts (collect, evaluate) or that is made (supervise, practise).
+        first_step: gradient steps done before the stage.
+        end_step: gradient steps done after it.
+    """
+
+    kind: StageKind
+    round: int
+    policy_version: int
+    first_step: int
+    end_step: int
+
+    @property
+    def name(self) -> str:
+        """For logs and the summary, like ``collect 2``."""
+        return f"{self.kind} {self.round}"
+
+
+def plan(budget: BudgetConfig) -> list[Stage]:
+    """The stages of a run, in order."""
+    step = budget.supervised_steps
+    stages = [
+        Stage("demonstrate", 0, -1, 0, 0),
+        Stage("supervise", 0, 0, 0, step),
+        Stage("evaluate", 0, 0, step, step),
+    ]
+    for number in range(1, budget.rounds + 1):
+        end_step = step + budget.steps_per_round
+        stages.append(Stage("collect", number, number - 1, step, step))
+        stages.append(Stage("practise", number, number, step, end_step))
+        if budget.evaluate_every_round or number == budget.rounds:
+            stages.append(Stage("evaluate", number, number, end_step, end_step))
+        step = end_step
+    return stages
+
+
+def demonstration_seed(run_seed: int, index: int, attempt: int) -> int:
+    """The reset seed of a demonstration; further attempts follow when the expert fails."""
+    return run_seed * _SEEDS_PER_RUN + attempt * _SEEDS_PER_ROUND + index
+
+
+def practice_seed(run_seed: int, round_number: int, index: int) -> int:
+    """The reset seed of a practice episode."""
+    return run_seed * _SEEDS_PER_RUN + _SEEDS_PER_RUN // 2 + round_number * _SEEDS_PER_ROUND + index
+
+
+def evaluation_seed(index: int) -> int:
+    """The reset seed of an evaluation episode: equal for all runs, algorithms and policies."""
+    return _EVALUATION_SEED + index

@@ -1,0 +1,256 @@
+"""The loop: demonstrations -> supervised policy -> rounds of practice, each one making the next policy better.
+
+`PracticeRun.run` walks through the plan. Collector and learner exchange only episodes (the store) and policy versions
+(a folder), so a crash at any
+moment costs at most the gradient steps since the last checkpoint: on a CPU the resumed run ends in the same weights,
+bit by bit, as an uninterrupted one.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from tqdm import tqdm
+
+from vla_rl.core.protocols import Subscriber
+from vla_rl.data.cache import CachedEpisode, FrameCache
+from vla_rl.data.store import EpisodeStore
+from vla_rl.training import plan
+from vla_rl.training.checkpoint import load_newest_checkpoint, save_checkpoint
+from vla_rl.training.plan import BudgetConfig, Stage
+from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.workers import RolloutJob, RolloutPool
+
+LOG_EVERY_STEPS = 50
+DEMONSTRATION_ATTEMPTS = 5
+logger = logging.getLogger(__name__)
+
+
+class Learner(Protocol):
+    """What the loop asks of an algorithm. Everything in it must be a function of its state, the seed and the step."""
+
+    def begin_round(self, cache: FrameCache) -> None:
+        """Take the episodes in the cache as the training data of the coming updates."""
+        ...
+
+    def update(self, step: int) -> dict[str, float]:
+        """One gradient step; ``step`` counts from the start of the run. Returns what to log."""
+        ...
+
+    def trace(self, cache: FrameCache, frames: np.ndarray) -> dict[str, np.ndarray]:
+        """Values and weights of some frames, for the report. Empty where the algorithm has none."""
+        ...
+
+    def save_policy(self, folder: Path, version: int) -> None:
+        """Write the policy that should act from now on."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class PracticeRun:
+    """Carries out the plan of one run folder.
+
+    Args:
+        folder: the run folder, locked by the caller.
+        budget: episodes and steps to spend.
+        seed: of the run.
+        pool: runs episodes.
+        supervised: makes the learner of the first stage from the demonstrations in the cache.
+        practised: makes the learner of the rounds from the supervised policy's folder.
+        subscribers: told of every metric.
+        takeover: whether the supervisor may take over during practice.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        budget: BudgetConfig,
+        seed: int,
+        pool: RolloutPool,
+        supervised: Callable[[FrameCache], Learner],
+        practised: Callable[[FrameCache, Path], Learner],
+        subscribers: Sequence[Subscriber],
+        takeover: bool = True,
+    ) -> None:
+        self.folder, self.budget, self.seed, self.pool = folder, budget, seed, pool
+        self._make_supervised, self._make_practised = supervised, practised
+        self._subscribers, self._takeover = subscribers, takeover
+        self.store = EpisodeStore(folder.episodes)
+        self.evaluation_store = EpisodeStore(folder.evaluation)
+        self.cache = FrameCache(self.store, folder.cache)
+        self._practised: Learner | None = None
+        self._progress = load_newest_checkpoint(folder.checkpoints)
+
+    def run(self) -> dict[str, Any]:
+        """Do every stage that is not done yet and return the summary."""
+        stages = plan.plan(self.budget)
+        for number, stage in enumerate(stages, start=1):
+            logger.info("[%d/%d] %s", number, len(stages), stage.name)
+            started_s = time.perf_counter()
+            worked = getattr(self, f"_{stage.kind}")(stage)
+            if worked:
+                self._note_wall_time(stage.name, time.perf_counter() - started_s)
+        return self.folder.read_summary()
+
+    def _demonstrate(self, stage: Stage) -> bool:
+        jobs = [
+            RolloutJob(f"demo-{index:05d}", self.folder.episodes, self._demonstration_seeds(index), policy=None)
+            for index in range(self.budget.demonstrations)
+        ]
+        return self._rollouts(jobs, self.store, stage)
+
+    def _collect(self, stage: Stage) -> bool:
+        if self.folder.policy_exists(stage.policy_version + 1):
+            return False  # the round was learnt; its episodes may have been retired since
+        policy = self.folder.policy(stage.policy_version)
+        jobs = [
+            RolloutJob(
+                f"round{stage.round:03d}-{index:05d}",
+                self.folder.episodes,
+                (plan.practice_seed(self.seed, stage.round, index),),
+                policy,
+                self._takeover,
+            )
+            for index in range(self.budget.episodes_per_round)
+        ]
+        return self._rollouts(jobs, self.store, stage)
+
+    def _evaluate(self, stage: Stage) -> bool:
+        version = stage.policy_version
+        jobs = [
+            RolloutJob(
+                f"v{version:04d}-{index:06d}",
+                self.folder.evaluation,
+                (plan.evaluation_seed(index),),
+                self.folder.policy(version),
+            )
+            for index in range(self.budget.evaluation_episodes)
+        ]
+        worked = self._rollouts(jobs, self.evaluation_store, stage)
+        self._note_evaluation(stage, [job.episode_id for job in jobs])
+        return worked
+
+    def _supervise(self, stage: Stage) -> bool:
+        if self.folder.policy_exists(stage.policy_version):
+            return False
+        self.cache.refresh()
+        self._learn(self._make_supervised(self.cache), stage)
+        return True
+
+    def _practise(self, stage: Stage) -> bool:
+        if self.folder.policy_exists(stage.policy_version):
+            return False
+        self.cache.refresh()
+        if self._practised is None:
+            self._practised = self._make_practised(self.cache, self.folder.policy(0))
+            if self._progress and self._progress[0] > self.budget.supervised_steps:
+                self._practised.load_state_dict(self._progress[1])
+        self._learn(self._practised, stage)
+        return True
+
+    def _learn(self, learner: Learner, stage: Stage) -> None:
+        """Gradient steps from the newest checkpoint inside the stage to its end, then a new policy version."""
+        first_step = stage.first_step
+        if self._progress and stage.first_step < self._progress[0] <= stage.end_step:
+            first_step, state = self._progress
+            learner.load_state_dict(state)
+        self._progress = None
+        learner.begin_round(self.cache)
+        started_s, last_step = time.perf_counter(), first_step
+        with tqdm(total=stage.end_step, initial=first_step, desc=stage.name, unit="step", leave=False) as bar:
+            for step in range(first_step, stage.end_step):
+                logs = learner.update(step)
+                done = step + 1
+                bar.update()
+                if done % LOG_EVERY_STEPS == 0 or done == stage.end_step:
+                    now_s = time.perf_counter()
+                    logs["steps_per_s"] = (done - last_step) / (now_s - started_s)
+                    started_s, last_step = now_s, done
+                    self._publish("train", stage, done, logs)
+                    bar.set_postfix(loss=f"{logs['actor_loss']:.4f}")
+                if done % self.budget.checkpoint_every == 0 or done == stage.end_step:
+                    save_checkpoint(self.folder.checkpoints, done, learner.state_dict())
+        self._save_traces(learner)
+        learner.save_policy(self.folder.policy(stage.policy_version), stage.policy_version)
+
+    def _rollouts(self, jobs: Sequence[RolloutJob], store: EpisodeStore, stage: Stage) -> bool:
+        """Run the jobs whose episodes are missing; True if there were any."""
+        missing = [job for job in jobs if job.episode_id not in store]
+        if not missing:
+            return False
+        for _ in tqdm(self.pool.run(missing), total=len(missing), desc=stage.name, unit="episode", leave=False):
+            pass
+        episodes = [store.read_header(job.episode_id) for job in jobs]
+        self._publish(
+            "collect",
+            stage,
+            stage.end_step,
+            {
+                "episodes": len(episodes),
+                "successes": sum(episode.success is True for episode in episodes),
+                "takeovers": sum(episode.human_steps > 0 for episode in episodes),
+                "rescued": sum(episode.human_steps > 0 and episode.success is True for episode in episodes),
+                "mean_length": float(np.mean([episode.length for episode in episodes])),
+            },
+        )
+        return True
+
+    def _demonstration_seeds(self, index: int) -> tuple[int, ...]:
+        attempts = range(DEMONSTRATION_ATTEMPTS)
+        return tuple(plan.demonstration_seed(self.seed, index, attempt) for attempt in attempts)
+
+    def _publish(self, kind: str, stage: Stage, step: int, values: Mapping[str, float]) -> None:
+        record = {"kind": kind, "round": stage.round, "step": step, "time_s": time.time(), **values}
+        for subscriber in self._subscribers:
+            subscriber.on_metrics(record)
+
+    def _note_wall_time(self, name: str, wall_s: float) -> None:
+        """Add to the stage's wall time; a resumed stage counts what each attempt took."""
+        summary = self.folder.read_summary()
+        times = {entry["name"]: entry["wall_s"] for entry in summary.get("stages", [])}
+        times[name] = times.get(name, 0.0) + wall_s
+        summary["stages"] = [{"name": key, "wall_s": round(value, 3)} for key, value in times.items()]
+        summary["wall_s"] = round(sum(times.values()), 3)
+        self.folder.write_summary(summary)
+
+    def _note_evaluation(self, stage: Stage, episode_ids: Sequence[str]) -> None:
+        """Record the success of a policy version, once."""
+        episodes = [self.evaluation_store.read_header(episode_id) for episode_id in episode_ids]
+        lengths = [episode.length for episode in episodes if episode.success]
+        result = {
+            "round": stage.round,
+            "label": "supervised" if stage.round == 0 else f"round {stage.round}",
+            "policy_version": stage.policy_version,
+            "gradient_steps": stage.end_step,
+            "real_episodes": self.budget.demonstrations + stage.round * self.budget.episodes_per_round,
+            "successes": len(lengths),
+            "episodes": len(episodes),
+            "mean_success_length": float(np.mean(lengths)) if lengths else None,
+        }
+        summary = self.folder.read_summary()
+        others = [entry for entry in summary.get("evaluations", []) if entry["round"] != stage.round]
+        summary["evaluations"] = sorted([*others, result], key=lambda entry: entry["round"])
+        self.folder.write_summary(summary)
+        self._publish(
+            "evaluate", stage, stage.end_step, {"success": len(lengths) / len(episodes), "episodes": len(episodes)}
+        )
+
+    def _save_traces(self, learner: Learner) -> None:
+        """Values and weights along three telling episodes of the round: a success, a failure and a takeover."""
+        chosen: dict[str, CachedEpisode] = {}
+        for episode in reversed(self.cache.episodes):
+            human = bool(episode.human_steps)
+            chosen.setdefault("takeover" if human else "success" if episode.success else "failure", episode)
+        for episode in chosen.values():
+            frames = np.arange(episode.start, episode.start + episode.length)
+            columns = learner.trace(self.cache, frames)
+            if columns:
+                self.folder.traces.mkdir(exist_ok=True)
+                columns["source"] = self.cache.source[frames]
+                np.savez(self.folder.traces / f"{episode.episode_id}.npz", allow_pickle=False, **columns)

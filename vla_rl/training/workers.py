@@ -1,0 +1,112 @@
+"""Rollout workers: processes that run episodes and write them to a store. They and the learner share nothing but
+files.
+"""
+
+import ctypes
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, Self
+
+from vla_rl.core.errors import UserError
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class RolloutJob:
+    """One episode to run and to save.
+
+    Attributes:
+        episode_id: the id under which it is saved.
+        store: the folder of the episode store.
+        seeds: reset seeds; the next one is tried when a demonstration fails, otherwise the first is used.
+        policy: folder of the policy version that acts; None for the scripted expert.
+        takeover: whether the supervisor may take over.
+    """
+
+    episode_id: str
+    store: Path
+    seeds: tuple[int, ...]
+    policy: Path | None
+    takeover: bool = False
+
+
+class RolloutWorker(Protocol):
+    """Runs one job after the other; keeps its environment and the loaded policy between them."""
+
+    def run(self, job: RolloutJob) -> None:
+        """Run the episode and save it. What is saved depends on the job alone, not on the jobs before it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class RolloutPool:
+    """Spreads jobs over worker processes that live as long as the pool.
+
+    Args:
+        build: makes a worker; a module-level function with its configuration bound by `functools.partial`, since it is
+            called in the worker processes.
+        workers: number of processes; 0 runs the jobs in this process.
+    """
+
+    def __init__(self, build: Callable[[], RolloutWorker], workers: int) -> None:
+        self._build = build
+        self._local: RolloutWorker | None = None
+        self._pool: ProcessPoolExecutor | None = None
+        if workers:
+            # Spawned, not forked: a fork of a process with torch threads and open simulators may hang.
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(build,))
+
+    def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
+        """Run the jobs, yielding each as it is saved, in any order.
+
+        Raises:
+            UserError: if a worker process dies (out of memory, killed); what was saved stays saved.
+        """
+        if self._pool is None:
+            self._local = self._local or self._build()
+            for job in jobs:
+                self._local.run(job)
+                yield job
+            return
+        futures = {self._pool.submit(_run_in_worker, job): job for job in jobs}
+        try:
+            for future in as_completed(futures):
+                future.result()
+                yield futures[future]
+        except BrokenProcessPool as error:
+            raise UserError("a rollout worker died (out of memory?); saved episodes are safe, use --resume") from error
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        if self._local is not None:
+            self._local.close()
+
+
+_worker: RolloutWorker
+
+
+def _start_worker(build: Callable[[], RolloutWorker]) -> None:
+    # A learner that is killed must not leave workers behind; Ctrl-C is the learner's to handle.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    global _worker
+    _worker = build()
+
+
+def _run_in_worker(job: RolloutJob) -> None:
+    _worker.run(job)

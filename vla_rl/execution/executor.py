@@ -70,12 +70,12 @@ class Executor:
     def propose(self, observation: Observation, now_ns: int) -> TickAction:
         tick = observation.tick
         frozen_ns = 0
+        self._take_arrivals(tick, now_ns)
         if self._should_ask(tick):
             self._ask(observation)
             if self._strategy.freezes_world:
                 frozen_ns = self._planner.wait()
-        for plan in self._planner.poll():
-            self._accept(plan, tick, now_ns)
+            self._take_arrivals(tick, now_ns)
         planned = self._strategy.act(self._schedule, tick, observation)
         if planned is None:
             return self.hold(tick, now_ns)
@@ -128,6 +128,10 @@ class Executor:
         if len(self._outstanding) > MAX_OUTSTANDING:
             self._outstanding.pop(min(self._outstanding))
         self._planner.request(request, self._strategy)
+
+    def _take_arrivals(self, tick: int, now_ns: int) -> None:
+        for plan in self._planner.poll():
+            self._accept(plan, tick, now_ns)
 
     def _accept(self, plan: Plan, tick: int, now_ns: int) -> None:
         asked_tick = self._outstanding.pop(plan.request.request_id, None)

@@ -1,0 +1,141 @@
+"""The tick clock: which action is executed at which tick, whatever the latencies (spec tests 1, 2, 10)."""
+
+import numpy as np
+import pytest
+from toys import HORIZON, TICK_NS, SilentPlanner, TickPolicy, observe
+
+from vla_rl.core.clock import VirtualClock
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Source
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.execution.virtual import Latency, VirtualLatencyConfig, VirtualPlanner
+
+REST = np.full(1, -1, np.float32)
+
+
+def run(config: ExecutionConfig, latency: VirtualLatencyConfig, ticks: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Drive an executor for some ticks; returns one column per field of its actions."""
+    clock = VirtualClock()
+    executor = Executor(VirtualPlanner(TickPolicy(), clock, 20.0, latency), config)
+    executor.reset(seed, REST)
+    rows = []
+    for tick in range(ticks):
+        now_ns = tick * TICK_NS
+        clock.sleep_until_ns(now_ns)
+        action = executor.propose(observe(tick), now_ns)
+        assert action.tick == tick
+        executor.sent(action.action)
+        rows.append((action.action[0], action.source, action.chunk_id, action.chunk_index, action.planned_ns))
+    value, source, chunk_id, index, planned_ns = np.array(rows, np.int64).T
+    return {
+        "tick": np.arange(ticks),
+        "value": value,
+        "planned": source == Source.POLICY,
+        "chunk_id": chunk_id,
+        "index": index,
+        "observed": planned_ns // TICK_NS,
+    }
+
+
+def assert_aligned(columns: dict[str, np.ndarray]) -> None:
+    """Every executed action is the one scheduled for its tick, in chunks that only get newer; the rest are holds."""
+    planned = columns["planned"]
+    first = int(np.argmax(planned))
+    tick, value, chunk_id, index, observed = (
+        columns[name][planned] for name in ("tick", "value", "chunk_id", "index", "observed")
+    )
+    # Nothing is consumed before the first action: plans from earlier observations are shifted to start there.
+    np.testing.assert_array_equal(index, tick - np.maximum(observed, first))
+    np.testing.assert_array_equal(value, observed + index)
+    assert (np.diff(chunk_id) >= 0).all()
+    assert (np.diff(observed) >= 0).all()
+    held = np.flatnonzero(~planned)
+    before = np.where(held > 0, columns["value"][held - 1], REST[0])
+    np.testing.assert_array_equal(columns["value"][held], before)
+
+
+def test_every_action_is_executed_at_its_own_tick_in_a_million_ticks_of_chaos() -> None:
+    config = ExecutionConfig(execute_ticks=5, request_timeout_ticks=6)
+    chaos = VirtualLatencyConfig(
+        Latency.HEAVY_TAILED,
+        typical=3.0,
+        spread=0.7,
+        drop_probability=0.05,
+        duplicate_probability=0.2,
+        stall_probability=0.02,
+        stall=30.0,
+    )
+    columns = run(config, chaos, 1_000_000)
+    assert_aligned(columns)
+    planned = columns["planned"]
+    assert 0.9 < planned.mean() < 1.0, "the chaos should starve the executor sometimes, and not for long"
+    reordered = np.diff(columns["chunk_id"][planned]) > 1
+    assert reordered.any(), "some chunks should have been overtaken or dropped"
+
+
+@pytest.mark.parametrize("delay", range(9))
+def test_a_fixed_delay_is_entered_at_the_ticks_that_passed(delay: int) -> None:
+    columns = run(ExecutionConfig(execute_ticks=8), VirtualLatencyConfig(typical=delay), 400)
+    assert_aligned(columns)
+    assert columns["planned"][delay:].all()
+    entered = np.flatnonzero(np.diff(columns["chunk_id"]) > 0)[2:] + 1
+    assert (columns["index"][entered] == delay).all()
+    np.testing.assert_array_equal(columns["value"][3 * HORIZON :], columns["tick"][3 * HORIZON :])
+
+
+def test_cold_start_consumes_nothing_and_the_estimate_forgets_it() -> None:
+    warm_up_ticks = 14  # 0.7 s at 20 Hz
+    latency = VirtualLatencyConfig(typical=2.0, warm_up=float(warm_up_ticks - 2))
+    columns = run(ExecutionConfig(), latency, 100)
+    assert not columns["planned"][:warm_up_ticks].any()
+    assert (columns["value"][:warm_up_ticks] == REST[0]).all()
+    assert columns["planned"][warm_up_ticks:].all()
+    assert columns["index"][warm_up_ticks] == 0
+    assert_aligned(columns)
+
+
+def test_the_delay_estimate_recovers_within_its_window() -> None:
+    clock = VirtualClock()
+    planner = VirtualPlanner(TickPolicy(), clock, 20.0, VirtualLatencyConfig(typical=2.0, warm_up=12.0))
+    executor = Executor(planner, ExecutionConfig(delay_window=4, expected_delay_ticks=1))
+    executor.reset(0, REST)
+    estimates = []
+    for tick in range(60):
+        clock.sleep_until_ns(tick * TICK_NS)
+        executor.propose(observe(tick), tick * TICK_NS)
+        estimates.append(executor.delay.ticks)
+    assert set(estimates) == {1, 2}, "the expectation, then the true delay; never the warm-up"
+    executor.delay.add(9)
+    assert executor.delay.ticks == 9
+    for _ in range(4):
+        executor.delay.add(2)
+    assert executor.delay.ticks == 2
+
+
+def test_latency_within_the_budget_never_starves() -> None:
+    """A jittered delay of at most H - s ticks leaves no tick without a planned action."""
+    latency = VirtualLatencyConfig(Latency.RECORDED, samples=(1.0, 2.0, 2.5, 3.0, 4.0, 7.0))
+    columns = run(ExecutionConfig(execute_ticks=8), latency, 20_000)
+    assert columns["planned"][8:].all()
+
+
+def test_latency_beyond_the_budget_holds_the_last_command_and_stops_in_time() -> None:
+    config = ExecutionConfig(execute_ticks=8, hold_ticks=5)
+    executor = Executor(SilentPlanner(InlinePlanner(TickPolicy()), answers=1), config)
+    executor.reset(0, REST)
+    actions = []
+    for tick in range(HORIZON + 10):
+        actions.append(executor.propose(observe(tick), tick * TICK_NS))
+        executor.sent(actions[-1].action)
+    assert [action.action[0] for action in actions] == [*range(HORIZON), *[HORIZON - 1] * 10]
+    assert [action.source for action in actions[HORIZON:]] == [Source.HOLD] * 10
+    assert [action.stop for action in actions] == [False] * (HORIZON + 5) + [True] * 5
+
+
+def test_a_chunk_of_another_robot_is_refused_in_one_line() -> None:
+    executor = Executor(VirtualPlanner(TickPolicy(), VirtualClock(), 20.0, VirtualLatencyConfig()))
+    executor.reset(0, np.zeros(3, np.float32))
+    with pytest.raises(UserError, match=r"shape \[16, 1\]; this robot takes \[H >= 1, 3\]"):
+        executor.propose(observe(0), 0)

@@ -1,1 +1,3 @@
-"""Types, protocols, clocks, errors and configuration: the leaf that every other part imports. Needs numpy, and draccus to read configs."""
+"""Types, protocols, clocks, errors and configuration: the leaf that every other part imports. Needs numpy, and
+draccus to read configs.
+"""

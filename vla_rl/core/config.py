@@ -1,19 +1,21 @@
-"""Configuration: frozen dataclasses, read from YAML and from ``key.sub=value`` overrides through draccus, saved resolved in every run folder."""
+"""Configuration: frozen dataclasses, read from YAML and from ``key.sub=value`` overrides through draccus, saved
+resolved in every run folder.
+"""
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
 import yaml
 
 from vla_rl.core.errors import ConfigError, did_you_mean
 from vla_rl.core.files import write_atomic
 
-ConfigT = TypeVar("ConfigT")
 
-
-def load_config(config_class: type[ConfigT], file: Path | None = None, overrides: Sequence[str] = ()) -> ConfigT:
+def load_config[ConfigT](
+    config_class: type[ConfigT], file: Path | None = None, overrides: Sequence[str] = ()
+) -> ConfigT:
     """Build a config from its defaults, then a YAML file, then overrides.
 
     Args:
@@ -33,11 +35,12 @@ def load_config(config_class: type[ConfigT], file: Path | None = None, overrides
     return config_from_dict(config_class, raw, where=str(file) if file else "overrides")
 
 
-def config_from_dict(config_class: type[ConfigT], raw: dict[str, Any], where: str = "config") -> ConfigT:
+def config_from_dict[ConfigT](config_class: type[ConfigT], raw: dict[str, Any], where: str = "config") -> ConfigT:
     """Decode a nested mapping into a config.
 
     Raises:
-        ConfigError: for an unknown key, a missing one, or a value of the wrong type. ``where`` names the source in the message.
+        ConfigError: for an unknown key, a missing one, or a value of the wrong type. ``where`` names the source in
+            the message.
     """
     import draccus
 

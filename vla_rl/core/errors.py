@@ -5,7 +5,9 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Bad input or a bad surrounding (config, name, file, disk). The command line prints it on one line and exits with code 2."""
+    """Bad input or a bad surrounding (config, name, file, disk). The command line prints it on one line and exits
+    with code 2.
+    """
 
 
 class ConfigError(UserError):

@@ -5,7 +5,9 @@ from pathlib import Path
 
 
 def write_atomic(file: Path, content: bytes) -> None:
-    """Replace a file's content so that a reader, or a crash at any moment, sees the old content or the new, never a part."""
+    """Replace a file's content so that a reader, or a crash at any moment, sees the old content or the new, never a
+    part.
+    """
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as stream:
         stream.write(content)

@@ -1,0 +1,103 @@
+"""What holds for every algorithm: it learns from any data without NaN, resumes exactly, and its policy loads."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import MIXED, TINY, D, P, make_episode, make_model
+
+from vla_rl.algorithms.registry import ALGORITHMS, make_algorithm
+from vla_rl.core.errors import ConfigError
+from vla_rl.policies.flow_vla import load_policy
+from vla_rl.training.checkpoint import load_checkpoint, save_checkpoint
+
+NAMES = sorted(ALGORITHMS)
+FAILED = make_episode("round-8", [P] * 7, False)
+UNLABELLED = make_episode("round-9", [P] * 7, None)
+SUCCESS = make_episode("round-7", [P] * 7, True)
+
+
+def run(name, cache, steps=5, config=TINY, seed=3, **options):
+    algorithm = make_algorithm(name, config, make_model(**model_options(name)), cache, seed, **options)
+    algorithm.begin_round(cache)
+    logs = [algorithm.update(step) for step in range(steps)]
+    return algorithm, logs
+
+
+def model_options(name):
+    return {"indicator": True} if name == "recap" else {}
+
+
+def weights_of(algorithm):
+    return torch.cat([tensor.flatten().float() for tensor in algorithm.policy().state_dict().values()])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logs_are_finite_and_alike_in_every_update(name, make_cache):
+    _, logs = run(name, make_cache(MIXED))
+    assert all(log.keys() == logs[0].keys() for log in logs)
+    assert all(np.isfinite(list(log.values())).all() for log in logs)
+    assert json.loads(json.dumps(logs)) == logs
+    assert logs[-1]["actor_loss"] > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "episodes",
+    [[FAILED], [UNLABELLED], [SUCCESS], [FAILED, make_episode("demo-0", [D] * 5, True)], []],
+    ids=["failures", "no labels", "successes", "failures and demonstrations", "nothing"],
+)
+def test_one_sided_data_is_learnt_from_or_passed_over(name, episodes, make_cache):
+    algorithm, logs = run(name, make_cache(episodes))
+    assert all(np.isfinite(list(log.values())).all() for log in logs)
+    assert torch.isfinite(weights_of(algorithm)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_resumed_run_equals_uninterrupted_one(name, make_cache, tmp_path):
+    cache = make_cache(MIXED)
+    config = replace(TINY, critic=replace(TINY.critic, dropout=0.2))
+    whole, _ = run(name, cache, steps=7, config=config)
+    part, _ = run(name, cache, steps=4, config=config)
+    checkpoint = save_checkpoint(tmp_path / "checkpoints", 4, part.state_dict())
+    resumed = make_algorithm(name, config, make_model(seed=9, **model_options(name)), cache, seed=3)
+    resumed.load_state_dict(load_checkpoint(checkpoint)[1])
+    resumed.begin_round(cache)
+    for step in range(4, 7):
+        resumed.update(step)
+    for (key, expected), found in zip(flat(whole.state_dict()), flat(resumed.state_dict()), strict=True):
+        assert (key, expected) == found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_saved_policy_loads_and_traces_fit(name, make_cache, tmp_path):
+    cache = make_cache(MIXED)
+    algorithm, _ = run(name, cache)
+    algorithm.save_policy(tmp_path / "policy", version=4)
+    _, meta = load_policy(tmp_path / "policy")
+    assert meta == {"policy_version": 4, "algorithm": name}
+    for column in algorithm.trace(cache, np.arange(20)).values():
+        assert column.shape == (20,)
+
+
+def test_seeds_differ_and_repeat(make_cache):
+    cache = make_cache(MIXED)
+    first, again, other = (weights_of(run("habc", cache, seed=seed)[0]) for seed in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_unknown_name_is_one_clear_error(make_cache):
+    with pytest.raises(ConfigError, match="Did you mean 'habc'"):
+        make_algorithm("habcc", TINY, make_model(), make_cache(MIXED), 0)
+
+
+def flat(node, path=""):
+    """(path, plain value) of every leaf."""
+    if isinstance(node, dict):
+        return [leaf for key, value in node.items() for leaf in flat(value, f"{path}/{key}")]
+    if isinstance(node, list | tuple):
+        return [leaf for index, value in enumerate(node) for leaf in flat(value, f"{path}/{index}")]
+    return [(path, node.tolist() if isinstance(node, torch.Tensor) else node)]

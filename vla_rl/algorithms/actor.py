@@ -1,0 +1,129 @@
+"""The actor's part of every algorithm: weighted flow matching, AdamW, and an average of the weights that acts."""
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vla_rl.algorithms.config import ActorConfig
+from vla_rl.algorithms.seeds import torch_generator
+from vla_rl.policies.flow_vla.model import FlowVLA, PolicyBatch
+
+
+def weighted_loss(per_sample: Tensor, weight: Tensor) -> Tensor:
+    """mean_i w_i L_i of [B] and [B], the actor's loss of arXiv 2606.17043. No gradient flows through the weights."""
+    return (weight.detach() * per_sample).mean()
+
+
+class ActorLearner:
+    """Trains a policy on weighted batches.
+
+    Args:
+        model: trained in place.
+        config: the optimisation.
+        seed: of noise and flow times.
+    """
+
+    def __init__(self, model: FlowVLA, config: ActorConfig, seed: int) -> None:
+        self.model, self.config, self._seed = model, config, seed
+        self.average = copy.deepcopy(model).eval().requires_grad_(False)
+        self._optimizer = make_optimizer(model, config.learning_rate, config.weight_decay)
+        self._updates = 0
+
+    def update(self, batch: PolicyBatch, weight: Tensor, step: int) -> dict[str, float]:
+        """One gradient step on a batch of B samples with weights [B].
+
+        Args:
+            batch: raw units.
+            weight: float [B].
+            step: of the run; keys the randomness.
+        """
+        self.model.train()
+        per_sample, logs = self.model.loss(batch, torch_generator(self._seed, "actor noise", step))
+        loss = weighted_loss(per_sample, weight)
+        learning_rate = scheduled_learning_rate(self.config, self._updates)
+        norm = gradient_step(self._optimizer, loss, self.model, self.config.max_gradient_norm, learning_rate)
+        self._updates += 1
+        self._follow()
+        return {"actor_loss": float(loss.detach()), "actor_gradient_norm": norm, "learning_rate": learning_rate} | {
+            f"actor_{name}": value for name, value in logs.items()
+        }
+
+    def policy(self) -> FlowVLA:
+        """The model that should act: averaged weights, in eval mode."""
+        return self.average
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "average": self.average.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "updates": self._updates,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.average.load_state_dict(state["average"])
+        load_optimizer(self._optimizer, state["optimizer"])
+        self._updates = int(state["updates"])
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        # Shorter at first, so that the average forgets where it started.
+        decay = min(self.config.ema_decay, self._updates / (self._updates + 10.0))
+        follow(self.average, self.model, 1.0 - decay)
+
+
+def make_optimizer(module: nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW that decays matrices and kernels, and leaves biases, norms and scalars alone."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=learning_rate, fused=True)
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Load an optimiser's state as `state_dict` gave it, or as a checkpoint kept it.
+
+    A checkpoint holds plain contiguous tensors. The moments get back the memory layout of their weights: the fused AdamW
+    walks through both in memory order and goes wrong, silently, where channels_last weights have contiguous moments.
+    """
+    optimizer.load_state_dict(dict(state))
+    for parameter, moments in optimizer.state.items():
+        for name, moment in moments.items():
+            if moment.shape == parameter.shape:
+                moments[name] = torch.empty_like(parameter).copy_(moment)
+
+
+def gradient_step(
+    optimizer: torch.optim.Optimizer, loss: Tensor, module: nn.Module, max_norm: float, learning_rate: float
+) -> float:
+    """Backward, shorten the gradient to ``max_norm``, step. Returns the norm before it was shortened."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(module.parameters(), max_norm, foreach=True)
+    optimizer.step()
+    return float(norm)
+
+
+def scheduled_learning_rate(config: ActorConfig, update: int) -> float:
+    """The learning rate of an update: linear rise, then constant or cosine. See `ActorConfig`."""
+    rise = min(1.0, (update + 1) / max(config.warmup_steps, 1))
+    if not config.decay_steps:
+        return config.learning_rate * rise
+    progress = min(1.0, update / config.decay_steps)
+    fall = config.final_fraction + (1.0 - config.final_fraction) * 0.5 * (1.0 + math.cos(math.pi * progress))
+    return config.learning_rate * min(rise, fall)
+
+
+@torch.no_grad()
+def follow(follower: nn.Module, leader: nn.Module, rate: float) -> None:
+    """Move every weight of a copy by ``rate`` of the way towards its original."""
+    torch._foreach_lerp_(list(follower.parameters()), list(leader.parameters()), rate)

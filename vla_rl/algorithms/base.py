@@ -1,0 +1,135 @@
+"""What all algorithms share: a round is begun with the cache, an update is one gradient step of everything.
+
+Law: an update is a function of (state, seed, step) and of the cache as `begin_round` found it; on a CPU a resumed run
+    ends
+in the same weights, bit by bit, as an uninterrupted one.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+
+from vla_rl.algorithms.actor import ActorLearner
+from vla_rl.algorithms.config import AlgorithmConfig
+from vla_rl.algorithms.round_data import Frames, RoundData
+from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.credit import ActorKind
+from vla_rl.critics.backbones import Backbone
+from vla_rl.data.cache import FrameCache
+from vla_rl.data.sampler import MixtureSampler
+from vla_rl.policies.flow_vla import FlowVLA, save_policy
+
+RolloutUse = Literal["none", "successes", "all"]
+
+
+class Algorithm:
+    """Imitation of what an algorithm's groups hold, all at weight 1. Subclasses add critics and weights.
+
+    Args:
+        config: see `AlgorithmConfig`.
+        model: the policy to improve, trained in place.
+        cache: the episodes of the first round.
+        seed: of everything random.
+        backbone: of the critics; default: as ``config.critic.backbone`` says. See `vla_rl.critics.backbones`.
+    """
+
+    name: ClassVar[str]
+    uses_interventions: ClassVar[bool] = True
+    uses_rollouts: RolloutUse = "successes"
+
+    def __init__(
+        self, config: AlgorithmConfig, model: FlowVLA, cache: FrameCache, seed: int, backbone: Backbone | None = None
+    ) -> None:
+        self.config, self.model, self.seed = config, model, seed
+        self.actor = ActorLearner(model, config.actor, seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(seed, "critic weights"))
+            self.build_critics(cache, backbone)
+
+    def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
+        """Make what the algorithm needs beside the actor; nothing here."""
+
+    def begin_round(self, cache: FrameCache) -> None:
+        """Take the episodes in the cache as the training data of the coming updates."""
+        self.data = self.read(cache)
+        groups = actor_groups(self.data, self.uses_interventions, self.uses_rollouts)
+        weights = {name: getattr(self.config.mixture, name) for name in groups}
+        if self.uses_rollouts == "successes":
+            weights = weights_without_failures(weights, groups, self.data)
+        self._sampler = None
+        if any(len(frames) and weights[name] > 0 for name, frames in groups.items()):
+            self._sampler = MixtureSampler(groups, weights, derived_seed(self.seed, "actor batch"))
+
+    def read(self, cache: FrameCache) -> RoundData:
+        """The cache as this algorithm sees it."""
+        return RoundData(cache, self.config.credit, self.config.mixture.max_staleness, self.model)
+
+    def update(self, step: int) -> dict[str, float]:
+        """One gradient step; ``step`` counts from the start of the run. Returns what to log."""
+        frames = self.actor_frames(step)
+        return self.update_actor(frames, torch.ones(len(frames), device=self.data.device), step)
+
+    def actor_frames(self, step: int) -> Frames:
+        """The frames of the actor's batch, int64 [B]; none if there is nothing that the actor may learn from."""
+        if self._sampler is None:
+            return np.empty(0, dtype=np.int64)
+        return self._sampler.sample(step, self.config.actor.batch_size)[0]
+
+    def update_actor(
+        self, frames: Frames, weight: torch.Tensor, step: int, indicator: torch.Tensor | None = None
+    ) -> dict[str, float]:
+        """One gradient step of the actor on weighted frames; ``indicator`` int64 [B] as in `PolicyBatch`."""
+        if len(frames) == 0:
+            return {"actor_loss": 0.0}
+        generator = torch_generator(self.seed, "actor shift", step)
+        batch = self.data.policy_batch(frames, self.config.actor.random_shift, generator, indicator)
+        return self.actor.update(batch, weight, step)
+
+    def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
+        """Values and weights of frames of the present round, for the report. Empty for an algorithm without critics."""
+        del cache, frames
+        return {}
+
+    def policy(self) -> FlowVLA:
+        """The model that should act."""
+        return self.actor.policy()
+
+    def save_policy(self, folder: Path, version: int) -> None:
+        """Write the policy that should act from now on."""
+        save_policy(folder, self.policy(), {"policy_version": version, "algorithm": self.name})
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that updates depend on beside seed, step and cache."""
+        return {"actor": self.actor.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        self.actor.load_state_dict(state["actor"])
+
+
+def actor_groups(data: RoundData, interventions: bool, rollouts: RolloutUse) -> dict[str, Frames]:
+    """The frames that the actor may draw, by kind."""
+    played = data.of_kind(ActorKind.ROLLOUT)
+    if rollouts == "successes":
+        played &= data.credit.actor_outcome
+    return {
+        "demonstrations": np.flatnonzero(data.of_kind(ActorKind.DEMONSTRATION)),
+        "interventions": np.flatnonzero(data.of_kind(ActorKind.INTERVENTION) & interventions),
+        "rollouts": np.flatnonzero(played & (rollouts != "none")),
+    }
+
+
+def weights_without_failures(
+    weights: Mapping[str, float], groups: Mapping[str, Frames], data: RoundData
+) -> dict[str, float]:
+    """The mixture's weights for groups that failed rollouts were left out of, see `MixtureConfig.skip_failures`."""
+    rollouts = int(data.of_kind(ActorKind.ROLLOUT).sum())
+    if rollouts == 0:
+        return dict(weights)
+    interventions = weights["interventions"] if len(groups["interventions"]) else 0.0
+    left = weights["rollouts"] * len(groups["rollouts"]) / rollouts
+    scale = (interventions + weights["rollouts"]) / (interventions + left) if interventions + left > 0 else 1.0
+    return {**weights, "interventions": interventions * scale, "rollouts": left * scale}

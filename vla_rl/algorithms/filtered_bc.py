@@ -1,0 +1,10 @@
+"""Filtered behaviour cloning: imitate demonstrations, interventions and successful rollouts, all at weight 1."""
+
+from vla_rl.algorithms.base import Algorithm
+
+
+class FilteredBehaviourCloning(Algorithm):
+    """HABC with a gate of 1: the same credit, the same mixture, no critics."""
+
+    name = "filtered_bc"
+    uses_rollouts = "successes"

@@ -1,0 +1,150 @@
+"""Learning of the hierarchical critic from the steps that credit lets it see; its values for the actor's weights."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vla_rl.advantage import Values
+from vla_rl.algorithms.actor import follow, gradient_step, load_optimizer, make_optimizer
+from vla_rl.algorithms.config import AlgorithmConfig
+from vla_rl.algorithms.round_data import Frames, RoundData
+from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.critics.backbones import Backbone
+from vla_rl.critics.hierarchical import (
+    HierarchicalCritic,
+    efficiency_loss,
+    efficiency_target,
+    masked_mean,
+    viability_loss,
+)
+from vla_rl.data.sampler import MixtureSampler
+
+_EVALUATION_BATCH = 512
+
+
+class HierarchicalLearner:
+    """Trains viability and efficiency.
+
+    Args:
+        backbone: of the critic.
+        config: of the algorithm.
+        data: of the first round; sets T_max if the config does not.
+        seed: of batches and augmentation.
+    """
+
+    def __init__(self, backbone: Backbone, config: AlgorithmConfig, data: RoundData, seed: int) -> None:
+        self.config, self._seed = config.critic_training, seed
+        max_steps = config.critic.max_steps or data.longest
+        self.critic = HierarchicalCritic(backbone, config.critic, max_steps).to(data.device)
+        self.target = self.critic
+        if config.critic.target_tau is not None:
+            self.target = copy.deepcopy(self.critic).requires_grad_(False)
+        self._optimizer = make_optimizer(self.critic, self.config.learning_rate, self.config.weight_decay)
+        self.logs = dict.fromkeys(
+            ("viability_loss", "viability_accuracy", "efficiency_loss", "critic_gradient_norm"), 0.0
+        )
+
+    def begin_round(self, data: RoundData) -> None:
+        """Take the round's labelled steps as the batches of the coming updates."""
+        self.data = data
+        labelled, timed = data.credit.viability_mask & data.fresh, data.credit.efficiency_mask & data.fresh
+        succeeded = labelled & (data.credit.viability_label > 0.5)
+        groups = {
+            "succeeded": np.flatnonzero(succeeded),
+            "failed": np.flatnonzero(labelled & ~succeeded),
+            "efficiency_only": np.flatnonzero(timed & ~labelled),
+        }
+        counts = {name: len(frames) for name, frames in groups.items()}
+        balanced = self.config.balanced and counts["succeeded"] > 0 and counts["failed"] > 0
+        self._offset = float(np.log(counts["failed"] / counts["succeeded"])) if balanced else 0.0
+        share = (1.0 - self.config.efficiency_only) / max(counts["succeeded"] + counts["failed"], 1)
+        weights = {name: share * counts[name] for name in ("succeeded", "failed")}
+        if balanced:
+            weights = dict.fromkeys(weights, (1.0 - self.config.efficiency_only) / 2)
+        weights["efficiency_only"] = self.config.efficiency_only
+        self._sampler = None
+        if any(counts[name] and weights[name] for name in groups):
+            self._sampler = MixtureSampler(groups, weights, derived_seed(self._seed, "critic batch"))
+
+    def update(self, step: int) -> None:
+        """One gradient step of both heads, if there is anything to learn from. Sets ``logs``."""
+        if self._sampler is None:
+            return
+        frames, _ = self._sampler.sample(step, self.config.batch_size)
+        credit, generator = self.data.credit, torch_generator(self._seed, "critic noise", step)
+        label = self.data.tensor(credit.viability_label[frames])
+        labelled = self.data.tensor(credit.viability_mask[frames])
+        timed = credit.efficiency_mask[frames]
+
+        output = self.critic(*self.data.inputs(frames, self.config.random_shift, generator), generator)
+        target = self._efficiency_target(frames, timed, generator)
+        loss_v = viability_loss(output.viability_logit, label, labelled, self._offset)
+        loss_e = efficiency_loss(output.efficiency, target, self.data.tensor(timed), self.critic.config)
+
+        norm = gradient_step(
+            self._optimizer, loss_v + loss_e, self.critic, self.config.max_gradient_norm, self.config.learning_rate
+        )
+        if self.target is not self.critic:
+            follow(self.target, self.critic, self.critic.config.target_tau or 0.0)
+        correct = ((output.viability_logit.detach().mean(0) > 0) == (label > 0.5)).float()
+        self.logs = {
+            "viability_loss": float(loss_v.detach()),
+            "viability_accuracy": float(masked_mean(correct, labelled)),
+            "efficiency_loss": float(loss_e.detach()),
+            "critic_gradient_norm": norm,
+        }
+
+    def values(self, frames: Frames, later: Frames, wanted: NDArray[np.bool_]) -> Values:
+        """Values at frames and at later frames, [B]; zeros where they are not wanted, which saves the time to compute
+        them.
+        """
+        empty = torch.zeros(len(frames), device=self.data.device)
+        if not wanted.any():
+            return Values(empty, empty, empty, empty)
+        rows = torch.from_numpy(np.flatnonzero(wanted)).to(self.data.device)
+        both = [self.evaluate(where[wanted]) for where in (frames, later)]
+        (logit, efficiency), (logit_later, efficiency_later) = both
+        columns = (logit, logit_later, efficiency, efficiency_later)
+        return Values(*(empty.index_copy(0, rows, column) for column in columns))
+
+    @torch.no_grad()
+    def evaluate(self, frames: Frames) -> tuple[Tensor, Tensor]:
+        """z_v [B] and V_e [B] of frames, detached, without augmentation."""
+        parts = [
+            self.critic.values(self.critic(*self.data.inputs(part)))
+            for part in np.split(frames, range(_EVALUATION_BATCH, len(frames), _EVALUATION_BATCH))
+        ]
+        logits, efficiencies = zip(*parts, strict=True)
+        return torch.cat(logits), torch.cat(efficiencies)
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {"critic": self.critic.state_dict(), "optimizer": self._optimizer.state_dict()}
+        if self.target is not self.critic:
+            state["target"] = self.target.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.critic.load_state_dict(state["critic"])
+        load_optimizer(self._optimizer, state["optimizer"])
+        if self.target is not self.critic:
+            self.target.load_state_dict(state["target"])
+
+    @torch.no_grad()
+    def _efficiency_target(self, frames: Frames, timed: NDArray[np.bool_], generator: torch.Generator) -> Tensor:
+        """y_e [B]; only the rows that need it are bootstrapped."""
+        steps = self.critic.config.efficiency_return_steps
+        later, elapsed, ended = self.data.transition(frames, steps)
+        terminal = ended & self.data.tensor(self.data.credit.actor_outcome[frames])
+        bootstrapped = np.flatnonzero(timed & ~terminal.cpu().numpy())
+        value = torch.zeros(len(frames), device=self.data.device)
+        if len(bootstrapped):
+            inputs = self.data.inputs(later[bootstrapped], self.config.random_shift, generator)
+            imagined = self.data.tensor(self.data.imagined[later[bootstrapped]])
+            _, efficiency = self.target.values(self.target(*inputs), pessimistic=imagined)
+            value[torch.from_numpy(bootstrapped).to(value.device)] = efficiency
+        return efficiency_target(value, elapsed, terminal, self.critic.max_steps)

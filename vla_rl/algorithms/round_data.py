@@ -1,0 +1,116 @@
+"""The cached frames and their credit, as a round found them; and batches of them as tensors."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vla_rl.advantage import Samples
+from vla_rl.core.types import Origin
+from vla_rl.credit import ActorKind, CreditConfig, assign_batch
+from vla_rl.data.cache import FrameCache
+from vla_rl.policies.augmentation import random_shift
+from vla_rl.policies.flow_vla.model import FlowVLA, Indicator, PolicyBatch
+
+Frames = NDArray[np.int64]
+Inputs = tuple[dict[str, Tensor], Tensor, Tensor]
+"""Images, state and text of a batch: what policies and critics read."""
+
+
+class RoundData:
+    """Read access for actor and critics. Frame numbers are those of the cache and hold until it is refreshed.
+
+    Args:
+        cache: the episodes.
+        credit: the rule.
+        max_staleness: see `MixtureConfig`.
+        model: the policy, for its tokeniser, horizon and device.
+
+    Attributes:
+        credit: `StepCredit` of all frames.
+        fresh: bool [N], False for steps of rollouts that are too stale.
+        imagined: bool [N], steps of imagined episodes.
+        longest: length of the longest episode, at least 1.
+    """
+
+    def __init__(self, cache: FrameCache, credit: CreditConfig, max_staleness: int | None, model: FlowVLA) -> None:
+        self.cache, self._model = cache, model
+        episodes = cache.episodes
+        lengths = [episode.length for episode in episodes]
+        self.credit = assign_batch(
+            cache.source,
+            lengths,
+            [episode.success for episode in episodes],
+            [episode.origin for episode in episodes],
+            [episode.terminated for episode in episodes],
+            credit,
+        )
+        version = np.array([episode.policy_version for episode in episodes], dtype=np.int64)
+        oldest = -1 if max_staleness is None else version.max(initial=-1) - max_staleness
+        # Demonstrations have version -1 and never grow stale.
+        self.fresh = np.repeat((version >= oldest) | (version < 0), lengths)
+        self.imagined = np.repeat(np.array([e.origin == Origin.IMAGINED for e in episodes], dtype=bool), lengths)
+        self.longest = max(lengths, default=1)
+        self._text = model.tokenize(cache.tasks) if cache.tasks else torch.zeros(0, 1, dtype=torch.int64)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self._model.parameters()).device
+
+    def of_kind(self, kind: ActorKind) -> NDArray[np.bool_]:
+        """The frames that the actor may use as this kind, bool [N]."""
+        chosen = self.credit.actor_kind == kind
+        return chosen & self.fresh if kind == ActorKind.ROLLOUT else chosen
+
+    def inputs(self, frames: Frames, shift: int = 0, generator: torch.Generator | None = None) -> Inputs:
+        """Observations of the frames, on the model's device, with random shifts of up to ``shift`` pixels."""
+        batch = self.cache.observations(frames)
+        images = {camera: torch.from_numpy(np.ascontiguousarray(image)) for camera, image in batch.images.items()}
+        if shift and generator is not None:
+            images = random_shift(images, shift, generator)
+        text = self._text[torch.from_numpy(np.asarray(batch.task_index, dtype=np.int64))]
+        device = self.device
+        return {camera: image.to(device) for camera, image in images.items()}, self.tensor(batch.state), text.to(device)
+
+    def policy_batch(
+        self, frames: Frames, shift: int = 0, generator: torch.Generator | None = None, indicator: Tensor | None = None
+    ) -> PolicyBatch:
+        """A batch of the actor: chunks that end where the credit of their first step ends.
+
+        Args:
+            frames: int64 [B].
+            shift: pixels of the random-shift augmentation.
+            generator: of the shifts.
+            indicator: int64 [B]; default: everything that is imitated is worth imitating (positive).
+        """
+        actions, inside = self.cache.chunks(frames, self._model.config.horizon)
+        steps = np.asarray(frames)[:, None] + np.arange(actions.shape[1])
+        valid = inside & (steps < self.credit.chunk_stop[frames][:, None])
+        if indicator is None and self._model.config.indicator:
+            indicator = torch.full((len(frames),), int(Indicator.POSITIVE), device=self.device)
+        inputs = self.inputs(frames, shift, generator)
+        return PolicyBatch(*inputs, self.tensor(actions), self.tensor(valid), indicator)
+
+    def transition(self, frames: Frames, steps: int) -> tuple[Frames, Tensor, Tensor]:
+        """The frames ``steps`` later: int64 [B], the steps really taken float [B], and bool [B], the episode ended
+        before.
+        """
+        later, inside = self.cache.later(frames, steps)
+        return later, self.tensor((later - frames).astype(np.float32)), self.tensor(~inside)
+
+    def samples(self, frames: Frames, horizon: int) -> tuple[Frames, Samples]:
+        """The frames ``horizon`` steps later, and what `vla_rl.advantage` needs to know of the frames."""
+        later, elapsed, ended = self.transition(frames, horizon)
+        kind = self.credit.actor_kind[frames]
+        return later, Samples(
+            rollout=self.tensor(kind == ActorKind.ROLLOUT),
+            intervention=self.tensor(kind == ActorKind.INTERVENTION),
+            demonstration=self.tensor(kind == ActorKind.DEMONSTRATION),
+            success=self.tensor(self.credit.actor_outcome[frames]),
+            elapsed=elapsed,
+            ended=ended,
+        )
+
+    def tensor(self, array: NDArray[np.generic]) -> Tensor:
+        """On the model's device."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)

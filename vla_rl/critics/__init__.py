@@ -1,0 +1,1 @@
+"""Critics: what states are worth. Needs torch; `calibration` needs numpy only."""

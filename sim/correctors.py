@@ -10,7 +10,6 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.env import CHANNELS_PER_ARM, CONTROL_HZ
 from sim.registration import make_expert
 from vla_rl.core.errors import ConfigError
 
@@ -77,6 +76,10 @@ class Corrector:
         self._env: Any = env.unwrapped
         self._expert = make_expert(env, config.noise_m)
         self._expert.pace = config.pace
+        self._unit_m = self._expert.metres_per_action
+        self._hz = float(self._env.metadata["render_fps"])
+        self._motion = np.ones(self._env.action_space.shape)  # [A], 0 for grippers
+        self._motion[list(self._env.gripper_dims)] = 0.0
         self.reset(0)
 
     def reset(self, seed: int) -> None:
@@ -113,7 +116,7 @@ class Corrector:
         if self._start_tick is None:
             if not self._in_trouble(tick, progress):
                 return None
-            self._start_tick = tick + round(self._rng.uniform(*self.config.reaction_s) * CONTROL_HZ)
+            self._start_tick = tick + round(self._rng.uniform(*self.config.reaction_s) * self._hz)
         if tick < self._start_tick or not self._would_rescue or self._takeovers >= self.config.max_takeovers:
             return None
         self._take_over(tick)
@@ -126,7 +129,7 @@ class Corrector:
         """Stuck, thrown back, or too slow to finish in time."""
         if progress > self._best + 0.01:
             self._best, self._best_tick = progress, tick
-        stuck = tick - self._best_tick > self.config.stall_s * CONTROL_HZ
+        stuck = tick - self._best_tick > self.config.stall_s * self._hz
         needed = (1.0 - progress) * self._env.expert_steps / self.config.pace
         late = self._env.max_episode_steps - tick < needed
         return stuck or late or progress < self._best - self.config.setback
@@ -137,15 +140,15 @@ class Corrector:
         self._hands_back = bool(self._rng.random() < self.config.hand_back_probability)
         self._goal = self._best + self.config.repaired
         fumbles = self._rng.random() < self.config.fumble_probability
-        self._fumble_until = tick + fumbles * self.config.fumble_s * CONTROL_HZ
-        self._fumble = self._rng.normal(0.0, self.config.fumble_m, (len(self._env.arms), CHANNELS_PER_ARM - 1))
+        self._fumble_until = tick + fumbles * self.config.fumble_s * self._hz
+        self._fumble = self._motion * self._rng.normal(0.0, self.config.fumble_m / self._unit_m, len(self._motion))
 
     def _drive(self, tick: int) -> NDArray[np.float32]:
         """The expert's action with the hand's errors, within one bounded step of what was sent last."""
         wanted = self._expert.act()[1].astype(np.float64)
         if tick < self._fumble_until:
-            wanted.reshape(-1, CHANNELS_PER_ARM)[:, :3] += self._fumble
-        last = self._env.data.ctrl
-        action = last + np.clip(wanted - last, -self.config.max_step_m, self.config.max_step_m)
+            wanted += self._fumble
+        last, limit = self._expert.last_sent(), self.config.max_step_m / self._unit_m
+        action = last + np.clip(wanted - last, -limit, limit)
         space = self._env.action_space
         return np.clip(action, space.low, space.high).astype(np.float32)

@@ -76,6 +76,7 @@ class EglRenderer:
         self._cameras = {name: model.camera(name).id for name in cameras}
         self._model = model
         self._option = mujoco.MjvOption()
+        self._option.sitegroup[:] = 0  # sites mark goals that a policy must not see
         self._context: Any = importlib.import_module("mujoco.egl").GLContext(image_size, image_size)
         self._context.make_current()
         self._mjr = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
@@ -113,6 +114,9 @@ class EglRenderer:
             if drawn.objtype == mujoco.mjtObj.mjOBJ_GEOM:
                 geoms[drawn.segid + 1] = drawn.objid
         return geoms[codes]
+
+    def refresh(self, data: mujoco.MjData) -> None:
+        """Nothing to do: every picture is drawn whole. Here so that both renderers are used alike."""
 
     def close(self) -> None:
         """Free the context. Drawing afterwards is an error."""

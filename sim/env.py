@@ -12,13 +12,13 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.interface import CAMERAS, check_arguments, observation_space
 from sim.pictures import draw_picture
 from sim.rendering import make_renderer
 from sim.scene import FINGER_REACH, GRIPPER_OPENING_MAX, ArmSpec, scene_xml
-from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.errors import UserError
 
 CONTROL_HZ = 20
-CAMERAS = ("front", "top")
 CHANNELS_PER_ARM = 4  # x, y, z of the grip point and the gripper's opening
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
@@ -57,13 +57,7 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         cameras: Sequence[str] = CAMERAS,
         render_mode: str | None = "rgb_array",
     ) -> None:
-        if not (isinstance(difficulty, int | float) and 0.0 <= difficulty <= 1.0):
-            raise UserError(f"difficulty is {difficulty!r}; it must be a number from 0 (easy) to 1 (hard).")
-        if not (isinstance(image_size, int) and image_size >= 16):
-            raise UserError(f"image_size is {image_size!r}; it must be a whole number of pixels, 16 or more.")
-        for camera in cameras:
-            if camera not in CAMERAS:
-                raise UserError(f"There is no camera {camera!r}.{did_you_mean(camera, CAMERAS)}")
+        check_arguments(difficulty, image_size, cameras, render_mode)
         self.difficulty, self.image_size, self.cameras = float(difficulty), image_size, tuple(cameras)
         self.render_mode = render_mode
         self.model = mujoco.MjModel.from_xml_string(scene_xml(self.arms, self._bodies_xml()))
@@ -86,13 +80,7 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         low, high = self.model.actuator_ctrlrange.T
         self._low, self._high = low.copy(), high.copy()
         self.action_space = gymnasium.spaces.Box(low.astype(np.float32), high.astype(np.float32))
-        pixels = {name: gymnasium.spaces.Box(0, 255, (image_size, image_size, 3), np.uint8) for name in self.cameras}
-        self.observation_space = gymnasium.spaces.Dict(
-            {
-                "pixels": gymnasium.spaces.Dict(pixels),
-                "agent_pos": gymnasium.spaces.Box(-1.0, 1.0, (len(low),), np.float32),
-            }
-        )
+        self.observation_space = observation_space(self.cameras, image_size, len(low), 1.0)
         self._agent_pos = np.empty((len(self.arms), CHANNELS_PER_ARM))
         self._elapsed = 0
 

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 LIGHT_DIRECTION = np.array([0.30, -0.55, 0.78]) / np.linalg.norm([0.30, -0.55, 0.78])  # towards the light
 AMBIENT, DIFFUSE = 0.50, 0.55
 CHECKER_SIZE_M, CHECKER_SHADE = 0.04, 0.93
+FAR_M = 10.0  # nothing further away is drawn
 BACKDROP = (0.70, 0.76, 0.80)  # where nothing is
+_SHOWN = np.array([1, 1, 1, 0, 0, 0], np.uint8)  # geom groups, as MuJoCo's own renderer has them
 _CORNERS = np.array(list(itertools.product((-1.0, 1.0), repeat=3)))  # [8, 3]
 
 
@@ -58,26 +60,35 @@ def cast(
     origin: NDArray[np.float64],
     directions: NDArray[np.float64],
     static: bool = True,
-    groups: NDArray[np.uint8] | None = None,
+    hidden: NDArray[np.intp] | None = None,
 ) -> Hits:
-    """Nearest geom along each ray [N, 3] from one point; `static` says whether geoms that cannot move are met too."""
-    n_rays = len(directions)
-    geom, distance, normal = np.empty(n_rays, np.int32), np.empty(n_rays), np.empty((n_rays, 3))
-    mujoco.mj_multiRay(
-        model,
-        data,
-        origin,
-        directions.reshape(-1),
-        groups,
-        static,
-        -1,
-        geom,
-        distance,
-        normal.reshape(-1),
-        n_rays,
-        10.0,
-    )
-    return Hits(geom, distance, normal)
+    """Nearest geom along each ray [N, 3] from one point.
+
+    Args:
+        model: the model.
+        data: its state, with kinematics up to date.
+        origin: where the rays start, [3].
+        directions: unit vectors [N, 3].
+        static: whether geoms that cannot move are met too.
+        hidden: ids of geoms to pass through.
+    """
+    groups = model.geom_group.copy()
+    if hidden is not None:  # MuJoCo can leave out static geoms but not moving ones, so those go where nothing is shown
+        model.geom_group[hidden] = mujoco.mjNGROUP - 1
+    n, vectors = len(directions), directions.reshape(-1)
+    geom, distance, normal = np.empty(n, np.int32), np.empty(n), np.empty(3 * n)
+    mujoco.mj_multiRay(model, data, origin, vectors, _SHOWN, static, -1, geom, distance, normal, n, FAR_M)
+    if hidden is not None:
+        model.geom_group[:] = groups
+    return Hits(geom, distance, normal.reshape(-1, 3))
+
+
+def geom_colours(model: mujoco.MjModel) -> NDArray[np.float64]:
+    """Colour of every geom, [G, 3] from 0 to 1; as in MuJoCo, a material's colour unless the geom was given its own."""
+    colours = model.geom_rgba[:, :3].astype(np.float64)
+    from_material = (model.geom_matid >= 0) & (colours == 0.5).all(axis=1)
+    colours[from_material] = model.mat_rgba[model.geom_matid[from_material], :3]
+    return colours
 
 
 def shade(
@@ -85,10 +96,10 @@ def shade(
 ) -> NDArray[np.float64]:
     """Colours [N, 3] from 0 to 1 in the light of one distant lamp."""
     lit = AMBIENT + DIFFUSE * np.maximum(hits.normal @ LIGHT_DIRECTION, 0.0)
-    (table,) = np.nonzero(hits.geom == model.geom("table").id)
-    ground = origin[:2] + rays[table, :2] * hits.distance[table, None]
-    lit[table[np.floor(ground / CHECKER_SIZE_M).sum(axis=1) % 2 == 0]] *= CHECKER_SHADE
-    colour = model.geom_rgba[hits.geom, :3] * lit[:, None]
+    (checked,) = np.nonzero(hits.geom == mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, "table"))
+    ground = origin[:2] + rays[checked, :2] * hits.distance[checked, None]
+    lit[checked[np.floor(ground / CHECKER_SIZE_M).sum(axis=1) % 2 == 0]] *= CHECKER_SHADE
+    colour = geom_colours(model)[hits.geom] * lit[:, None]
     colour[hits.geom < 0] = BACKDROP
     return np.minimum(colour, 1.0)
 
@@ -115,7 +126,7 @@ class RaycastRenderer:
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, cameras: Sequence[str], image_size: int) -> None:
         self._model, self._size = model, image_size
-        self._albedo = model.geom_rgba[:, :3].astype(np.float64) * 255.0
+        self._albedo = geom_colours(model) * 255.0
         (self._moving,) = np.nonzero(model.body_weldid[model.geom_bodyid] != 0)
         middle, half = model.geom_aabb[self._moving, None, :3], model.geom_aabb[self._moving, None, 3:]
         self._corners = middle + half * _CORNERS  # [D, 8, 3], in the frame of each moving geom
@@ -137,6 +148,10 @@ class RaycastRenderer:
         geom = view.geom.copy()
         geom[pixels] = hits.geom
         return geom.reshape(self._size, self._size)
+
+    def refresh(self, data: mujoco.MjData) -> None:
+        """Draw the background anew, after static geoms were moved in the model."""
+        self._views = {name: self._make_view(data, name) for name in self._views}
 
     def close(self) -> None:
         """Nothing to free; here so that both renderers are used alike."""
@@ -166,11 +181,6 @@ class RaycastRenderer:
 
     def _make_view(self, data: mujoco.MjData, camera: str) -> _View:
         rays = camera_rays(self._model, data, camera, self._size)
-        # MuJoCo can leave out static geoms but not moving ones: put those in a group that is off.
-        groups, enabled = self._model.geom_group.copy(), np.ones(mujoco.mjNGROUP, np.uint8)
-        enabled[-1] = 0
-        self._model.geom_group[self._moving] = mujoco.mjNGROUP - 1
-        hits = cast(self._model, data, rays.origin, rays.directions, groups=enabled)
-        self._model.geom_group[:] = groups
+        hits = cast(self._model, data, rays.origin, rays.directions, hidden=self._moving)
         colour = (shade(self._model, rays.directions, rays.origin, hits) * 255).astype(np.uint8)
         return _View(rays, colour, hits.geom, np.where(hits.geom >= 0, hits.distance, np.inf))

@@ -7,6 +7,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.egl import EglRenderer
 from sim.raycast import RaycastRenderer
 from vla_rl.core.errors import UserError, did_you_mean
 
@@ -22,6 +23,9 @@ class SceneRenderer(Protocol):
     def segment(self, data: mujoco.MjData, camera: str) -> NDArray[np.int32]:
         """Geom id of every pixel, int32 [H, W]; -1 where no geom is."""
 
+    def refresh(self, data: mujoco.MjData) -> None:
+        """Notice that static geoms were moved in the model."""
+
     def close(self) -> None:
         """Free what the graphics library holds."""
 
@@ -31,8 +35,8 @@ def make_renderer(
 ) -> SceneRenderer:
     """Renderer by name: "raycast", "egl", or "auto".
 
-    "auto" is the ray caster: on our primitive geoms it is as fast as EGL on a processor, and it draws the same bytes on every
-    machine, so that what was recorded on one can be replayed on another. Both draw the same scene in the same colours.
+    "auto" is the ray caster everywhere. At the sizes that policies see, it is as fast as EGL on a processor, and it draws the same
+    bytes on every machine, so that what was recorded on one can be replayed on another. EGL is faster from about 128 pixels on.
 
     Raises:
         UserError: unknown name, or EGL does not load here.
@@ -40,7 +44,5 @@ def make_renderer(
     if name not in RENDERERS:
         raise UserError(f"There is no renderer {name!r}.{did_you_mean(name, RENDERERS)}")
     if name == "egl":
-        from sim.egl import EglRenderer
-
         return EglRenderer(model, cameras, image_size)
     return RaycastRenderer(model, data, cameras, image_size)

@@ -6,6 +6,7 @@ and its action is a function of the present state, which is what a policy can le
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from sim.scene import GRIPPER_OPENING_MAX
 
 LOOKAHEAD_M = 0.011  # how far ahead of an arm its target runs at normal pace; the servos turn this into about 0.2 m/s
 CLOSE_ENOUGH_M = 0.012
-_STREAM = 3  # keeps the expert's draws apart from those of the environment, which has the same seed
+_STREAM = 3
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,33 @@ class Grasp:
     along: float = 0.0
 
 
+def expert_rng(seed: int) -> np.random.Generator:
+    """The draws of an expert's episode, kept apart from those of the environment, which has the same seed."""
+    return np.random.default_rng([seed, _STREAM])
+
+
+class CorrelatedNoise:
+    """Noise that wanders instead of jittering (a first-order autoregressive process), as a hand's does.
+
+    Args:
+        rng: where it is drawn from.
+        scale: its standard deviation.
+        shape: the shape of one draw.
+    """
+
+    memory = 0.8  # per step
+
+    def __init__(self, rng: np.random.Generator, scale: float, shape: tuple[int, ...]) -> None:
+        self._rng, self._scale = rng, scale
+        self._value = np.zeros(shape)
+
+    def draw(self) -> NDArray[np.float64]:
+        """The next value; the first ones are small, since it starts from zero."""
+        fresh = self._rng.normal(0.0, self._scale, self._value.shape)
+        self._value = self.memory * self._value + np.sqrt(1 - self.memory**2) * fresh
+        return self._value
+
+
 class Expert:
     """Scripted solution of one task.
 
@@ -52,7 +80,7 @@ class Expert:
         action_noise: standard deviation in metres of the temporally correlated noise on the motion that is sent. The clean action stays the label.
     """
 
-    noise_memory = 0.8  # per step, of the correlated noise
+    metres_per_action = 1.0  # what a motion action of 1 means
 
     def __init__(self, env: TabletopEnv, action_noise: float = 0.0) -> None:
         self.env: TabletopEnv = env.unwrapped  # type: ignore[assignment]
@@ -62,24 +90,26 @@ class Expert:
 
     def reset(self, seed: int) -> None:
         """Begin an episode: the seed determines its style and its noise."""
-        self._rng = np.random.default_rng([seed, _STREAM])
+        rng = expert_rng(seed)
         self.style = Style(
-            pace=self._rng.uniform(0.85, 1.1),
-            grip_offset=self._rng.uniform(-1, 1, 3) * (0.005, 0.0, 0.004),
-            meeting_offset=self._rng.uniform(-1, 1, 3) * (0.012, 0.012, 0.006),
+            pace=rng.uniform(0.85, 1.1),
+            grip_offset=rng.uniform(-1, 1, 3) * (0.005, 0.0, 0.004),
+            meeting_offset=rng.uniform(-1, 1, 3) * (0.012, 0.012, 0.006),
         )
-        self._noise = np.zeros((len(self.env.arms), CHANNELS_PER_ARM - 1))
+        self._noise = CorrelatedNoise(rng, self.action_noise, (len(self.env.arms), CHANNELS_PER_ARM - 1))
 
     def act(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The clean action (the label) and the one to send, both float32 [A] and within bounds."""
-        space = self.env.action_space
-        clean = np.concatenate(self.plan())
-        noisy = clean.copy()
-        if self.action_noise > 0:
-            fresh = self._rng.normal(0.0, self.action_noise, self._noise.shape)
-            self._noise = self.noise_memory * self._noise + np.sqrt(1 - self.noise_memory**2) * fresh
-            noisy.reshape(-1, CHANNELS_PER_ARM)[:, :3] += self._noise
-        return tuple(np.clip(action, space.low, space.high).astype(np.float32) for action in (clean, noisy))
+        space: Any = self.env.action_space
+        clean = np.stack(self.plan())  # [arms, 4]
+        sent = clean.copy()
+        sent[:, :3] += self._noise.draw()
+        clean, sent = (np.clip(action.reshape(-1), space.low, space.high) for action in (clean, sent))
+        return clean.astype(np.float32), sent.astype(np.float32)
+
+    def last_sent(self) -> NDArray[np.float64]:
+        """The action of the last step, float64 [A]; after a reset, the one that keeps the arms where they are."""
+        return self.env.data.ctrl
 
     @abstractmethod
     def plan(self) -> list[NDArray[np.float64]]:

@@ -1,0 +1,111 @@
+"""gym-aloha behind our interface, without its three 480 x 640 pictures per step.
+
+Actions and `agent_pos` are those of gym-aloha: absolute positions of 2 x 6 joints in radians, and of 2 grippers from 0 to 1.
+The benchmark brings no scripted expert in joint space, so there is none here.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.adapters.optional import import_benchmark
+from sim.interface import CAMERAS, check_arguments, observation_space
+from sim.rendering import make_renderer
+
+_N_JOINTS = 14
+_SOLVED = 4  # gym-aloha counts the stages of a task; this is the last
+_NATIVE_CAMERAS = {"front": "angle", "top": "top"}
+
+
+class AlohaEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
+    """One gym-aloha task. Arguments and errors as in `sim.adapters.metaworld.MetaWorldEnv`."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 50}
+    gripper_dims: ClassVar[tuple[int, ...]] = (6, 13)
+    max_episode_steps: ClassVar[int] = 300
+    native_task: ClassVar[str]
+    native_class: ClassVar[str]
+    task_description: ClassVar[str]
+
+    def __init__(
+        self,
+        difficulty: float = 0.5,
+        image_size: int = 64,
+        renderer: str = "auto",
+        cameras: Sequence[str] = CAMERAS,
+        render_mode: str | None = "rgb_array",
+    ) -> None:
+        check_arguments(difficulty, image_size, cameras, render_mode)
+        self.image_size, self.cameras, self.render_mode = image_size, tuple(cameras), render_mode
+        constants = import_benchmark("gym_aloha.constants")
+        self._tasks, self._utils = import_benchmark("gym_aloha.tasks.sim"), import_benchmark("gym_aloha.utils")
+        control = import_benchmark("dm_control.rl.control")
+        physics_class = import_benchmark("dm_control.mujoco").Physics
+        self._physics = physics_class.from_xml_path(
+            str(constants.ASSETS_DIR / f"bimanual_viperx_{self.native_task}.xml")
+        )
+        task = getattr(self._tasks, self.native_class)()
+        task.get_observation = task.get_qpos  # the original draws its pictures here
+        self._env = control.Environment(self._physics, task, float("inf"), control_timestep=constants.DT)
+        self.model, self.data = self._physics.model.ptr, self._physics.data.ptr
+        self._place_objects(0)
+        self._env.reset()
+        native_cameras = [_NATIVE_CAMERAS[camera] for camera in self.cameras]
+        self.renderer = make_renderer(renderer, self.model, self.data, native_cameras, image_size)
+        low, high = np.full(_N_JOINTS, -np.pi, np.float32), np.full(_N_JOINTS, np.pi, np.float32)
+        low[list(self.gripper_dims)], high[list(self.gripper_dims)] = 0.0, 1.0
+        self.action_space = gymnasium.spaces.Box(low, high)
+        self.observation_space = observation_space(self.cameras, image_size, _N_JOINTS, 10.0)
+        self.elapsed_steps = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place_objects(int(self.np_random.integers(2**31)))
+        state = self._env.reset().observation
+        self.elapsed_steps = 0
+        return self._observe(state), {"is_success": False}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        native = self._env.step(np.clip(action, self.action_space.low, self.action_space.high))
+        self.elapsed_steps += 1
+        success = bool(native.reward == _SOLVED)
+        truncated = not success and self.elapsed_steps >= self.max_episode_steps
+        return self._observe(native.observation), float(success), success, truncated, {"is_success": success}
+
+    def render(self) -> NDArray[np.uint8]:
+        """Picture of the first camera, uint8 [H, W, 3]."""
+        return self.renderer.render(self.data, _NATIVE_CAMERAS[self.cameras[0]])
+
+    def close(self) -> None:
+        self.renderer.close()
+        self._env.close()
+
+    def _place_objects(self, seed: int) -> None:
+        """gym-aloha takes the start of its objects from a global list; set it just before a reset."""
+        if self.native_task == "transfer_cube":
+            self._tasks.BOX_POSE[0] = self._utils.sample_box_pose(seed)
+        else:
+            self._tasks.BOX_POSE[0] = np.concatenate(self._utils.sample_insertion_pose(seed))
+
+    def _observe(self, state: NDArray[np.float64]) -> dict[str, Any]:
+        pixels = {camera: self.renderer.render(self.data, _NATIVE_CAMERAS[camera]) for camera in self.cameras}
+        return {"pixels": pixels, "agent_pos": np.asarray(state, np.float32)}
+
+
+class AlohaTransferCubeEnv(AlohaEnv):
+    """The right arm picks up a cube and passes it to the left one."""
+
+    native_task, native_class = "transfer_cube", "TransferCubeTask"
+    task_description = "pass the cube from the right hand to the left"
+
+
+class AlohaInsertionEnv(AlohaEnv):
+    """Each arm picks up its part and one is inserted into the other."""
+
+    native_task, native_class = "insertion", "InsertionTask"
+    task_description = "insert the peg into the socket"

@@ -1,0 +1,161 @@
+"""Meta-World tasks behind our interface, with cameras close enough for small pictures.
+
+The native action stays: x, y, z steps of the hand in units of 1 cm, and the gripper's effort, each from -1 to 1. The reward becomes
+1 at success, which ends the episode; Meta-World's dense reward only tells how far the task has come.
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.adapters.optional import import_benchmark
+from sim.interface import CAMERAS, check_arguments, observation_space
+from sim.rendering import make_renderer
+
+STEP_M = 0.01  # how far a motion action of 1 moves the hand
+_NATIVE_CAMERAS = {"front": "corner2", "top": "topview"}
+_EYES = {"front": (0.42, 0.18, 0.52), "top": (0.0, 0.64, 0.95)}
+_LOOK_AT = {"front": (0.0, 0.68, 0.10), "top": (0.0, 0.66, 0.0)}
+
+
+class MetaWorldEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
+    """One Meta-World task.
+
+    Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [4]}`: hand position in metres and the gripper's opening, 0 to 1.
+
+    Args:
+        difficulty: accepted, since all our environments take it; the benchmark's tasks have just one.
+        image_size: height and width of the pictures, in pixels.
+        renderer: as in `sim.env.TabletopEnv`. The ray caster draws the benchmark's meshes without their textures.
+        cameras: which of "front" and "top" to draw.
+        render_mode: "rgb_array", the only one.
+
+    Raises:
+        UserError: an argument that does not fit, or metaworld is not installed.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 80}
+    gripper_dims: ClassVar[tuple[int, ...]] = (3,)
+    native_name: ClassVar[str]
+    policy_name: ClassVar[str]
+    task_description: ClassVar[str]
+    max_episode_steps: ClassVar[int] = 200
+    expert_steps: ClassVar[int]
+    fields_of_view: ClassVar[tuple[float, float]] = (40.0, 40.0)  # degrees, front and top
+
+    def __init__(
+        self,
+        difficulty: float = 0.5,
+        image_size: int = 64,
+        renderer: str = "auto",
+        cameras: Sequence[str] = CAMERAS,
+        render_mode: str | None = "rgb_array",
+    ) -> None:
+        check_arguments(difficulty, image_size, cameras, render_mode)
+        self.image_size, self.cameras, self.render_mode = image_size, tuple(cameras), render_mode
+        metaworld = import_benchmark("metaworld")
+        benchmark = metaworld.MT1(self.native_name, seed=0)
+        self.native = benchmark.train_classes[self.native_name]()
+        self.native.set_task(benchmark.train_tasks[0])
+        # Only after set_task, which freezes the scene: without these two, every episode would be the same.
+        self.native._freeze_rand_vec = False
+        self.native.seeded_rand_vec = True
+        self.native.max_path_length = self.max_episode_steps + 1
+        for camera, field in zip(CAMERAS, self.fields_of_view, strict=True):
+            _aim(self.native.model, _NATIVE_CAMERAS[camera], _EYES[camera], _LOOK_AT[camera], field)
+        self.action_space = self.native.action_space
+        self.observation_space = observation_space(self.cameras, image_size, 4, 2.0)
+        self.native_observation = self._reset_native(0)
+        native_cameras = [_NATIVE_CAMERAS[camera] for camera in self.cameras]
+        self.renderer = make_renderer(renderer, self.native.model, self.native.data, native_cameras, image_size)
+        self.progress, self.elapsed_steps = 0.0, 0
+        self.last_action: NDArray[np.float64] = np.zeros(4)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        self.native_observation = self._reset_native(int(self.np_random.integers(2**31)))
+        self.renderer.refresh(self.native.data)  # the benchmark moves static bodies at every reset
+        self.progress, self.elapsed_steps = 0.0, 0
+        self.last_action = np.zeros(4)
+        return self._observe(), {"is_success": False}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        self.last_action = np.clip(action, -1.0, 1.0).astype(np.float64)
+        self.native_observation, reward, _, _, info = self.native.step(self.last_action)
+        self.progress = float(reward) / 10.0
+        self.elapsed_steps += 1
+        success = bool(info["success"])
+        truncated = not success and self.elapsed_steps >= self.max_episode_steps
+        return self._observe(), float(success), success, truncated, {"is_success": success}
+
+    def render(self) -> NDArray[np.uint8]:
+        """Picture of the first camera, uint8 [H, W, 3]."""
+        return self.renderer.render(self.native.data, _NATIVE_CAMERAS[self.cameras[0]])
+
+    def close(self) -> None:
+        self.renderer.close()
+        self.native.close()
+
+    def _reset_native(self, seed: int) -> NDArray[np.float64]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the benchmark's own spaces warn about their precision
+            self.native.seed(seed)
+            mujoco.mj_resetData(self.native.model, self.native.data)
+            observation, _ = self.native.reset()
+        return observation
+
+    def _observe(self) -> dict[str, Any]:
+        pixels = {camera: self.renderer.render(self.native.data, _NATIVE_CAMERAS[camera]) for camera in self.cameras}
+        return {"pixels": pixels, "agent_pos": self.native_observation[:4].astype(np.float32)}
+
+
+class ButtonPressEnv(MetaWorldEnv):
+    """Press a button that faces the robot."""
+
+    native_name, policy_name = "button-press-v3", "SawyerButtonPressV3Policy"
+    task_description = "press the button"
+    expert_steps = 62
+
+
+class DoorOpenEnv(MetaWorldEnv):
+    """Open a door by its handle."""
+
+    native_name, policy_name = "door-open-v3", "SawyerDoorOpenV3Policy"
+    task_description = "open the door"
+    expert_steps = 82
+    fields_of_view = (52.0, 52.0)
+
+
+class DrawerOpenEnv(MetaWorldEnv):
+    """Pull a drawer open."""
+
+    native_name, policy_name = "drawer-open-v3", "SawyerDrawerOpenV3Policy"
+    task_description = "open the drawer"
+    expert_steps = 92
+
+
+class PegInsertSideEnv(MetaWorldEnv):
+    """Pick up a peg and push it sideways into a hole."""
+
+    native_name, policy_name = "peg-insert-side-v3", "SawyerPegInsertionSideV3Policy"
+    task_description = "insert the peg into the hole in the wall"
+    expert_steps = 100
+    fields_of_view = (56.0, 50.0)
+
+
+def _aim(model: mujoco.MjModel, camera: str, eye: Sequence[float], at: Sequence[float], field: float) -> None:
+    """Put a camera somewhere and point it at something; `field` is its vertical field of view in degrees."""
+    forward = np.subtract(at, eye) / np.linalg.norm(np.subtract(at, eye))
+    right = np.cross(forward, (0.0, 0.0, 1.0))
+    right /= np.linalg.norm(right)
+    axes = np.stack([right, np.cross(right, forward), -forward], axis=1)
+    camera_id = model.camera(camera).id
+    model.cam_pos[camera_id], model.cam_fovy[camera_id] = eye, field
+    mujoco.mju_mat2Quat(model.cam_quat[camera_id], axes.reshape(-1))

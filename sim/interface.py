@@ -1,0 +1,34 @@
+"""What all environments of this package have in common, ours and the adapted ones: cameras, arguments and observation space."""
+
+from collections.abc import Sequence
+
+import gymnasium
+import numpy as np
+
+from vla_rl.core.errors import UserError, did_you_mean
+
+CAMERAS = ("front", "top")
+
+
+def check_arguments(difficulty: float, image_size: int, cameras: Sequence[str], render_mode: str | None) -> None:
+    """Raises UserError if one of the arguments that every environment takes does not fit."""
+    if not (isinstance(difficulty, int | float) and 0.0 <= difficulty <= 1.0):
+        raise UserError(f"difficulty is {difficulty!r}; it must be a number from 0 (easy) to 1 (hard).")
+    if not (isinstance(image_size, int) and image_size >= 16):
+        raise UserError(f"image_size is {image_size!r}; it must be a whole number of pixels, 16 or more.")
+    for camera in cameras:
+        if camera not in CAMERAS:
+            raise UserError(f"There is no camera {camera!r}.{did_you_mean(camera, CAMERAS)}")
+    if not cameras or len(set(cameras)) != len(cameras):
+        raise UserError(f"cameras is {tuple(cameras)}; name each of one or both of {', '.join(CAMERAS)} once.")
+    if render_mode not in (None, "rgb_array"):
+        raise UserError(f"render_mode is {render_mode!r}; it must be 'rgb_array' or None.")
+
+
+def observation_space(
+    cameras: Sequence[str], image_size: int, n_state: int, state_bound: float
+) -> gymnasium.spaces.Dict:
+    """Space of `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}`."""
+    pixels = {name: gymnasium.spaces.Box(0, 255, (image_size, image_size, 3), np.uint8) for name in cameras}
+    agent_pos = gymnasium.spaces.Box(-state_bound, state_bound, (n_state,), np.float32)
+    return gymnasium.spaces.Dict({"pixels": gymnasium.spaces.Dict(pixels), "agent_pos": agent_pos})

@@ -32,11 +32,14 @@ for line in sys.stdin:
     process = os.fork()
     if process == 0:
         os.write(1, f"started {os.getpid()}\\n".encode())
-        for number in range(int(count)):
-            episode_id = f"{prefix}-{number:05d}"
-            store.add(make_episode(episode_id, length=20, seed=number, size=(32, 32)))
-            os.write(1, f"saved {episode_id}\\n".encode())
-        os._exit(0)
+        try:
+            for number in range(int(count)):
+                episode_id = f"{prefix}-{number:05d}"
+                store.add(make_episode(episode_id, length=20, seed=number, size=(32, 32)))
+                os.write(1, f"saved {episode_id}\\n".encode())
+        finally:
+            os.write(1, b"finished\\n")
+            os._exit(0)
     os.waitpid(process, 0)
 """
 
@@ -70,7 +73,7 @@ def test_every_episode_reported_as_saved_survives_kill_9(tmp_path: Path, writers
         time.sleep(chance.uniform(0.0, 0.03))
         os.kill(process, signal.SIGKILL)
     writers.stdin.close()
-    saved += [line.split()[1] for line in writers.stdout if line.startswith("saved ")]
+    saved += [line.split()[1] for line in writers.stdout]
 
     store = EpisodeStore(tmp_path / "store", create=False)
     assert set(saved) <= set(store.ids())

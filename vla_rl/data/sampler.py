@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from vla_rl.core.errors import ConfigError, did_you_mean
 
+_PURPOSE = 0x73616D706C65  # "sample"
+
 
 class MixtureSampler:
     """Draws frames with replacement: first the group by its weight, then a frame of it, uniformly or by priority.
@@ -40,22 +42,18 @@ class MixtureSampler:
         for name in [*weights, *(priorities or {})]:
             if name not in groups:
                 raise ConfigError(f"there is no group {name!r} to sample from.{did_you_mean(name, groups)}")
-        self._cumulative = [_cumulative(name, (priorities or {}).get(name), len(groups[name])) for name in self.names]
+        self._edges = [_priority_edges(name, (priorities or {}).get(name), len(groups[name])) for name in self.names]
         mass = np.array([_weight(name, weights) for name in self.names])
-        drawable = [
-            len(frames) > 0 and (sums is None or sums[-1] > 0)
-            for frames, sums in zip(self._frames, self._cumulative, strict=True)
-        ]
-        mass = np.where(drawable, mass, 0.0)
+        for index, (frames, edges) in enumerate(zip(self._frames, self._edges, strict=True)):
+            if len(frames) == 0 or (edges is not None and edges[-1] == 0):
+                mass[index] = 0.0
         if not mass.sum() > 0:
             sizes = {name: len(frames) for name, frames in zip(self.names, self._frames, strict=True)}
             raise ConfigError(
                 f"there is nothing to sample from: every group is empty or has weight 0 (frames per group: {sizes})"
             )
         self.probabilities = mass / mass.sum()  # [G], after sharing out
-        self._group_edges = np.cumsum(self.probabilities)
-        # Rounding must not let a draw fall behind the last group that can be drawn from.
-        self._group_edges[np.flatnonzero(mass)[-1] :] = 1.0
+        self._group_edges = _edges(mass)
 
     def sample(self, step: int, batch_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The frames of one training step, O(B log N).
@@ -64,18 +62,19 @@ class MixtureSampler:
             frames: int64 [B].
             group_index: int64 [B], the group of each frame as an index into ``names``.
         """
-        random = np.random.Generator(np.random.Philox(key=[self._seed, step]))
+        # The counter keeps these draws apart from those that other parts key by the same seed and step.
+        random = np.random.Generator(np.random.Philox(key=[self._seed, step], counter=[0, 0, 0, _PURPOSE]))
         uniform = random.random((2, batch_size))
         group_index = np.searchsorted(self._group_edges, uniform[0], side="right")
         frames = np.empty(batch_size, dtype=np.int64)
         for index in np.unique(group_index):
             rows = np.flatnonzero(group_index == index)
-            members, sums = self._frames[index], self._cumulative[index]
-            if sums is None:
-                picks = (uniform[1, rows] * len(members)).astype(np.int64)
+            members, edges = self._frames[index], self._edges[index]
+            if edges is None:
+                picks = np.minimum((uniform[1, rows] * len(members)).astype(np.int64), len(members) - 1)
             else:
-                picks = np.searchsorted(sums, uniform[1, rows] * sums[-1], side="right")
-            frames[rows] = members[np.minimum(picks, len(members) - 1)]
+                picks = np.searchsorted(edges, uniform[1, rows], side="right")
+            frames[rows] = members[picks]
         return frames, group_index
 
 
@@ -90,7 +89,7 @@ def _weight(name: str, weights: Mapping[str, float]) -> float:
     return weight
 
 
-def _cumulative(name: str, priorities: NDArray[np.floating] | None, length: int) -> NDArray[np.float64] | None:
+def _priority_edges(name: str, priorities: NDArray[np.floating] | None, length: int) -> NDArray[np.float64] | None:
     if priorities is None:
         return None
     values = np.asarray(priorities, dtype=np.float64)
@@ -100,4 +99,11 @@ def _cumulative(name: str, priorities: NDArray[np.floating] | None, length: int)
         )
     if not np.isfinite(values).all() or (values < 0).any():
         raise ConfigError(f"the priorities of group {name!r} must be finite and >= 0")
-    return np.cumsum(values)
+    return _edges(values) if values.any() else values
+
+
+def _edges(mass: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The upper edges of the intervals that [0, 1) is divided into in proportion to the masses."""
+    edges = np.cumsum(mass / mass.sum())
+    edges[np.flatnonzero(mass)[-1] :] = 1.0  # rounding must not let a draw fall behind the last one with any mass
+    return edges

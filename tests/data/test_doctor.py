@@ -1,0 +1,103 @@
+from pathlib import Path
+
+import pytest
+from episode_maker import make_episode
+
+from vla_rl.core.errors import StoreError
+from vla_rl.data.doctor import Ailment, diagnose, format_findings, repair
+from vla_rl.data.store import EpisodeStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> EpisodeStore:
+    store = EpisodeStore(tmp_path / "store")
+    for episode_id in ("a", "b", "c"):
+        store.add(make_episode(episode_id))
+    return store
+
+
+def damage(store: EpisodeStore, episode_id: str) -> bytes:
+    file = store.path / "episodes" / f"{episode_id}.zarr.zip"
+    content = file.read_bytes()[:-100]
+    file.write_bytes(content)
+    return content
+
+
+def test_a_healthy_store_has_no_findings(store: EpisodeStore) -> None:
+    assert diagnose(store.path) == []
+    assert format_findings([]) == "nothing is wrong"
+
+
+def test_everything_wrong_is_found_mended_and_kept(store: EpisodeStore) -> None:
+    content = damage(store, "b")
+    episodes = store.path / "episodes"
+    (episodes / ".d.0123.tmp").write_bytes(b"half")
+    (episodes / "notes.txt").write_text("mine")
+    (store.path / "store.json").write_text("{")
+    found = {finding.ailment: finding.file.name for finding in diagnose(store.path)}
+    assert found == {
+        Ailment.SETTINGS: "store.json",
+        Ailment.LEFTOVER: ".d.0123.tmp",
+        Ailment.DAMAGED: "b.zarr.zip",
+        Ailment.FOREIGN: "notes.txt",
+    }
+    assert sorted(file.name for file in episodes.iterdir()) == sorted(
+        [".d.0123.tmp", "a.zarr.zip", "b.zarr.zip", "c.zarr.zip", "notes.txt"]
+    ), "diagnosing changed something"
+
+    repaired = repair(store.path)
+    assert {finding.ailment for finding in repaired} == set(found)
+    assert (store.path / "quarantine" / "b.zarr.zip").read_bytes() == content
+    assert (store.path / "quarantine" / "store.json").read_text() == "{"
+    assert [finding.ailment for finding in diagnose(store.path)] == [Ailment.FOREIGN]
+    assert (episodes / "notes.txt").read_text() == "mine"
+    assert EpisodeStore(store.path, create=False).ids() == ["a", "c"]
+
+
+def test_the_quarantine_never_replaces_what_is_in_it(store: EpisodeStore) -> None:
+    first = damage(store, "a")
+    repair(store.path)
+    store.add(make_episode("a", seed=5))
+    second = damage(store, "a")
+    repair(store.path)
+    quarantine = store.path / "quarantine"
+    assert (quarantine / "a.zarr.zip").read_bytes() == first
+    assert (quarantine / "a.zarr.zip.1").read_bytes() == second
+
+
+def test_what_another_version_wrote_or_the_system_withholds_is_left_alone(
+    store: EpisodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(file: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("zipfile.ZipFile", denied)
+        findings = repair(store.path)
+    assert [finding.ailment for finding in findings] == [Ailment.UNREADABLE] * 3
+    assert "Permission denied" in findings[0].detail
+    (store.path / "store.json").write_text('{"schema_version": 9, "pinned": null}')
+    assert [finding.ailment for finding in repair(store.path)] == [Ailment.UNREADABLE]
+    assert store.ids() == ["a", "b", "c"]
+    assert "schema version 9" in diagnose(store.path)[0].detail
+
+
+def test_a_lost_settings_file_is_written_anew(store: EpisodeStore) -> None:
+    (store.path / "store.json").unlink()
+    assert [finding.ailment for finding in repair(store.path)] == [Ailment.SETTINGS]
+    assert EpisodeStore(store.path, create=False).ids() == ["a", "b", "c"]
+
+
+def test_no_store_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no episode store"):
+        diagnose(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_has_a_line_for_each_finding(store: EpisodeStore) -> None:
+    damage(store, "a")
+    damage(store, "c")
+    lines = format_findings(diagnose(store.path)).splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["damaged", "a.zarr.zip"], ["damaged", "c.zarr.zip"]]
+    assert lines[0].split() == ["WHAT", "FILE", "REMEDY", "DETAIL"]
+    assert lines[1].index("a.zarr.zip") == lines[0].index("FILE")

@@ -1,0 +1,122 @@
+"""The whole loop on a tiny config, in real processes: it can be killed anywhere and ends as if nothing had happened."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vla_rl.data.store import EpisodeStore
+
+TRAIN = [sys.executable, "-m", "vla_rl.cli.main", "train"]
+EXPECTED_EPISODES = {f"demo-{i:05d}" for i in range(3)} | {f"round{r:03d}-{i:05d}" for r in (1, 2) for i in range(3)}
+
+
+def start(*arguments: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([*TRAIN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def finish(process: "subprocess.Popen[bytes]") -> None:
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output.decode()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    finish(start("--config", "tiny", "--out", str(folder)))
+    return folder
+
+
+def fingerprint(run: Path) -> dict[str, str]:
+    """The digests of all weights and episodes: what learning made, bit by bit."""
+    weights = {f"policy {file.parent.name}": file.name for file in run.glob("policies/*/model-*.safetensors")}
+    store = EpisodeStore(run / "episodes", create=False)
+    return weights | {name: store.read_header(name).digest for name in store.ids()}
+
+
+def kill_when(process: "subprocess.Popen[bytes]", ready: Callable[[], bool]) -> None:
+    """kill -9 at the first moment that the condition holds."""
+    deadline = time.monotonic() + 120
+    while not ready():
+        assert process.poll() is None, process.communicate()[0].decode()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def test_a_run_leaves_all_that_it_should(uninterrupted: Path) -> None:
+    summary = json.loads((uninterrupted / "summary.json").read_text())
+    assert [entry["label"] for entry in summary["evaluations"]] == ["supervised", "round 1", "round 2"]
+    assert [entry["gradient_steps"] for entry in summary["evaluations"]] == [8, 14, 20]
+    assert [entry["real_episodes"] for entry in summary["evaluations"]] == [3, 6, 9]
+    assert set(EpisodeStore(uninterrupted / "episodes").ids()) == EXPECTED_EPISODES
+    steps = [json.loads(line)["step"] for line in (uninterrupted / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps)
+    assert "<html" in (uninterrupted / "report.html").read_text()
+
+
+def test_each_round_makes_another_policy(uninterrupted: Path) -> None:
+    weights = {name: digest for name, digest in fingerprint(uninterrupted).items() if name.startswith("policy")}
+    assert len(weights) == len(set(weights.values())) == 3
+
+
+@pytest.mark.parametrize(
+    ("moment", "pattern"),
+    [
+        ("collecting demonstrations", "episodes/episodes/demo-00001*"),
+        ("supervised training", "checkpoints/step_00000004"),
+        ("collecting practice", "episodes/episodes/round001-00001*"),
+        ("practice training", "checkpoints/step_00000012"),
+        ("saving a policy", "policies/version_0002"),
+    ],
+)
+def test_killed_and_resumed_equals_uninterrupted(
+    uninterrupted: Path, tmp_path: Path, moment: str, pattern: str
+) -> None:
+    folder = tmp_path / "run"
+    kill_when(start("--config", "tiny", "--out", str(folder)), lambda: any(folder.glob(pattern)))
+    store = EpisodeStore(folder / "episodes", create=False)
+    for episode_id in store.ids():
+        store.read(episode_id)  # every episode that was saved is whole
+    finish(start("--resume", str(folder)))
+    assert fingerprint(folder) == fingerprint(uninterrupted), moment
+    assert metric_lines(folder) == metric_lines(uninterrupted)
+
+
+def metric_lines(run: Path) -> list[tuple[str, int, float]]:
+    """Kind, step and loss of every record: none doubled, none missing."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [(record["kind"], record["step"], record.get("actor_loss", 0.0)) for record in records]
+
+
+def test_traces_hold_the_values_of_whole_episodes(uninterrupted: Path) -> None:
+    files = list((uninterrupted / "traces").glob("*.npz"))
+    assert files
+    for file in files:
+        length = EpisodeStore(uninterrupted / "episodes").read_header(file.stem).length
+        with np.load(file, allow_pickle=False) as columns:
+            assert {"viability", "efficiency", "gate", "weight", "source"} <= set(columns)
+            assert all(len(columns[name]) == length for name in columns)
+            assert ((columns["viability"] >= 0) & (columns["viability"] <= 1)).all()
+
+
+def test_two_processes_cannot_train_in_one_folder(uninterrupted: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    first = start("--config", "tiny", "--out", str(folder))
+    try:
+        while not (folder / ".lock").exists():
+            assert first.poll() is None
+            time.sleep(0.01)
+        second = subprocess.run([*TRAIN, "--resume", str(folder)], capture_output=True, text=True, check=False)
+        assert second.returncode == 2
+        assert "another process is training" in second.stderr
+    finally:
+        first.kill()
+        first.communicate()

@@ -39,16 +39,17 @@ class VisionConfig:
         strides: stride of each convolution.
         groups: groups of the GroupNorm after each convolution; 0: no norm.
         shared: one stack for all cameras instead of one each.
-        keypoints: a token per camera made of the spatial soft-argmax of every channel (localises well from few data).
+        keypoints: number of learned image points per camera (spatial soft-argmax), which make one token; 0: none.
+            They localise well from few data.
         patches: side of the grid of patch tokens per camera, 0: none.
     """
 
-    widths: tuple[int, ...] = (32, 64)
+    widths: tuple[int, ...] = (32, 32)
     kernels: tuple[int, ...] = (8, 3)
     strides: tuple[int, ...] = (4, 1)
-    groups: int = 8
+    groups: int = 0
     shared: bool = False
-    keypoints: bool = True
+    keypoints: int = 48
     patches: int = 0
 
 
@@ -76,12 +77,14 @@ class ExpertConfig:
         layers: number of layers.
         heads: attention heads.
         mlp_ratio: hidden width of the feed-forward part, in widths.
+        actions_per_token: neighbouring actions that share a token; more is faster.
     """
 
     width: int = 96
     layers: int = 3
     heads: int = 4
     mlp_ratio: int = 2
+    actions_per_token: int = 4
 
 
 @dataclass(frozen=True)
@@ -128,14 +131,18 @@ class FlowVLAConfig:
             raise ConfigError(
                 "vision: widths, kernels and strides must have the same length, one entry per convolution"
             )
-        if not vision.keypoints and vision.patches == 0:
-            raise ConfigError("vision: with keypoints=false and patches=0 the policy is blind; switch one of them on")
+        if vision.keypoints == 0 and vision.patches == 0:
+            raise ConfigError("vision: with keypoints=0 and patches=0 the policy is blind; switch one of them on")
         if vision.groups and any(width % vision.groups for width in vision.widths):
             raise ConfigError(
                 f"vision: every width of {list(vision.widths)} must be a multiple of groups={vision.groups}"
             )
         if expert.width % expert.heads:
             raise ConfigError(f"expert: width={expert.width} must be a multiple of heads={expert.heads}")
+        if self.horizon % expert.actions_per_token:
+            raise ConfigError(
+                f"horizon={self.horizon} must be a multiple of actions_per_token={expert.actions_per_token}"
+            )
         if not 0 <= self.prefix_max < self.horizon:
             raise ConfigError(f"prefix_max={self.prefix_max} must lie in 0 .. horizon-1 = {self.horizon - 1}")
         if self.flow_samples < 1 or self.sampling_steps < 1:
@@ -145,8 +152,10 @@ class FlowVLAConfig:
 PRESETS: Mapping[str, FlowVLAConfig] = {
     "cpu": FlowVLAConfig(),
     "small": FlowVLAConfig(
-        vision=VisionConfig(widths=(32, 64, 128), kernels=(5, 3, 3), strides=(2, 2, 1), patches=4),
-        expert=ExpertConfig(width=256, layers=6, heads=8, mlp_ratio=4),
+        vision=VisionConfig(
+            widths=(32, 64, 128), kernels=(5, 3, 3), strides=(2, 2, 1), groups=8, keypoints=64, patches=4
+        ),
+        expert=ExpertConfig(width=256, layers=6, heads=8, mlp_ratio=4, actions_per_token=1),
         flow_samples=4,
         sampling_steps=10,
     ),

@@ -1,4 +1,4 @@
-"""The action expert: a transformer over the action tokens. It reads the prefix through keys, values and modulations computed once."""
+"""The action expert: a transformer over the action tokens that reads the prefix through keys, values and modulations computed once."""
 
 import math
 
@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from vla_rl.policies.flow_vla.config import ExpertConfig
 
 TIME_FEATURES = 32
+MODULATIONS = 4  # scale and shift before attention, scale and shift before the feed-forward part
 
 
 def time_features(time: Tensor) -> Tensor:
-    """Sines and cosines of the flow time in [0, 1], [B, H] -> [B, H, TIME_FEATURES]; periods from 4e-3 to 4, as in pi0."""
+    """Sines and cosines of the flow time in [0, 1], [...] -> [..., TIME_FEATURES]; periods from 4e-3 to 4, as in pi0."""
     half = TIME_FEATURES // 2
     frequency = torch.exp(
         torch.linspace(math.log(2 * math.pi / 4.0), math.log(2 * math.pi / 4e-3), half, device=time.device)
@@ -27,51 +28,57 @@ def split_heads(rows: Tensor, heads: int) -> Tensor:
 
 
 class ExpertLayer(nn.Module):
-    """Self-attention, cross-attention to the prefix, feed-forward; each pre-normalised, modulated as in DiT (arXiv 2212.09748)."""
+    """Attention over the prefix and the action tokens at once (as in pi0), then feed-forward; both pre-normalised and modulated."""
 
     def __init__(self, config: ExpertConfig) -> None:
         super().__init__()
         width = config.width
         self.heads = config.heads
-        self.norms = nn.ModuleList(nn.LayerNorm(width, elementwise_affine=False) for _ in range(3))
-        self.self_qkv = nn.Linear(width, 3 * width)
-        self.self_out = nn.Linear(width, width)
-        self.cross_query = nn.Linear(width, width)
-        self.cross_out = nn.Linear(width, width)
+        self.norm_attention = nn.LayerNorm(width, elementwise_affine=False)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.norm_feed = nn.LayerNorm(width, elementwise_affine=False)
         self.feed_in = nn.Linear(width, config.mlp_ratio * width)
         self.feed_out = nn.Linear(config.mlp_ratio * width, width)
 
-    def forward(self, x: Tensor, modulation: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        """Args: x: [B, H, width]; modulation: [B, H, 6 width]; key, value: [B, heads, N, size]; mask: bool [B, 1, 1, N]."""
-        shift_a, scale_a, gate_a, shift_f, scale_f, gate_f = modulation.chunk(6, -1)
-        rows = self.norms[0](x) * (1 + scale_a) + shift_a
-        query, own_key, own_value = (split_heads(part, self.heads) for part in self.self_qkv(rows).chunk(3, -1))
-        attended = F.scaled_dot_product_attention(query, own_key, own_value)
-        x = x + gate_a * self.self_out(attended.transpose(1, 2).flatten(2))
-        query = split_heads(self.cross_query(self.norms[1](x)), self.heads)
+    def forward(self, x: Tensor, modulation: Tensor, prefix_key: Tensor, prefix_value: Tensor, mask: Tensor) -> Tensor:
+        """One layer.
+
+        Args:
+            x: [B, T, width].
+            modulation: [MODULATIONS, B, T, width].
+            prefix_key, prefix_value: [B, heads, N, size].
+            mask: bool, broadcastable to [B, heads, T, N + T], True where a token may look.
+        """
+        rows = self.norm_attention(x) * (1 + modulation[0]) + modulation[1]
+        query, key, value = (split_heads(part, self.heads) for part in self.query_key_value(rows).chunk(3, -1))
+        key, value = torch.cat([prefix_key, key], 2), torch.cat([prefix_value, value], 2)
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        x = x + self.cross_out(attended.transpose(1, 2).flatten(2))
-        rows = self.norms[2](x) * (1 + scale_f) + shift_f
-        return x + gate_f * self.feed_out(F.gelu(self.feed_in(rows), approximate="tanh"))
+        x = x + self.attention_out(attended.transpose(1, 2).flatten(2))
+        rows = self.norm_feed(x) * (1 + modulation[2]) + modulation[3]
+        return x + self.feed_out(F.gelu(self.feed_in(rows), approximate="tanh"))
 
 
 class ActionExpert(nn.Module):
-    """Noisy actions, per-token flow time and prefix -> velocity."""
+    """Noisy actions, per-action flow time and prefix -> velocity.
+
+    ``actions_per_token`` neighbouring actions, with the flow time of each, share a token: T = H / actions_per_token.
+    """
 
     def __init__(self, config: ExpertConfig, action_dim: int, horizon: int) -> None:
         super().__init__()
-        width = config.width
-        self.heads = config.heads
-        self.action_in = nn.Linear(action_dim, width)
-        self.action_position = nn.Parameter(0.02 * torch.randn(horizon, width))
-        self.time_in = nn.Linear(TIME_FEATURES, width)
-        self.time_modulation = nn.Linear(width, 6 * width)
+        width, group = config.width, config.actions_per_token
+        self.heads, self.group, self.tokens = config.heads, group, horizon // group
+        self.action_in = nn.Linear(group * action_dim, width)
+        self.position = nn.Parameter(0.02 * torch.randn(self.tokens, width))
+        self.time_in = nn.Linear(group * TIME_FEATURES, width)
+        self.time_modulation = nn.Linear(width, MODULATIONS * width)
         self.prefix_key_value = nn.Linear(width, 2 * width * config.layers)
-        self.prefix_pool = nn.Sequential(nn.Linear(width, width), nn.SiLU())
-        self.prefix_modulation = nn.Linear(width, 6 * width * config.layers)
+        self.prefix_pool = nn.Linear(width, width)
+        self.prefix_modulation = nn.Linear(width, MODULATIONS * width * config.layers)
         self.layers = nn.ModuleList(ExpertLayer(config) for _ in range(config.layers))
         self.norm_out = nn.LayerNorm(width)
-        self.action_out = nn.Linear(width, action_dim)
+        self.action_out = nn.Linear(width, group * action_dim)
         nn.init.zeros_(self.action_out.weight)
         nn.init.zeros_(self.action_out.bias)
 
@@ -83,24 +90,26 @@ class ActionExpert(nn.Module):
             mask: bool [B, N], True where there is a token.
 
         Returns:
-            keys and values, one [B, heads, N, size] per layer, and modulations [B, layers, 6 width].
+            keys and values, one [B, heads, N, size] per layer, and modulations [B, layers, MODULATIONS x width].
         """
         parts = self.prefix_key_value(tokens).chunk(2 * len(self.layers), -1)
         keys = [split_heads(part, self.heads) for part in parts[0::2]]
         values = [split_heads(part, self.heads) for part in parts[1::2]]
         present = mask[..., None].to(tokens.dtype)
         pooled = (tokens * present).sum(1) / present.sum(1)
-        modulation = self.prefix_modulation(self.prefix_pool(pooled)).unflatten(-1, (len(self.layers), -1))
+        modulation = self.prefix_modulation(F.silu(self.prefix_pool(pooled))).unflatten(-1, (len(self.layers), -1))
         return keys, values, modulation
 
     def forward(
         self, noisy: Tensor, time: Tensor, keys: list[Tensor], values: list[Tensor], modulation: Tensor, mask: Tensor
     ) -> Tensor:
         """Velocity [B, H, A] at noisy actions [B, H, A] and flow times [B, H]; the rest as `read_prefix` returns it."""
-        x = self.action_in(noisy) + self.action_position
-        time_modulation = self.time_modulation(F.silu(self.time_in(time_features(time))))
-        attention_mask = mask[:, None, None]
+        grouped = (self.tokens, self.group)
+        x = self.action_in(noisy.unflatten(1, grouped).flatten(2)) + self.position  # [B, T, width]
+        of_time = self.time_modulation(F.silu(self.time_in(time_features(time).unflatten(1, grouped).flatten(2))))
+        of_time = of_time.unflatten(-1, (MODULATIONS, -1)).movedim(2, 0)  # [MODULATIONS, B, T, width]
+        of_prefix = modulation.unflatten(-1, (MODULATIONS, -1)).movedim(2, 0)  # [MODULATIONS, B, layers, width]
+        visible = torch.cat([mask, mask.new_ones(len(mask), self.tokens)], 1)[:, None, None]  # [B, 1, 1, N + T]
         for index, layer in enumerate(self.layers):
-            layer_modulation = time_modulation + modulation[:, index, None]
-            x = layer(x, layer_modulation, keys[index], values[index], attention_mask)
-        return self.action_out(self.norm_out(x))
+            x = layer(x, of_time + of_prefix[:, :, index, None], keys[index], values[index], visible)
+        return self.action_out(self.norm_out(x)).flatten(1).view_as(noisy)

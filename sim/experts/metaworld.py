@@ -38,7 +38,7 @@ class MetaWorldExpert:
         return clean.astype(np.float32), sent.astype(np.float32)
 
     def progress(self) -> float:
-        """Meta-World's dense reward, 0 to 1."""
+        """The best of Meta-World's dense reward so far, 0 to 1."""
         return self.env.progress
 
     def last_sent(self) -> NDArray[np.float64]:

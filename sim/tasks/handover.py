@@ -5,12 +5,13 @@ from typing import ClassVar
 import numpy as np
 
 from sim.env import TabletopEnv
-from sim.scene import ArmSpec, flat_marker, standing_object
+from sim.scene import GREEN, RED, ArmSpec, box_geom, flat_marker, standing_object
 
 BAR_HALF = (0.065, 0.012, 0.013)  # m
 PAD_HALF = (0.050, 0.032)  # m
 OPEN = 0.045  # m, both grippers must be open this far: the bar lies there by itself
 ON_TABLE = 0.005  # m
+WHITE = "0.98 0.95 0.90 1"
 
 
 class HandoverEnv(TabletopEnv):
@@ -30,13 +31,9 @@ class HandoverEnv(TabletopEnv):
 
     def _bodies_xml(self) -> str:
         x, y, z = BAR_HALF
-        bar = (
-            f'<geom class="object" type="box" size="{x} {y} {z}" pos="0 0 {z}" rgba="0.92 0.10 0.12 1" friction="0.3"/>'
-            f'<geom type="box" size="0.012 {y + 0.0006} {z + 0.0006}" pos="0 0 {z}" rgba="0.98 0.95 0.90 1" '
-            'contype="0" conaffinity="0"/>'
-        )
-        pad = flat_marker("pad", PAD_HALF, "0.05 0.70 0.30 1")
-        return standing_object("bar", bar, 0.06, 2 * z, 8e-5) + pad
+        bar = box_geom((x, y, z), (0, 0, z), RED, 'class="object" friction="0.3"')
+        bar += box_geom((0.012, y + 0.0006, z + 0.0006), (0, 0, z), WHITE, 'contype="0" conaffinity="0"')
+        return standing_object("bar", bar, 0.06, 2 * z, 8e-5) + flat_marker("pad", PAD_HALF, GREEN)
 
     def _place_objects(self, rng: np.random.Generator) -> None:
         spread = 0.3 + 0.7 * self.difficulty

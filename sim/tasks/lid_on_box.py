@@ -5,21 +5,23 @@ from typing import ClassVar
 import numpy as np
 
 from sim.env import TabletopEnv
-from sim.scene import ArmSpec, standing_object
+from sim.scene import RED, ArmSpec, box_geom, four_walls, standing_object
 
 BOX_HALF, BOX_HEIGHT = 0.032, 0.046  # m
 BASE_HEIGHT, WALL_HALF = 0.028, 0.0035  # m: the box is solid up to here, so that fingers cannot press its walls in
 LID_HALF, LID_THICKNESS = 0.035, 0.007  # m
 PLUG_HEIGHT = 0.010  # m: the step under the lid that keeps it on the box
 KNOB_HALF, KNOB_HEIGHT = 0.012, 0.034  # m
-LID_HEIGHT = PLUG_HEIGHT + LID_THICKNESS + KNOB_HEIGHT
 SEATED_GAP = 0.004  # m, what may be left between lid and rim
+VIOLET, DARK_VIOLET = "0.45 0.15 0.75 1", "0.25 0.08 0.42 1"
+YELLOW, DARK_YELLOW = "0.98 0.85 0.10 1", "0.75 0.60 0.05 1"
 OPEN = 0.045  # m, the right gripper must be open this far: the lid lies there by itself
 
 
 class LidOnBoxEnv(TabletopEnv):
-    """The box starts beyond the right arm's reach and slides at a touch, so the left arm has to bring and hold it. Success is the
-    lid seated on the rim and let go.
+    """The box starts beyond the right arm's reach and slides at a touch, so the left arm has to bring and hold it.
+
+    Success is the lid seated on the rim and let go.
     """
 
     task_description: ClassVar[str] = "put the lid on the box"
@@ -35,31 +37,19 @@ class LidOnBoxEnv(TabletopEnv):
         return 0.009 - 0.005 * self.difficulty
 
     def _bodies_xml(self) -> str:
-        side, half_height = BOX_HALF - WALL_HALF, (BOX_HEIGHT - BASE_HEIGHT) / 2
-        blue = 'class="object" type="box" rgba="0.45 0.15 0.75 1" friction="0.15"'
-        walls = "".join(
-            f'<geom {blue} size="{size} {half_height}" pos="{x * side} {y * side} {BOX_HEIGHT - half_height}"/>'
-            for x, y, size in (
-                (1, 0, f"{WALL_HALF} {BOX_HALF}"),
-                (-1, 0, f"{WALL_HALF} {BOX_HALF}"),
-                (0, 1, f"{BOX_HALF} {WALL_HALF}"),
-                (0, -1, f"{BOX_HALF} {WALL_HALF}"),
-            )
-        )
-        base = (
-            f'<geom class="object" type="box" size="{BOX_HALF} {BOX_HALF} {BASE_HEIGHT / 2}" pos="0 0 {BASE_HEIGHT / 2}" '
-            'rgba="0.25 0.08 0.42 1" friction="0.15"/>'
-        )
-        plug = BOX_HALF - 2 * WALL_HALF - self.clearance
-        lid = "".join(
-            f'<geom class="object" type="box" size="{half} {half} {height / 2}" pos="0 0 {low + height / 2}" rgba="{rgba}" friction="0.3"/>'
-            for half, low, height, rgba in (
-                (plug, 0.0, PLUG_HEIGHT, "0.75 0.60 0.05 1"),
-                (LID_HALF, PLUG_HEIGHT, LID_THICKNESS, "0.98 0.85 0.10 1"),
-                (KNOB_HALF, PLUG_HEIGHT + LID_THICKNESS, KNOB_HEIGHT, "0.90 0.10 0.15 1"),
-            )
-        )
-        return standing_object("box", base + walls, 0.06, BOX_HEIGHT, 6e-5) + standing_object(
+        slippery, smooth = 'class="object" friction="0.15"', 'class="object" friction="0.3"'
+        box = four_walls(BOX_HALF - 2 * WALL_HALF, WALL_HALF, BASE_HEIGHT, BOX_HEIGHT, VIOLET, slippery)
+        base = box_geom((BOX_HALF, BOX_HALF, BASE_HEIGHT / 2), (0, 0, BASE_HEIGHT / 2), DARK_VIOLET, slippery)
+        plug_half = BOX_HALF - 2 * WALL_HALF - self.clearance
+        lid, low = "", 0.0
+        for half, height, rgba in (
+            (plug_half, PLUG_HEIGHT, DARK_YELLOW),
+            (LID_HALF, LID_THICKNESS, YELLOW),
+            (KNOB_HALF, KNOB_HEIGHT, RED),
+        ):
+            lid += box_geom((half, half, height / 2), (0, 0, low + height / 2), rgba, smooth)
+            low += height
+        return standing_object("box", base + box, 0.06, BOX_HEIGHT, 6e-5) + standing_object(
             "lid", lid, 0.05, 0.02, 4e-5
         )
 

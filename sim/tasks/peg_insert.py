@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from sim.env import TabletopEnv
-from sim.scene import ArmSpec, standing_object
+from sim.scene import DARK_GREEN, GREEN, RED, ArmSpec, box_geom, four_walls, standing_object
 
 PEG_HALF, PEG_HEIGHT = 0.018, 0.100  # m
 BLOCK_HEIGHT, WALL_HEIGHT = (
@@ -13,15 +13,15 @@ BLOCK_HEIGHT, WALL_HEIGHT = (
     0.040,
 )  # m: the socket is a block to hold it by, and four walls around the hole on top of it
 WALL_HALF, FLARE = 0.004, 0.18  # m, rad: the walls lean outwards and guide the peg
-LEAN = WALL_HEIGHT * np.sin(FLARE)  # m, how much wider the hole is at the rim than at the bottom, on each side
 RIM_HEIGHT = BLOCK_HEIGHT + WALL_HEIGHT  # m
 INSERTED_DEPTH = 0.028  # m, how far below the rim the peg's end must be
 LIFTED_HEIGHT = 0.015  # m, how far off the table the socket must be
 
 
 class PegInsertEnv(TabletopEnv):
-    """The socket is light and slides away from a peg that is pushed at it, so one arm has to hold it: success is the peg well
-    inside while the socket hangs in the air.
+    """The socket is light and slides away from a peg that is pushed at it, so one arm has to hold it.
+
+    Success is the peg well inside while the socket hangs in the air.
     """
 
     task_description: ClassVar[str] = "insert the peg into the socket"
@@ -45,27 +45,12 @@ class PegInsertEnv(TabletopEnv):
         return 2 * (PEG_HALF + self.clearance + 2 * WALL_HALF)
 
     def _bodies_xml(self) -> str:
-        block_half = self.socket_width / 2
-        out, along, up = block_half - WALL_HALF + LEAN / 2, block_half + LEAN / 2, BLOCK_HEIGHT + WALL_HEIGHT / 2
-        wall = 'class="object" type="box" rgba="0.05 0.70 0.30 1" friction="0.25"'
-        walls = "".join(
-            f'<geom {wall} size="{size} {WALL_HEIGHT / 2}" pos="{x * out} {y * out} {up}" euler="{-y * FLARE} {x * FLARE} 0"/>'
-            for x, y, size in (
-                (1, 0, f"{WALL_HALF} {along}"),
-                (-1, 0, f"{WALL_HALF} {along}"),
-                (0, 1, f"{along} {WALL_HALF}"),
-                (0, -1, f"{along} {WALL_HALF}"),
-            )
-        )
-        block = (
-            f'<geom class="object" type="box" size="{block_half} {block_half} {BLOCK_HEIGHT / 2}" pos="0 0 {BLOCK_HEIGHT / 2}" '
-            'rgba="0.02 0.42 0.18 1" friction="0.25"/>'
-        )
-        peg = (
-            f'<geom class="object" type="box" size="{PEG_HALF} {PEG_HALF} {PEG_HEIGHT / 2}" pos="0 0 {PEG_HEIGHT / 2}" '
-            'rgba="0.92 0.10 0.12 1" friction="0.25"/>'
-        )
-        return standing_object("socket", block + walls, 0.08, RIM_HEIGHT, 8e-5) + standing_object(
+        smooth = 'class="object" friction="0.25"'
+        block_half, inside = self.socket_width / 2, PEG_HALF + self.clearance
+        socket = box_geom((block_half, block_half, BLOCK_HEIGHT / 2), (0, 0, BLOCK_HEIGHT / 2), DARK_GREEN, smooth)
+        socket += four_walls(inside, WALL_HALF, BLOCK_HEIGHT, RIM_HEIGHT, GREEN, smooth, FLARE)
+        peg = box_geom((PEG_HALF, PEG_HALF, PEG_HEIGHT / 2), (0, 0, PEG_HEIGHT / 2), RED, smooth)
+        return standing_object("socket", socket, 0.08, RIM_HEIGHT, 8e-5) + standing_object(
             "peg", peg, 0.06, PEG_HEIGHT, 6e-5
         )
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from sim.env import TabletopEnv
-from sim.scene import ArmSpec, standing_object
+from sim.scene import DARK_GREEN, GREEN, RED, ArmSpec, box_geom, four_walls, standing_object
 
 CUBE_HALF = 0.019  # m
 TRAY_WALL, TRAY_RIM = 0.004, 0.014  # m
@@ -30,25 +30,12 @@ class PickPlaceEnv(TabletopEnv):
         return 0.042 - 0.012 * self.difficulty
 
     def _bodies_xml(self) -> str:
-        inner = self.tray_half
-        side, along, up = inner + TRAY_WALL, inner + 2 * TRAY_WALL, TRAY_RIM / 2
-        green = 'class="object" type="box" friction="0.5"'
-        walls = "".join(
-            f'<geom {green} size="{size} {up}" pos="{x * side} {y * side} {up}" rgba="0.05 0.70 0.30 1"/>'
-            for x, y, size in (
-                (1, 0, f"{TRAY_WALL} {along}"),
-                (-1, 0, f"{TRAY_WALL} {along}"),
-                (0, 1, f"{along} {TRAY_WALL}"),
-                (0, -1, f"{along} {TRAY_WALL}"),
-            )
-        )
-        floor = f'<geom {green} size="{inner} {inner} {TRAY_FLOOR_HALF}" pos="0 0 {TRAY_FLOOR_HALF}" rgba="0.02 0.42 0.18 1"/>'
-        cube = (
-            f'<geom class="object" type="box" size="{CUBE_HALF} {CUBE_HALF} {CUBE_HALF}" pos="0 0 {CUBE_HALF}" '
-            'rgba="0.92 0.10 0.12 1" friction="0.4"/>'
-        )
+        rough, inside = 'class="object" friction="0.5"', self.tray_half
+        tray = box_geom((inside, inside, TRAY_FLOOR_HALF), (0, 0, TRAY_FLOOR_HALF), DARK_GREEN, rough)
+        tray += four_walls(inside, TRAY_WALL, 0.0, TRAY_RIM, GREEN, rough)
+        cube = box_geom((CUBE_HALF,) * 3, (0, 0, CUBE_HALF), RED, 'class="object" friction="0.4"')
         return standing_object("cube", cube, 0.05, 2 * CUBE_HALF, 5e-5) + standing_object(
-            "tray", floor + walls, 0.40, TRAY_RIM, 4e-4
+            "tray", tray, 0.40, TRAY_RIM, 4e-4
         )
 
     def _place_objects(self, rng: np.random.Generator) -> None:

@@ -1,4 +1,4 @@
-"""A scripted stand-in for the person who supervises a robot: watches, notices trouble late, takes over and drives imperfectly.
+"""A scripted stand-in for the person who supervises a robot: watches, sees trouble late, takes over, drives badly.
 
 It reads the true state of the simulator. It is a takeover source: the control loop asks it for a command at every tick.
 """
@@ -22,9 +22,11 @@ class CorrectorConfig:
 
     Args:
         rescue_probability: share of the episodes in trouble that are rescued at all; drawn once per episode.
-        hand_back_probability: share of the takeovers that end as soon as the trouble is repaired; the others go on to the end of the episode.
+        hand_back_probability: share of the takeovers that end as soon as the trouble is repaired; the others go on to
+            the end of the episode.
         stall_s: time without progress after which the person judges that the policy is stuck.
-        setback: loss of progress (0 to 1, on the expert's scale) that is judged as trouble at once, such as a dropped object.
+        setback: loss of progress (0 to 1, on the expert's scale) that is judged as trouble at once, such as a dropped
+            object.
         reaction_s: shortest and longest time between seeing trouble and taking over.
         repaired: progress beyond the best before the trouble, after which control may be handed back.
         noise_m: standard deviation of the hand's noise, metres.

@@ -1,8 +1,8 @@
 """Renderer through EGL, for machines with a graphics card or Mesa.
 
 Shadows, reflections, sky and multisampling are switched off: they cost most of the time and teach a policy nothing.
-MuJoCo chooses its graphics library when it is first imported, by the environment variable MUJOCO_GL, so a probe in another process
-finds out whether EGL loads before this process commits itself.
+MuJoCo chooses its graphics library when it is first imported, by the environment variable MUJOCO_GL, so a probe in
+another process finds out whether EGL loads before this process commits itself.
 
 Not thread-safe: an EGL context belongs to the thread that made it.
 """
@@ -28,7 +28,7 @@ _PROBE = "from mujoco.egl import GLContext; context = GLContext(8, 8); context.m
 
 @functools.cache
 def why_egl_does_not_load() -> str:
-    """The last line of what EGL complains about, or "" if it loads. Tried in another process: a bad driver can abort it."""
+    """The last line of EGL's complaint, or "" if it loads; tried in another process, since a bad driver can abort it."""
     try:
         probe = subprocess.run(
             [sys.executable, "-c", _PROBE],

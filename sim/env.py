@@ -1,6 +1,7 @@
-"""The environment that all our tasks share: physics, observation, action and episode bookkeeping. A task adds bodies, starts and success.
+"""The environment that all our tasks share: physics, observation, action and episode bookkeeping.
 
-A step does physics and ray casting and next to nothing else. Not thread-safe; one process may hold many environments.
+A task adds its bodies, their starts, and what success is. A step does physics and ray casting and next to nothing
+else. Not thread-safe; one process may hold many environments.
 """
 
 from abc import abstractmethod
@@ -26,8 +27,9 @@ _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     """One or two Cartesian arms at a table.
 
-    Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}`. Action: float32 [A], absolute targets. Both list, for every arm,
-    x, y, z of the grip point and the gripper's opening, all in metres. The reward is 1 at success, which ends the episode, and 0 before it.
+    Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}`. Action: float32 [A], absolute
+    targets. State and action list, for every arm, x, y, z of the grip point and the gripper's opening, all in metres.
+    The reward is 1 at success, which ends the episode, and 0 before it.
 
     Args:
         difficulty: 0 (narrow starts, generous clearances) to 1 (wide starts, tight clearances).
@@ -99,7 +101,7 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        super().reset(seed=seed)
+        super().reset(seed=seed, options=options)
         mujoco.mj_resetData(self.model, self.data)
         start = self._home.copy()
         start[:, :3] += self.np_random.uniform(-0.012, 0.012, (len(self.arms), 3))
@@ -130,18 +132,25 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self.renderer.close()
 
     def get_state(self) -> NDArray[np.float64]:
-        """Everything that the future depends on, float64 [N]: MuJoCo's integration state and the number of steps taken."""
+        """All that the future depends on, float64 [N]: MuJoCo's integration state and the number of steps taken."""
         state = np.empty(mujoco.mj_stateSize(self.model, _STATE) + 1)
         mujoco.mj_getState(self.model, self.data, state[:-1], _STATE)
         state[-1] = self._elapsed
         return state
 
     def set_state(self, state: NDArray[np.float64]) -> dict[str, Any]:
-        """Go to a state that `get_state` of the same task and difficulty gave; returns its observation. Replay from there is exact."""
+        """Go to a state that `get_state` of the same task and difficulty gave; replay from there is exact.
+
+        Returns:
+            The observation of that state.
+
+        Raises:
+            UserError: the state is of another task.
+        """
         expected = mujoco.mj_stateSize(self.model, _STATE) + 1
         if np.shape(state) != (expected,):
             raise UserError(
-                f"This state has shape {np.shape(state)} and {type(self).__name__} needs ({expected},): use one of the same task."
+                f"This state has shape {np.shape(state)}; {type(self).__name__} needs ({expected},), of the same task."
             )
         mujoco.mj_setState(self.model, self.data, state[:-1], _STATE)
         mujoco.mj_kinematics(self.model, self.data)

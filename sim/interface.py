@@ -1,4 +1,4 @@
-"""What all environments of this package have in common, ours and the adapted ones: cameras, arguments and observation space."""
+"""What all environments of this package share, ours and the adapted ones: cameras, arguments, observation space."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,7 @@
-"""Pictures for people: the whole scene with soft edges and shadows. Slower than what policies see; same ray casting, no graphics library."""
+"""Pictures for people: the whole scene with soft edges and shadows.
+
+Slower than what policies see; the same ray casting, no graphics library.
+"""
 
 import mujoco
 import numpy as np
@@ -16,7 +19,8 @@ def draw_picture(
 ) -> NDArray[np.uint8]:
     """Picture uint8 [H, W, 3] of a state whose kinematics are up to date.
 
-    Shadows: the lamp casts a ray to every point that the camera sees; where it meets something earlier, the point is in the shade.
+    Shadows: the lamp casts a ray to every point that the camera sees; where it meets something earlier, the point is
+    in the shade.
     """
     fine = image_size * OVERSAMPLING
     rays = camera_rays(model, data, camera, fine)

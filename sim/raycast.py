@@ -1,7 +1,8 @@
 """Renderer that needs no graphics library: one `mujoco.mj_multiRay` call per picture, shaded in numpy.
 
-The default everywhere, because it draws the same bytes on every machine. Geoms that cannot move are cast once per camera and
-kept as a background; a picture then costs only the rays through the rectangles that the moving geoms cover.
+The default everywhere, because it draws the same bytes on every machine. Geoms that cannot move are cast once per
+camera and kept as a background; a picture then costs only the rays through the rectangles that the moving geoms
+cover.
 
 Not thread-safe: one renderer belongs to one environment.
 """

@@ -35,8 +35,9 @@ def make_renderer(
 ) -> SceneRenderer:
     """Renderer by name: "raycast", "egl", or "auto".
 
-    "auto" is the ray caster everywhere. At the sizes that policies see, it is as fast as EGL on a processor, and it draws the same
-    bytes on every machine, so that what was recorded on one can be replayed on another. EGL is faster from about 128 pixels on.
+    "auto" is the ray caster everywhere. At the sizes that policies see, it is as fast as EGL on a processor, and it
+    draws the same bytes on every machine, so that what was recorded on one can be replayed on another. EGL is faster
+    from about 128 pixels on.
 
     Raises:
         UserError: unknown name, or EGL does not load here.

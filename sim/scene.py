@@ -1,11 +1,11 @@
 """MJCF fragments shared by our tasks: table, Cartesian arms, free-standing objects, cameras.
 
-Every arm comes in from its own side of the table: a carriage runs along a rail (y), a lift on its tower (z) and a horizontal boom
-(x) carries a parallel gripper whose fingers point inwards and open along y. Nothing hangs over the workspace, so both cameras see
-what is between the fingers.
+Every arm comes in from its own side of the table: a carriage runs along a rail (y), a lift on its tower (z) and a
+horizontal boom (x) carries a parallel gripper whose fingers point inwards and open along y. Nothing hangs over the
+workspace, so both cameras see what is between the fingers.
 
-The frames are laid out such that joint values *are* world coordinates: the x, y and z slides of an arm read the position of its
-grip point, in metres. Lengths are metres, angles radians, everywhere.
+The frames are laid out such that joint values *are* world coordinates: the x, y and z slides of an arm read the
+position of its grip point, in metres. Lengths are metres, angles radians, everywhere.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ _TABLE, _WALL, _FENCE = "0.87 0.86 0.83 1", "0.88 0.95 1 1", "0.45 0.42 0.40 1"
 _RAIL, _TOWER, _BOOM = "0.30 0.32 0.36 1", "0.22 0.24 0.28 1", "0.62 0.65 0.70 1"
 _TINT = {"left": "0.10 0.35 0.95 1", "right": "0.98 0.55 0.05 1"}
 _SIGN = {"left": -1, "right": 1}
-# Contact bits: 1 table, 2 objects, 4 left arm, 8 right arm. What reaches over the table meets the objects and the other arm, but
-# never the table, above which its lift stops.
+# Contact bits: 1 table, 2 objects, 4 left arm, 8 right arm. What reaches over the table meets the objects and the
+# other arm, but never the table, above which its lift stops.
 _HARD = {"left": 'contype="4" conaffinity="10"', "right": 'contype="8" conaffinity="6"'}
 
 
@@ -71,10 +71,10 @@ def four_walls(
 
 
 def standing_object(name: str, geoms: str, mass: float, height: float, inertia: float) -> str:
-    """A body that moves freely and rights itself, like a tumbler toy with a weighted base: it always ends upright on the table.
+    """A body that moves freely and rights itself, like a tumbler toy with a weighted base, so it ends upright.
 
-    Its joints are x and y slides that end above the fence, a z slide, a free yaw, and roll and pitch held by weak springs.
-    The frame is at the middle of its base.
+    Its joints are x and y slides that end above the fence, a z slide, a free yaw, and roll and pitch held by weak
+    springs. The frame is at the middle of its base.
     """
     tilt = 'type="hinge" stiffness="0.6" damping="0.02"'
     half_x, half_y = ARENA_HALF[0] - 0.01, ARENA_HALF[1] - 0.01
@@ -147,7 +147,8 @@ def scene_xml(arms: tuple[ArmSpec, ...], bodies: str) -> str:
 def _arm_body(arm: ArmSpec) -> str:
     """One arm. Its links carry their own weight (gravcomp), so that the servos need no integral term.
 
-    The mass of a slide is mostly its armature (the drive), so the three axes have alike dynamics however the links are nested.
+    The mass of a slide is mostly its armature (the drive), so the three axes have alike dynamics however the links
+    are nested.
     """
     name, sign, tint = arm.side, _SIGN[arm.side], _TINT[arm.side]
     slide = 'type="slide" damping="2" armature="0.35"'

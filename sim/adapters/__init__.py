@@ -1,1 +1,4 @@
-"""Known benchmarks behind the interface of our own tasks. Their packages are optional: the extra is called `benchmarks`."""
+"""Known benchmarks behind the interface of our own tasks.
+
+Their packages are optional: the extra is called `benchmarks`.
+"""

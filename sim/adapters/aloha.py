@@ -1,7 +1,7 @@
 """gym-aloha behind our interface, without its three 480 x 640 pictures per step.
 
-Actions and `agent_pos` are those of gym-aloha: absolute positions of 2 x 6 joints in radians, and of 2 grippers from 0 to 1.
-The benchmark brings no scripted expert in joint space, so there is none here.
+Actions and `agent_pos` are those of gym-aloha: absolute positions of 2 x 6 joints in radians, and of 2 grippers from
+0 to 1. The benchmark brings no scripted expert in joint space, so there is none here.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ class AlohaEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        super().reset(seed=seed)
+        super().reset(seed=seed, options=options)
         self._place_objects(int(self.np_random.integers(2**31)))
         state = self._env.reset().observation
         self.elapsed_steps = 0

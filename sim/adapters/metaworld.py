@@ -1,7 +1,7 @@
 """Meta-World tasks behind our interface, with cameras close enough for small pictures.
 
-The native action stays: x, y, z steps of the hand in units of 1 cm, and the gripper's effort, each from -1 to 1. The reward becomes
-1 at success, which ends the episode; Meta-World's dense reward only tells how far the task has come.
+The native action stays: x, y, z steps of the hand in units of 1 cm, and the gripper's effort, each from -1 to 1. The
+reward becomes 1 at success, which ends the episode; Meta-World's dense reward only tells how far the task has come.
 """
 
 import warnings
@@ -26,7 +26,8 @@ _LOOK_AT = {"front": (0.0, 0.68, 0.10), "top": (0.0, 0.66, 0.0)}
 class MetaWorldEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     """One Meta-World task.
 
-    Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [4]}`: hand position in metres and the gripper's opening, 0 to 1.
+    Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [4]}`: hand position in metres and the
+    gripper's opening, 0 to 1.
 
     Args:
         difficulty: accepted, since all our environments take it; the benchmark's tasks have just one.
@@ -79,7 +80,7 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        super().reset(seed=seed)
+        super().reset(seed=seed, options=options)
         self.native_observation = self._reset_native(int(self.np_random.integers(2**31)))
         self.renderer.refresh(self.native.data)  # the benchmark moves static bodies at every reset
         self.progress, self.elapsed_steps = 0.0, 0

@@ -1,7 +1,8 @@
 """What all scripted experts share: reading the arms, straight bounded motion, and picking up an object from the side.
 
-An expert keeps no phase. Every step it looks at the true state and decides anew, so that it continues sensibly from any state that a policy has made,
-and its action is a function of the present state, which is what a policy can learn from a picture.
+An expert keeps no phase. Every step it looks at the true state and decides anew, so that it continues sensibly from
+any state that a policy has made, and its action is a function of the present state, which is what a policy can learn
+from a picture.
 """
 
 from abc import abstractmethod
@@ -77,7 +78,8 @@ class Expert:
 
     Args:
         env: the environment, wrapped or not; its true state is read at every `act`.
-        action_noise: standard deviation in metres of the temporally correlated noise on the motion that is sent. The clean action stays the label.
+        action_noise: standard deviation in metres of the temporally correlated noise on the motion that is sent. The
+            clean action stays the label.
     """
 
     metres_per_action = 1.0  # what a motion action of 1 means
@@ -147,7 +149,7 @@ class Expert:
         outwards = -1.0 if self.env.arms[arm].side == "left" else 1.0
         here, opening = self.env.grip_points()[arm], self.env.openings()[arm]
         goal = self.grip_target(name, grasp)
-        beside = goal + (outwards * (grasp.half_length + 0.045), 0.0, 0.0)
+        beside = goal + np.array([outwards * (grasp.half_length + 0.045), 0.0, 0.0])
         off = np.abs(here - goal)
         room = (GRIPPER_OPENING_MAX - grasp.width) / 2
         straddling = off[0] < grasp.half_length + 0.025

@@ -1,4 +1,7 @@
-"""Expert of Handover: left brings the bar to the middle by one end, right takes the other end, left lets go, right lays it down."""
+"""Expert of Handover.
+
+Left brings the bar to the middle by one end, right takes the other end, left lets go, right lays it down.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +67,7 @@ class HandoverExpert(Expert):
         offered = self.holds(LEFT, "bar", LEFT_END) and np.linalg.norm(bar - meeting) < 0.025
         if offered or self._bar_is_right():
             return self.pick(RIGHT, "bar", RIGHT_END)
-        return self.move(RIGHT, meeting + (GRIP_ALONG + 0.095, 0.0, BAR_HALF[2]), GRIPPER_OPENING_MAX)
+        return self.move(RIGHT, meeting + np.array([GRIP_ALONG + 0.095, 0.0, BAR_HALF[2]]), GRIPPER_OPENING_MAX)
 
     def _carry(self, here: NDArray[np.float64], bar: NDArray[np.float64]) -> NDArray[np.float64]:
         """Take the bar to the pad once the other hand is off it, and lower it there."""

@@ -1,4 +1,7 @@
-"""Expert of LidOnBox: the left arm brings the box to the middle and holds it, the right arm lowers the lid onto it and lets go."""
+"""Expert of LidOnBox.
+
+The left arm brings the box to the middle and holds it, the right arm lowers the lid onto it and lets go.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,5 +63,5 @@ class LidOnBoxExpert(Expert):
         if off < (0.8 * self.env.clearance + 0.0015 if z > BOX_HEIGHT + 0.006 else 0.012):
             return self.move(RIGHT, here + box + (0.0, 0.0, BOX_HEIGHT - PLUG_HEIGHT - 0.002) - lid, 0.0, pace=0.8)
         if z < BOX_HEIGHT + 0.006 and off < 0.080:
-            return self.move(RIGHT, here + (0.0, 0.0, hover - lid[2]), 0.0)
+            return self.move(RIGHT, here + np.array([0.0, 0.0, hover - lid[2]]), 0.0)
         return self.move(RIGHT, here + np.array([box[0], box[1], hover]) - lid, 0.0)

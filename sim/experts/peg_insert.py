@@ -1,4 +1,7 @@
-"""Expert of PegInsert: both arms pick up their object at once, meet in the middle, and the peg goes down into the socket."""
+"""Expert of PegInsert.
+
+Both arms pick up their object at once and meet in the middle, where the peg goes down into the socket.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,5 +65,5 @@ class PegInsertExpert(Expert):
         if off < (0.008 if z > RIM_HEIGHT + 0.006 else PEG_HALF - 0.004):
             return self.move(RIGHT, here + socket + (0.0, 0.0, BLOCK_HEIGHT) - peg, 0.0, pace=0.8)
         if z < RIM_HEIGHT + 0.006 and off < 0.085:
-            return self.move(RIGHT, here + (0.0, 0.0, hover - peg[2]), 0.0)
+            return self.move(RIGHT, here + np.array([0.0, 0.0, hover - peg[2]]), 0.0)
         return self.move(RIGHT, here + np.array([socket[0], socket[1], hover]) - peg, 0.0)

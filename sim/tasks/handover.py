@@ -15,7 +15,7 @@ WHITE = "0.98 0.95 0.90 1"
 
 
 class HandoverEnv(TabletopEnv):
-    """Neither arm can do it alone: the bar starts beyond the right arm's reach and the pad lies beyond the left one's."""
+    """Neither arm can do it alone: the bar starts beyond the right arm's reach, the pad lies beyond the left one's."""
 
     task_description: ClassVar[str] = "hand the bar over and lay it on the pad"
     max_episode_steps: ClassVar[int] = 150

@@ -58,7 +58,7 @@ class MockRobot:
     """An `EpisodicRobot` (see `vla_rl.execution.loop`) in memory.
 
     Attributes:
-        stopped: at rest by `stop` or by its own watchdog; commands do nothing until the next `reset`.
+        stopped_ns: when `stop` or its own watchdog brought it to rest; commands do nothing until the next `reset`.
         commands: how many commands were obeyed in the attempt.
     """
 
@@ -86,12 +86,14 @@ class MockRobot:
         self._image = self._picture()
         self._start_ns = self._moved_ns = self._commanded_ns = self.clock.now_ns()
         self._image_ns = self._start_ns
-        self._stalled = self.stopped = False
+        self._stalled = False
+        self.stopped_ns: int | None = None
         self.commands = 0
 
     @property
     def truncated(self) -> bool:
-        return self._elapsed_s() >= self.config.duration_s
+        """The time is over, or the robot stopped itself."""
+        return self.stopped_ns is not None or self._elapsed_s() >= self.config.duration_s
 
     def read(self) -> Observation:
         """See `vla_rl.core.protocols.Robot.read`."""
@@ -117,7 +119,7 @@ class MockRobot:
     def write(self, action: Float32Array) -> Float32Array:
         """Take a command over, unless the robot has stopped."""
         self._advance()
-        if not self.stopped:
+        if self.stopped_ns is None:
             self._command = action.copy()
             self._commanded_ns = self.clock.now_ns()
             self.commands += 1
@@ -126,8 +128,7 @@ class MockRobot:
     def stop(self) -> None:
         """Hold the present position."""
         self._advance()
-        self._command = self._position.copy()
-        self.stopped = True
+        self._rest(self.clock.now_ns())
 
     def close(self) -> None:
         """Nothing to release."""
@@ -143,9 +144,13 @@ class MockRobot:
         if moving_s > 0:
             self._position += (self._command - self._position) * np.float32(1 - np.exp(-moving_s / self.config.lag_s))
         self._moved_ns = now_ns
-        if now_ns > timeout_ns and not self.stopped:
-            self._command = self._position.copy()
-            self.stopped = True
+        if now_ns > timeout_ns:
+            self._rest(timeout_ns)
+
+    def _rest(self, now_ns: int) -> None:
+        self._command = self._position.copy()
+        if self.stopped_ns is None:
+            self.stopped_ns = now_ns
 
     def _picture(self) -> Uint8Array:
         """Noise, and a bright square at the place of the first joint: uint8 [H, W, 3]."""

@@ -26,6 +26,9 @@ class JerkLimiter:
         max_velocity, max_acceleration, max_jerk: limits, per second, second^2 and second^3, float [A].
         rate_hz: how often `follow` or `brake` is called.
 
+    Attributes:
+        at_rest: braking has ended.
+
     Raises:
         UserError: if the package ruckig is missing.
     """
@@ -50,6 +53,7 @@ class JerkLimiter:
         self._max_velocity, self._max_acceleration, self._max_jerk = max_velocity, max_acceleration, max_jerk
         self._rate_hz = rate_hz
         self._interfaces = ruckig.ControlInterface
+        self._finished = ruckig.Result.Finished
         size = len(low)
         self._generator = ruckig.Ruckig(size, 1.0 / rate_hz)
         self._input: Any = ruckig.InputParameter(size)
@@ -67,10 +71,7 @@ class JerkLimiter:
         self._input.current_velocity = still
         self._input.current_acceleration = still
         self._last_target: Float64Array | None = None
-
-    @property
-    def at_rest(self) -> bool:
-        return not np.any(self._input.current_velocity) and not np.any(self._input.current_acceleration)
+        self.at_rest = True
 
     def follow(self, target: Float32Array) -> Float32Array:
         """The next command on the way to a target inside the bounds, float32 [A]."""
@@ -80,14 +81,17 @@ class JerkLimiter:
         self._input.control_interface = self._interfaces.Position
         self._input.target_position = aim.tolist()
         self._input.target_velocity = self._safe_velocity(aim, velocity).tolist()
-        return self._advance()
+        self.at_rest = False
+        self._generator.update(self._input, self._output)
+        return self._take_output()
 
     def brake(self) -> Float32Array:
         """The next command on the fastest way to rest, float32 [A]."""
         self._last_target = None
         self._input.control_interface = self._interfaces.Velocity
         self._input.target_velocity = [0.0] * len(self._low)
-        return self._advance()
+        self.at_rest = self._generator.update(self._input, self._output) == self._finished
+        return self._take_output()
 
     def _safe_velocity(self, target: Float64Array, velocity: Float64Array) -> Float64Array:
         """``velocity`` where braking from it at the target ends inside the bounds, else 0."""
@@ -101,7 +105,6 @@ class JerkLimiter:
         room = np.where(velocity > 0, self._high - target, target - self._low)
         return np.where(distance <= room, velocity, 0.0)
 
-    def _advance(self) -> Float32Array:
-        self._generator.update(self._input, self._output)
+    def _take_output(self) -> Float32Array:
         self._output.pass_to_input(self._input)
         return np.asarray(self._output.new_position, np.float32)

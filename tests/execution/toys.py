@@ -35,6 +35,8 @@ class TickPolicy:
 class SilentPlanner:
     """Answers the first few requests of an episode, then falls silent: inference was killed."""
 
+    silent_since_tick = 0
+
     def __init__(self, planner: Planner, answers: int) -> None:
         self._planner, self._answers = planner, answers
 
@@ -46,6 +48,7 @@ class SilentPlanner:
         self._left -= 1
         if self._left >= 0:
             self._planner.request(request, inference)
+            self.silent_since_tick = request.observation.tick
 
     def poll(self) -> list[Plan]:
         return self._planner.poll()

@@ -1,9 +1,9 @@
-"""Sources of actions beside the executor: a person who takes over, and a demonstrator."""
+"""Sources of actions beside the executor: a person who takes over, a demonstrator, a recording."""
 
 from collections.abc import Callable
 
 from vla_rl.core.protocols import TakeoverSource
-from vla_rl.core.types import Float32Array, Observation, Source
+from vla_rl.core.types import Episode, Float32Array, Observation, Source
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.plan import NO_CHUNK, TickAction, observed_ns
 
@@ -78,6 +78,38 @@ class Demonstrator:
         clean, noisy = self._act()
         planned_ns = observed_ns(observation, now_ns)
         return TickAction(observation.tick, noisy, clean, Source.DEMO, NO_CHUNK, 0, planned_ns, -1)
+
+    def sent(self, command: Float32Array) -> None:
+        pass
+
+
+class Replay:
+    """The commands of a recorded episode, tick by tick. An `ActionSource`; asks for a stop at the last one.
+
+    They pass the gate again. In the world that they were recorded in (same seed, same gate) it changes none of them.
+    """
+
+    def __init__(self, episode: Episode) -> None:
+        self._episode = episode
+
+    def reset(self, seed: int, rest: Float32Array) -> None:
+        pass
+
+    def propose(self, observation: Observation, now_ns: int) -> TickAction:
+        episode, tick = self._episode, observation.tick
+        last = len(episode) - 1
+        row = min(tick, last)
+        return TickAction(
+            tick,
+            episode.action_sent[row],
+            episode.action_policy[row],
+            Source(episode.source[row]),
+            NO_CHUNK,
+            0,
+            observed_ns(observation, now_ns),
+            -1,
+            stop=tick >= last,
+        )
 
     def sent(self, command: Float32Array) -> None:
         pass

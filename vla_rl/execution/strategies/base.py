@@ -34,7 +34,7 @@ class ExecutionConfig:
     execute_ticks: int = 8
     hold_ticks: int = 20
     cold_start_ticks: int = 200
-    request_timeout_ticks: int = 40
+    request_timeout_ticks: int = 16
     delay_window: int = 10
     expected_delay_ticks: int = 0
     max_prefix_ticks: int = 6

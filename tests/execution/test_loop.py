@@ -1,0 +1,210 @@
+"""The one loop: order, pacing, endings, takeover to the tick, replay to the byte (spec tests 13 and 14)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from toys import ReachEnv, ReachPolicy
+
+from robot_io.env_robot import EnvRobot
+from robot_io.gate import GateConfig, SafetyGate
+from robot_io.recorder import Recorder
+from robot_io.takeover import ScheduledTakeover
+from vla_rl.core.clock import VirtualClock
+from vla_rl.core.types import Episode, Float32Array, Origin, Source, Step
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.loop import EpisodeSummary, Pacer, run_episode
+from vla_rl.execution.plan import ActionSource
+from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.sources import Demonstrator, Replay, TakeoverSwitch
+from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.execution.virtual import Latency, VirtualLatencyConfig, VirtualPlanner
+
+LIMITS = GateConfig(low=(-1.0, -1.0), high=(1.0, 1.0), max_velocity=(1.0, 1.0))
+STEP = 1.0 / 20 + 1e-6
+JITTER = VirtualLatencyConfig(Latency.JITTERED, typical=3.0, spread=1.5, drop_probability=0.1)
+
+
+def record(robot: EnvRobot, source: ActionSource, seed: int = 0) -> tuple[EpisodeSummary, Episode]:
+    recorder = Recorder(Origin.SIM, "toy", robot.control_hz)
+    recorder.begin(f"episode-{seed}", seed, 3)
+    summary = run_episode(robot, source, SafetyGate(LIMITS, 20.0), seed=seed, subscribers=[recorder])
+    assert recorder.episode is not None
+    return summary, recorder.episode.validate()
+
+
+def make_executor(robot: EnvRobot, noise: float = 0.0, latency: VirtualLatencyConfig | None = None) -> Executor:
+    policy = ReachPolicy(noise=noise)
+    if latency is None:
+        return Executor(InlinePlanner(policy), ExecutionConfig())
+    return Executor(VirtualPlanner(policy, robot.clock, 20.0, latency), ExecutionConfig())
+
+
+def test_an_episode_ends_with_the_task_and_is_recorded_whole() -> None:
+    robot = EnvRobot(ReachEnv())
+    summary, episode = record(robot, make_executor(robot))
+    assert summary.success
+    assert summary.terminated
+    assert summary.held_ticks == summary.human_ticks == summary.missed_ticks == 0
+    assert len(episode) == summary.ticks
+    assert summary.duration_s == pytest.approx(summary.ticks / 20)
+    assert episode.success
+    assert episode.terminated
+    assert (episode.source == Source.POLICY).all()
+    np.testing.assert_array_equal(episode.extras["chunk_index"], np.arange(len(episode)) % 8)
+    np.testing.assert_array_equal(episode.extras["chunk_id"], np.arange(len(episode)) // 8)
+
+
+def test_a_time_limit_truncates() -> None:
+    robot = EnvRobot(ReachEnv(limit=10))
+    summary, episode = record(robot, make_executor(robot))
+    assert (summary.ticks, summary.terminated, summary.success) == (10, False, False)
+    assert not episode.terminated
+    robot = EnvRobot(ReachEnv())
+    gate = SafetyGate(LIMITS, 20.0)
+    summary = run_episode(robot, make_executor(robot), gate, seed=0, max_ticks=4)
+    assert (summary.ticks, summary.terminated, summary.success) == (4, False, False)
+
+
+@pytest.mark.parametrize("latency", [None, VirtualLatencyConfig(typical=2.0)])
+def test_takeover_is_bumpless_and_flagged_to_the_tick(latency: VirtualLatencyConfig | None) -> None:
+    intervals = [(5, 12), (20, 24)]
+    robot = EnvRobot(ReachEnv())
+    takeover = ScheduledTakeover(intervals, lambda tick, proposed: np.array([-1, 1], np.float32))
+    summary, episode = record(robot, TakeoverSwitch(make_executor(robot, 0.3, latency), takeover))
+    human = np.zeros(len(episode), bool)
+    for first, after in intervals:
+        human[first:after] = True
+    np.testing.assert_array_equal(episode.source == Source.HUMAN, human)
+    assert summary.human_ticks == human.sum()
+    steps = np.abs(np.diff(episode.action_sent, axis=0))
+    assert steps.max() <= STEP, "the command never moves faster than the normal rate limit, handovers included"
+    delay = 0 if latency is None else 2
+    for _, after in intervals:
+        held = episode.source[after : after + delay]
+        assert (held == Source.HOLD).all(), "plans made before the hand-back are dropped"
+        assert episode.source[after + delay] == Source.POLICY
+        assert episode.extras["chunk_index"][after + delay] == 0
+        assert (episode.action_sent[after : after + delay] == episode.action_sent[after - 1]).all()
+
+
+def test_during_a_takeover_the_shadow_of_the_policy_is_recorded_on_request() -> None:
+    takeover = ScheduledTakeover([(0, 6)], lambda tick, proposed: np.zeros(2, np.float32))
+    robot = EnvRobot(ReachEnv())
+    _, plain = record(robot, TakeoverSwitch(make_executor(robot), takeover))
+    _, shadow = record(robot, TakeoverSwitch(make_executor(robot), takeover, infer_during_takeover=True))
+    assert not plain.action_policy[1:6].any()
+    assert shadow.action_policy[1:6].any()
+    np.testing.assert_array_equal(plain.action_sent[:6], shadow.action_sent[:6])
+
+
+def test_a_run_repeats_to_the_byte_under_jitter_loss_and_takeover() -> None:
+    def run() -> Episode:
+        robot = EnvRobot(ReachEnv())
+        takeover = ScheduledTakeover([(9, 15)], lambda tick, proposed: proposed + np.float32(0.02))
+        return record(robot, TakeoverSwitch(make_executor(robot, 0.2, JITTER), takeover), seed=11)[1]
+
+    first, second = run(), run()
+    assert first.action_sent.tobytes() == second.action_sent.tobytes()
+    assert first.source.tobytes() == second.source.tobytes()
+    assert all(np.array_equal(first.extras[name], second.extras[name]) for name in first.extras)
+
+
+def test_replay_of_a_recorded_episode_sends_identical_commands() -> None:
+    robot = EnvRobot(ReachEnv())
+    takeover = ScheduledTakeover([(9, 15)], lambda tick, proposed: np.ones(2, np.float32))
+    _, episode = record(robot, TakeoverSwitch(make_executor(robot, 0.2, JITTER), takeover), seed=5)
+    assert {Source.POLICY, Source.HUMAN, Source.HOLD} <= set(episode.source)
+    summary, again = record(robot, Replay(episode), seed=5)
+    assert summary.success == episode.success
+    assert again.action_sent.tobytes() == episode.action_sent.tobytes()
+    assert again.action_policy.tobytes() == episode.action_policy.tobytes()
+    assert again.source.tobytes() == episode.source.tobytes()
+    assert again.images["front"].tobytes() == episode.images["front"].tobytes()
+
+
+def test_replay_of_another_world_stops_at_the_end_of_the_recording() -> None:
+    robot = EnvRobot(ReachEnv())
+    _, episode = record(robot, make_executor(robot), seed=0)
+    summary, again = record(robot, Replay(episode), seed=1)
+    assert summary.stopped
+    assert summary.success is False
+    assert len(again) == len(episode)
+
+
+def test_a_demonstration_records_the_clean_action_and_sends_the_noisy_one() -> None:
+    robot = EnvRobot(ReachEnv(limit=30))
+    clean = np.array([0.01, 0.02], np.float32)
+    seeds: list[int] = []
+    source = Demonstrator(lambda: (clean, clean + np.float32(0.01)), seeds.append)
+    _, episode = record(robot, source, seed=4)
+    assert seeds == [4]
+    assert (episode.source == Source.DEMO).all()
+    np.testing.assert_array_equal(episode.action_policy, np.tile(clean, (30, 1)))
+    np.testing.assert_array_equal(episode.imitation_action(), episode.action_policy)
+    np.testing.assert_allclose(episode.action_sent, episode.action_policy + 0.01, rtol=1e-5)
+
+
+class StallingRobot(EnvRobot):
+    """Blocks for a while when it is read at some ticks."""
+
+    def __init__(self, stalls: Mapping[int, float]) -> None:
+        super().__init__(ReachEnv(), VirtualClock())
+        self._stalls, self._reads = stalls, 0
+
+    def read(self) -> Any:
+        self.clock.sleep_until_ns(self.clock.now_ns() + round(self._stalls.get(self._reads, 0.0) * 1e9))
+        self._reads += 1
+        return replace(super().read(), tick=0)
+
+
+class StepList:
+    """A subscriber that keeps steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def on_step(self, step: Step) -> None:
+        self.steps.append(step)
+
+    def on_episode(self, episode: Episode) -> None: ...
+
+    def on_metrics(self, metrics: Mapping[str, Any]) -> None: ...
+
+
+def test_an_overrun_skips_ticks_keeps_the_phase_and_the_plan_goes_on_at_its_tick() -> None:
+    """Read number 3 takes 2.6 periods: tick 4 never happens, 5 begins late, and 6 begins on the grid."""
+    robot = StallingRobot({3: 0.13})
+    steps = StepList()
+    gate = SafetyGate(replace(LIMITS, max_observation_age_ms=1e4), 20.0)
+    summary = run_episode(robot, make_executor(robot), gate, seed=0, subscribers=[steps], max_ticks=7)
+    ticks = [step.observation.tick for step in steps.steps]
+    assert ticks == [0, 1, 2, 3, 5, 6, 7]
+    assert summary.missed_ticks == 1
+    assert [step.extras["chunk_index"] for step in steps.steps] == ticks
+
+
+def test_the_pacer_keeps_its_grid() -> None:
+    clock = VirtualClock()
+    pacer = Pacer(clock, 100)
+    starts = []
+    for work in [0, 30, 99, 100, 130, 250, 10, 1000, 0]:
+        starts.append((pacer.tick, clock.now_ns()))
+        clock.sleep_until_ns(clock.now_ns() + work)
+        pacer.next_tick()
+    assert starts == [(0, 0), (1, 100), (2, 200), (3, 300), (4, 400), (5, 530), (7, 780), (8, 800), (18, 1800)]
+    assert pacer.missed == 1 + 9
+
+
+def test_an_exception_in_the_policy_brings_the_robot_to_rest() -> None:
+    class BrokenPolicy(ReachPolicy):
+        def infer(self, observation: Any, committed: Float32Array | None = None) -> Any:
+            raise RuntimeError("out of memory")
+
+    robot = EnvRobot(ReachEnv())
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run_episode(robot, Executor(InlinePlanner(BrokenPolicy())), SafetyGate(LIMITS, 20.0), seed=0)
+    with pytest.raises(Exception, match="has ended"):
+        robot.write(np.zeros(2, np.float32))

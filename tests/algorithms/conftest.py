@@ -23,6 +23,7 @@ TINY = AlgorithmConfig(
     critic_training=CriticTrainingConfig(batch_size=8, random_shift=1),
 )
 TINY = replace(TINY, advantage=replace(TINY.advantage, warmup_steps=3), credit=replace(TINY.credit, min_human_steps=3))
+TINY = replace(TINY, recap=replace(TINY.recap, warmup_steps=2, threshold_every=2, threshold_frames=16, lookahead=3))
 
 
 @pytest.fixture(autouse=True)

@@ -90,8 +90,9 @@ def make_optimizer(module: nn.Module, learning_rate: float, weight_decay: float)
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Load an optimiser's state as `state_dict` gave it, or as a checkpoint kept it.
 
-    A checkpoint holds plain contiguous tensors. The moments get back the memory layout of their weights: the fused AdamW
-    walks through both in memory order and goes wrong, silently, where channels_last weights have contiguous moments.
+    A checkpoint holds plain contiguous tensors. The moments get back the memory layout of their weights: the fused
+    AdamW walks through both in memory order and goes wrong, silently, where channels_last weights have contiguous
+    moments.
     """
     optimizer.load_state_dict(dict(state))
     for parameter, moments in optimizer.state.items():

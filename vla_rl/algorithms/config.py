@@ -1,5 +1,4 @@
-"""What an algorithm may be told. One configuration for all of them, so that comparisons change the name and nothing
-else.
+"""What an algorithm may be told. One configuration for all of them, so that comparisons change nothing but the name.
 
 Sections that an algorithm has no use for are ignored by it.
 """
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field
 from vla_rl.advantage import AdvantageConfig
 from vla_rl.core.errors import ConfigError
 from vla_rl.credit import CreditConfig
+from vla_rl.critics.distributional import DistributionalConfig
 from vla_rl.critics.hierarchical import CriticConfig
 
 
@@ -45,8 +45,8 @@ class ActorConfig:
         batch_size: samples per gradient step.
         learning_rate: of AdamW, after the warm-up.
         warmup_steps: gradient steps over which the learning rate rises linearly.
-        decay_steps: gradient steps after which a cosine has brought the learning rate down to ``final_fraction``; 0:
-            constant.
+        decay_steps: gradient steps after which a cosine has brought the learning rate down to ``final_fraction``;
+            0: constant.
         final_fraction: of the learning rate, at the end of the cosine and after it.
         weight_decay: of matrices and kernels, not of biases and norms.
         max_gradient_norm: longer gradients are shortened to it.
@@ -72,12 +72,34 @@ class ActorConfig:
 
 
 @dataclass(frozen=True)
+class ReplayRatioConfig:
+    """Adaptive replay ratio (arXiv 2310.07418): few critic steps while the critic still changes, more once it is
+    settled.
+
+    Attributes:
+        adaptive: start with ``low`` critic steps per actor step, and change to ``high``, once and for good, when the
+            fraction of active units has settled.
+        low: critic steps per actor step at first.
+        high: and after the change.
+        check_every_episodes: practice episodes between two measurements.
+        tolerance: the fraction has settled when it differs from the measurement before by at most this.
+    """
+
+    adaptive: bool = False
+    low: float = 0.5
+    high: float = 2.0
+    check_every_episodes: int = 100
+    tolerance: float = 0.001
+
+
+@dataclass(frozen=True)
 class CriticTrainingConfig:
     """The critics' optimisation and batches. Unstated in the paper.
 
     Attributes:
         batch_size: samples per gradient step.
-        interval: a critic step every so many actor steps.
+        steps_per_actor_step: gradient steps for each one of the actor; below 1 the critics pause in between.
+        replay_ratio: lets ``steps_per_actor_step`` adapt, and then replaces it.
         learning_rate: of AdamW.
         weight_decay: of matrices and kernels.
         max_gradient_norm: longer gradients are shortened to it.
@@ -88,7 +110,8 @@ class CriticTrainingConfig:
     """
 
     batch_size: int = 64
-    interval: int = 1
+    steps_per_actor_step: float = 1.0
+    replay_ratio: ReplayRatioConfig = field(default_factory=ReplayRatioConfig)
     learning_rate: float = 5e-4
     weight_decay: float = 1e-2
     max_gradient_norm: float = 10.0
@@ -97,10 +120,71 @@ class CriticTrainingConfig:
     efficiency_only: float = 0.25
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.interval < 1 or not self.learning_rate > 0:
-            raise ConfigError("critic_training: batch_size, interval and learning_rate must be positive")
+        if self.batch_size < 1 or not self.steps_per_actor_step > 0 or not self.learning_rate > 0:
+            raise ConfigError("critic_training: batch_size, steps_per_actor_step and learning_rate must be positive")
         if not 0 <= self.efficiency_only < 1:
             raise ConfigError(f"critic_training.efficiency_only is {self.efficiency_only}; it must be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class AwrConfig:
+    """Advantage-weighted regression, arXiv 1910.00177.
+
+    Attributes:
+        temperature: beta of exp(A / beta).
+        max_weight: the exponential is clipped to it.
+        discount: gamma of the return gamma^(steps to success) of a success; a failure returns 0.
+        baseline: False gives reward-weighted regression, exp(R / beta).
+    """
+
+    temperature: float = 0.2
+    max_weight: float = 20.0
+    discount: float = 0.99
+    baseline: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0 or not self.max_weight > 0 or not 0 < self.discount <= 1:
+            raise ConfigError("awr: expected temperature > 0, max_weight > 0 and 0 < discount <= 1")
+
+
+@dataclass(frozen=True)
+class ThresholdConfig:
+    """The threshold filter: a step is kept if its temporal-difference advantage reaches a threshold.
+
+    Attributes:
+        epsilon: the threshold, in units of the value, which lies in [0, 1].
+        discount: gamma; the reward is 1 at success.
+    """
+
+    epsilon: float = 0.0
+    discount: float = 0.99
+
+
+@dataclass(frozen=True)
+class RecapConfig:
+    """RECAP, arXiv 2511.14759. Dropout and guidance of the indicator belong to the policy (`FlowVLAConfig`).
+
+    Attributes:
+        critic: the distributional value function.
+        lookahead: N of the N-step advantage.
+        positive_fraction: of the policy's steps of each task that are called good.
+        threshold_every: updates between two estimates of the quantiles that these are.
+        threshold_frames: steps of each task behind an estimate.
+        warmup_steps: updates before the first estimate; the policy's own steps carry no indicator until then.
+    """
+
+    critic: DistributionalConfig = field(default_factory=DistributionalConfig)
+    lookahead: int = 50
+    positive_fraction: float = 0.4
+    threshold_every: int = 250
+    threshold_frames: int = 512
+    warmup_steps: int = 500
+
+    def __post_init__(self) -> None:
+        if not 0 < self.positive_fraction < 1:
+            raise ConfigError(f"recap.positive_fraction is {self.positive_fraction}; it must be in (0, 1)")
+        if min(self.lookahead, self.threshold_every, self.threshold_frames) < 1:
+            raise ConfigError("recap: lookahead, threshold_every and threshold_frames must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -113,3 +197,6 @@ class AlgorithmConfig:
     critic: CriticConfig = field(default_factory=CriticConfig)
     critic_training: CriticTrainingConfig = field(default_factory=CriticTrainingConfig)
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
+    awr: AwrConfig = field(default_factory=AwrConfig)
+    threshold: ThresholdConfig = field(default_factory=ThresholdConfig)
+    recap: RecapConfig = field(default_factory=RecapConfig)

@@ -35,15 +35,27 @@ class HierarchicalLearner:
         config: of the algorithm.
         data: of the first round; sets T_max if the config does not.
         seed: of batches and augmentation.
+        discount: below 1 the viability head learns discount^(steps to success) instead of the outcome.
+        learns_efficiency: False leaves the efficiency head alone.
     """
 
-    def __init__(self, backbone: Backbone, config: AlgorithmConfig, data: RoundData, seed: int) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        config: AlgorithmConfig,
+        data: RoundData,
+        seed: int,
+        discount: float = 1.0,
+        learns_efficiency: bool = True,
+    ) -> None:
         self.config, self._seed = config.critic_training, seed
+        self._discount, self._learns_efficiency = discount, learns_efficiency
         max_steps = config.critic.max_steps or data.longest
         self.critic = HierarchicalCritic(backbone, config.critic, max_steps).to(data.device)
         self.target = self.critic
         if config.critic.target_tau is not None:
             self.target = copy.deepcopy(self.critic).requires_grad_(False)
+        self._updates = 0  # keys the randomness: there may be several updates, or none, in a step of the actor
         self._optimizer = make_optimizer(self.critic, self.config.learning_rate, self.config.weight_decay)
         self.logs = dict.fromkeys(
             ("viability_loss", "viability_accuracy", "efficiency_loss", "critic_gradient_norm"), 0.0
@@ -52,7 +64,8 @@ class HierarchicalLearner:
     def begin_round(self, data: RoundData) -> None:
         """Take the round's labelled steps as the batches of the coming updates."""
         self.data = data
-        labelled, timed = data.credit.viability_mask & data.fresh, data.credit.efficiency_mask & data.fresh
+        labelled = data.credit.viability_mask & data.fresh
+        timed = data.credit.efficiency_mask & data.fresh & self._learns_efficiency
         succeeded = labelled & (data.credit.viability_label > 0.5)
         groups = {
             "succeeded": np.flatnonzero(succeeded),
@@ -71,15 +84,15 @@ class HierarchicalLearner:
         if any(counts[name] and weights[name] for name in groups):
             self._sampler = MixtureSampler(groups, weights, derived_seed(self._seed, "critic batch"))
 
-    def update(self, step: int) -> None:
+    def update(self) -> None:
         """One gradient step of both heads, if there is anything to learn from. Sets ``logs``."""
         if self._sampler is None:
             return
-        frames, _ = self._sampler.sample(step, self.config.batch_size)
-        credit, generator = self.data.credit, torch_generator(self._seed, "critic noise", step)
-        label = self.data.tensor(credit.viability_label[frames])
+        frames, _ = self._sampler.sample(self._updates, self.config.batch_size)
+        credit, generator = self.data.credit, torch_generator(self._seed, "critic noise", self._updates)
+        label = self.data.tensor(credit.viability_label[frames] * self.data.discounted_return(frames, self._discount))
         labelled = self.data.tensor(credit.viability_mask[frames])
-        timed = credit.efficiency_mask[frames]
+        timed = credit.efficiency_mask[frames] & self._learns_efficiency
 
         output = self.critic(*self.data.inputs(frames, self.config.random_shift, generator), generator)
         target = self._efficiency_target(frames, timed, generator)
@@ -91,6 +104,7 @@ class HierarchicalLearner:
         )
         if self.target is not self.critic:
             follow(self.target, self.critic, self.critic.config.target_tau or 0.0)
+        self._updates += 1
         correct = ((output.viability_logit.detach().mean(0) > 0) == (label > 0.5)).float()
         self.logs = {
             "viability_loss": float(loss_v.detach()),
@@ -123,7 +137,11 @@ class HierarchicalLearner:
         return torch.cat(logits), torch.cat(efficiencies)
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"critic": self.critic.state_dict(), "optimizer": self._optimizer.state_dict()}
+        state = {
+            "critic": self.critic.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "updates": self._updates,
+        }
         if self.target is not self.critic:
             state["target"] = self.target.state_dict()
         return state
@@ -131,6 +149,7 @@ class HierarchicalLearner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.critic.load_state_dict(state["critic"])
         load_optimizer(self._optimizer, state["optimizer"])
+        self._updates = int(state["updates"])
         if self.target is not self.critic:
             self.target.load_state_dict(state["target"])
 

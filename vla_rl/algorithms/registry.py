@@ -1,18 +1,30 @@
 """Algorithms by name."""
 
+from vla_rl.algorithms.awr import AdvantageWeightedRegression
 from vla_rl.algorithms.base import Algorithm
 from vla_rl.algorithms.config import AlgorithmConfig
 from vla_rl.algorithms.dagger import HgDagger
 from vla_rl.algorithms.filtered_bc import FilteredBehaviourCloning
 from vla_rl.algorithms.habc import Habc
 from vla_rl.algorithms.no_ve import NoEfficiency
+from vla_rl.algorithms.recap import Recap
 from vla_rl.algorithms.sft import SupervisedFineTuning
+from vla_rl.algorithms.threshold import ThresholdFilter
 from vla_rl.core.errors import ConfigError, did_you_mean
 from vla_rl.critics.backbones import Backbone
 from vla_rl.data.cache import FrameCache
 from vla_rl.policies.flow_vla import FlowVLA
 
-_CLASSES: tuple[type[Algorithm], ...] = (SupervisedFineTuning, HgDagger, FilteredBehaviourCloning, Habc, NoEfficiency)
+_CLASSES: tuple[type[Algorithm], ...] = (
+    SupervisedFineTuning,
+    HgDagger,
+    FilteredBehaviourCloning,
+    AdvantageWeightedRegression,
+    ThresholdFilter,
+    Recap,
+    NoEfficiency,
+    Habc,
+)
 ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in _CLASSES}
 
 

@@ -51,6 +51,8 @@ class RoundData:
         self.fresh = np.repeat((version >= oldest) | (version < 0), lengths)
         self.imagined = np.repeat(np.array([e.origin == Origin.IMAGINED for e in episodes], dtype=bool), lengths)
         self.longest = max(lengths, default=1)
+        number = {task: index for index, task in enumerate(cache.tasks)}
+        self._task_of_episode = np.array([number[episode.task] for episode in episodes], dtype=np.int64)
         self._text = model.tokenize(cache.tasks) if cache.tasks else torch.zeros(0, 1, dtype=torch.int64)
 
     @property
@@ -97,6 +99,20 @@ class RoundData:
         """
         later, inside = self.cache.later(frames, steps)
         return later, self.tensor((later - frames).astype(np.float32)), self.tensor(~inside)
+
+    def task_index(self, frames: Frames) -> NDArray[np.int64]:
+        """Index of each frame's task in ``cache.tasks``, int64 [B]."""
+        return self._task_of_episode[self.cache.episode_index[frames]]
+
+    def steps_left(self, frames: Frames) -> NDArray[np.int64]:
+        """Steps from each frame to the last one of its episode, int64 [B]; 0 on the last."""
+        last, _ = self.cache.later(frames, self.cache.total_frames)
+        return last - np.asarray(frames)
+
+    def discounted_return(self, frames: Frames, discount: float) -> NDArray[np.float32]:
+        """discount^(steps to success) for the frames of successes, 0 for others, float32 [B]."""
+        power = np.power(discount, self.steps_left(frames).astype(np.float32), dtype=np.float32)
+        return np.where(self.credit.actor_outcome[frames], power, np.float32(0))
 
     def samples(self, frames: Frames, horizon: int) -> tuple[Frames, Samples]:
         """The frames ``horizon`` steps later, and what `vla_rl.advantage` needs to know of the frames."""

@@ -1,0 +1,59 @@
+"""Advantage-weighted regression (arXiv 1910.00177), and reward-weighted regression without the baseline."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_rl.advantage import Array, effective_samples, normalise, viability
+from vla_rl.algorithms.config import AwrConfig
+from vla_rl.algorithms.round_data import Frames
+from vla_rl.algorithms.weighted import WeightedCloning
+from vla_rl.data.cache import FrameCache
+
+
+def exponential_weight(returns: Array, value: Array, config: AwrConfig) -> Array:
+    """min(exp((R - V) / beta), w_max), [B]; without the baseline exp(R / beta). Returns and values in [0, 1]."""
+    advantage = returns - value if config.baseline else returns
+    # Clipped before the exponential, which could overflow.
+    exponent = (advantage / config.temperature).clip(max=float(np.log(config.max_weight)))
+    return torch.exp(exponent) if isinstance(exponent, Tensor) else np.exp(exponent)
+
+
+class AdvantageWeightedRegression(WeightedCloning):
+    """Every step of the policy is imitated, good ones exponentially more. People's steps weigh 1.
+
+    The value is the viability head's, learnt from discounted returns under the same credit; weights are normalised as
+    in HABC.
+    """
+
+    name = "awr"
+    uses_rollouts = "all"
+
+    @property
+    def discount(self) -> float:
+        return self.config.awr.discount
+
+    @torch.no_grad()
+    def weigh(self, frames: Frames) -> tuple[Tensor, dict[str, float]]:
+        """Exponential weights [B]."""
+        later, samples = self.data.samples(frames, 1)
+        wanted = samples.rollout.cpu().numpy() & (self.updates >= self.config.advantage.warmup_steps)
+        value = viability(self.critics.values(frames, later, wanted).viability_logit)
+        returns = self.data.tensor(self.data.discounted_return(frames, self.discount))
+        exponential = exponential_weight(returns, value, self.config.awr)
+        played = torch.where(samples.rollout & self.data.tensor(wanted), exponential, 1.0)
+        weight = normalise(played, samples, self.config.advantage)
+        clipped = (played >= self.config.awr.max_weight * (1 - 1e-6)) & samples.rollout
+        return weight, {
+            "weight_clipped": float(clipped.sum()) / max(int(samples.rollout.sum()), 1),
+            "effective_samples": effective_samples(weight),
+        }
+
+    @torch.no_grad()
+    def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
+        """Value and weight before normalisation of frames of the present round, float [B] each."""
+        del cache
+        value = viability(self.critics.evaluate(frames)[0])
+        returns = self.data.tensor(self.data.discounted_return(frames, self.discount))
+        weight = exponential_weight(returns, value, self.config.awr)
+        return {"viability": value.cpu().numpy(), "weight": weight.cpu().numpy()}

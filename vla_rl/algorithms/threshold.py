@@ -1,0 +1,68 @@
+"""The threshold filter: a step is imitated if its temporal-difference advantage reaches a threshold, else dropped."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_rl.advantage import Array, effective_samples, normalise, viability
+from vla_rl.algorithms.config import ThresholdConfig
+from vla_rl.algorithms.round_data import Frames
+from vla_rl.algorithms.weighted import WeightedCloning
+from vla_rl.data.cache import FrameCache
+
+
+def keep(value: Array, later: Array, reward: Array, ended: Array, elapsed: Array, config: ThresholdConfig) -> Array:
+    """r + gamma^n (1 - d) V(s') - V(s) >= eps, bool [B].
+
+    Args:
+        value, later: V(s) and V(s') in [0, 1].
+        reward: 1 where the episode succeeded within the n steps, else 0.
+        ended: bool, d: the episode ended within the n steps.
+        elapsed: n.
+        config: threshold and discount.
+    """
+    return reward + config.discount**elapsed * later * ~ended - value >= config.epsilon
+
+
+class ThresholdFilter(WeightedCloning):
+    """Value and credit are those of the viability head, learnt from discounted returns. People's steps weigh 1."""
+
+    name = "threshold"
+    uses_rollouts = "all"
+
+    @property
+    def discount(self) -> float:
+        return self.config.threshold.discount
+
+    @torch.no_grad()
+    def weigh(self, frames: Frames) -> tuple[Tensor, dict[str, float]]:
+        """Weights [B], equal for the kept and 0 for the dropped."""
+        _, samples = self.data.samples(frames, 1)
+        kept = torch.ones_like(samples.rollout)
+        if self.updates >= self.config.advantage.warmup_steps and bool(samples.rollout.any()):
+            kept = self._keep(frames, samples.rollout.cpu().numpy()) | ~samples.rollout
+        weight = normalise(kept.float(), samples, self.config.advantage)
+        kept_rollouts = float((kept & samples.rollout).sum()) / max(int(samples.rollout.sum()), 1)
+        return weight, {"kept": kept_rollouts, "effective_samples": effective_samples(weight)}
+
+    @torch.no_grad()
+    def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
+        """Value and weight of frames of the present round, float [B] each."""
+        del cache
+        kept = self._keep(frames, np.ones(len(frames), dtype=bool))
+        value = viability(self.critics.evaluate(frames)[0])
+        return {"viability": value.cpu().numpy(), "weight": kept.float().cpu().numpy()}
+
+    def _keep(self, frames: Frames, wanted: np.ndarray) -> Tensor:
+        later, samples = self.data.samples(frames, self.config.advantage.advantage_horizon)
+        values = self.critics.values(frames, later, wanted)
+        # An episode ends with its last step, so that its s' is the end itself, not the last observation.
+        reward = (samples.ended & samples.success).float()
+        return keep(
+            viability(values.viability_logit),
+            viability(values.viability_logit_later),
+            reward,
+            samples.ended,
+            samples.elapsed,
+            self.config.threshold,
+        )

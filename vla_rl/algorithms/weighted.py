@@ -1,0 +1,75 @@
+"""Weighted cloning: critics, then weights, then the actor. The frame of HABC, AWR and the threshold filter."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_rl.algorithms.base import Algorithm
+from vla_rl.algorithms.hierarchical import HierarchicalLearner
+from vla_rl.algorithms.replay_ratio import ReplayRatio
+from vla_rl.algorithms.round_data import Frames
+from vla_rl.critics.activity import active_units
+from vla_rl.critics.backbones import Backbone, make_backbone
+from vla_rl.data.cache import FrameCache
+
+_FRAMES_FOR_ACTIVITY = 256
+
+
+class WeightedCloning(Algorithm):
+    """Subclasses say what a sample weighs.
+
+    The warm-up of the weights counts updates since the critics were made: it happens once, not in every round.
+    """
+
+    learns_efficiency: ClassVar[bool] = False
+
+    def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
+        critic = self.config.critic
+        backbone = backbone or make_backbone(critic.backbone, self.model, critic.vision, critic.token_width)
+        self.critics = HierarchicalLearner(
+            backbone, self.config, self.read(cache), self.seed, self.discount, self.learns_efficiency
+        )
+        self.replay_ratio = ReplayRatio(self.config.critic_training)
+        self.updates = 0
+
+    @property
+    def discount(self) -> float:
+        """Of the return that the viability head learns: 1 for the plain outcome."""
+        return 1.0
+
+    def begin_round(self, cache: FrameCache) -> None:
+        super().begin_round(cache)
+        self.critics.begin_round(self.data)
+        practised = sum(episode.policy_version >= 0 for episode in cache.episodes)
+        if self.replay_ratio.wants_measurement(practised):
+            frames = np.linspace(0, cache.total_frames - 1, _FRAMES_FOR_ACTIVITY).astype(np.int64)
+            with active_units(self.critics.critic) as meter:
+                self.critics.evaluate(frames)
+            self.replay_ratio.observe(practised, meter.fraction)
+
+    def update(self, step: int) -> dict[str, float]:
+        """Critics on their subsets, then weights, then the actor."""
+        for _ in range(self.replay_ratio.steps()):
+            self.critics.update()
+        frames = self.actor_frames(step)
+        weight, weight_logs = self.weigh(frames)
+        actor_logs = self.update_actor(frames, weight, step)
+        self.updates += 1
+        return actor_logs | weight_logs | self.critics.logs
+
+    def weigh(self, frames: Frames) -> tuple[Tensor, dict[str, float]]:
+        """Weights [B] of the actor's samples, detached, and what to log of them."""
+        return torch.ones(len(frames), device=self.data.device), {}
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"critics": self.critics.state_dict(), "replay_ratio": self.replay_ratio.state_dict()}
+        return super().state_dict() | own | {"updates": self.updates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.critics.load_state_dict(state["critics"])
+        self.replay_ratio.load_state_dict(state["replay_ratio"])
+        self.updates = int(state["updates"])

@@ -1,0 +1,54 @@
+"""Is a predicted probability right as often as it says? Numpy only."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vla_rl.core.errors import UserError
+
+
+class ReliabilityCurve(NamedTuple):
+    """Predictions in equally wide bins of [0, 1]; empty bins are left out. All arrays [K].
+
+    Attributes:
+        predicted: mean prediction of each bin.
+        observed: fraction of positive labels in each bin.
+        samples: number of samples in each bin.
+    """
+
+    predicted: NDArray[np.float64]
+    observed: NDArray[np.float64]
+    samples: NDArray[np.int64]
+
+
+def reliability_curve(probability: ArrayLike, label: ArrayLike, bins: int = 10) -> ReliabilityCurve:
+    """Mean prediction against observed frequency.
+
+    Args:
+        probability: [N], in [0, 1].
+        label: [N], 0 or 1.
+        bins: number of bins.
+
+    Raises:
+        UserError: for unequal lengths, no samples, or predictions outside [0, 1].
+    """
+    probability, label = np.asarray(probability, dtype=np.float64), np.asarray(label, dtype=np.float64)
+    if probability.shape != label.shape or probability.ndim != 1 or len(probability) == 0:
+        raise UserError(
+            f"calibration needs a label for each prediction, and at least one; found {list(label.shape)} labels "
+            f"and {list(probability.shape)} predictions"
+        )
+    if not ((probability >= 0) & (probability <= 1)).all():
+        raise UserError("calibration needs predictions in [0, 1]; pass probabilities, not logits")
+    index = np.minimum((probability * bins).astype(np.int64), bins - 1)
+    count = np.bincount(index, minlength=bins)
+    filled = count > 0
+    sums = [np.bincount(index, weights=column, minlength=bins)[filled] for column in (probability, label)]
+    return ReliabilityCurve(sums[0] / count[filled], sums[1] / count[filled], count[filled])
+
+
+def expected_calibration_error(probability: ArrayLike, label: ArrayLike, bins: int = 10) -> float:
+    """Mean distance between prediction and frequency over the bins, weighted by their samples. Arguments as above."""
+    curve = reliability_curve(probability, label, bins)
+    return float((curve.samples * np.abs(curve.predicted - curve.observed)).sum() / curve.samples.sum())

@@ -1,0 +1,300 @@
+import base64
+import io
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import write_trace
+from PIL import Image, ImageSequence
+
+from vla_rl.core.errors import UserError
+from vla_rl.report.html import build_report
+
+VOID = {"meta", "img", "br"}
+
+
+class Page(HTMLParser):
+    """Reads a page strictly: every element is closed, in order. Keeps tags, links, words and table rows."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.text = file.read_text()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.rows: list[list[str]] = []
+        self._open: list[str] = []
+        self.feed(self.text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name in {"src", "href", "srcset", "action", "data"}]
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in {"td", "th"}:
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+        if {"td", "th"} & set(self._open) and "title" not in self._open:
+            self.rows[-1][-1] += data
+
+    @property
+    def prose(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def row(self, first: str) -> list[str]:
+        return next(row for row in self.rows if row[0] == first)
+
+
+def pictures(page: Page) -> list[Image.Image]:
+    start = "data:image/webp;base64,"
+    assert all(link.startswith(start) for link in page.links)
+    return [Image.open(io.BytesIO(base64.b64decode(link.removeprefix(start)))) for link in page.links]
+
+
+def test_the_page_is_one_file_that_needs_nothing_else(run_dir: Path):
+    file = build_report(run_dir)
+    page = Page(file)
+    assert file == run_dir / "report.html"
+    assert file.stat().st_size < 8e6
+    assert len(pictures(page)) == 2 * 5 + 3
+    assert not re.search(r"https?://|@import|url\(|//cdn", page.text)
+    assert not {"script", "link", "iframe", "object", "embed"} & set(page.tags)
+    assert "nan" not in re.findall(r'[\s",]nan\b', page.text)
+
+
+def test_the_same_folder_gives_the_same_page(run_dir: Path):
+    assert build_report(run_dir).read_bytes() == build_report(run_dir).read_bytes()
+
+
+def test_the_headline_is_the_result(run_dir: Path):
+    sentence = "Success 38 % → 91 % [84, 95] after 2 rounds of practice, 200 episodes, 7 min 12 s on 2 cores."
+    assert sentence in Page(build_report(run_dir)).prose
+
+
+def test_the_figures_of_every_policy_agree_with_the_summary(run_dir: Path):
+    page = Page(build_report(run_dir))
+    assert page.row("supervised") == ["supervised", "38 %", "[29, 48]", "38 / 100", "40", "1,500", "60", "1.2e-15"]
+    assert page.row("round 2") == ["round 2", "91 %", "[84, 95]", "91 / 100", "240", "4,500", "58", ""]
+    control = page.row("more supervised training, round 2")
+    assert control[1:4] == ["47 %", "[38, 57]", "47 / 100"]
+    assert "more supervised training: 47 % [38, 57], 47 of 100" in page.prose
+
+
+def test_success_marks_stand_at_their_rates(run_dir: Path):
+    page = build_report(run_dir).read_text()
+    chart = page[page.index('class="wide"') :]
+    heights = [float(y) for y in re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)" r="6.5"', chart)[:3]]
+    grid = [float(y) for y in re.findall(r'<path d="M74\.0 ([\d.]+)L', chart)[:5]]
+    rates = [(grid[0] - height) / (grid[0] - grid[4]) for height in heights]
+    assert rates == pytest.approx([0.38, 0.66, 0.91], abs=0.002)
+
+
+def test_clips_show_first_and_last_on_the_same_seeds_telling_ones_first(run_dir: Path):
+    page = Page(build_report(run_dir))
+    assert re.findall(r"seed (9\d\d)", page.prose) == ["901", "904", "900", "903", "902"]
+    assert "Of 5 seeds: 2 only the last policy solves, 1 only the first, 1 both, 1 neither." in page.prose
+    clips = pictures(page)[:10]
+    durations = []
+    for clip in clips:
+        frames = list(ImageSequence.Iterator(clip))
+        assert frames[0].size == (48, 84)  # 16 px wide, 12 + 16 px high, three times as large
+        durations.append(sum(frame.info["duration"] for frame in frames if frame.load() is not None))
+    assert durations[::2] == durations[1::2], "the two clips of a pair repeat together"
+    assert durations[0] == 1000 * 14 // 20 + 1000
+    assert page.prose.count("✓ success") == 2 + 2 + 1 + 0 + 1 - 1 - 1
+    assert "version 0 ✗ failure , 14 steps version 2 ✓ success , 6 steps" in page.prose
+
+
+def test_the_newest_trace_of_every_kind_is_shown_with_who_acted(run_dir: Path):
+    page = Page(build_report(run_dir))
+    for episode in (
+        "round002-00000: 24 steps, success",
+        "round001-00001: 30 steps, failure",
+        "round001-00002: 30 steps, success",
+    ):
+        assert episode in page.prose
+    assert "round001-00000" not in page.prose
+    assert page.prose.count("human: 13 steps from step 12") == 3  # one shaded part in each of the three panels
+
+
+def test_practice_counts_successes_without_help(run_dir: Path):
+    page = Page(build_report(run_dir))
+    assert page.row("round 1") != []
+    rows = [row for row in page.rows if row[0] == "round 1" and len(row) == 7]
+    assert rows == [["round 1", "100", "37", "31", "26", "84", ""]]
+    assert page.row("demonstrations")[1:6] == ["40", "40", "0", "0", "–"]
+    assert "width:37.00%" in page.text
+
+
+def test_curves_machine_and_config_are_there(run_dir: Path):
+    page = Page(build_report(run_dir))
+    for words in (
+        "Actor loss 0.01111",
+        "Gate: mean, saturated 0.9 0.1",
+        "Samples per second 1200",
+        "Some CPU",
+        "numpy 2.2.6",
+    ):
+        assert words in page.prose
+    assert page.row("supervise 0")[1] == "7 min 00 s"
+    assert "budget: rounds: 2" in page.prose
+    assert "gpu" not in page.prose
+
+
+def test_a_resumed_run_counts_a_round_once(run_dir: Path):
+    again = {"kind": "collect", "round": 1, "step": 1500, "episodes": 50, "successes": 5, "takeovers": 0, "rescued": 0}
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(again) + '\n{"kind": "train", "ro')
+    rows = [row for row in Page(build_report(run_dir)).rows if row[0] == "round 1" and len(row) == 7]
+    assert [row[1] for row in rows] == ["50"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "sentence"),
+    [
+        ("summary.json", "No policy has been evaluated yet."),
+        ("config.yaml", "There is no config.yaml in this run folder."),
+        ("metrics.jsonl", "No gradient steps have been logged yet."),
+        ("traces", "There are no traces of values and weights yet."),
+        ("episodes", "There are no traces of values and weights yet."),
+        ("evaluation", "There are no evaluation episodes of two policies on the same seeds yet."),
+        ("evaluation/store.json", "The episodes in evaluation/ were left out"),
+    ],
+)
+def test_a_missing_part_is_left_out_with_a_sentence(run_dir: Path, missing: str, sentence: str):
+    path = run_dir / missing
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    page = Page(build_report(run_dir))
+    assert sentence in page.prose
+    assert page.tags.count("section") == 7
+
+
+def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path):
+    (tmp_path / "config.yaml").write_text("seed: 0\n")
+    page = Page(build_report(tmp_path))
+    assert "No policy has been evaluated yet." in page.prose
+    assert page.tags.count("section") == 7
+
+
+def test_one_evaluation_is_a_result_too(run_dir: Path):
+    summary = json.loads((run_dir / "summary.json").read_text())
+    summary["evaluations"] = summary["evaluations"][:1]
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    page = Page(build_report(run_dir))
+    assert "Success 38 % [29, 48] after supervised training." in page.prose
+    assert "There are no controls in this run." in page.prose
+
+
+def test_controls_alone_are_drawn(run_dir: Path):
+    summary = json.loads((run_dir / "summary.json").read_text())
+    summary["evaluations"] = summary["evaluations"][-1:]
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    assert Page(build_report(run_dir)).row("more supervised training, round 2")[1] == "47 %"
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"evaluations": 5, "stages": {"a": 1}, "machine": 7, "wall_s": "x"}', "\x00\xff"]
+)
+def test_a_damaged_summary_is_left_out_with_a_sentence(run_dir: Path, content: str):
+    (run_dir / "summary.json").write_bytes(content.encode("latin-1"))
+    assert "left out" in Page(build_report(run_dir)).prose
+
+
+@pytest.mark.parametrize(
+    "entry", [{}, {"round": 3, "successes": 9, "episodes": 4}, {"round": 3, "successes": 0, "episodes": 0}, 7]
+)
+def test_an_impossible_evaluation_is_left_out_with_a_sentence(run_dir: Path, entry):
+    summary = json.loads((run_dir / "summary.json").read_text())
+    summary["evaluations"].append(entry)
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    page = Page(build_report(run_dir))
+    assert "An evaluation in summary.json is not complete and was left out." in page.prose
+    assert page.row("round 2")[1] == "91 %"
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3 : 2 * len(content) // 3] = bytes(len(content) // 3)
+    file.write_bytes(content[: len(content) - 40])
+
+
+def test_a_damaged_evaluation_episode_is_left_out_with_a_sentence(run_dir: Path):
+    damage(run_dir / "evaluation" / "episodes" / "v0002-000001.zarr.zip")
+    page = Page(build_report(run_dir))
+    assert "left out" in page.prose
+    assert re.findall(r"seed (9\d\d)", page.prose) == ["904", "900", "903", "902"]
+
+
+def test_a_damaged_practice_episode_gives_way_to_the_one_before(run_dir: Path):
+    damage(run_dir / "episodes" / "episodes" / "round002-00000.zarr.zip")
+    page = Page(build_report(run_dir))
+    assert "The trace of episode round002-00000 was left out" in page.prose
+    assert "round001-00000: 20 steps, success" in page.prose
+
+
+def plant_pickle(file: Path) -> None:
+    np.savez(file, viability=np.array([print], dtype=object))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda file: write_trace(file.parent.parent, file.stem, 7),
+        lambda file: file.write_bytes(b"no trace"),
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(file.read_bytes()[:200]),
+        lambda file: np.savez(file, other=np.zeros(24)),
+        plant_pickle,
+    ],
+    ids=["wrong length", "not npz", "empty", "cut", "no column", "pickle"],
+)
+def test_a_bad_trace_is_left_out_with_a_sentence(run_dir: Path, spoil):
+    spoil(run_dir / "traces" / "round002-00000.npz")
+    page = Page(build_report(run_dir))
+    assert "The trace of episode round002-00000 was left out" in page.prose
+    assert "round001-00000: 20 steps, success" in page.prose
+
+
+def test_traces_of_an_algorithm_without_critics_and_with_gaps(run_dir: Path):
+    weight = np.full(24, 0.5)
+    weight[3:9] = np.nan
+    weight[20] = np.inf
+    np.savez(run_dir / "traces" / "round002-00000.npz", weight=weight)
+    page = Page(build_report(run_dir))
+    assert "round002-00000: 24 steps, success" in page.prose
+    assert not re.search(r'd="[^"]*(nan|inf)', page.text)
+
+
+def test_words_from_the_run_cannot_become_markup(run_dir: Path):
+    evil = '</pre><script>alert(1)</script>"&'
+    (run_dir / "config.yaml").write_text(evil)
+    summary = json.loads((run_dir / "summary.json").read_text())
+    summary |= {"task": evil, "algorithm": evil, "seed": evil, "machine": {evil: evil}}
+    summary["stages"][0]["name"] = summary["evaluations"][0]["label"] = summary["evaluations"][-1]["control"] = evil
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "train", "round": evil, "step": 9000, evil: 1.0}) + "\n")
+        file.write(json.dumps({"kind": "collect", "round": evil, "step": 9000, "episodes": 2}) + "\n")
+    page = Page(build_report(run_dir))
+    assert "script" not in page.tags
+    assert page.prose.count("alert(1)") >= 9
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path):
+    with pytest.raises(UserError, match="holds no run"):
+        build_report(tmp_path)
+    with pytest.raises(UserError, match="holds no run"):
+        build_report(tmp_path / "nowhere")

@@ -1,0 +1,179 @@
+"""The charts of the report, as SVG text: success per round, training curves, an episode over its values and weights."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_rl.core.types import Source
+from vla_rl.report import svg
+from vla_rl.report.images import encode_webp, film_strip, webp_uri
+from vla_rl.report.run_episodes import TRACE_PANELS, Trace, segments
+from vla_rl.report.run_files import Evaluation
+from vla_rl.report.svg import Axis
+from vla_rl.report.wording import count, percent, percent_interval
+
+# Diamond, square, triangle, pentagon, cross: one for each control, then again from the start.
+_OUTLINES = (
+    "0,-8 8,0 0,8 -8,0",
+    "-6,-6 6,-6 6,6 -6,6",
+    "0,-8 7.5,6 -7.5,6",
+    "0,-8 7.6,-2.5 4.7,6.5 -4.7,6.5 -7.6,-2.5",
+    "-2.5,-7 2.5,-7 2.5,-2.5 7,-2.5 7,2.5 2.5,2.5 2.5,7 -2.5,7 -2.5,2.5 -7,2.5 -7,-2.5 -2.5,-2.5",
+)
+_MAX_POINTS = 160
+_STRIP_FRAMES = 10
+
+
+def mark(index: int | None, x: float = 0, y: float = 0) -> str:
+    """The mark of the run's own policies (None) or of the control with this index, at a place in pixels."""
+    if index is None:
+        return svg.element("circle", cx=x, cy=y, r=6.5, class_="mark policy")
+    look, place = index % len(_OUTLINES), f"translate({x:.1f} {y:.1f})"
+    return svg.element("polygon", points=_OUTLINES[look], transform=place, class_=f"mark control-{look}")
+
+
+def success_chart(policies: Sequence[Evaluation], controls: Sequence[Evaluation], control_names: Sequence[str]) -> str:
+    """Success rate per round with Wilson intervals: a line through the run's own policies, the controls beside it."""
+    width, height = 640, 336
+    last_round = max(evaluation.round for evaluation in [*policies, *controls])
+    x = Axis(-0.35, max(last_round, 1) + 0.35 + 0.12 * len(control_names), 74, width - 12)
+    y = Axis(0, 1, height - 50, 34)
+    rounds = [float(number) for number in range(0, last_round + 1, 1 + last_round // 12)]
+    parts = [svg.grid(x, y, rounds, [0, 0.25, 0.5, 0.75, 1], percent=True)]
+    parts.append(
+        svg.text((x.start_px + x.end_px) / 2, height - 6, "rounds of practice", text_anchor="middle", class_="axis")
+    )
+    at = x([policy.round for policy in policies])
+    parts.append(
+        svg.band(at, y([p.interval[0] for p in policies]), y([p.interval[1] for p in policies]), class_="band")
+    )
+    parts.append(svg.line(at, y([policy.rate for policy in policies]), class_="line policy"))
+    for control in controls:
+        index = control_names.index(str(control.control))
+        parts.append(_interval_mark(control, float(x(control.round + 0.16 * (index + 1))), y, index))
+    for policy in policies:
+        px = float(x(policy.round))
+        parts.append(_interval_mark(policy, px, y, None))
+        label_py = float(y(policy.interval[1])) - 8
+        parts.append(svg.text(px, label_py, percent(policy.rate), text_anchor="middle", class_="value"))
+    return svg.picture(width, height, "".join(parts), "Success rate after each round of practice", class_="wide")
+
+
+def curve_chart(
+    series: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]], boundaries: Sequence[float], label: str
+) -> str:
+    """Curves over gradient steps: bucket means over the range of each bucket.
+
+    Args:
+        series: style class -> (gradient steps [N], values [N]); values may be NaN.
+        boundaries: gradient steps at which a new round began, as faint vertical lines.
+        label: for screen readers.
+    """
+    width, height = 340, 178
+    bucketed = {name: _bucket(steps, values) for name, (steps, values) in series.items()}
+    means = np.concatenate([bucket[1] for bucket in bucketed.values()])
+    lowest, highest = float(np.nanmin(means)), float(np.nanmax(means))
+    steps = np.concatenate([bucket[0] for bucket in bucketed.values()])
+    x = Axis(0, max(float(steps.max()), 1), 48, width - 10)
+    y = _value_axis(lowest, highest, height - 26, 10, logarithmic=len(series) == 1)
+    parts = [svg.grid(x, y, x.ticks(4), y.ticks(4))]
+    parts += [svg.line(x([step, step]), [y.start_px, y.end_px], class_="boundary") for step in boundaries]
+    for name, (at, mean, low, high) in bucketed.items():
+        parts.append(svg.band(x(at), y(low), y(high), class_=f"band {name}"))
+        parts.append(svg.line(x(at), y(mean), class_=f"line {name}"))
+    return svg.picture(width, height, "".join(parts), label)
+
+
+def trace_chart(trace: Trace) -> str:
+    """Frames of an episode above its values and weights, on one time axis; the background tells who acted."""
+    width, left, right, panel, gap = 900, 48, 16, 92, 28
+    length = len(trace.episode)
+    x = Axis(0, length, left, width - right)
+    strip, strip_height = _strip(trace, x)
+    parts, top = [strip], strip_height + gap
+    for title, lines, y in _panels(trace, top, panel, gap):
+        parts += [_segment(source, start, end, x, y) for source, start, end in segments(trace.episode.source)]
+        parts.append(svg.grid(x, y, [], y.ticks(3)))
+        parts += [
+            svg.line(x(np.arange(length) + 0.5), y(values), class_=f"line {name}") for name, values in lines.items()
+        ]
+        parts.append(svg.text(x.start_px, y.end_px - 7, title, class_="panel"))
+        top = y.start_px
+    ticks = svg.grid(x, Axis(0, 1, top, top), x.ticks(8), [])
+    words = svg.text(x.start_px - 7, top + 7, "step", text_anchor="end", dominant_baseline="hanging")
+    label = f"Values and weights along a {trace.kind}"
+    return svg.picture(width, top + 24, "".join([*parts, ticks, words]), label, class_="trace")
+
+
+def _strip(trace: Trace, x: Axis) -> tuple[str, float]:
+    """The film strip of the first camera over the time axis, and its height in pixels; nothing without a camera."""
+    images = next(iter(trace.episode.images.values()), None)
+    if images is None:
+        return "", 0.0
+    width, cell_px = x.end_px - x.start_px, (x.end_px - x.start_px) / _STRIP_FRAMES
+    height = cell_px * images.shape[1] / images.shape[2]
+    uri = webp_uri(encode_webp(film_strip(images, _STRIP_FRAMES, scale=2 * cell_px / images.shape[2])))
+    attributes = {"x": x.start_px, "y": 0, "width": width, "height": height, "href": uri, "preserveAspectRatio": "none"}
+    cuts = [x.start_px + index * cell_px for index in range(1, _STRIP_FRAMES)]
+    lines = [svg.line([cut, cut], [0, height], class_="cut") for cut in cuts]
+    return svg.element("image", "", **attributes) + "".join(lines), height
+
+
+def _interval_mark(evaluation: Evaluation, px: float, y: Axis, index: int | None) -> str:
+    rate = f"{percent(evaluation.rate)} {percent_interval(evaluation.interval)}"
+    words = f"{evaluation.control or evaluation.label}: {rate}, {evaluation.successes} of {evaluation.episodes}"
+    whisker = svg.line([px, px], y(evaluation.interval), class_="whisker")
+    return svg.element("g", svg.tooltip(words) + whisker + mark(index, px, float(y(evaluation.rate))))
+
+
+def _bucket(
+    steps: NDArray[np.float64], values: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """(steps, mean, lowest, highest) of at most `_MAX_POINTS` buckets of neighbouring points; NaN is passed over."""
+    finite = np.isfinite(values)
+    steps, values = steps[finite], values[finite]
+    edges = np.unique(np.linspace(0, len(values), min(len(values), _MAX_POINTS) + 1).astype(int))[:-1]
+    sizes = np.diff([*edges, len(values)])
+    mean_step, mean = np.add.reduceat(steps, edges) / sizes, np.add.reduceat(values, edges) / sizes
+    return mean_step, mean, np.minimum.reduceat(values, edges), np.maximum.reduceat(values, edges)
+
+
+def _value_axis(lowest: float, highest: float, start_px: float, end_px: float, logarithmic: bool) -> Axis:
+    """A vertical axis: if allowed logarithmic where values span a decade, else from 0 unless some are negative."""
+    if logarithmic and lowest > 0 and highest > 10 * lowest:
+        return Axis(lowest / 1.2, highest * 1.2, start_px, end_px, logarithmic=True)
+    margin = 0.08 * (highest - lowest) or 0.1 * abs(highest) or 1.0
+    low = 0.0 if lowest >= 0 else lowest - margin
+    return Axis(low, highest + margin, start_px, end_px)
+
+
+def _panels(
+    trace: Trace, top: float, panel: float, gap: float
+) -> list[tuple[str, dict[str, NDArray[np.float64]], Axis]]:
+    """(title, lines by style class, vertical axis) of every panel that the trace has data for."""
+    panels: list[tuple[str, dict[str, NDArray[np.float64]], Axis]] = []
+    for title, names in TRACE_PANELS:
+        lines = {name: trace.columns[name] for name in names if name in trace.columns}
+        if lines:
+            start_px = top + len(panels) * (panel + gap)
+            values = np.concatenate(list(lines.values()))
+            panels.append((title, lines, Axis(*_panel_range(names[0], values), start_px + panel, start_px)))
+    return panels
+
+
+def _panel_range(name: str, values: NDArray[np.float64]) -> tuple[float, float]:
+    if name == "viability":
+        return 0.0, 1.0
+    if name == "efficiency":
+        return min(1.08 * float(np.nanmin(values, initial=0)), -1.0), 0.0
+    return 0.0, 1.05 * float(np.nanmax(values, initial=2))
+
+
+def _segment(source: int, start: int, end: int, x: Axis, y: Axis) -> str:
+    name = Source(source).name.lower()
+    left, right = x([start, end]).tolist()
+    title = svg.tooltip(f"{name}: {count(end - start, 'step')} from step {start}")
+    return svg.element(
+        "rect", title, x=left, y=y.end_px, width=right - left, height=y.start_px - y.end_px, class_=f"by-{name}"
+    )

@@ -1,0 +1,126 @@
+"""Chooses the episodes that the report shows: the same seeds under the first and last policy, and telling traces."""
+
+import itertools
+import re
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_rl.core.errors import StoreError
+from vla_rl.core.types import Episode, Origin
+from vla_rl.data.store import EpisodeHeader, EpisodeStore
+
+# What is drawn together along an episode: (title, columns of a trace file).
+TRACE_PANELS = (
+    ("chance of success", ("viability",)),
+    ("expected steps to success, negated", ("efficiency",)),
+    ("gate (solid) and weight in the actor's loss (dashed)", ("gate", "weight")),
+)
+_COLUMNS = tuple(name for _, names in TRACE_PANELS for name in names)
+_EVALUATION_ID = re.compile(r"v(\d{4,})-(\d+)")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One evaluation seed under the first and the last policy."""
+
+    first: EpisodeHeader
+    last: EpisodeHeader
+
+    @property
+    def outcome(self) -> tuple[bool, bool]:
+        """Whether the first and the last policy succeeded."""
+        return self.first.success is True, self.last.success is True
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What the critics said, and what the actor's loss was weighted with, along one episode.
+
+    Attributes:
+        kind: "success", "failure", "takeover" or "demonstration".
+        episode: whose T steps they are.
+        columns: any of viability (probability), efficiency (steps), gate and weight, each [T].
+    """
+
+    kind: str
+    episode: Episode
+    columns: dict[str, NDArray[np.float64]]
+
+
+def open_store(directory: Path, problems: list[str]) -> EpisodeStore | None:
+    """The store in a directory, or None where there is none yet, or none that can be read (a problem)."""
+    if not directory.exists():
+        return None
+    try:
+        return EpisodeStore(directory, create=False)
+    except StoreError as error:
+        problems.append(f"The episodes in {directory.name}/ were left out: {error}.")
+        return None
+
+
+def read_pairs(store: EpisodeStore, problems: list[str]) -> list[Pair]:
+    """All seeds that both the first and the last policy were recorded on, telling ones first.
+
+    The order: the first fails and the last succeeds; the opposite; both succeed; both fail.
+    """
+    numbers: dict[int, dict[int, str]] = {}
+    for episode_id in store.ids():
+        if match := _EVALUATION_ID.fullmatch(episode_id):
+            numbers.setdefault(int(match[1]), {})[int(match[2])] = episode_id
+    if len(numbers) < 2:
+        return []
+    first, last = numbers[min(numbers)], numbers[max(numbers)]
+    pairs = []
+    for number in sorted(first.keys() & last.keys()):
+        try:
+            pairs.append(Pair(store.read_header(first[number]), store.read_header(last[number])))
+        except StoreError as error:
+            problems.append(f"Evaluation episode {number} was left out: {error}.")
+    order = [(False, True), (True, False), (True, True), (False, False)]
+    return sorted(pairs, key=lambda pair: order.index(pair.outcome))
+
+
+def read_traces(directory: Path, store: EpisodeStore, problems: list[str]) -> list[Trace]:
+    """The newest trace of every kind: an autonomous success, a failure, a takeover, a demonstration."""
+    chosen: dict[str, Trace] = {}
+    for file in sorted(directory.glob("*.npz"), reverse=True):
+        try:
+            kind = _kind(store.read_header(file.stem))
+            if kind not in chosen:
+                episode = store.read(file.stem)
+                chosen[kind] = Trace(kind, episode, _read_columns(file, len(episode)))
+        except (StoreError, OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            problems.append(f"The trace of episode {file.stem} was left out: {error}.")
+    return [chosen[kind] for kind in ("success", "failure", "takeover", "demonstration") if kind in chosen]
+
+
+def segments(source: NDArray[np.uint8]) -> Iterator[tuple[int, int, int]]:
+    """Runs of equal source in [T]: (value, first step, one past the last step)."""
+    edges = [0, *(np.flatnonzero(np.diff(source)) + 1).tolist(), len(source)]
+    for start, end in itertools.pairwise(edges):
+        yield int(source[start]), start, end
+
+
+def _kind(header: EpisodeHeader) -> str:
+    if header.origin == Origin.DEMO:
+        return "demonstration"
+    if header.human_steps > 0:
+        return "takeover"
+    return "success" if header.success else "failure"
+
+
+def _read_columns(file: Path, length: int) -> dict[str, NDArray[np.float64]]:
+    with np.load(file, allow_pickle=False) as content:
+        columns = {name: np.array(content[name], np.float64) for name in _COLUMNS if name in content}
+    for name, column in columns.items():
+        if column.shape != (length,):
+            raise ValueError(f"its {name} has shape {list(column.shape)}, the episode has {length} steps")
+        column[~np.isfinite(column)] = np.nan
+    if not columns:
+        raise ValueError(f"it has none of {', '.join(_COLUMNS)}")
+    return columns

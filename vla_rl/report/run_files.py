@@ -1,0 +1,200 @@
+"""Reads a run folder for the report, at any moment of a run or after a crash.
+
+What is missing is empty, what is damaged is left out with a sentence.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from vla_rl.core.errors import UserError
+from vla_rl.report.sinks import read_records
+from vla_rl.report.statistics import wilson_interval
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How often one policy succeeded.
+
+    Attributes:
+        round: practice rounds before it; 0 is the supervised policy.
+        label: what the policy is called.
+        gradient_steps: spent on it; None if unknown.
+        real_episodes: demonstrations and practice episodes that it was trained on; None if unknown.
+        successes: of the evaluation episodes.
+        episodes: evaluated.
+        mean_success_length: steps of a successful episode; None without one.
+        control: name of the control that this policy belongs to; None for the policies of the run itself.
+    """
+
+    round: int
+    label: str
+    gradient_steps: int | None
+    real_episodes: int | None
+    successes: int
+    episodes: int
+    mean_success_length: float | None
+    control: str | None
+
+    @classmethod
+    def from_summary(cls, entry: dict[str, Any]) -> Self:
+        """From an entry of summary.json. Raises KeyError, TypeError, ValueError or UserError if it is none."""
+        control = entry.get("control")
+        evaluation = cls(
+            round=int(entry["round"]),
+            label=str(entry.get("label") or f"round {entry['round']}"),
+            gradient_steps=_number(entry.get("gradient_steps")),
+            real_episodes=_number(entry.get("real_episodes")),
+            successes=int(entry["successes"]),
+            episodes=int(entry["episodes"]),
+            mean_success_length=_number(entry.get("mean_success_length")),
+            control=None if control is None else str(control),
+        )
+        if evaluation.episodes < 1:
+            raise ValueError("an evaluation without episodes")
+        wilson_interval(evaluation.successes, evaluation.episodes)
+        return evaluation
+
+    @property
+    def rate(self) -> float:
+        """The share of successes."""
+        return self.successes / self.episodes
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval of the rate."""
+        return wilson_interval(self.successes, self.episodes)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the report needs of a run folder, besides its episodes.
+
+    Attributes:
+        path: the run folder.
+        config_text: the resolved config as YAML; empty if missing.
+        summary: summary.json; empty if missing.
+        evaluations: by round, controls among them.
+        stages: (name, wall-clock seconds) of every stage that ran.
+        metrics: the records of metrics.jsonl, in the order written.
+        problems: a sentence for every part that could not be read.
+    """
+
+    path: Path
+    config_text: str
+    summary: dict[str, Any]
+    evaluations: list[Evaluation]
+    stages: list[tuple[str, float]]
+    metrics: list[dict[str, Any]]
+    problems: list[str]
+
+    @property
+    def policies(self) -> list[Evaluation]:
+        """The evaluations of the run's own policies, by round; of a round that was evaluated again, the later one."""
+        newest = {evaluation.round: evaluation for evaluation in self.evaluations if evaluation.control is None}
+        return list(newest.values())
+
+    @property
+    def controls(self) -> list[Evaluation]:
+        """The evaluations of other ways to spend the same budget."""
+        return [evaluation for evaluation in self.evaluations if evaluation.control is not None]
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What the run ran on, as it was noted."""
+        machine = self.summary.get("machine")
+        return machine if isinstance(machine, dict) else {}
+
+    @property
+    def wall_s(self) -> float | None:
+        """Wall-clock seconds of all stages."""
+        return _number(self.summary.get("wall_s"))
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        """The records of one kind, by step; of a step that a resumed run did again, the later record."""
+        records = [
+            record for record in self.metrics if record.get("kind") == kind and _number(record.get("step")) is not None
+        ]
+        newest = {(record.get("round"), record["step"]): record for record in records}
+        return sorted(newest.values(), key=lambda record: record["step"])
+
+
+def read_run(run_dir: Path) -> Run:
+    """Read a run folder, as far as it goes.
+
+    Raises:
+        UserError: if the folder holds nothing of a run.
+    """
+    if not any((run_dir / name).exists() for name in ("config.yaml", "summary.json", "metrics.jsonl")):
+        raise UserError(
+            f"{run_dir} holds no run (no config.yaml, summary.json or metrics.jsonl); give the folder that --out named"
+        )
+    problems: list[str] = []
+    summary = _read_summary(run_dir / "summary.json", problems)
+    return Run(
+        path=run_dir,
+        config_text=_read_text(run_dir / "config.yaml", problems),
+        summary=summary,
+        evaluations=_read_evaluations(summary.get("evaluations", []), problems),
+        stages=_read_stages(summary.get("stages", []), problems),
+        metrics=_read_metrics(run_dir / "metrics.jsonl", problems),
+        problems=problems,
+    )
+
+
+def _read_text(file: Path, problems: list[str]) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        problems.append(f"{file.name} cannot be read: {error.strerror}.")
+        return ""
+
+
+def _read_summary(file: Path, problems: list[str]) -> dict[str, Any]:
+    text = _read_text(file, problems)
+    try:
+        summary = json.loads(text or "{}")
+    except ValueError:
+        summary = None
+    if not isinstance(summary, dict):
+        problems.append(f"{file.name} is damaged and was left out.")
+        return {}
+    return summary
+
+
+def _read_evaluations(entries: Any, problems: list[str]) -> list[Evaluation]:
+    evaluations = []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        try:
+            evaluations.append(Evaluation.from_summary(entry))
+        except (KeyError, TypeError, ValueError, AttributeError, UserError):
+            problems.append("An evaluation in summary.json is not complete and was left out.")
+    return sorted(evaluations, key=lambda evaluation: evaluation.round)
+
+
+def _read_stages(entries: Any, problems: list[str]) -> list[tuple[str, float]]:
+    try:
+        return [(str(entry["name"]), float(entry["wall_s"])) for entry in entries]
+    except (KeyError, TypeError, ValueError):
+        problems.append("The stages in summary.json are not complete and were left out.")
+        return []
+
+
+def _read_metrics(file: Path, problems: list[str]) -> list[dict[str, Any]]:
+    try:
+        return read_records(file)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        problems.append(f"{file.name} cannot be read: {error.strerror}.")
+        return []
+
+
+def _number(value: Any) -> Any:
+    """The value if it is a finite number, else None."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return value if is_number else None

@@ -1,0 +1,126 @@
+"""The statistics of success rates: intervals for one rate, tests for two, and a test for two over several seeds."""
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_rl.core.errors import UserError
+
+
+def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval of a success rate (E. B. Wilson, 1927), without continuity correction.
+
+    It stays within [0, 1] and keeps its coverage for few trials and for rates near 0 or 1. No trials give (0, 1).
+
+    Raises:
+        UserError: for counts that are not 0 <= successes <= n, or a confidence outside (0, 1).
+    """
+    _check_counts(successes, n)
+    z = _normal_quantile(confidence)
+    if n == 0:
+        return 0.0, 1.0
+    rate = successes / n
+    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    half_width = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    # At 0 or n successes one end is exactly 0 or 1; rounding would leave 1e-17.
+    low = 0.0 if successes == 0 else centre - half_width
+    high = 1.0 if successes == n else centre + half_width
+    return low, high
+
+
+def bootstrap_interval(
+    values: NDArray[Any],
+    statistic: Callable[[NDArray[Any]], Any],
+    seed: int,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a statistic.
+
+    Args:
+        values: [n, ...]; whole rows are drawn with replacement, so paired measurements stay paired.
+        statistic: maps values of the same shape to a number.
+        seed: of the draws; the same seed gives the same interval.
+
+    Raises:
+        UserError: for no values, no resamples, or a confidence outside (0, 1).
+    """
+    values = np.asarray(values)
+    if len(values) == 0 or resamples < 1:
+        raise UserError(f"a bootstrap needs values and resamples, found {len(values)} values and {resamples} resamples")
+    _normal_quantile(confidence)
+    generator = np.random.Generator(np.random.Philox(key=seed))
+    drawn = [statistic(values[generator.integers(len(values), size=len(values))]) for _ in range(resamples)]
+    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def two_proportion_p(successes_1: int, n_1: int, successes_2: int, n_2: int) -> float:
+    """Two-sided p-value that two success rates are equal: pooled z test, without continuity correction.
+
+    For about 10 or more of each outcome; use `fisher_p` for fewer. Without trials in a group, or when all trials ended
+    alike, the answer is 1.
+    """
+    _check_counts(successes_1, n_1)
+    _check_counts(successes_2, n_2)
+    if n_1 == 0 or n_2 == 0:
+        return 1.0
+    pooled = (successes_1 + successes_2) / (n_1 + n_2)
+    standard_error = math.sqrt(pooled * (1 - pooled) * (1 / n_1 + 1 / n_2))
+    if standard_error == 0:
+        return 1.0
+    z = (successes_1 / n_1 - successes_2 / n_2) / standard_error
+    return math.erfc(abs(z) / math.sqrt(2))
+
+
+def fisher_p(successes_1: int, n_1: int, successes_2: int, n_2: int) -> float:
+    """Two-sided p-value that two success rates are equal: Fisher's exact test, valid for any number of trials.
+
+    The sum over all tables with the same margins that are no likelier than the one found, in whole numbers.
+    """
+    _check_counts(successes_1, n_1)
+    _check_counts(successes_2, n_2)
+    successes = successes_1 + successes_2
+    tables = range(max(0, successes - n_2), min(successes, n_1) + 1)
+    ways = [math.comb(n_1, k) * math.comb(n_2, successes - k) for k in tables]
+    found = math.comb(n_1, successes_1) * math.comb(n_2, successes_2)
+    return sum(way for way in ways if way <= found) / math.comb(n_1 + n_2, successes)
+
+
+def stratified_p(strata: Sequence[tuple[int, int, int, int]], continuity_correction: bool = True) -> float:
+    """Two-sided p-value that two success rates are equal within every stratum: Cochran-Mantel-Haenszel test.
+
+    Use it for the same comparison repeated over training seeds: differences between seeds neither help nor hurt.
+
+    Args:
+        strata: (successes_1, n_1, successes_2, n_2) per stratum, for example per seed.
+        continuity_correction: subtract 1/2 from the absolute deviation, as R's mantelhaen.test does.
+    """
+    deviation = variance = 0.0
+    for successes_1, n_1, successes_2, n_2 in strata:
+        _check_counts(successes_1, n_1)
+        _check_counts(successes_2, n_2)
+        total, successes = n_1 + n_2, successes_1 + successes_2
+        if total < 2:
+            continue
+        deviation += successes_1 - n_1 * successes / total
+        variance += n_1 * n_2 * successes * (total - successes) / (total * total * (total - 1))
+    if variance == 0:
+        return 1.0
+    distance = max(0.0, abs(deviation) - (0.5 if continuity_correction else 0.0))
+    return math.erfc(distance / math.sqrt(2 * variance))
+
+
+def _check_counts(successes: int, n: int) -> None:
+    if not 0 <= successes <= n:
+        raise UserError(f"{successes} successes in {n} trials is impossible; expected 0 <= successes <= trials")
+
+
+def _normal_quantile(confidence: float) -> float:
+    if not 0 < confidence < 1:
+        raise UserError(f"the confidence is {confidence}; expected a number between 0 and 1, such as 0.95")
+    return NormalDist().inv_cdf((1 + confidence) / 2)

@@ -75,8 +75,8 @@ class Corrector:
 
     def __init__(self, env: gymnasium.Env[Any, Any], config: CorrectorConfig | None = None) -> None:
         self.config = config = config or CorrectorConfig()
-        self._env: Any = env.unwrapped
         self._expert = make_expert(env, config.noise_m)
+        self._env = self._expert.env
         self._expert.pace = config.pace
         self._unit_m = self._expert.metres_per_action
         self._hz = float(self._env.metadata["render_fps"])

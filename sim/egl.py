@@ -28,7 +28,7 @@ _PROBE = "from mujoco.egl import GLContext; context = GLContext(8, 8); context.m
 
 @functools.cache
 def why_egl_does_not_load() -> str:
-    """The last line of EGL's complaint, or "" if it loads; tried in another process, since a bad driver can abort it."""
+    """The last line of EGL's complaint, or "" if it loads; tried in another process, as a bad driver can abort it."""
     try:
         probe = subprocess.run(
             [sys.executable, "-c", _PROBE],

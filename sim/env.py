@@ -42,7 +42,7 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         UserError: an argument that does not fit, or a renderer that does not load.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": CONTROL_HZ}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": CONTROL_HZ}  # noqa: RUF012 - gymnasium declares it so
     task_description: ClassVar[str]
     max_episode_steps: ClassVar[int]
     expert_steps: ClassVar[int]  # what the expert takes on average

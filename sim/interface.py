@@ -1,6 +1,7 @@
 """What all environments of this package share, ours and the adapted ones: cameras, arguments, observation space."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -29,6 +30,7 @@ def observation_space(
     cameras: Sequence[str], image_size: int, n_state: int, state_bound: float
 ) -> gymnasium.spaces.Dict:
     """Space of `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}`."""
-    pixels = {name: gymnasium.spaces.Box(0, 255, (image_size, image_size, 3), np.uint8) for name in cameras}
+    box = gymnasium.spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
+    pixels: dict[str, gymnasium.Space[Any]] = dict.fromkeys(cameras, box)
     agent_pos = gymnasium.spaces.Box(-state_bound, state_bound, (n_state,), np.float32)
     return gymnasium.spaces.Dict({"pixels": gymnasium.spaces.Dict(pixels), "agent_pos": agent_pos})

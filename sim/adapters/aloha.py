@@ -23,7 +23,7 @@ _NATIVE_CAMERAS = {"front": "angle", "top": "top"}
 class AlohaEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     """One gym-aloha task. Arguments and errors as in `sim.adapters.metaworld.MetaWorldEnv`."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 50}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 - gymnasium declares it so
     gripper_dims: ClassVar[tuple[int, ...]] = (6, 13)
     max_episode_steps: ClassVar[int] = 300
     native_task: ClassVar[str]
@@ -57,6 +57,7 @@ class AlohaEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self.renderer = make_renderer(renderer, self.model, self.data, native_cameras, image_size)
         low, high = np.full(_N_JOINTS, -np.pi, np.float32), np.full(_N_JOINTS, np.pi, np.float32)
         low[list(self.gripper_dims)], high[list(self.gripper_dims)] = 0.0, 1.0
+        self._low, self._high = low, high
         self.action_space = gymnasium.spaces.Box(low, high)
         self.observation_space = observation_space(self.cameras, image_size, _N_JOINTS, 10.0)
         self.elapsed_steps = 0
@@ -71,7 +72,7 @@ class AlohaEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         return self._observe(state), {"is_success": False}
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        native = self._env.step(np.clip(action, self.action_space.low, self.action_space.high))
+        native = self._env.step(np.clip(action, self._low, self._high))
         self.elapsed_steps += 1
         success = bool(native.reward == _SOLVED)
         truncated = not success and self.elapsed_steps >= self.max_episode_steps

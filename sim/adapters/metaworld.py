@@ -40,7 +40,7 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         UserError: an argument that does not fit, or metaworld is not installed.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 80}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012 - gymnasium declares it so
     gripper_dims: ClassVar[tuple[int, ...]] = (3,)
     native_name: ClassVar[str]
     policy_name: ClassVar[str]

@@ -16,6 +16,7 @@ LEFT_END = Grasp(BAR_HALF[2], 2 * BAR_HALF[1], BAR_HALF[0] - GRIP_ALONG, -GRIP_A
 RIGHT_END = Grasp(BAR_HALF[2], 2 * BAR_HALF[1], BAR_HALF[0] - GRIP_ALONG, GRIP_ALONG)
 MEETING_LIFT_M = 0.060
 CARRY_M = 0.030  # lowest height over the table on the way to the pad
+DROP_M = 0.014  # a bar held by its top cannot be taken lower than this, so it is let go here
 RIGHT_SIDE_M = 0.035  # a bar that lies further right than this is the right arm's
 
 
@@ -77,4 +78,6 @@ class HandoverExpert(Expert):
         way = self.env.position("pad") - bar
         if np.hypot(way[0], way[1]) > 0.6 * self.env.tolerance:
             way[2] = max(CARRY_M - bar[2], 0.0)
+        elif bar[2] < DROP_M:
+            return self.move(RIGHT, here, GRIPPER_OPENING_MAX)
         return self.move(RIGHT, here + way, 0.0)

@@ -1,0 +1,92 @@
+"""Known benchmarks behind our interface; skipped where the `benchmarks` extra is not installed."""
+
+import sys
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+
+import sim
+from sim.correctors import Corrector, CorrectorConfig
+from vla_rl.core.errors import UserError
+
+META_WORLD = [f"vla_rl/MetaWorld{name}-v0" for name in ("ButtonPress", "DoorOpen", "DrawerOpen", "PegInsertSide")]
+ALOHA = ["vla_rl/AlohaTransferCube-v0", "vla_rl/AlohaInsertion-v0"]
+
+
+def make(name, **arguments):
+    package = "gym_aloha" if "Aloha" in name else "metaworld"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip(package)
+    return gymnasium.make(name, **arguments).unwrapped
+
+
+@pytest.mark.parametrize("name", META_WORLD + ALOHA)
+def test_same_interface_as_our_tasks(name):
+    env = make(name, image_size=32)
+    observation, info = env.reset(seed=1)
+    assert info == {"is_success": False}
+    for _ in range(3):
+        assert env.observation_space.contains(observation)
+        observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert env.render().shape == (32, 32, 3)
+    assert env.task_description
+    env.close()
+
+
+@pytest.mark.parametrize("name", META_WORLD[:1] + ALOHA)
+def test_the_seed_decides_the_scene(name):
+    env = make(name, image_size=48)
+    first, second, again = (env.reset(seed=seed)[0]["pixels"] for seed in (1, 2, 1))
+    for camera in env.cameras:
+        assert np.array_equal(first[camera], again[camera])
+    assert any(not np.array_equal(first[camera], second[camera]) for camera in env.cameras)
+
+
+@pytest.mark.parametrize("name", META_WORLD)
+def test_meta_worlds_experts_succeed(name, blind_env):
+    make(name).close()
+    env = blind_env(name)
+    expert, successes = sim.make_expert(env), 0
+    for seed in range(4):
+        env.reset(seed=seed)
+        expert.reset(seed)
+        ended = False
+        while not ended:
+            _, reward, success, truncated, _ = env.step(expert.act()[1])
+            assert reward == float(success)
+            ended = success or truncated
+        successes += success
+    assert successes >= 3
+
+
+def test_meta_world_can_be_supervised(blind_env):
+    make(META_WORLD[0]).close()
+    env = blind_env(META_WORLD[0])
+    corrector = Corrector(env, CorrectorConfig(rescue_probability=1.0, hand_back_probability=0.0))
+    rescued = 0
+    for seed in range(3):
+        env.reset(seed=seed)
+        corrector.reset(seed)
+        ended = False
+        while not ended:
+            command = corrector.command(env.elapsed_steps, np.zeros(4, np.float32))
+            _, _, success, truncated, _ = env.step(np.zeros(4, np.float32) if command is None else command)
+            ended = success or truncated
+        rescued += success
+    assert rescued >= 2
+
+
+def test_aloha_has_no_expert_and_says_so():
+    with pytest.raises(UserError, match="AlohaInsertionEnv"):
+        sim.make_expert(make(ALOHA[1]))
+
+
+@pytest.mark.parametrize(("name", "package"), [(META_WORLD[0], "metaworld"), (ALOHA[0], "gym_aloha.constants")])
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, name, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=r"vla-rl\[benchmarks\]"):
+        gymnasium.make(name)

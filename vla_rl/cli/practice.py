@@ -72,7 +72,7 @@ def practise(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     from vla_rl.cli.benchmarks.machine import describe_machine
     from vla_rl.cli.rollouts import SimulatorWorker, make_env
     from vla_rl.report.html import build_report
-    from vla_rl.report.sinks import JsonlSink, TensorBoardSink
+    from vla_rl.report.sinks import JsonlSink, TensorBoardSink, read_records
     from vla_rl.training.checkpoint import newest_step
     from vla_rl.training.rounds import PracticeRun
     from vla_rl.training.workers import RolloutPool
@@ -87,6 +87,7 @@ def practise(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     ):
         for sink in (metrics, board):
             sink.truncate_after(newest_step(folder.checkpoints))
+        published = {(record["kind"], record["round"]) for record in read_records(folder.metrics_file)}
         described = {"task": config.task.env, "algorithm": config.algorithm, "seed": config.seed}
         folder.write_summary({**folder.read_summary(), **described, "machine": describe_machine()})
         run = PracticeRun(
@@ -97,6 +98,7 @@ def practise(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
             supervised=functools.partial(supervised_learner, config),
             practised=functools.partial(practised_learner, config),
             subscribers=[metrics, board],
+            published=published,
             takeover=config.takeover.enabled,
         )
         summary = run.run()

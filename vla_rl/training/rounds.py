@@ -8,7 +8,7 @@ bit by bit, as an uninterrupted one.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,6 +64,7 @@ class PracticeRun:
         supervised: makes the learner of the first stage from the demonstrations in the cache.
         practised: makes the learner of the rounds from the supervised policy's folder.
         subscribers: told of every metric.
+        published: (kind, round) of the metrics that earlier processes of this run have published.
         takeover: whether the supervisor may take over during practice.
     """
 
@@ -76,6 +77,7 @@ class PracticeRun:
         supervised: Callable[[FrameCache], Learner],
         practised: Callable[[FrameCache, Path], Learner],
         subscribers: Sequence[Subscriber],
+        published: Iterable[tuple[str, int]] = (),
         takeover: bool = True,
     ) -> None:
         self.folder, self.budget, self.seed, self.pool = folder, budget, seed, pool
@@ -86,6 +88,7 @@ class PracticeRun:
         self.cache = FrameCache(self.store, folder.cache)
         self._practised: Learner | None = None
         self._progress = load_newest_checkpoint(folder.checkpoints)
+        self._published = set(published)
 
     def run(self) -> dict[str, Any]:
         """Do every stage that is not done yet and return the summary."""
@@ -103,11 +106,11 @@ class PracticeRun:
             RolloutJob(f"demo-{index:05d}", self.folder.episodes, self._demonstration_seeds(index), policy=None)
             for index in range(self.budget.demonstrations)
         ]
-        return self._rollouts(jobs, self.store, stage)
+        return self._gather(jobs, stage)
 
     def _collect(self, stage: Stage) -> bool:
-        if self.folder.policy_exists(stage.policy_version + 1):
-            return False  # the round was learnt; its episodes may have been retired since
+        if self.folder.policy_exists(stage.policy_version + 1) or not self.budget.episodes_per_round:
+            return False  # a round that was learnt needs its episodes no more: they may have been retired since
         policy = self.folder.policy(stage.policy_version)
         jobs = [
             RolloutJob(
@@ -119,7 +122,21 @@ class PracticeRun:
             )
             for index in range(self.budget.episodes_per_round)
         ]
-        return self._rollouts(jobs, self.store, stage)
+        return self._gather(jobs, stage)
+
+    def _gather(self, jobs: Sequence[RolloutJob], stage: Stage) -> bool:
+        """Add the stage's episodes to the store and say how they went."""
+        worked = self._rollouts(jobs, self.store, stage)
+        episodes = [self.store.read_header(job.episode_id) for job in jobs]
+        outcome = {
+            "episodes": len(episodes),
+            "successes": sum(episode.success is True for episode in episodes),
+            "takeovers": sum(episode.human_steps > 0 for episode in episodes),
+            "rescued": sum(episode.human_steps > 0 and episode.success is True for episode in episodes),
+            "mean_length": float(np.mean([episode.length for episode in episodes])),
+        }
+        self._publish_once("collect", stage, outcome)
+        return worked
 
     def _evaluate(self, stage: Stage) -> bool:
         version = stage.policy_version
@@ -182,24 +199,9 @@ class PracticeRun:
     def _rollouts(self, jobs: Sequence[RolloutJob], store: EpisodeStore, stage: Stage) -> bool:
         """Run the jobs whose episodes are missing; True if there were any."""
         missing = [job for job in jobs if job.episode_id not in store]
-        if not missing:
-            return False
         for _ in tqdm(self.pool.run(missing), total=len(missing), desc=stage.name, unit="episode", leave=False):
             pass
-        episodes = [store.read_header(job.episode_id) for job in jobs]
-        self._publish(
-            "collect",
-            stage,
-            stage.end_step,
-            {
-                "episodes": len(episodes),
-                "successes": sum(episode.success is True for episode in episodes),
-                "takeovers": sum(episode.human_steps > 0 for episode in episodes),
-                "rescued": sum(episode.human_steps > 0 and episode.success is True for episode in episodes),
-                "mean_length": float(np.mean([episode.length for episode in episodes])),
-            },
-        )
-        return True
+        return bool(missing)
 
     def _demonstration_seeds(self, index: int) -> tuple[int, ...]:
         attempts = range(DEMONSTRATION_ATTEMPTS)
@@ -209,6 +211,12 @@ class PracticeRun:
         record = {"kind": kind, "round": stage.round, "step": step, "time_s": time.time(), **values}
         for subscriber in self._subscribers:
             subscriber.on_metrics(record)
+
+    def _publish_once(self, kind: str, stage: Stage, values: Mapping[str, float]) -> None:
+        """Publish what there is one of in a round, unless a process that was killed since has done it."""
+        if (kind, stage.round) not in self._published:
+            self._published.add((kind, stage.round))
+            self._publish(kind, stage, stage.end_step, values)
 
     def _note_wall_time(self, name: str, wall_s: float) -> None:
         """Add to the stage's wall time; a resumed stage counts what each attempt took."""
@@ -237,9 +245,7 @@ class PracticeRun:
         others = [entry for entry in summary.get("evaluations", []) if entry["round"] != stage.round]
         summary["evaluations"] = sorted([*others, result], key=lambda entry: entry["round"])
         self.folder.write_summary(summary)
-        self._publish(
-            "evaluate", stage, stage.end_step, {"success": len(lengths) / len(episodes), "episodes": len(episodes)}
-        )
+        self._publish_once("evaluate", stage, {"success": len(lengths) / len(episodes), "episodes": len(episodes)})
 
     def _save_traces(self, learner: Learner) -> None:
         """Values and weights along three telling episodes of the round: a success, a failure and a takeover."""

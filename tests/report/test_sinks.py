@@ -81,8 +81,10 @@ def test_a_damaged_line_is_passed_over_on_truncation(tmp_path: Path):
 
 
 def test_a_full_disk_is_one_clear_error():
-    sink = JsonlSink(Path("/dev/full"))
-    with pytest.raises(UserError, match="cannot write to the metrics file /dev/full: No space left"):
+    with (
+        JsonlSink(Path("/dev/full")) as sink,
+        pytest.raises(UserError, match="cannot write to the metrics file /dev/full: No space left"),
+    ):
         sink.on_metrics(record(1))
 
 

@@ -41,9 +41,7 @@ def success_chart(policies: Sequence[Evaluation], controls: Sequence[Evaluation]
     y = Axis(0, 1, height - 50, 34)
     rounds = [float(number) for number in range(0, last_round + 1, 1 + last_round // 12)]
     parts = [svg.grid(x, y, rounds, [0, 0.25, 0.5, 0.75, 1], percent=True)]
-    parts.append(
-        svg.text((x.start_px + x.end_px) / 2, height - 6, "rounds of practice", text_anchor="middle", class_="axis")
-    )
+    parts.append(svg.text((x.start_px + x.end_px) / 2, height - 6, "rounds of practice", text_anchor="middle"))
     at = x([policy.round for policy in policies])
     parts.append(
         svg.band(at, y([p.interval[0] for p in policies]), y([p.interval[1] for p in policies]), class_="band")

@@ -3,16 +3,19 @@
 import itertools
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from vla_rl.core.errors import StoreError
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeHeader, EpisodeStore
+from vla_rl.report.wording import outcome
 
 # What is drawn together along an episode: (title, columns of a trace file).
 TRACE_PANELS = (
@@ -21,6 +24,8 @@ TRACE_PANELS = (
     ("gate (solid) and weight in the actor's loss (dashed)", ("gate", "weight")),
 )
 _COLUMNS = tuple(name for _, names in TRACE_PANELS for name in names)
+# What numpy and zipfile let out for a damaged file.
+_NPZ_ERRORS = (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _EVALUATION_ID = re.compile(r"v(\d{4,})-(\d+)")
 
 
@@ -78,7 +83,9 @@ def read_pairs(store: EpisodeStore, problems: list[str]) -> list[Pair]:
     pairs = []
     for number in sorted(first.keys() & last.keys()):
         try:
-            pairs.append(Pair(store.read_header(first[number]), store.read_header(last[number])))
+            pair = Pair(store.read_header(first[number]), store.read_header(last[number]))
+            if pair.first.seed == pair.last.seed:
+                pairs.append(pair)
         except StoreError as error:
             problems.append(f"Evaluation episode {number} was left out: {error}.")
     order = [(False, True), (True, False), (True, True), (False, False)]
@@ -94,7 +101,7 @@ def read_traces(directory: Path, store: EpisodeStore, problems: list[str]) -> li
             if kind not in chosen:
                 episode = store.read(file.stem)
                 chosen[kind] = Trace(kind, episode, _read_columns(file, len(episode)))
-        except (StoreError, OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except (StoreError, OSError, *_NPZ_ERRORS) as error:
             problems.append(f"The trace of episode {file.stem} was left out: {error}.")
     return [chosen[kind] for kind in ("success", "failure", "takeover", "demonstration") if kind in chosen]
 
@@ -111,11 +118,15 @@ def _kind(header: EpisodeHeader) -> str:
         return "demonstration"
     if header.human_steps > 0:
         return "takeover"
-    return "success" if header.success else "failure"
+    return outcome(header.success)
 
 
 def _read_columns(file: Path, length: int) -> dict[str, NDArray[np.float64]]:
-    with np.load(file, allow_pickle=False) as content:
+    # Opened here, since np.load leaves a damaged file open.
+    with file.open("rb") as stream:
+        content = np.load(stream, allow_pickle=False)
+        if not isinstance(content, NpzFile):
+            raise ValueError("it is not an npz file")
         columns = {name: np.array(content[name], np.float64) for name in _COLUMNS if name in content}
     for name, column in columns.items():
         if column.shape != (length,):

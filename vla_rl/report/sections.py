@@ -15,7 +15,7 @@ from vla_rl.report.images import render_clip, tile_cameras, webp_uri
 from vla_rl.report.run_episodes import Pair, Trace, open_store, read_pairs, read_traces
 from vla_rl.report.run_files import Evaluation, Run
 from vla_rl.report.statistics import fisher_p
-from vla_rl.report.wording import count, duration, percent, percent_interval
+from vla_rl.report.wording import count, duration, outcome, percent, percent_interval
 
 _MAX_PAIRS = 6
 # Base64 makes a third more of it; the whole page stays below 8 MB.
@@ -255,9 +255,8 @@ def _clip_pair(store: EpisodeStore, pair: Pair) -> tuple[bytes, bytes]:
 
 
 def _clip(content: bytes, header: EpisodeHeader) -> str:
-    succeeded = header.success is True
-    kind, words = ("success", "✓ success") if succeeded else ("failure", "✗ failure")
-    caption = f"version {header.policy_version}<br><b>{words}</b>, {count(header.length, 'step')}"
+    kind, sign = outcome(header.success), {True: "✓ ", False: "✗ ", None: ""}[header.success]
+    caption = f"version {header.policy_version}<br><b>{sign}{kind}</b>, {count(header.length, 'step')}"
     alt = f"policy version {header.policy_version}: {kind}"
     return (
         f'<figure class="{kind}"><img src="{webp_uri(content)}" alt="{alt}"><figcaption>{caption}</figcaption></figure>'
@@ -267,8 +266,7 @@ def _clip(content: bytes, header: EpisodeHeader) -> str:
 def _trace_caption(trace: Trace) -> str:
     present = [Source(value).name.lower() for value in sorted(set(trace.episode.source.tolist()))]
     shades = {"policy": "policy tint", "human": "human tint", "demo": "demo tint", "hold": "hold tint"}
-    outcome = "success" if trace.episode.success else "failure"
-    words = f"{trace.episode.episode_id}: {count(len(trace.episode), 'step')}, {outcome}."
+    words = f"{trace.episode.episode_id}: {count(len(trace.episode), 'step')}, {outcome(trace.episode.success)}."
     return f"{html.escape(words)} Who acted: {_legend({shades[name]: name for name in present})}"
 
 

@@ -30,9 +30,9 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def probability(p: float) -> str:
-    """A p-value: "p = 0.031", "p = 2e-09"."""
-    return f"p = {p:.2g}" if p < 0.001 else f"p = {p:.3f}"
+def outcome(success: bool | None) -> str:
+    """The outcome of an episode in a word."""
+    return {True: "success", False: "failure", None: "unlabelled"}[success]
 
 
 def headline(run: Run) -> str:

@@ -163,7 +163,7 @@ def _arm_body(arm: ArmSpec) -> str:
         {box_geom((0.014, 0.032, 0.022), (-sign * 0.010, 0, 0.004), tint, link)}
         <body name="{name}_boom" gravcomp="1">
           <joint name="{name}_x" axis="1 0 0" {slide}/>
-          {box_geom((0.160, 0.011, 0.009), (-sign * 0.075, 0, 0.004), _BOOM, reach)}
+          {box_geom((0.200, 0.011, 0.009), (-sign * 0.035, 0, 0.004), _BOOM, reach)}
           {box_geom((0.011, 0.058, 0.011), (-sign * (TOWER_X - 0.060), 0, 0), _TOWER, reach)}
           <body name="{name}_finger_front" pos="{-sign * TOWER_X} 0 0" gravcomp="1">
             <joint name="{name}_finger_front" class="finger" axis="0 -1 0"/>

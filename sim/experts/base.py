@@ -17,6 +17,8 @@ from sim.scene import GRIPPER_OPENING_MAX
 
 LOOKAHEAD_M = 0.011  # how far ahead of an arm its target runs at normal pace; the servos turn this into about 0.2 m/s
 CLOSE_ENOUGH_M = 0.012
+CLEAR_ABOVE_M = 0.050  # a hand this far above a grip point passes over the object
+STRAY_X_M = 0.030  # the right arm's object is astray when it is further left than this
 _STREAM = 3
 
 
@@ -164,8 +166,15 @@ class Expert:
             return self.move(arm, goal, GRIPPER_OPENING_MAX)
         if behind:
             return self.move(arm, beside, GRIPPER_OPENING_MAX)
-        # Too far in and not in line: back out the way it came, so as not to sweep the object aside.
+        # Too far in and not in line: over the top if the object is in the way, else back out the way it came.
+        in_the_way = (goal[0] - here[0]) * outwards > grasp.half_length
+        if in_the_way and here[2] < goal[2] + CLEAR_ABOVE_M:
+            return self.move(arm, here + np.array([0.0, 0.0, LOOKAHEAD_M]), GRIPPER_OPENING_MAX)
         return self.move(arm, np.array([beside[0] + outwards * 0.005, here[1], here[2]]), GRIPPER_OPENING_MAX)
+
+    def out_of_the_way(self, stray: NDArray[np.float64], height: float) -> NDArray[np.float64]:
+        """Where the left arm waits with its object while the right one fetches its own from near the middle, [3]."""
+        return np.array([-0.09, -0.085 if stray[1] > 0 else 0.085, height])
 
     def reached(self, arm: int, name: str, grasp: Grasp) -> float:
         """How far an arm is on the way to holding an object: 0 far away, 0.7 around it, 1 holding it."""

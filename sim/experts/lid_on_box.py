@@ -6,7 +6,7 @@ The left arm brings the box to the middle and holds it, the right arm lowers the
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.experts.base import Expert, Grasp, nearness
+from sim.experts.base import STRAY_X_M, Expert, Grasp, nearness
 from sim.scene import GRIPPER_OPENING_MAX
 from sim.tasks.lid_on_box import BOX_HALF, BOX_HEIGHT, KNOB_HALF, LID_HALF, PLUG_HEIGHT, SEATED_GAP, LidOnBoxEnv
 
@@ -44,8 +44,11 @@ class LidOnBoxExpert(Expert):
     def _plan_left(self) -> NDArray[np.float64]:
         if not self.holds(LEFT, "box", BOX):
             return self.pick(LEFT, "box", BOX)
-        here, box = self.env.grip_points()[LEFT], self.env.position("box")
-        return self.move(LEFT, here + self._meeting_point() - box, 0.0)
+        here, lid, goal = self.env.grip_points()[LEFT], self.env.position("lid"), self._meeting_point()
+        stray = lid[0] < STRAY_X_M and self.env.lid_gap() > SEATED_GAP
+        if stray and not self.holds(RIGHT, "lid", LID):
+            goal = self.out_of_the_way(lid, 0.0)
+        return self.move(LEFT, here + goal - self.env.position("box"), 0.0)
 
     def _plan_right(self) -> NDArray[np.float64]:
         here, lid, box = self.env.grip_points()[RIGHT], self.env.position("lid"), self.env.position("box")

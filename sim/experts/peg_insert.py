@@ -6,7 +6,7 @@ Both arms pick up their object at once and meet in the middle, where the peg goe
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.experts.base import Expert, Grasp, nearness
+from sim.experts.base import STRAY_X_M, Expert, Grasp, nearness
 from sim.tasks.peg_insert import BLOCK_HEIGHT, INSERTED_DEPTH, PEG_HALF, RIM_HEIGHT, PegInsertEnv
 
 LEFT, RIGHT = 0, 1
@@ -48,8 +48,10 @@ class PegInsertExpert(Expert):
     def _plan_left(self) -> NDArray[np.float64]:
         if not self.holds(LEFT, "socket", self._socket):
             return self.pick(LEFT, "socket", self._socket)
-        here = self.env.grip_points()[LEFT]
-        return self.move(LEFT, here + self._meeting_point() - self.env.position("socket"), 0.0)
+        here, peg, goal = self.env.grip_points()[LEFT], self.env.position("peg"), self._meeting_point()
+        if peg[0] < STRAY_X_M and not self.holds(RIGHT, "peg", PEG):
+            goal = self.out_of_the_way(peg, MEETING_LIFT_M)
+        return self.move(LEFT, here + goal - self.env.position("socket"), 0.0)
 
     def _plan_right(self) -> NDArray[np.float64]:
         if not self.holds(RIGHT, "peg", PEG):

@@ -27,7 +27,7 @@ class LidOnBoxEnv(TabletopEnv):
     task_description: ClassVar[str] = "put the lid on the box"
     max_episode_steps: ClassVar[int] = 130
     expert_steps: ClassVar[int] = 60
-    arms: ClassVar[tuple[ArmSpec, ...]] = (ArmSpec("left", (-0.25, 0.06)), ArmSpec("right", (-0.03, 0.25)))
+    arms: ClassVar[tuple[ArmSpec, ...]] = (ArmSpec("left", (-0.25, 0.17)), ArmSpec("right", (-0.03, 0.25)))
     home: ClassVar[tuple[tuple[float, float, float], ...]] = ((-0.17, 0.0, 0.06), (0.17, 0.0, 0.09))
     objects: ClassVar[tuple[str, ...]] = ("box", "lid")
 

@@ -28,8 +28,8 @@ class PegInsertEnv(TabletopEnv):
     max_episode_steps: ClassVar[int] = 120
     expert_steps: ClassVar[int] = 50
     arms: ClassVar[tuple[ArmSpec, ...]] = (
-        ArmSpec("left", (-0.25, 0.08)),
-        ArmSpec("right", (-0.08, 0.25), z_range=(0.014, 0.24)),
+        ArmSpec("left", (-0.25, 0.17)),
+        ArmSpec("right", (-0.17, 0.25), z_range=(0.014, 0.24)),
     )
     home: ClassVar[tuple[tuple[float, float, float], ...]] = ((-0.17, 0.0, 0.06), (0.17, 0.0, 0.09))
     objects: ClassVar[tuple[str, ...]] = ("socket", "peg")

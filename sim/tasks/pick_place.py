@@ -19,7 +19,7 @@ class PickPlaceEnv(TabletopEnv):
     task_description: ClassVar[str] = "put the cube into the tray"
     max_episode_steps: ClassVar[int] = 100
     expert_steps: ClassVar[int] = 50
-    arms: ClassVar[tuple[ArmSpec, ...]] = (ArmSpec("right", (-0.14, 0.25)),)
+    arms: ClassVar[tuple[ArmSpec, ...]] = (ArmSpec("right", (-0.18, 0.25)),)
     home: ClassVar[tuple[tuple[float, float, float], ...]] = ((0.16, 0.0, 0.08),)
     objects: ClassVar[tuple[str, ...]] = ("cube", "tray")
     gripper_dims: ClassVar[tuple[int, ...]] = (3,)

@@ -23,7 +23,7 @@ HEADER = EpisodeHeader(
     state_dim=1,
     action_dim=1,
     cameras={},
-    extras=(),
+    extras={},
     human_steps=0,
     digest="",
 )

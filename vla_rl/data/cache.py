@@ -15,7 +15,6 @@ Threading law: any number of processes may share a directory; refreshing takes a
 to one thread at a time. numpy only.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -27,8 +26,8 @@ from vla_rl.core.errors import StoreError
 from vla_rl.core.types import Float32Array, Uint8Array
 from vla_rl.data.cache_files import (
     Index,
-    Layout,
     append_episode,
+    common_layout,
     episode_rows,
     map_columns,
     new_generation,
@@ -177,7 +176,7 @@ class FrameCache:
         known = dropped.keys() | {entry.header.episode_id for entry in current}
         new = [self.store.read_header(episode_id) for episode_id in stamps if episode_id not in known]
         candidates = [entry.header for entry in current] + new
-        layout = self._common_layout(candidates)
+        layout = common_layout(candidates)
 
         to_drop = episodes_to_drop(candidates, self.config.retention)
         kept = [entry for entry in current if entry.header.episode_id not in to_drop]
@@ -194,18 +193,6 @@ class FrameCache:
             self._index.save(self.directory)
             self._map()
         return new
-
-    def _common_layout(self, headers: Sequence[EpisodeHeader]) -> Layout | None:
-        if not headers:
-            return None
-        layout = Layout.of(headers[0])
-        for header in headers:
-            if Layout.of(header) != layout:
-                raise StoreError(
-                    f"one cache holds episodes of equal shapes: {headers[0].episode_id!r} has {layout}, "
-                    f"{header.episode_id!r} has {Layout.of(header)}; keep them in separate stores"
-                )
-        return layout
 
     def _forget_damaged(self) -> None:
         columns = map_columns(self.directory, self._index)

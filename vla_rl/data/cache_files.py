@@ -48,6 +48,20 @@ class Layout:
         return columns | {f"images.{camera}": (uint8, (*size, 3)) for camera, size in self.cameras.items()}
 
 
+def common_layout(headers: Sequence[EpisodeHeader]) -> Layout | None:
+    """The layout that all episodes share; None for no episodes. Raises StoreError if they differ."""
+    if not headers:
+        return None
+    layout = Layout.of(headers[0])
+    for header in headers:
+        if Layout.of(header) != layout:
+            raise StoreError(
+                f"these episodes have unequal shapes: {headers[0].episode_id!r} has {layout}, "
+                f"{header.episode_id!r} has {Layout.of(header)}; keep them in separate stores"
+            )
+    return layout
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One cached episode: its header, its first frame, the stamp of the file it came from, the CRC32 of its rows."""

@@ -52,7 +52,7 @@ class EpisodeHeader:
         state_dim: S.
         action_dim: A.
         cameras: camera name -> (H, W).
-        extras: names of the extra columns, sorted.
+        extras: name of each extra column -> (dtype as numpy writes it, shape of a row).
         human_steps: how many steps a person decided (`Source.HUMAN`).
         digest: SHA-256 over all columns and the other header fields, in hexadecimal.
     """
@@ -70,7 +70,7 @@ class EpisodeHeader:
     state_dim: int
     action_dim: int
     cameras: Mapping[str, tuple[int, int]]
-    extras: tuple[str, ...]
+    extras: Mapping[str, tuple[str, tuple[int, ...]]]
     human_steps: int
     digest: str
 
@@ -90,7 +90,8 @@ class EpisodeHeader:
         values["origin"] = Origin(values["origin"])
         sizes = values["cameras"].items()
         values["cameras"] = {str(name): (int(height), int(width)) for name, (height, width) in sizes}
-        values["extras"] = tuple(str(name) for name in values["extras"])
+        extras = values["extras"].items()
+        values["extras"] = {str(name): (str(dtype), tuple(map(int, row))) for name, (dtype, row) in extras}
         check_episode_id(values["episode_id"])
         return EpisodeHeader(**values)
 
@@ -171,7 +172,7 @@ def verify_file(file: Path) -> EpisodeHeader:
     header = read_file_header(file)
     with _reading(file):
         episode = _read_columns(file, header).validate()
-        if _digest(_header_of(episode), storable_columns(episode)) != header.digest:
+        if episode_digest(episode) != header.digest:
             raise ValueError("the content does not match its digest")
     return header
 
@@ -222,7 +223,7 @@ def _read_columns(file: Path, header: EpisodeHeader) -> Episode:
             seed=header.seed,
             control_hz=header.control_hz,
             env_id=header.env_id,
-            extras={name: column(f"extras/{name}") for name in header.extras},
+            extras={name: column(f"extras/{name}", *row) for name, (_, row) in header.extras.items()},
         )
 
 
@@ -252,6 +253,11 @@ def storable_columns(episode: Episode) -> dict[str, NDArray[Any]]:
     return columns
 
 
+def episode_digest(episode: Episode) -> str:
+    """The digest that the episode's header has, or would have, in a store."""
+    return _digest(_header_of(episode), storable_columns(episode))
+
+
 def _header_of(episode: Episode) -> dict[str, Any]:
     """The header as plain data, without the digest."""
     return {
@@ -268,7 +274,7 @@ def _header_of(episode: Episode) -> dict[str, Any]:
         "state_dim": episode.state.shape[1],
         "action_dim": episode.action_sent.shape[1],
         "cameras": {name: list(image.shape[1:3]) for name, image in sorted(episode.images.items())},
-        "extras": sorted(episode.extras),
+        "extras": {name: [extra.dtype.str, list(extra.shape[1:])] for name, extra in sorted(episode.extras.items())},
         "human_steps": int(np.count_nonzero(episode.source == Source.HUMAN)),
     }
 

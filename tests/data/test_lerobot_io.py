@@ -1,0 +1,296 @@
+"""Exchange with the real lerobot: its writer, its reader, its policy features, its dataset tools."""
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from episode_maker import EXTRA_DTYPES, assert_same_episode, make_episode, random_column
+
+from vla_rl.core.errors import StoreError, UserError
+from vla_rl.core.types import Episode, Origin, Source
+from vla_rl.data.lerobot_io import LeRobotMapping, export_lerobot, import_lerobot
+from vla_rl.data.store import EpisodeStore
+
+
+@pytest.fixture(scope="module", autouse=True)
+def offline() -> Iterator[None]:
+    """lerobot must not reach for a hub, and the warnings of its own imports are not ours."""
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        warnings.simplefilter("ignore")
+        import lerobot.datasets.lerobot_dataset  # noqa: F401
+
+        yield
+
+
+def every_kind_of_episode() -> list[Episode]:
+    random = np.random.default_rng(0)
+    extras = {f"scalar_{dtype.strip('?')}": random_column(random, dtype, (5,)) for dtype in EXTRA_DTYPES}
+    extras |= {f"matrix_{dtype.strip('?')}": random_column(random, dtype, (5, 2, 3)) for dtype in EXTRA_DTYPES}
+    extras |= {"captured_ns.wrist_image": np.arange(5) * 50_000_000, "nothing": np.zeros((5, 0))}
+    return [
+        make_episode("all-extras", extras=extras, source=np.array([2, 2, 2, 2, 2], np.uint8)),
+        make_episode("plain", length=1, seed=3, success=None, terminated=False, task="another task", policy_version=7),
+        make_episode(
+            "failed", length=8, seed=4, success=False, origin=Origin.IMAGINED, env_id="other", policy_version=-1
+        ),
+        make_episode("unseeded", length=2, seed=5, extras={"chunk_id": np.array([4, 5])}),
+    ]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[EpisodeStore, Path]:
+    folder = tmp_path_factory.mktemp("exchange")
+    store = EpisodeStore(folder / "store")
+    for episode in every_kind_of_episode():
+        store.add(episode)
+    return store, export_lerobot(store, folder / "dataset")
+
+
+def test_episodes_come_back_bit_by_bit(exported: tuple[EpisodeStore, Path], tmp_path: Path) -> None:
+    store, dataset = exported
+    other = EpisodeStore(tmp_path / "other")
+    assert sorted(import_lerobot(dataset, other)) == store.ids()
+    for episode in every_kind_of_episode():
+        assert_same_episode(other.read(episode.episode_id), episode)
+    assert import_lerobot(dataset, other) == [], "importing again adds nothing"
+
+
+def test_lerobot_reads_what_was_exported(exported: tuple[EpisodeStore, Path]) -> None:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+    from lerobot.utils.feature_utils import dataset_to_policy_features
+
+    store, folder = exported
+    dataset = LeRobotDataset("local/dataset", root=folder, video_backend="pyav")
+    assert (dataset.fps, dataset.num_episodes, len(dataset)) == (20, 4, 16)
+    policy_features = dataset_to_policy_features(dataset.meta.features)
+    assert set(policy_features) == {"observation.images.front", "observation.images.top", "observation.state", "action"}
+    for index, episode_id in enumerate(store.ids()):
+        episode = store.read(episode_id)
+        start = dataset.meta.episodes[index]["dataset_from_index"]
+        for step in range(len(episode)):
+            item = dataset[start + step]
+            last = step == len(episode) - 1
+            won = last and bool(episode.success)
+            assert item["task"] == episode.task
+            np.testing.assert_array_equal(item["action"], episode.imitation_action()[step])
+            np.testing.assert_array_equal(item["observation.state"], episode.state[step])
+            picture = (item["observation.images.front"].numpy() * 255).round().astype(np.uint8).transpose(1, 2, 0)
+            np.testing.assert_array_equal(picture, episode.images["front"][step])
+            assert item["next.done"].item() == last
+            assert item["next.success"].item() == won
+            assert item["next.reward"].item() == float(won)
+            assert item["intervention"].item() == (episode.source[step] == Source.HUMAN)
+            assert item["vla_rl.source"].item() == episode.source[step]
+            np.testing.assert_array_equal(item["vla_rl.action_policy"], episode.action_policy[step])
+    state = np.concatenate([store.read(episode_id).state for episode_id in store.ids()])
+    np.testing.assert_allclose(
+        dataset.meta.stats["observation.state"]["mean"], state.mean(axis=0), rtol=1e-4, atol=1e-5
+    )
+    assert {"min", "max", "std", "q01", "q99"} <= set(dataset.meta.stats["action"])
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")  # lerobot's statistics of random bits
+def test_an_episode_survives_lerobots_own_editing(exported: tuple[EpisodeStore, Path], tmp_path: Path) -> None:
+    from lerobot.datasets.dataset_tools import delete_episodes
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    store, folder = exported
+    dataset = LeRobotDataset("local/dataset", root=folder, video_backend="pyav")
+    delete_episodes(dataset, [1], output_dir=tmp_path / "edited", repo_id="local/edited")
+    other = EpisodeStore(tmp_path / "other")
+    import_lerobot(tmp_path / "edited", other)
+    assert other.ids() == [store.ids()[0], *store.ids()[2:]]
+    for episode_id in other.ids():
+        assert_same_episode(other.read(episode_id), store.read(episode_id))
+
+
+def test_video_is_exact_but_for_the_pictures(tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path / "store")
+    for number in range(2):
+        ramp = np.arange(64, dtype=np.uint8) * 2
+        images = {
+            "front": np.stack([np.broadcast_to((ramp + 8 * step)[:, None, None], (64, 64, 3)) for step in range(9)])
+        }
+        store.add(make_episode(f"e{number}", length=9, seed=number, images={"front": images["front"].copy()}))
+    folder = export_lerobot(store, tmp_path / "dataset", ids=["e1", "e0"], video=True)
+    other = EpisodeStore(tmp_path / "other")
+    assert import_lerobot(folder, other) == ["e1", "e0"]
+    for episode_id in other.ids():
+        found, expected = other.read(episode_id), store.read(episode_id)
+        assert np.abs(found.images["front"].astype(int) - expected.images["front"]).mean() < 3
+        assert_same_episode(found, make_episode(episode_id, 9, int(episode_id[1]), images=dict(found.images)))
+
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    dataset = LeRobotDataset("local/dataset", root=folder, video_backend="pyav", return_uint8=True)
+    theirs = np.stack([dataset[index]["observation.images.front"].numpy().transpose(1, 2, 0) for index in range(9, 18)])
+    np.testing.assert_array_equal(theirs, other.read("e0").images["front"])
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `lerobot-record` and its DAgger strategy write: no columns of ours."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    folder = tmp_path_factory.mktemp("lerobot") / "my dataset"
+    features = {
+        "observation.state": {"dtype": "float32", "shape": (3,), "names": ["a", "b", "c"]},
+        "observation.velocity": {"dtype": "float32", "shape": (1,), "names": None},
+        "observation.images.laptop": {"dtype": "image", "shape": (4, 6, 3), "names": ["height", "width", "channels"]},
+        "observation.images.phone": {"dtype": "image", "shape": (4, 6, 3), "names": ["height", "width", "channels"]},
+        "action": {"dtype": "float32", "shape": (2,), "names": ["a", "b"]},
+        "intervention": {"dtype": "bool", "shape": (1,), "names": None},
+        "next.success": {"dtype": "bool", "shape": (1,), "names": None},
+    }
+    dataset = LeRobotDataset.create(
+        "local/x", fps=30, root=folder, features=features, robot_type="so101", use_videos=False
+    )
+    for number in range(2):
+        for step in range(4 + number):
+            dataset.add_frame(recorded_frame(number, step))
+        dataset.save_episode()
+    dataset.finalize()
+    return folder
+
+
+def recorded_frame(number: int, step: int) -> dict[str, Any]:
+    random = np.random.default_rng([number, step])
+    return {
+        "observation.state": random.normal(size=3).astype(np.float32),
+        "observation.velocity": random.normal(size=1).astype(np.float32),
+        "observation.images.laptop": random.integers(0, 256, (4, 6, 3), dtype=np.uint8),
+        "observation.images.phone": random.integers(0, 256, (4, 6, 3), dtype=np.uint8),
+        "action": random.normal(size=2).astype(np.float32),
+        "intervention": np.array([step >= 2]),
+        "next.success": np.array([number == 1 and step == 4]),
+        "task": f"task {number}",
+    }
+
+
+def test_what_lerobot_records_is_imported_unchanged(recorded: Path, tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path / "store")
+    assert import_lerobot(recorded, store) == ["my_dataset-000000", "my_dataset-000001"]
+    for number, episode_id in enumerate(store.ids()):
+        episode = store.read(episode_id)
+        assert (episode.task, episode.success, episode.terminated) == (f"task {number}", number == 1, number == 1)
+        assert (episode.control_hz, episode.env_id, episode.origin) == (30.0, "lerobot/so101", Origin.REAL)
+        assert set(episode.images) == {"laptop", "phone"}
+        assert set(episode.extras) == {"observation.velocity", "intervention", "next.success"}
+        for step in range(len(episode)):
+            frame = recorded_frame(number, step)
+            np.testing.assert_array_equal(episode.state[step], frame["observation.state"])
+            np.testing.assert_array_equal(episode.action_sent[step], frame["action"])
+            np.testing.assert_array_equal(episode.images["phone"][step], frame["observation.images.phone"])
+            np.testing.assert_array_equal(
+                episode.extras["observation.velocity"][step], frame["observation.velocity"][0]
+            )
+            assert episode.source[step] == (Source.HUMAN if step >= 2 else Source.POLICY)
+
+
+def test_the_mapping_chooses_and_renames(recorded: Path, tmp_path: Path) -> None:
+    mapping = LeRobotMapping(
+        state=("observation.velocity", "observation.state"),
+        cameras={"front": "observation.images.phone"},
+        env_id="bench",
+        episode_prefix="human",
+    )
+    store = EpisodeStore(tmp_path / "store")
+    import_lerobot(recorded, store, mapping)
+    episode = store.read("human-000001")
+    frame = recorded_frame(1, 2)
+    expected = np.concatenate([frame["observation.velocity"], frame["observation.state"]])
+    np.testing.assert_array_equal(episode.state[2], expected)
+    assert set(episode.images) == {"front"}
+    assert episode.env_id == "bench"
+    assert "observation.velocity" not in episode.extras
+
+
+def test_without_an_intervention_column_everything_is_demonstrated(recorded: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    shutil.copytree(recorded, folder)
+    drop_columns(folder, ["intervention", "next.success"])
+    store = EpisodeStore(tmp_path / "store")
+    import_lerobot(folder, store, LeRobotMapping(success=True))
+    header = store.read_header("plain-000000")
+    assert (header.origin, header.policy_version, header.success, header.terminated) == (Origin.DEMO, -1, True, True)
+    assert (store.read("plain-000000").source == Source.DEMO).all()
+
+
+def drop_columns(folder: Path, names: list[str]) -> None:
+    import pyarrow.parquet as parquet
+
+    for file in (folder / "data").glob("*/*.parquet"):
+        parquet.write_table(parquet.read_table(file).drop_columns(names), file)
+    info = json.loads((folder / "meta/info.json").read_text())
+    for name in names:
+        del info["features"][name]
+    (folder / "meta/info.json").write_text(json.dumps(info))
+
+
+def test_unknown_columns_are_named(recorded: Path, tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path / "store")
+    with pytest.raises(UserError, match=r"no column 'actions'.*Did you mean 'action'"):
+        import_lerobot(recorded, store, LeRobotMapping(action="actions"))
+    with pytest.raises(UserError, match=r"Did you mean 'observation.images.phone'"):
+        import_lerobot(recorded, store, LeRobotMapping(cameras={"front": "observation.image.phone"}))
+
+
+def test_another_episode_under_the_same_id_is_an_error(recorded: Path, tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path / "store")
+    store.add(make_episode("my_dataset-000000"))
+    with pytest.raises(StoreError, match="already has another episode 'my_dataset-000000'"):
+        import_lerobot(recorded, store)
+
+
+@pytest.mark.parametrize("damage", ["nothing", "version", "data", "episodes", "labels", "unfinished"])
+def test_what_is_not_a_whole_dataset_is_one_clear_error(
+    exported: tuple[EpisodeStore, Path], tmp_path: Path, damage: str
+) -> None:
+    folder = tmp_path / "dataset"
+    if damage != "nothing":
+        shutil.copytree(exported[1], folder)
+    if damage == "version":
+        info = json.loads((folder / "meta/info.json").read_text())
+        (folder / "meta/info.json").write_text(json.dumps(info | {"codebase_version": "v2.1"}))
+    elif damage == "data":
+        file = next((folder / "data").glob("*/*.parquet"))
+        file.write_bytes(file.read_bytes()[:-50])
+    elif damage == "episodes":
+        next((folder / "meta/episodes").glob("*/*.parquet")).unlink()
+    elif damage == "labels":
+        drop_columns(folder, ["vla_rl.source"])
+    elif damage == "unfinished":
+        shutil.rmtree(folder / "data")
+    with pytest.raises(StoreError) as caught:
+        import_lerobot(folder, EpisodeStore(tmp_path / "store"))
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value) or "vla_rl.labels" in str(caught.value)
+
+
+def test_episodes_that_do_not_fit_one_dataset_are_refused(tmp_path: Path) -> None:
+    def export(*episodes: Episode) -> None:
+        store = EpisodeStore(tmp_path / f"store{len(list(tmp_path.iterdir()))}")
+        for episode in episodes:
+            store.add(episode)
+        export_lerobot(store, tmp_path / "dataset")
+
+    with pytest.raises(StoreError, match="no episodes"):
+        export()
+    with pytest.raises(StoreError, match="unequal shapes"):
+        export(make_episode("a"), make_episode("b", size=(8, 8)))
+    with pytest.raises(StoreError, match=r"rates \[10.0, 20.0\]"):
+        export(make_episode("a"), make_episode("b", control_hz=10.0))
+    with pytest.raises(StoreError, match="whole numbers"):
+        export(make_episode("a", control_hz=12.5))
+    with pytest.raises(StoreError, match="extra column 'x' is <i8"):
+        export(make_episode("a", extras={"x": np.zeros(5)}), make_episode("b", extras={"x": np.zeros(5, np.int64)}))
+    (tmp_path / "dataset").mkdir()
+    with pytest.raises(StoreError, match="exists"):
+        export(make_episode("a"))
+    assert not list(tmp_path.glob(".*"))

@@ -13,13 +13,16 @@ from vla_rl.core.types import Float32Array
 
 Float64Array = NDArray[np.float64]
 
+_ROUNDING = 1e-9  # in units of a second at full speed
+
 
 class JerkLimiter:
-    """Follows targets with the fastest motion that the limits allow, and stops within the bounds.
+    """Follows a moving target as closely as the limits allow, and never leaves the bounds.
 
-    The invariant: full braking from the present state ends inside [low, high]. It holds at rest, and every motion to a
-    target inside the bounds with a target velocity that can be braked inside them keeps it; other target velocities are
-    replaced by 0. So bounds and limits hold at every tick, whatever the targets do.
+    Each dimension takes the target's velocity, corrected by its distance from the target. (Planning the fastest motion
+    to every single target, with the target's velocity at its end, swings or lags: the target is elsewhere by then.)
+    The invariant: full braking from the present state ends inside [low, high]. A step that would break it is replaced
+    by a step of full braking, which keeps it. So bounds and limits hold at every step, whatever the targets do.
 
     Args:
         low, high: bounds of the command, float [A].
@@ -47,64 +50,85 @@ class JerkLimiter:
         except ImportError as error:
             raise UserError(
                 "acceleration and jerk limits need the package 'ruckig': pip install ruckig, "
-                "or take max_acceleration out of the robot's gate configuration"
+                "or take max_acceleration and max_jerk out of the robot's gate configuration"
             ) from error
-        self._low, self._high = low, high
-        self._max_velocity, self._max_acceleration, self._max_jerk = max_velocity, max_acceleration, max_jerk
+        # Ruckig's tolerances are absolute: in units of the largest velocity its numbers are near 1 for every robot.
+        self._unit = max_velocity
+        self._low, self._high = low / max_velocity, high / max_velocity
+        self._max_acceleration = max_acceleration / max_velocity
         self._rate_hz = rate_hz
-        self._interfaces = ruckig.ControlInterface
+        # A correction of the velocity takes the time to build up an acceleration and release it; half as fast is calm.
+        self._gain = 1.0 / (2 * (max_acceleration / max_jerk + 1.0 / rate_hz))
         self._finished = ruckig.Result.Finished
         size = len(low)
+        self._still = [0.0] * size
         self._generator = ruckig.Ruckig(size, 1.0 / rate_hz)
-        self._input: Any = ruckig.InputParameter(size)
         self._output: Any = ruckig.OutputParameter(size)
-        self._input.synchronization = ruckig.Synchronization.No
-        self._input.max_velocity = max_velocity.tolist()
-        self._input.max_acceleration = max_acceleration.tolist()
-        self._input.max_jerk = max_jerk.tolist()
+        self._brake_path: Any = ruckig.Trajectory(size)
+        self._input: Any = ruckig.InputParameter(size)
+        self._brake_input: Any = ruckig.InputParameter(size)
+        for parameters in (self._input, self._brake_input):
+            parameters.control_interface = ruckig.ControlInterface.Velocity
+            parameters.synchronization = ruckig.Synchronization.No
+            parameters.max_velocity = [1.0] * size
+            parameters.max_acceleration = self._max_acceleration.tolist()
+            parameters.max_jerk = (max_jerk / max_velocity).tolist()
         self.reset(np.clip(np.zeros(size), low, high))
 
     def reset(self, position: Float64Array | Float32Array) -> None:
         """Rest at a position, [A]."""
-        still = [0.0] * len(self._low)
-        self._input.current_position = [float(number) for number in position]
-        self._input.current_velocity = still
-        self._input.current_acceleration = still
+        self._input.current_position = (np.asarray(position, np.float64) / self._unit).tolist()
+        self._input.current_velocity = self._still
+        self._input.current_acceleration = self._still
         self._last_target: Float64Array | None = None
         self.at_rest = True
 
     def follow(self, target: Float32Array) -> Float32Array:
         """The next command on the way to a target inside the bounds, float32 [A]."""
-        aim = target.astype(np.float64)
-        velocity = np.zeros_like(aim) if self._last_target is None else (aim - self._last_target) * self._rate_hz
+        aim = target.astype(np.float64) / self._unit
+        velocity = 0.0 if self._last_target is None else (aim - self._last_target) * self._rate_hz
+        error = aim - self._input.current_position - np.asarray(self._input.current_velocity) / self._rate_hz
+        # From afar no faster than can be braked with half of the acceleration: sqrt(2 (a / 2) |error|).
+        correction = np.minimum(self._gain * np.abs(error), np.sqrt(self._max_acceleration * np.abs(error)))
+        velocity = np.clip(velocity + np.sign(error) * correction, -1.0, 1.0)
+        self._step(velocity)
+        leaving = self._would_leave()
+        if leaving.any():
+            self._step(np.where(leaving, 0.0, velocity))
         self._last_target = aim
-        self._input.control_interface = self._interfaces.Position
-        self._input.target_position = aim.tolist()
-        self._input.target_velocity = self._safe_velocity(aim, velocity).tolist()
         self.at_rest = False
-        self._generator.update(self._input, self._output)
         return self._take_output()
 
     def brake(self) -> Float32Array:
         """The next command on the fastest way to rest, float32 [A]."""
         self._last_target = None
-        self._input.control_interface = self._interfaces.Velocity
-        self._input.target_velocity = [0.0] * len(self._low)
-        self.at_rest = self._generator.update(self._input, self._output) == self._finished
+        self.at_rest = self._step(np.zeros(len(self._low))) == self._finished
         return self._take_output()
 
-    def _safe_velocity(self, target: Float64Array, velocity: Float64Array) -> Float64Array:
-        """``velocity`` where braking from it at the target ends inside the bounds, else 0."""
-        velocity = np.clip(velocity, -self._max_velocity, self._max_velocity)
-        speed = np.abs(velocity)
-        acceleration, jerk = self._max_acceleration, self._max_jerk
-        # Braking from speed v: jerk phases only if v <= a^2 / j, else with a phase of constant deceleration between.
-        short = speed * np.sqrt(speed / jerk)
-        long = 0.5 * speed * (speed / acceleration + acceleration / jerk)
-        distance = np.where(speed * jerk <= acceleration**2, short, long)
-        room = np.where(velocity > 0, self._high - target, target - self._low)
-        return np.where(distance <= room, velocity, 0.0)
+    def _step(self, velocity: Float64Array) -> Any:
+        """Compute the next state on the way to a velocity; the present one stays until `_take_output`."""
+        self._input.target_velocity = velocity.tolist()
+        return self._generator.update(self._input, self._output)
+
+    def _would_leave(self) -> NDArray[np.bool_]:
+        """bool [A]: braking from the state that was just computed would end outside the bounds."""
+        braking = self._brake_input
+        braking.current_position = self._output.new_position
+        braking.current_velocity = self._output.new_velocity
+        braking.current_acceleration = self._output.new_acceleration
+        braking.target_velocity = self._still
+        self._generator.calculate(braking, self._brake_path)
+        extrema = np.array([(bound.min, bound.max) for bound in self._brake_path.position_extrema])
+        low, high = self._reach()
+        outside: NDArray[np.bool_] = (extrema[:, 0] < low - _ROUNDING) | (extrema[:, 1] > high + _ROUNDING)
+        return outside
+
+    def _reach(self) -> tuple[Float64Array, Float64Array]:
+        """The bounds, each [A]; wider where the present position is outside, since a robot may be found there."""
+        position = np.asarray(self._input.current_position)
+        return np.minimum(self._low, position), np.maximum(self._high, position)
 
     def _take_output(self) -> Float32Array:
+        position = np.clip(self._output.new_position, *self._reach())
         self._output.pass_to_input(self._input)
-        return np.asarray(self._output.new_position, np.float32)
+        return (position * self._unit).astype(np.float32)

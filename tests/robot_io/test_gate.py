@@ -1,0 +1,284 @@
+"""The safety gate: what comes out is within every limit, whatever goes in (spec test 6)."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from robot_io.gate import GateConfig, Reason, SafetyGate
+from vla_rl.core.config import load_config
+from vla_rl.core.errors import ConfigError
+from vla_rl.core.protocols import Gate
+from vla_rl.core.types import Float32Array
+
+MS = 1_000_000
+RATE_HZ = 20.0
+LIGHT = GateConfig(
+    low=(-1.0, 0.0, 0.0), high=(1.0, 2.0, 0.08), max_velocity=(1.0, 2.0, 1.0), discrete_dims=(2,), stop_after_ms=200.0
+)
+SMOOTH = replace(LIGHT, max_acceleration=(4.0, 8.0, 1.0), max_jerk=(80.0, 100.0, 1.0))
+REST = np.array([0.0, 1.0, 0.08], np.float32)
+ROBOTS = sorted((Path(__file__).parents[2] / "configs" / "robots").glob("*.yaml"))
+
+
+def make_gate(config: GateConfig = LIGHT, commands_per_tick: int = 1) -> SafetyGate:
+    gate = SafetyGate(config, RATE_HZ, commands_per_tick)
+    gate.reset(REST)
+    return gate
+
+
+def admit(gate: SafetyGate, action: Float32Array | list[float], now_ms: int = 0) -> tuple[Float32Array, Reason]:
+    """The last command of a fresh action, and why it differs."""
+    verdict = gate.admit(np.asarray(action, np.float32), now_ms * MS, now_ms * MS, now_ms * MS)
+    return verdict.commands[-1], Reason(verdict.reasons)
+
+
+def test_an_action_within_the_limits_passes_untouched() -> None:
+    gate = make_gate()
+    command, reasons = admit(gate, [0.04, 1.05, 0.0])
+    np.testing.assert_array_equal(command, np.array([0.04, 1.05, 0.0], np.float32))
+    assert reasons == Reason(0)
+    assert not any(gate.counts.values())
+    assert isinstance(gate, Gate)
+
+
+def test_the_rate_is_limited_against_the_previous_command_and_grippers_may_jump() -> None:
+    gate = make_gate()
+    first, reasons = admit(gate, [0.9, 1.0, 0.0])
+    np.testing.assert_allclose(first, [0.05, 1.0, 0.0])
+    assert reasons == Reason.RATE
+    second, _ = admit(gate, [0.9, 1.0, 0.08])
+    np.testing.assert_allclose(second, [0.10, 1.0, 0.08], rtol=1e-6)
+
+
+def test_positions_are_clamped_with_a_reason() -> None:
+    gate = make_gate(replace(LIGHT, max_velocity=(100.0,) * 3))
+    command, reasons = admit(gate, [3.0, -1.0, 0.5])
+    np.testing.assert_allclose(command, [1.0, 0.0, 0.08])
+    assert reasons == Reason.JOINT_LIMIT
+    assert gate.counts[Reason.JOINT_LIMIT] == 1
+
+
+@pytest.mark.parametrize("bad", [[np.nan, 1, 0], [0, np.inf, 0], [0.0], [0.0] * 4, []])
+def test_a_bad_action_holds_and_a_good_one_goes_on(bad: list[float]) -> None:
+    gate = make_gate()
+    admit(gate, [0.04, 1.0, 0.08], 0)
+    held, reasons = admit(gate, bad, 50)
+    np.testing.assert_array_equal(held, np.array([0.04, 1.0, 0.08], np.float32))
+    assert reasons in (Reason.NOT_FINITE, Reason.WRONG_SHAPE)
+    command, reasons = admit(gate, [0.06, 1.0, 0.08], 100)
+    assert command[0] == np.float32(0.06)
+    assert reasons == Reason(0)
+
+
+@pytest.mark.parametrize(("stream", "reason"), [(1, Reason.OBSERVATION_OLD), (2, Reason.ACTION_OLD)])
+def test_age_is_watched_and_a_lasting_fault_latches(stream: int, reason: Reason) -> None:
+    gate = make_gate(replace(LIGHT, max_observation_age_ms=100.0, max_action_age_ms=100.0))
+    stopped_ms = None
+    for now_ms in range(0, 600, 50):
+        times = [now_ms * MS] * 3
+        times[stream] = 0
+        verdict = gate.admit(np.array([0.5, 1.0, 0.08], np.float32), *times)
+        assert bool(verdict.reasons & reason) == (now_ms > 100)
+        if verdict.stopped and stopped_ms is None:
+            stopped_ms = now_ms
+    assert stopped_ms == 150 + 200, "seen after 100 ms, latched after 200 ms more"
+
+
+def test_a_latched_stop_outlives_the_fault_and_the_attempt_and_is_rearmed_by_hand() -> None:
+    gate = make_gate()
+    for now_ms in range(0, 300, 50):
+        admit(gate, [np.nan] * 3, now_ms)
+    assert gate.latched
+    gate.reset(REST)
+    held, reasons = admit(gate, [0.04, 1.0, 0.08], 1000)
+    np.testing.assert_array_equal(held, REST)
+    assert reasons == Reason.LATCHED
+    gate.rearm()
+    command, reasons = admit(gate, [0.04, 1.0, 0.08], 1050)
+    assert command[0] == np.float32(0.04)
+    assert reasons == Reason(0)
+
+
+def test_faults_that_pass_do_not_add_up() -> None:
+    gate = make_gate()
+    for now_ms in range(0, 5000, 50):
+        admit(gate, [np.nan] * 3 if now_ms % 100 else [0.0, 1.0, 0.0], now_ms)
+    assert not gate.latched
+    assert gate.counts[Reason.NOT_FINITE] == 50
+
+
+def test_every_reason_is_logged_when_it_begins(caplog: pytest.LogCaptureFixture) -> None:
+    gate = make_gate()
+    with caplog.at_level(logging.DEBUG):
+        for now_ms in (0, 50, 100):
+            admit(gate, [5.0, 1.0, 0.0], now_ms)
+        admit(gate, [np.nan] * 3, 150)
+    assert [record.getMessage().split(": ")[1] for record in caplog.records] == ["JOINT_LIMIT|RATE", "NOT_FINITE"]
+    assert [record.levelno for record in caplog.records] == [logging.DEBUG, logging.WARNING]
+
+
+def test_the_tool_stays_in_its_workspace() -> None:
+    config = replace(LIGHT, max_velocity=(100.0,) * 3, workspace_low=(-0.5, 0, 0), workspace_high=(0.5, 2, 1))
+    gate = SafetyGate(config, RATE_HZ, tool_position=lambda command: command)
+    gate.reset(REST)
+    admit(gate, [0.4, 1.0, 0.0])
+    command, reasons = admit(gate, [0.6, 1.0, 0.0])
+    assert command[0] == np.float32(0.4)
+    assert reasons == Reason.WORKSPACE
+    command, reasons = admit(gate, [0.5, 1.0, 0.0])
+    assert command[0] == np.float32(0.5)
+    assert reasons == Reason(0)
+
+
+def assert_within_limits(commands: np.ndarray, config: GateConfig, command_hz: float) -> None:
+    """No command outside the bounds; no divided difference above a limit but for the rounding of float32."""
+    low, high = np.array(config.low), np.array(config.high)
+    assert (commands >= low.astype(np.float32)).all()
+    assert (commands <= high.astype(np.float32)).all()
+    smooth = np.setdiff1d(np.arange(len(low)), config.discrete_dims)
+    rounding = np.abs(commands[:, smooth]).max() * 2.0**-24
+    limits = [config.max_velocity, config.max_acceleration, config.max_jerk]
+    for order, limit in enumerate(limits, start=1):
+        if limit and len(commands) > order:
+            differences = np.abs(np.diff(commands[:, smooth].astype(np.float64), order, axis=0)).max(axis=0)
+            allowed = np.array(limit)[smooth] / command_hz**order
+            assert (differences <= allowed * (1 + 1e-9) + 2**order * rounding).all(), f"difference of order {order}"
+
+
+def wild_actions(seed: int, ticks: int) -> list[Float32Array]:
+    """Smooth stretches, jumps, holds, far targets, and numbers that are not finite."""
+    random = np.random.default_rng(seed)
+    target = REST.astype(np.float64)
+    actions = []
+    while len(actions) < ticks:
+        kind, length = random.integers(6), int(random.integers(1, 30))
+        slope = random.normal(0, 0.03, 3)
+        for _ in range(length):
+            if kind == 0:
+                target = random.uniform([-1.5, -0.5, 0], [1.5, 2.5, 0.1])
+            elif kind in (1, 2):
+                target = target + slope
+            elif kind == 3:
+                target = random.choice([-1, 1], 3) * 1e6
+            actions.append(np.full(3, np.nan) if kind == 4 and length < 4 else np.clip(target, -1e6, 1e6))
+    return [action.astype(np.float32) for action in actions[:ticks]]
+
+
+@pytest.mark.parametrize("commands_per_tick", [1, 10])
+@pytest.mark.parametrize("config", [LIGHT, SMOOTH], ids=["light", "smooth"])
+def test_no_limit_is_violated_by_any_command(config: GateConfig, commands_per_tick: int) -> None:
+    gate = make_gate(config, commands_per_tick)
+    commands = [REST[None]]
+    previous = REST
+    for tick, action in enumerate(wild_actions(commands_per_tick, 6000 // commands_per_tick)):
+        held = tick % 37 > 33
+        verdict = gate.admit(previous if held else action, *[tick * 50 * MS] * 3)
+        commands.append(verdict.commands)
+        previous = verdict.commands[-1]
+    assert not gate.latched
+    assert_within_limits(np.concatenate(commands), config, RATE_HZ * commands_per_tick)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    npst.arrays(np.float32, st.tuples(st.integers(1, 40), st.just(3)), elements=st.floats(width=32)),
+    st.sampled_from([LIGHT, SMOOTH]),
+    st.integers(1, 4),
+)
+def test_no_sequence_of_floats_gets_past_the_gate(
+    actions: np.ndarray, config: GateConfig, commands_per_tick: int
+) -> None:
+    gate = make_gate(config, commands_per_tick)
+    commands = [REST[None]]
+    for tick, action in enumerate(actions):
+        commands.append(gate.admit(action, *[tick * 50 * MS] * 3).commands)
+    assert_within_limits(np.concatenate(commands), config, RATE_HZ * commands_per_tick)
+
+
+def test_a_smooth_motion_is_followed_closely() -> None:
+    """Once it has caught up with a feasible path, a fifth of a tick's motion is all that it is away from it."""
+    gate = make_gate(SMOOTH, commands_per_tick=5)
+    ticks = np.arange(200)
+    path = np.stack([0.5 * np.sin(ticks / 12), 1 + 0.5 * np.sin(ticks / 15), 0 * ticks], axis=1)
+    sent = np.array([admit(gate, action, 50 * tick)[0] for tick, action in enumerate(path)])
+    fastest = np.abs(np.diff(path, axis=0)).max()
+    assert np.abs(sent - path)[60:, :2].max() < 0.2 * fastest
+
+
+@pytest.mark.parametrize("config", [LIGHT, SMOOTH], ids=["light", "smooth"])
+def test_a_robot_found_outside_its_bounds_comes_in_without_a_jump(config: GateConfig) -> None:
+    gate = SafetyGate(config, RATE_HZ)
+    gate.reset(np.array([-1.2, 2.3, 0.0], np.float32))
+    positions = np.array([admit(gate, [-2.0, 5.0, 0.0], 50 * tick)[0] for tick in range(60)])
+    np.testing.assert_allclose(positions[-1, :2], [-1.0, 2.0], atol=1e-4)
+    assert np.abs(np.diff(positions[:, 0], prepend=-1.2)).max() <= 1.0 / RATE_HZ + 1e-6
+
+
+def test_a_bound_is_reached_and_left_again() -> None:
+    gate = make_gate(SMOOTH, commands_per_tick=2)
+    for tick in range(100):
+        at_bound, _ = admit(gate, [9.0, -9.0, 0.0], 50 * tick)
+    np.testing.assert_allclose(at_bound, [1.0, 0.0, 0.0], atol=1e-4)
+    for tick in range(100, 200):
+        back, _ = admit(gate, [0.5, 1.0, 0.0], 50 * tick)
+    np.testing.assert_allclose(back, [0.5, 1.0, 0.0], atol=1e-4)
+
+
+def test_a_hold_comes_to_rest_without_turning_back() -> None:
+    gate = make_gate(SMOOTH, commands_per_tick=4)
+    for tick in range(20):
+        previous, _ = admit(gate, [0.04 * tick, 1.0, 0.0], 50 * tick)
+    positions = []
+    for tick in range(20, 60):
+        verdict = gate.admit(previous, *[50 * tick * MS] * 3)
+        positions.extend(verdict.commands[:, 0])
+        previous = verdict.commands[-1]
+    assert (np.diff(positions) >= -1e-6).all()
+    assert positions[-1] == positions[-10]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (GateConfig(), "one number per action dimension"),
+        (replace(LIGHT, low=(-1.0,)), "one number per action dimension"),
+        (replace(LIGHT, low=(1.0, 0, 0)), "must be below its high"),
+        (replace(LIGHT, max_velocity=(0.0, 1, 1)), "max_velocity .* must be positive"),
+        (replace(SMOOTH, max_jerk=()), "one number per action dimension"),
+        (replace(LIGHT, discrete_dims=(3,)), "not among 3 dimensions"),
+        (replace(LIGHT, workspace_low=(0.0, 0, 0), workspace_high=(1.0, 1, 1)), "forward kinematics"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(config: GateConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SafetyGate(config, RATE_HZ)
+
+
+def test_empty_limits_are_filled_from_the_action_space_and_given_ones_are_kept() -> None:
+    config = GateConfig(max_velocity=(0.5, 0.6)).filled([-1, -1], [1, 2], [1])
+    assert (config.low, config.high, config.discrete_dims) == ((-1.0, -1.0), (1.0, 2.0), (1,))
+    assert config.max_velocity == (0.5, 0.6)
+    assert GateConfig().filled([-1], [1]).max_velocity == (10.0,)
+
+
+@pytest.mark.parametrize("file", ROBOTS, ids=lambda file: file.stem)
+def test_the_robots_that_ship_have_limits_that_hold(file: Path) -> None:
+    config = load_config(GateConfig, file)
+    if not config.low:
+        config = config.filled([-1.0] * 3, [1.0] * 3)
+    gate = SafetyGate(config, 30.0, 4)
+    rest = (np.array(config.low) + np.array(config.high)).astype(np.float32) / 2
+    gate.reset(rest)
+    random = np.random.default_rng(0)
+    commands = [rest[None]]
+    for tick in range(200):
+        target = random.uniform(config.low, config.high).astype(np.float32)
+        commands.append(gate.admit(target, *[tick * 33 * MS] * 3).commands)
+    assert_within_limits(np.concatenate(commands), config, 120.0)
+    assert ROBOTS, "the configurations are missing"

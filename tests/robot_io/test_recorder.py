@@ -1,0 +1,114 @@
+"""The recorder keeps every step of every attempt, however it ends."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robot_io.recorder import Recorder
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Episode, Observation, Origin, Source, Step
+
+
+class Listener:
+    """Keeps the episodes that it is told of."""
+
+    def __init__(self) -> None:
+        self.episodes: list[Episode] = []
+
+    def on_step(self, step: Step) -> None: ...
+
+    def on_episode(self, episode: Episode) -> None:
+        self.episodes.append(episode.validate())
+
+    def on_metrics(self, metrics: Mapping[str, Any]) -> None: ...
+
+
+def make_step(index: int, last: bool = False, size: int = 4, success: bool | None = None) -> Step:
+    image = np.full((size, size, 3), index % 256, np.uint8)
+    state = np.full(3, index, np.float32)
+    observation = Observation({"front": image}, state, "task", index, {"front": 10 * index, "state": 10 * index + 1})
+    return Step(
+        observation,
+        state[:2] + 1,
+        state[:2] + 2,
+        Source(index % 4),
+        truncated=last,
+        success=success,
+        extras={"chunk_id": index // 8, "action_age_ms": index * 0.5},
+    )
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder(Origin.REAL, "arm", 30.0, [Listener()])
+
+
+def listener(recorder: Recorder) -> Listener:
+    (only,) = recorder._listeners
+    assert isinstance(only, Listener)
+    return only
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 129, 1000])
+def test_columns_are_the_steps(recorder: Recorder, length: int) -> None:
+    recorder.begin("a", 5, 9)
+    for index in range(length):
+        recorder.on_step(make_step(index, last=index == length - 1, success=True))
+    (episode,) = listener(recorder).episodes
+    index = np.arange(length)
+    assert len(episode) == length
+    np.testing.assert_array_equal(episode.images["front"][:, 0, 0, 0], index % 256)
+    np.testing.assert_array_equal(episode.state[:, 2], index)
+    np.testing.assert_array_equal(episode.action_policy[:, 1], index + 1)
+    np.testing.assert_array_equal(episode.action_sent[:, 0], index + 2)
+    np.testing.assert_array_equal(episode.source, index % 4)
+    np.testing.assert_array_equal(episode.extras["chunk_id"], index // 8)
+    np.testing.assert_array_equal(episode.extras["action_age_ms"], (index * 0.5).astype(np.float32))
+    np.testing.assert_array_equal(episode.extras["captured_ns.front"], 10 * index)
+    np.testing.assert_array_equal(episode.extras["captured_ns.state"], 10 * index + 1)
+    assert (episode.success, episode.terminated, episode.seed, episode.policy_version) == (True, False, 5, 9)
+    assert (episode.env_id, episode.control_hz, episode.origin) == ("arm", 30.0, Origin.REAL)
+
+
+def test_an_episode_does_not_change_when_the_next_is_recorded(recorder: Recorder) -> None:
+    for name, offset in [("a", 0), ("b", 100)]:
+        recorder.begin(name, 0, 0)
+        for index in range(10):
+            recorder.on_step(make_step(index + offset, last=index == 9))
+    first, second = listener(recorder).episodes
+    np.testing.assert_array_equal(first.state[:, 0], np.arange(10))
+    np.testing.assert_array_equal(second.state[:, 0], np.arange(100, 110))
+
+
+def test_a_broken_off_attempt_is_recorded_by_finish(recorder: Recorder) -> None:
+    recorder.begin("a", 0, 0)
+    for index in range(5):
+        recorder.on_step(make_step(index))
+    assert recorder.episode is None
+    episode = recorder.finish(success=False)
+    assert episode is not None
+    assert len(listener(recorder).episodes[0]) == 5
+    assert episode.success is False
+    assert recorder.finish() is None, "there is nothing left to finish"
+
+
+def test_beginning_anew_drops_what_was_not_finished(recorder: Recorder) -> None:
+    recorder.begin("a", 0, 0)
+    recorder.on_step(make_step(0))
+    recorder.begin("b", 0, 0)
+    assert recorder.finish() is None
+    assert listener(recorder).episodes == []
+
+
+def test_images_of_another_size_make_new_columns(recorder: Recorder) -> None:
+    for size in (4, 8, 4):
+        recorder.begin(f"size-{size}", 0, 0)
+        recorder.on_step(make_step(0, last=True, size=size))
+    assert [len(episode.images["front"][0]) for episode in listener(recorder).episodes] == [4, 8, 4]
+
+
+def test_a_step_before_begin_is_an_error(recorder: Recorder) -> None:
+    with pytest.raises(UserError, match=r"before begin\(\)"):
+        recorder.on_step(make_step(0))

@@ -40,12 +40,14 @@ class Grasp:
         width: its width between the fingers.
         half_length: how far it reaches from the grip point towards the palm.
         along: the grip point's place along the object's x axis.
+        slack: how far off in height the hand may close.
     """
 
     height: float
     width: float
     half_length: float
     along: float = 0.0
+    slack: float = 0.016
 
 
 def expert_rng(seed: int) -> np.random.Generator:
@@ -155,9 +157,8 @@ class Expert:
         off = np.abs(here - goal)
         room = (GRIPPER_OPENING_MAX - grasp.width) / 2
         straddling = off[0] < grasp.half_length + 0.025
-        aligned = off[1] < (0.85 * room if straddling else min(0.6 * room, 0.012)) and off[2] < (
-            0.016 if straddling else 0.012
-        )
+        sideways, upright = (0.85 * room, grasp.slack) if straddling else (min(0.6 * room, 0.012), 0.75 * grasp.slack)
+        aligned = off[1] < sideways and off[2] < upright
         if aligned and off[0] < CLOSE_ENOUGH_M:
             return self.move(arm, goal, 0.0, pace=0.4)
         open_enough = opening > grasp.width + 0.6 * (GRIPPER_OPENING_MAX - grasp.width)

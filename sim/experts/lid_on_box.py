@@ -12,7 +12,7 @@ from sim.tasks.lid_on_box import BOX_HALF, BOX_HEIGHT, KNOB_HALF, LID_HALF, PLUG
 
 LEFT, RIGHT = 0, 1
 BOX = Grasp(height=0.020, width=2 * BOX_HALF, half_length=BOX_HALF)
-LID = Grasp(height=0.036, width=2 * KNOB_HALF, half_length=LID_HALF)
+LID = Grasp(height=0.040, width=2 * KNOB_HALF, half_length=LID_HALF, slack=0.012)
 HOVER_M = 0.016  # height of the plug's end above the rim before the lid goes down
 
 

@@ -94,6 +94,14 @@ def test_hostile_ids_are_refused_and_nothing_is_written(store: EpisodeStore, epi
         ({"extras": {"__private": np.zeros(5)}}, "bad name"),
         ({"images": {"a/b": np.zeros((5, 2, 2, 3), np.uint8)}}, "bad name 'a/b'"),
         ({"images": {"front": np.zeros((5, 2, 2, 4), np.uint8)}}, "expected"),
+        ({"task": None}, "task is None"),
+        ({"success": "yes"}, "success .* 'yes'"),
+        ({"policy_version": 1.5}, "policy_version is 1.5"),
+        ({"origin": "mars"}, "'mars' is not a valid Origin"),
+        ({"control_hz": 0.0}, "control_hz is 0.0"),
+        ({"control_hz": "fast"}, "cannot be stored"),
+        ({"seed": {1, 2}}, "cannot be stored"),
+        ({"control_hz": np.nan}, "control_hz is nan"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_in_one_line(store: EpisodeStore, changes: dict, message: str) -> None:
@@ -101,6 +109,22 @@ def test_what_cannot_be_stored_is_refused_in_one_line(store: EpisodeStore, chang
         store.add(make_episode("bad", **changes))
     assert "\n" not in str(caught.value)
     assert list((store.path / "episodes").iterdir()) == []
+
+
+def test_numpy_labels_are_stored_as_what_they_mean(store: EpisodeStore) -> None:
+    store.add(
+        make_episode(
+            "a", success=np.bool_(False), seed=np.int64(7), policy_version=np.int32(2), control_hz=np.float32(30)
+        )
+    )
+    header = store.read_header("a")
+    assert (header.success, header.seed, header.policy_version, header.control_hz) == (False, 7, 2, 30.0)
+
+
+@pytest.mark.parametrize("task", ["", "put \u2603 in the \u00e9tui", "line\nbreak", "\ud800", "x" * 10_000])
+def test_any_sentence_can_be_a_task(store: EpisodeStore, task: str) -> None:
+    store.add(make_episode("a", task=task))
+    assert store.read("a").task == task
 
 
 def test_an_episode_without_steps_is_refused(store: EpisodeStore) -> None:

@@ -87,6 +87,8 @@ class EpisodeHeader:
                 raise TypeError(f"header field {name} is {values[name]!r}")
         if not isinstance(values["success"], bool | None) or not isinstance(values["seed"], int | None):
             raise TypeError(f"header fields success and seed are {values['success']!r} and {values['seed']!r}")
+        if not (math.isfinite(values["control_hz"]) and values["control_hz"] > 0):
+            raise ValueError(f"header field control_hz is {values['control_hz']!r}")
         values["origin"] = Origin(values["origin"])
         sizes = values["cameras"].items()
         values["cameras"] = {str(name): (int(height), int(width)) for name, (height, width) in sizes}
@@ -114,7 +116,7 @@ def write_file(episode: Episode, file: Path) -> None:
     """Write a valid episode into a new file. Neither atomic nor durable: `EpisodeStore.add` sees to both.
 
     Raises:
-        StoreError: for a camera or extra column whose name or dtype cannot be stored.
+        StoreError: for labels of the wrong type, or a camera or extra column whose name or dtype cannot be stored.
         OSError: if the disk is full or fails.
     """
     import zarr
@@ -122,8 +124,12 @@ def write_file(episode: Episode, file: Path) -> None:
     from zarr.storage import ZipStore
 
     columns = storable_columns(episode)
-    header = _header_of(episode)
-    header["digest"] = _digest(header, columns)
+    try:
+        header = _header_of(episode)
+        header["digest"] = _digest(header, columns)
+        EpisodeHeader.from_plain(header)
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"episode {episode.episode_id!r} cannot be stored: {error}") from error
     with ZipStore(file, mode="w") as store:
         root = zarr.create_group(store, zarr_format=3, attributes={"schema_version": SCHEMA_VERSION, "episode": header})
         for path, column in columns.items():
@@ -264,12 +270,12 @@ def _header_of(episode: Episode) -> dict[str, Any]:
         "episode_id": episode.episode_id,
         "length": len(episode),
         "task": episode.task,
-        "success": None if episode.success is None else bool(episode.success),
-        "terminated": bool(episode.terminated),
-        "origin": str(Origin(episode.origin)),
-        "policy_version": int(episode.policy_version),
-        "seed": None if episode.seed is None else int(episode.seed),
-        "control_hz": float(episode.control_hz),
+        "success": _plain(episode.success),
+        "terminated": _plain(episode.terminated),
+        "origin": str(episode.origin),
+        "policy_version": _plain(episode.policy_version),
+        "seed": _plain(episode.seed),
+        "control_hz": float(_plain(episode.control_hz)),
         "env_id": episode.env_id,
         "state_dim": episode.state.shape[1],
         "action_dim": episode.action_sent.shape[1],
@@ -277,6 +283,11 @@ def _header_of(episode: Episode) -> dict[str, Any]:
         "extras": {name: [extra.dtype.str, list(extra.shape[1:])] for name, extra in sorted(episode.extras.items())},
         "human_steps": int(np.count_nonzero(episode.source == Source.HUMAN)),
     }
+
+
+def _plain(label: Any) -> Any:
+    """A label without its numpy type, which JSON does not know."""
+    return label.item() if isinstance(label, np.generic) else label
 
 
 def _digest(header: dict[str, Any], columns: Mapping[str, NDArray[Any]]) -> str:

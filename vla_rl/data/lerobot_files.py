@@ -32,10 +32,10 @@ class LeRobotFiles:
     """
 
     def __init__(self, folder: Path) -> None:
-        import pyarrow.parquet as parquet
-
         self.folder = folder
         with self._reading():
+            import pyarrow.parquet as parquet
+
             info = json.loads((folder / "meta/info.json").read_bytes())
             version = str(info["codebase_version"])
             if not version.startswith("v3."):
@@ -128,6 +128,10 @@ class LeRobotFiles:
             yield
         except UserError:
             raise
+        except ImportError as error:
+            raise UserError(
+                f"reading a LeRobotDataset needs {error.name}; install vla-rl with the extra 'train'"
+            ) from error
         except Exception as error:  # JSON, parquet, picture and video readers raise dozens of kinds
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise StoreError(f"cannot read {self.folder} as a LeRobotDataset v3: {reason}") from error

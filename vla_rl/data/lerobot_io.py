@@ -105,9 +105,13 @@ def export_lerobot(store: EpisodeStore, out_dir: Path, ids: Sequence[str] | None
     Raises:
         StoreError: for a folder that exists, no episodes, episodes of unequal shapes or rates, or a rate that is not a
             whole number (lerobot knows no others).
+        UserError: if lerobot is not installed.
     """
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
-    from lerobot.utils.utils import SuppressProgressBars
+    try:
+        from lerobot.datasets.lerobot_dataset import LeRobotDataset
+        from lerobot.utils.utils import SuppressProgressBars
+    except ImportError as error:
+        raise UserError(f"exporting needs {error.name}; install vla-rl with the extra 'train'") from error
 
     out_dir = Path(out_dir)
     if out_dir.exists():

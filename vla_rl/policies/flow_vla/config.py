@@ -96,6 +96,8 @@ class FlowVLAConfig:
         flow_samples: noise and time draws per encoded observation; the encoder dominates the cost.
         time_distribution: of the flow time in training. ``beta``: Beta(1.5, 1) towards the noise, as in pi0 (arXiv 2410.24164, eq. in B).
         sampling_steps: Euler steps of inference.
+        regression_weight: weight of an auxiliary head that regresses the chunk from the prefix alone. Its gradient is free of
+            the flow's noise, so the encoder learns sooner where things are. Not used at inference.
         prefix_max: longest committed prefix seen in training, 0: off.
         prefix_law: ``linear``: P(d) falls linearly; ``exponential``: P(d) ~ exp(-d).
         state_dropout: probability that a training sample does not see its state (against copying the state).
@@ -114,6 +116,7 @@ class FlowVLAConfig:
     flow_samples: int = 2
     time_distribution: Literal["uniform", "beta", "logit_normal"] = "uniform"
     sampling_steps: int = 6
+    regression_weight: float = 0.0
     prefix_max: int = 0
     prefix_law: Literal["linear", "exponential"] = "linear"
     state_dropout: float = 0.0

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_rl.policies.flow_vla.config import FlowVLAConfig, PolicySpec
@@ -79,18 +80,30 @@ class FlowVLA(nn.Module):
         statistics: of the training data.
     """
 
+    discrete: Tensor
+    lower_level: Tensor
+    upper_level: Tensor
+
     def __init__(self, config: FlowVLAConfig, spec: PolicySpec, statistics: Statistics) -> None:
         super().__init__()
         self.config, self.spec, self.statistics = config, spec, statistics
         width = config.expert.width
         self.state_normalizer = Normalizer(statistics.state, config.state_normalization)
         self.action_normalizer = Normalizer(statistics.action, config.action_normalization, statistics.discrete_dims)
+        dims = torch.arange(spec.action_dim)
+        self.register_buffer("discrete", torch.isin(dims, torch.tensor(statistics.discrete_dims)), persistent=False)
+        self.register_buffer("lower_level", torch.tensor(statistics.action.low), persistent=False)
+        self.register_buffer("upper_level", torch.tensor(statistics.action.high), persistent=False)
         self.vision = VisionEncoder(config.vision, spec.cameras, spec.image_size, width)
         self.text = TextEncoder(config.text, width)
         self.state_token = nn.Linear(spec.state_dim, width)
         if config.indicator:
             self.indicator_token = nn.Embedding(len(Indicator), width)
         self.prefix_norm = nn.LayerNorm(width)
+        if config.regression_weight:
+            self.regression = nn.Sequential(
+                nn.Linear(width, 256), nn.GELU(), nn.Linear(256, config.horizon * spec.action_dim)
+            )
         self.expert = ActionExpert(config.expert, spec.action_dim, config.horizon)
 
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
@@ -134,19 +147,41 @@ class FlowVLA(nn.Module):
         tokens, mask = self._tokens(batch.images, state, batch.text, self._drop_indicator(batch, generator))
         draws = config.flow_samples
         prefix = Prefix(*self.expert.read_prefix(tokens, mask), mask).repeat(draws)
+        valid = batch.valid.repeat_interleave(draws, 0)
+        noise, time, committed = self._draw(len(batch.state), batch.state.device, generator)
+        # A padded step is pure noise to the other tokens: what stands in the padding must not matter.
         actions = self.action_normalizer.normalize(batch.actions).repeat_interleave(draws, 0)
-        noise, time, committed = self._draw(len(batch.state), actions.device, generator)
-        token_time = torch.where(committed, torch.ones((), device=time.device), time[:, None])
+        actions = torch.where(valid[..., None], actions, noise)
+        token_time = torch.where(committed, 1.0, time[:, None])
         noisy = torch.lerp(noise, actions, token_time[..., None])
         error = (self.velocity(noisy, token_time, prefix) - (actions - noise)).square().mean(-1)  # [K B, H]
-        counted = batch.valid.repeat_interleave(draws, 0) & ~committed
-        # where, not a product: a padded step must contribute nothing even if it is not finite.
-        per_sample = torch.where(counted, error, 0.0).unflatten(0, (-1, draws)).sum((1, 2))
+        counted = (valid & ~committed).float()
+        per_sample = (error * counted).unflatten(0, (-1, draws)).sum((1, 2))
         per_sample = per_sample / counted.unflatten(0, (-1, draws)).sum((1, 2)).clamp(min=1)
-        return per_sample, {"flow_loss": per_sample.detach().mean().item()}
+        logs = {"flow_loss": per_sample.detach().mean().item()}
+        if config.regression_weight:
+            target = torch.where(batch.valid[..., None], self.action_normalizer.normalize(batch.actions), 0.0)
+            guess = self.regression((tokens * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)).view_as(target)
+            distance = F.smooth_l1_loss(guess, target, beta=0.3, reduction="none").mean(-1)
+            regression = (distance * batch.valid).sum(1) / batch.valid.sum(1).clamp(min=1)
+            per_sample = per_sample + config.regression_weight * regression
+            logs["regression_loss"] = regression.detach().mean().item()
+        return per_sample, logs
+
+    def guided_velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix, unconditional: Prefix | None) -> Tensor:
+        """Velocity with classifier-free guidance: v_none + scale (v - v_none); plain velocity without ``unconditional``."""
+        velocity = self.velocity(noisy, time, prefix)
+        if unconditional is None:
+            return velocity
+        return torch.lerp(self.velocity(noisy, time, unconditional), velocity, self.config.guidance_scale)
 
     def sample(
-        self, prefix: Prefix, noise: Tensor, committed: Tensor | None = None, steps: int | None = None
+        self,
+        prefix: Prefix,
+        noise: Tensor,
+        committed: Tensor | None = None,
+        steps: int | None = None,
+        unconditional: Prefix | None = None,
     ) -> Tensor:
         """Integrate the flow from noise to a chunk.
 
@@ -155,6 +190,7 @@ class FlowVLA(nn.Module):
             noise: [B, H, A], standard normal.
             committed: [B, d, A], raw units: the first d actions, which will be executed anyway. Returned unchanged.
             steps: Euler steps, default ``config.sampling_steps``.
+            unconditional: the prefix with the indicator NONE, for classifier-free guidance.
 
         Returns:
             actions [B, H, A], raw units.
@@ -164,12 +200,20 @@ class FlowVLA(nn.Module):
         actions = noise
         if committed is not None:
             actions = torch.cat([self.action_normalizer.normalize(committed), noise[:, length:]], 1)
-        free = (torch.arange(noise.shape[1], device=noise.device) >= length)[None, :, None]  # [1, H, 1]
+        free = torch.arange(noise.shape[1], device=noise.device)[None] >= length  # [1, H]
         for step in range(steps):
-            time = torch.where(free[..., 0], step / steps, 1.0).expand(len(noise), -1)
-            actions = actions + torch.where(free, self.velocity(actions, time, prefix), 0.0) / steps
-        raw = self._snap(self.action_normalizer.denormalize(actions))
+            time = torch.where(free, step / steps, 1.0).expand(len(noise), -1)
+            velocity = self.guided_velocity(actions, time, prefix, unconditional)
+            actions = actions + torch.where(free[..., None], velocity, 0.0) / steps
+        raw = self.to_raw_actions(actions)
         return raw if committed is None else torch.cat([committed, raw[:, length:]], 1)
+
+    def to_raw_actions(self, actions: Tensor) -> Tensor:
+        """Sampled actions [B, H, A] from normalised to raw units; discrete dimensions to the nearer of their two levels."""
+        raw = self.action_normalizer.denormalize(actions)
+        if not self.config.snap_discrete:
+            return raw
+        return torch.where(self.discrete, torch.where(actions > 0, self.upper_level, self.lower_level), raw)
 
     def _tokens(
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None
@@ -212,13 +256,3 @@ class FlowVLA(nn.Module):
             lengths = torch.multinomial(law, len(lengths), replacement=True, generator=generator)
         committed = torch.arange(config.horizon) < lengths[:, None]
         return noise.to(device), uniform.to(device), committed.to(device)
-
-    def _snap(self, actions: Tensor) -> Tensor:
-        """Discrete dimensions to the nearer of their two levels. Raw units."""
-        dims = list(self.statistics.discrete_dims)
-        if not dims or not self.config.snap_discrete:
-            return actions
-        low = actions.new_tensor([self.statistics.action.low[dim] for dim in dims])
-        high = actions.new_tensor([self.statistics.action.high[dim] for dim in dims])
-        snapped = torch.where(actions[..., dims] > (low + high) / 2, high, low)
-        return actions.index_copy(-1, torch.tensor(dims, device=actions.device), snapped)

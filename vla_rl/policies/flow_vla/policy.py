@@ -6,7 +6,8 @@ from torch import Tensor
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
-from vla_rl.policies.flow_vla.model import FlowVLA, Indicator
+from vla_rl.policies.flow_vla.model import FlowVLA, Indicator, Prefix
+from vla_rl.policies.guidance import guidance_weights, sample_guided
 
 
 def flow_noise(seed: int, tick: int, horizon: int, action_dim: int) -> Float32Array:
@@ -38,7 +39,7 @@ class FlowVLAPolicy:
         self._seed = seed
         self._chunk_id = 0
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
         """Plan a chunk that starts at the observation's tick.
 
@@ -49,15 +50,53 @@ class FlowVLAPolicy:
         Raises:
             UserError: for a missing camera, a wrong shape, or a longer committed prefix than a chunk.
         """
+        prefix, unconditional, noise = self._prepare(observation)
+        fixed = None if committed is None or len(committed) == 0 else self._actions(committed)
+        return self._chunk(observation, self.model.sample(prefix, noise, fixed, self.steps, unconditional))
+
+    @torch.no_grad()
+    def infer_guided(
+        self, observation: Observation, previous: Float32Array, delay_ticks: int, exact_gradient: bool = True
+    ) -> ActionChunk:
+        """Plan a chunk that goes on from an earlier one: real-time chunking, see `vla_rl.policies.guidance`.
+
+        Args:
+            observation: the newest observation.
+            previous: float32 [K, A], what is scheduled from the observation's tick on; K = H - s.
+            delay_ticks: d, how many of them will be executed before this chunk is used: held firmly; the others fade.
+            exact_gradient: True for the true vector-Jacobian product, False for the identity in its place.
+
+        Raises:
+            UserError: as `infer`, or unless 0 <= d <= K <= H.
+        """
         model = self.model
-        self._check(observation, committed)
-        images = {name: self._tensor(observation.images[name]) for name in model.spec.cameras}
-        indicator = torch.tensor([int(Indicator.POSITIVE)], device=self.device) if model.config.indicator else None
-        prefix = model.encode(images, self._tensor(observation.state), self._tokens(observation.task), indicator)
-        noise = self._tensor(flow_noise(self._seed, observation.tick, model.config.horizon, model.spec.action_dim))
-        fixed = None if committed is None or len(committed) == 0 else self._tensor(committed)
-        actions = model.sample(prefix, noise, fixed, self.steps)[0].cpu().numpy()
-        chunk = ActionChunk(actions, observation.tick, self._chunk_id, self.version)
+        prefix, unconditional, noise = self._prepare(observation)
+        scheduled = self._actions(previous)
+        target = torch.zeros_like(noise)
+        target[:, : len(previous)] = model.action_normalizer.normalize(scheduled)
+        weights = guidance_weights(model.config.horizon, delay_ticks, len(previous)).to(self.device)
+
+        def velocity(actions: Tensor, tau: float) -> Tensor:
+            return model.guided_velocity(actions, actions.new_full(actions.shape[:2], tau), prefix, unconditional)
+
+        actions = sample_guided(velocity, noise, target, weights, self.steps, exact_gradient=exact_gradient)
+        return self._chunk(observation, model.to_raw_actions(actions))
+
+    def _prepare(self, observation: Observation) -> tuple[Prefix, Prefix | None, Tensor]:
+        """The prefix, the one for classifier-free guidance, and the noise of this tick."""
+        model, spec = self.model, self.model.spec
+        self._check(observation)
+        images = {name: self._tensor(observation.images[name]) for name in spec.cameras}
+        state, text = self._tensor(observation.state), self._tokens(observation.task)
+        noise = self._tensor(flow_noise(self._seed, observation.tick, model.config.horizon, spec.action_dim))
+        if not model.config.indicator:
+            return model.encode(images, state, text), None, noise
+        prefix = model.encode(images, state, text, torch.tensor([int(Indicator.POSITIVE)], device=self.device))
+        unconditional = model.encode(images, state, text) if model.config.guidance_scale != 1.0 else None
+        return prefix, unconditional, noise
+
+    def _chunk(self, observation: Observation, actions: Tensor) -> ActionChunk:
+        chunk = ActionChunk(actions[0].cpu().numpy(), observation.tick, self._chunk_id, self.version)
         self._chunk_id += 1
         return chunk
 
@@ -69,23 +108,26 @@ class FlowVLAPolicy:
             self._text[task] = self.model.tokenize([task]).to(self.device)
         return self._text[task]
 
-    def _check(self, observation: Observation, committed: Float32Array | None) -> None:
-        spec, config = self.model.spec, self.model.config
+    def _actions(self, actions: Float32Array) -> Tensor:
+        spec, horizon = self.model.spec, self.model.config.horizon
+        if actions.ndim != 2 or actions.shape[1] != spec.action_dim or len(actions) > horizon:
+            raise UserError(f"given actions are {list(actions.shape)}, expected [at most {horizon}, {spec.action_dim}]")
+        return self._tensor(actions.astype(np.float32, copy=False))
+
+    def _check(self, observation: Observation) -> None:
+        spec = self.model.spec
+        expected = [*spec.image_size, 3]
         for camera in spec.cameras:
             if camera not in observation.images:
+                known = ", ".join(sorted(observation.images)) or "none"
+                raise UserError(f"the policy needs camera {camera!r}, the observation has {known}; check the names")
+            found = observation.images[camera]
+            if list(found.shape) != expected or found.dtype != np.uint8:
                 raise UserError(
-                    f"the policy needs camera {camera!r}, the observation has {sorted(observation.images)}; check the camera names"
-                )
-            found = observation.images[camera].shape
-            if found != (*spec.image_size, 3):
-                raise UserError(
-                    f"camera {camera!r} gives {list(found)}, the policy was trained on {[*spec.image_size, 3]}; set the image size"
+                    f"camera {camera!r} gives {found.dtype} {list(found.shape)}, "
+                    f"the policy was trained on uint8 {expected}; set the image size"
                 )
         if observation.state.shape != (spec.state_dim,):
             raise UserError(
                 f"the state is {list(observation.state.shape)}, the policy was trained on [{spec.state_dim}]"
-            )
-        if committed is not None and (committed.shape[1:] != (spec.action_dim,) or len(committed) > config.horizon):
-            raise UserError(
-                f"committed actions are {list(committed.shape)}, expected [d <= {config.horizon}, {spec.action_dim}]"
             )

@@ -34,6 +34,8 @@ class Keypoints(nn.Module):
     def __init__(self, channels: int, keypoints: int, height: int, width: int) -> None:
         super().__init__()
         self.logits = nn.Linear(channels, keypoints, bias=False)
+        # Peaked from the start: near-uniform attention puts every keypoint in the middle, with hardly a gradient.
+        nn.init.normal_(self.logits.weight, std=1.5)
         y, x = torch.meshgrid(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij")
         self.register_buffer("grid", torch.stack([x.flatten(), y.flatten()], -1), persistent=False)  # [h w, 2]
 

@@ -100,7 +100,7 @@ def test_hostile_ids_are_refused_and_nothing_is_written(store: EpisodeStore, epi
         ({"origin": "mars"}, "'mars' is not a valid Origin"),
         ({"control_hz": 0.0}, "control_hz is 0.0"),
         ({"control_hz": "fast"}, "cannot be stored"),
-        ({"seed": {1, 2}}, "cannot be stored"),
+        ({"env_id": {1, 2}}, "cannot be stored"),
         ({"control_hz": np.nan}, "control_hz is nan"),
     ],
 )

@@ -1,0 +1,208 @@
+"""Inference in another process: the same plans, no plan of an earlier attempt, and no harm when it fails or dies."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from multiprocessing.shared_memory import SharedMemory
+
+import numpy as np
+import pytest
+from toys import ReachPolicy
+
+from robot_io.gate import GateConfig, SafetyGate
+from robot_io.mock_robot import MockRobot, MockRobotConfig
+from vla_rl.core.clock import MonotonicClock
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
+from vla_rl.execution.loop import run_episode
+from vla_rl.execution.plan import Plan, PlanRequest
+from vla_rl.execution.realtime import RealtimeConfig, realtime
+from vla_rl.execution.strategies import ExecutionConfig, make_strategy
+
+CONFIG = ExecutionConfig(strategy="training_time_prefix", max_prefix_ticks=5)
+LAYOUT = MessageLayout((("front", 4, 6), ("top", 2, 2)), 4, 2, max_horizon=20)
+
+
+class ReportingPolicy(ReachPolicy):
+    """Puts what it was given into its actions; can be told to fail, to be slow, or to plan too much by the state."""
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        command = observation.state[3]
+        if command == 1:
+            raise ValueError(f"bad task {observation.task!r}")
+        if command == 2:
+            time.sleep(0.3)
+        chunk = super().infer(observation, committed)
+        actions = chunk.actions.copy()
+        actions[-1, 0] = observation.images["front"].sum() + 10 * observation.images["top"].sum()
+        actions[-1, 1] = self._seed
+        if command == 3:
+            actions = np.tile(actions, (2, 1))
+        return replace(chunk, actions=actions)
+
+
+def make_request(request_id: int, command: int = 0, tick: int = 0) -> PlanRequest:
+    images = {"front": np.full((4, 6, 3), 1, np.uint8), "top": np.full((2, 2, 3), 2, np.uint8)}
+    state = np.array([0.1, 0.2, 0.3, command], np.float32)
+    observation = Observation(images, state, "grüße den Würfel", tick, {"front": 1, "top": 2, "state": 3})
+    scheduled = np.arange(8, dtype=np.float32).reshape(4, 2)
+    return PlanRequest(request_id, observation, scheduled, 3, np.zeros(2, np.float32))
+
+
+def await_plans(planner: ProcessPlanner, timeout_s: float = 10.0) -> list[Plan]:
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        if plans := planner.poll():
+            return plans
+        time.sleep(0.002)
+    return []
+
+
+@pytest.fixture(scope="module")
+def planner() -> Iterator[ProcessPlanner]:
+    with ProcessPlanner(ReportingPolicy, LAYOUT, CONFIG) as running:
+        yield running
+
+
+STRATEGY = make_strategy(CONFIG)
+
+
+def test_a_plan_is_the_same_as_in_this_process(planner: ProcessPlanner) -> None:
+    planner.reset(42)
+    request = make_request(0, tick=17)
+    planner.request(request, STRATEGY)
+    (plan,) = await_plans(planner)
+    policy = ReportingPolicy()
+    policy.reset(42)
+    expected = STRATEGY.infer(policy, request)
+    assert plan.request is request
+    np.testing.assert_array_equal(plan.chunk.actions, expected.actions)
+    np.testing.assert_array_equal(plan.chunk.actions[:3], request.scheduled[:3])
+    assert (plan.chunk.start_tick, plan.chunk.policy_version) == (17, 3)
+
+
+def test_a_reset_discards_the_plan_in_flight_and_seeds_the_next(planner: ProcessPlanner) -> None:
+    planner.reset(1)
+    planner.request(make_request(0, command=2), STRATEGY)
+    planner.reset(2)
+    planner.request(make_request(0), STRATEGY)
+    plans = await_plans(planner)
+    assert [plan.chunk.actions[-1, 1] for plan in plans] == [2.0], "the plan of the first attempt never appears"
+    time.sleep(0.05)
+    assert planner.poll() == []
+
+
+def test_the_latest_request_wins(planner: ProcessPlanner) -> None:
+    planner.reset(0)
+    planner.request(make_request(0, command=2), STRATEGY)
+    time.sleep(0.1)
+    for request_id in range(1, 5):
+        planner.request(make_request(request_id), STRATEGY)
+    answered = []
+    while not answered or answered[-1] != 4:
+        answered += [plan.request.request_id for plan in await_plans(planner)]
+    assert set(answered) <= {0, 4}, "those between were replaced before they were read"
+
+
+@pytest.mark.parametrize(("command", "message"), [(1, "bad task 'grüße den Würfel'"), (3, "the mailbox holds 20")])
+def test_a_policy_that_raises_gives_no_plan_and_goes_on(planner: ProcessPlanner, command: int, message: str) -> None:
+    planner.reset(0)
+    planner.request(make_request(0, command), STRATEGY)
+    assert await_plans(planner, timeout_s=0.3) == []
+    assert planner.last_error is not None
+    assert message in planner.last_error
+    planner.request(make_request(1), STRATEGY)
+    assert len(await_plans(planner)) == 1
+
+
+def test_the_world_cannot_be_frozen(planner: ProcessPlanner) -> None:
+    with pytest.raises(UserError, match=r"use execution\.sync_pause 'hold'"):
+        planner.wait()
+
+
+def load_nothing() -> ReportingPolicy:
+    raise FileNotFoundError("no policy in runs/x")
+
+
+def test_a_policy_that_cannot_be_loaded_is_one_clear_error() -> None:
+    with pytest.raises(UserError, match="could not load the policy: FileNotFoundError: no policy in runs/x"):
+        ProcessPlanner(load_nothing, LAYOUT, CONFIG).__enter__()
+
+
+class JointPolicy:
+    """Moves the mock robot's joints slowly."""
+
+    version = 1
+
+    def __init__(self, work_s: float) -> None:
+        self._work_s = work_s
+
+    def reset(self, seed: int) -> None: ...
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        time.sleep(self._work_s)
+        actions = observation.state + 0.01 * np.arange(16, dtype=np.float32)[:, None]
+        return ActionChunk(actions, observation.tick, 0, 1)
+
+
+def test_a_robot_in_real_time_goes_on_through_inference_and_stops_when_it_is_killed() -> None:
+    robot = MockRobot(MockRobotConfig(joints=2, control_hz=100.0, image_size=8, duration_s=0.6), clock=MonotonicClock())
+    layout = MessageLayout.of(robot.read(), action_size=2)
+    limits = GateConfig(low=(-3.0, -3.0), high=(3.0, 3.0), max_velocity=(2.0, 2.0))
+    config = ExecutionConfig(execute_ticks=5, hold_ticks=1000)
+    with ProcessPlanner(partial(JointPolicy, 0.03), layout, config) as planner:
+        executor = Executor(planner, config)
+        with realtime(RealtimeConfig(priority=0)) as granted:
+            summary = run_episode(robot, executor, SafetyGate(limits, 100.0), seed=0)
+        assert not granted.fifo
+        assert not summary.stopped
+        assert summary.ticks + summary.missed_ticks >= 60
+        assert summary.held_ticks < summary.ticks
+        assert planner.process_id is not None
+        os.kill(planner.process_id, signal.SIGKILL)
+        planner._process.join()
+        with pytest.raises(UserError, match="the inference process died"):
+            run_episode(robot, executor, SafetyGate(limits, 100.0), seed=1)
+        assert robot.stopped_ns is None, "it has not begun to move"
+
+
+class DyingPolicy(JointPolicy):
+    """Kills its own process after some ticks."""
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        if observation.tick > 15:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().infer(observation, committed)
+
+
+def test_inference_that_dies_while_the_robot_moves_stops_it_in_time() -> None:
+    robot = MockRobot(MockRobotConfig(joints=2, control_hz=100.0, image_size=8, duration_s=30), clock=MonotonicClock())
+    layout = MessageLayout.of(robot.read(), action_size=2)
+    limits = GateConfig(low=(-3.0, -3.0), high=(3.0, 3.0), max_velocity=(2.0, 2.0))
+    config = ExecutionConfig(execute_ticks=5, hold_ticks=20)
+    with ProcessPlanner(partial(DyingPolicy, 0.01), layout, config) as planner:
+        summary = run_episode(robot, Executor(planner, config), SafetyGate(limits, 100.0), seed=0)
+    assert summary.stopped
+    assert robot.stopped_ns is not None
+
+
+def test_no_shared_memory_is_left_behind() -> None:
+    with ProcessPlanner(ReportingPolicy, LAYOUT, CONFIG) as planner:
+        names = [planner._requests.name, planner._answers.name]
+    for name in names:
+        with pytest.raises(FileNotFoundError):
+            SharedMemory(name)
+
+
+def test_the_control_process_needs_no_torch() -> None:
+    code = (
+        "import sys, vla_rl.execution.inference_process, vla_rl.execution.loop, vla_rl.execution.realtime, "
+        "robot_io.gate, robot_io.recorder, robot_io.takeover; sys.exit('torch' in sys.modules)"
+    )
+    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0

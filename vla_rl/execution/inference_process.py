@@ -1,0 +1,293 @@
+"""Inference in its own process, so that nothing the policy does can delay the control loop.
+
+The control process (the caller) has no torch: it copies an observation into shared memory and goes on; plans appear in
+another mailbox when they are ready. The inference process loads the policy itself. An epoch counter, advanced by every
+reset, tells plans of an earlier attempt from those of this one.
+"""
+
+import ctypes
+import logging
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.synchronize import Semaphore
+from typing import Self
+
+import numpy as np
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import Policy
+from vla_rl.core.types import ActionChunk, Observation
+from vla_rl.execution.mailbox import Arrays, Fields, Mailbox
+from vla_rl.execution.plan import Inference, Plan, PlanRequest
+from vla_rl.execution.strategies import ExecutionConfig, Strategy, make_strategy
+
+_log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG = 1
+_TEXT_BYTES = 1024
+_READY = -1  # the request id with which the inference process says that the policy is loaded
+_MAX_PENDING = 16
+
+
+@dataclass(frozen=True)
+class MessageLayout:
+    """The sizes of what travels between the two processes.
+
+    Attributes:
+        cameras: (name, height, width) of every camera.
+        state_size: S.
+        action_size: A.
+        max_horizon: the longest chunk, in ticks.
+    """
+
+    cameras: tuple[tuple[str, int, int], ...]
+    state_size: int
+    action_size: int
+    max_horizon: int = 128
+
+    @classmethod
+    def of(cls, observation: Observation, action_size: int, max_horizon: int = 128) -> Self:
+        """The layout for a robot's observations."""
+        cameras = tuple((name, image.shape[0], image.shape[1]) for name, image in observation.images.items())
+        return cls(cameras, len(observation.state), action_size, max_horizon)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Names of the capture times, in the order of the message."""
+        return (*(name for name, _, _ in self.cameras), "state")
+
+    def request_fields(self) -> Fields:
+        """Everything of a `PlanRequest`, the epoch and its seed."""
+        numbers = ("epoch", "seed", "request_id", "tick", "delay_ticks", "scheduled_length", "task_bytes")
+        return {
+            **dict.fromkeys(numbers, ((), np.int64)),
+            "captured_ns": ((len(self.streams),), np.int64),
+            "task": ((_TEXT_BYTES,), np.uint8),
+            "state": ((self.state_size,), np.float32),
+            "last_command": ((self.action_size,), np.float32),
+            "scheduled": ((self.max_horizon, self.action_size), np.float32),
+            **{f"image.{name}": ((height, width, 3), np.uint8) for name, height, width in self.cameras},
+        }
+
+    def answer_fields(self) -> Fields:
+        """An `ActionChunk`, or the text of an error."""
+        numbers = ("epoch", "request_id", "start_tick", "policy_version", "length", "error_bytes")
+        return {
+            **dict.fromkeys(numbers, ((), np.int64)),
+            "actions": ((self.max_horizon, self.action_size), np.float32),
+            "error": ((_TEXT_BYTES,), np.uint8),
+        }
+
+
+class ProcessPlanner:
+    """A `Planner` whose policy lives in another process. A context manager: the process runs inside the ``with``.
+
+    Args:
+        load_policy: makes the policy; called in the inference process, so it must be importable from there (a class, a
+            module-level function, or a `functools.partial` of one).
+        layout: sizes of the messages.
+        config: the execution strategy decides how the policy is used.
+        load_timeout_s: how long loading and the first inference may take.
+    """
+
+    def __init__(
+        self,
+        load_policy: Callable[[], Policy],
+        layout: MessageLayout,
+        config: ExecutionConfig,
+        load_timeout_s: float = 120.0,
+    ) -> None:
+        self._load_policy = load_policy
+        self._layout = layout
+        self._config = config
+        self._load_timeout_s = load_timeout_s
+        self._epoch = 0
+        self._seed = 0
+        self._pending: dict[int, PlanRequest] = {}
+        self.last_error: str | None = None
+
+    def __enter__(self) -> Self:
+        # Spawned, not forked: the inference process must not inherit the control process's locks, threads or memory.
+        context = multiprocessing.get_context("spawn")
+        self._requests = Mailbox(self._layout.request_fields())
+        self._answers = Mailbox(self._layout.answer_fields())
+        self._posted = context.Semaphore(0)
+        arguments = (self._load_policy, self._layout, self._config, self._requests.name, self._answers.name)
+        self._process = context.Process(target=serve, args=(*arguments, self._posted), daemon=True, name="inference")
+        self._process.start()
+        try:
+            self._await_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.join()
+        self._requests.close()
+        self._answers.close()
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the inference process."""
+        return self._process.pid
+
+    def reset(self, seed: int) -> None:
+        """See `Planner.reset`.
+
+        Raises:
+            UserError: if the inference process has died.
+        """
+        if not self._process.is_alive():
+            raise UserError(
+                f"the inference process died (exit code {self._process.exitcode}); "
+                f"last error: {self.last_error or 'none, it was killed'}. Start it again before the next attempt"
+            )
+        self._epoch += 1
+        self._seed = seed
+        self._pending.clear()
+
+    def request(self, request: PlanRequest, inference: Inference) -> None:  # noqa: ARG002
+        """See `Planner.request`. The inference process makes the same strategy from the same config."""
+        observation, draft = request.observation, self._requests.draft
+        draft["epoch"][()], draft["seed"][()] = self._epoch, self._seed
+        draft["request_id"][()], draft["tick"][()] = request.request_id, observation.tick
+        length = min(len(request.scheduled), self._layout.max_horizon)
+        draft["delay_ticks"][()], draft["scheduled_length"][()] = request.delay_ticks, length
+        draft["scheduled"][:length] = request.scheduled[:length]
+        draft["last_command"][:] = request.last_command
+        draft["state"][:] = observation.state
+        for index, stream in enumerate(self._layout.streams):
+            draft["captured_ns"][index] = observation.captured_ns.get(stream, 0)
+        for camera, image in observation.images.items():
+            draft[f"image.{camera}"][:] = image
+        _write_text(draft, "task", observation.task)
+        self._requests.publish()
+        self._pending[request.request_id] = request
+        if len(self._pending) > _MAX_PENDING:
+            self._pending.pop(min(self._pending))
+        self._posted.release()
+
+    def poll(self) -> list[Plan]:
+        """See `Planner.poll`. A policy that raised is logged and gives no plan: the executor's ladder does the rest."""
+        answer = self._answers.take()
+        if answer is None or answer["epoch"] != self._epoch:
+            return []
+        request = self._pending.pop(int(answer["request_id"]), None)
+        if request is None:
+            return []
+        if answer["error_bytes"]:
+            self.last_error = _read_text(answer, "error")
+            _log.error("inference failed: %s", self.last_error)
+            return []
+        actions = answer["actions"][: int(answer["length"])].copy()
+        chunk = ActionChunk(actions, int(answer["start_tick"]), request.request_id, int(answer["policy_version"]))
+        return [Plan(request, chunk)]
+
+    def wait(self) -> int:
+        raise UserError("the real world does not stand still; use execution.sync_pause 'hold' on a robot")
+
+    def _await_ready(self) -> None:
+        deadline_s = time.monotonic() + self._load_timeout_s
+        while (answer := self._answers.take()) is None:
+            if not self._process.is_alive():
+                raise UserError(f"the inference process died while loading (exit code {self._process.exitcode})")
+            if time.monotonic() > deadline_s:
+                raise UserError(f"the policy was not loaded within {self._load_timeout_s:.0f} s")
+            time.sleep(0.01)
+        if answer["error_bytes"]:
+            raise UserError(f"the inference process could not load the policy: {_read_text(answer, 'error')}")
+
+
+def serve(
+    load_policy: Callable[[], Policy],
+    layout: MessageLayout,
+    config: ExecutionConfig,
+    requests_name: str,
+    answers_name: str,
+    posted: Semaphore,
+) -> None:
+    """The inference process: load, warm up, answer the newest request, forever."""
+    # It dies with the control process; Ctrl-C is the control process's to handle.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests, answers = Mailbox(layout.request_fields(), requests_name), Mailbox(layout.answer_fields(), answers_name)
+    try:
+        policy = load_policy()
+        # The corrector of a2c2 belongs to the control loop; its chunks are planned like naive ones.
+        strategy = make_strategy(replace(config, strategy="naive") if config.strategy == "a2c2" else config)
+        policy.reset(0)
+        policy.infer(_blank(layout))
+    except Exception as error:
+        _publish_error(answers, 0, _READY, error)
+        raise
+    answers.draft["request_id"][()], answers.draft["error_bytes"][()] = _READY, 0
+    answers.publish()
+    epoch = 0
+    while True:
+        posted.acquire()
+        message = requests.take()
+        if message is None:  # a newer request, answered already, replaced the one that was posted
+            continue
+        if message["epoch"] != epoch:
+            epoch = int(message["epoch"])
+            policy.reset(int(message["seed"]))
+        _answer(policy, strategy, layout, message, answers)
+
+
+def _answer(policy: Policy, strategy: Strategy, layout: MessageLayout, message: Arrays, answers: Mailbox) -> None:
+    epoch, request_id = int(message["epoch"]), int(message["request_id"])
+    try:
+        chunk = strategy.infer(policy, _read_request(layout, message))
+        length = len(chunk.actions)
+        if length > layout.max_horizon:
+            raise UserError(f"the chunk has {length} actions, the mailbox holds {layout.max_horizon}")
+        draft = answers.draft
+        draft["epoch"][()], draft["request_id"][()], draft["error_bytes"][()] = epoch, request_id, 0
+        draft["start_tick"][()], draft["policy_version"][()] = chunk.start_tick, chunk.policy_version
+        draft["length"][()] = length
+        draft["actions"][:length] = chunk.actions
+        answers.publish()
+    except Exception as error:
+        _publish_error(answers, epoch, request_id, error)
+
+
+def _read_request(layout: MessageLayout, message: Arrays) -> PlanRequest:
+    observation = Observation(
+        {name: message[f"image.{name}"] for name, _, _ in layout.cameras},
+        message["state"],
+        _read_text(message, "task"),
+        int(message["tick"]),
+        dict(zip(layout.streams, message["captured_ns"].tolist(), strict=True)),
+    )
+    scheduled = message["scheduled"][: int(message["scheduled_length"])]
+    return PlanRequest(
+        int(message["request_id"]), observation, scheduled, int(message["delay_ticks"]), message["last_command"]
+    )
+
+
+def _blank(layout: MessageLayout) -> Observation:
+    """An observation of nothing, so that the first inference, which is slow, is not one that counts."""
+    images = {name: np.zeros((height, width, 3), np.uint8) for name, height, width in layout.cameras}
+    return Observation(images, np.zeros(layout.state_size, np.float32), "", 0)
+
+
+def _publish_error(answers: Mailbox, epoch: int, request_id: int, error: Exception) -> None:
+    answers.draft["epoch"][()], answers.draft["request_id"][()] = epoch, request_id
+    _write_text(answers.draft, "error", f"{type(error).__name__}: {error}")
+    answers.publish()
+
+
+def _write_text(arrays: Arrays, name: str, text: str) -> None:
+    """Store text as UTF-8, cut to the field's size."""
+    encoded = text.encode()[:_TEXT_BYTES]
+    arrays[f"{name}_bytes"][()] = len(encoded)
+    arrays[name][: len(encoded)] = np.frombuffer(encoded, np.uint8)
+
+
+def _read_text(arrays: Arrays, name: str) -> str:
+    return bytes(arrays[name][: int(arrays[f"{name}_bytes"])]).decode(errors="replace")

@@ -53,7 +53,7 @@ def success_chart(policies: Sequence[Evaluation], controls: Sequence[Evaluation]
     for policy in policies:
         px = float(x(policy.round))
         parts.append(_interval_mark(policy, px, y, None))
-        label_py = float(y(policy.interval[1])) - 8
+        label_py = min(float(y(policy.interval[1])) - 8, float(y(policy.rate)) - 13)
         parts.append(svg.text(px, label_py, percent(policy.rate), text_anchor="middle", class_="value"))
     return svg.picture(width, height, "".join(parts), "Success rate after each round of practice", class_="wide")
 
@@ -73,7 +73,7 @@ def curve_chart(
     means = np.concatenate([bucket[1] for bucket in bucketed.values()])
     lowest, highest = float(np.nanmin(means)), float(np.nanmax(means))
     steps = np.concatenate([bucket[0] for bucket in bucketed.values()])
-    x = Axis(0, max(float(steps.max()), 1), 48, width - 10)
+    x = Axis(0, max(float(steps.max()), 1), 48, width - 16)
     y = _value_axis(lowest, highest, height - 26, 10, logarithmic=len(series) == 1)
     parts = [svg.grid(x, y, x.ticks(4), y.ticks(4))]
     parts += [svg.line(x([step, step]), [y.start_px, y.end_px], class_="boundary") for step in boundaries]

@@ -65,7 +65,7 @@ def _draw_success(axes: Any, run: Run) -> None:
         )
         for number, rate, top in zip(rounds, rates, high, strict=True):
             place = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontweight": "bold"}
-            axes.annotate(percent(rate), (number, top), color=_POLICY, fontsize=8.5, **place)
+            axes.annotate(percent(rate), (number, max(top, rate + 0.02)), color=_POLICY, fontsize=8.5, **place)
     names = list(dict.fromkeys(control.control for control in run.controls))
     for control in run.controls:
         index = names.index(control.control)
@@ -79,7 +79,7 @@ def _draw_success(axes: Any, run: Run) -> None:
         axes.legend(loc="lower right", fontsize=6.5, frameon=False, handletextpad=0.3)
     last_round = max(evaluation.round for evaluation in run.evaluations)
     axes.set_xlim(-0.35, max(last_round, 1) + 0.35 + 0.12 * len(names))
-    axes.set_ylim(0, 1.06)
+    axes.set_ylim(0, 1.08)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], [percent(share) for share in (0, 0.25, 0.5, 0.75, 1)])
     axes.set_xticks(range(last_round + 1))
     axes.set_xlabel("rounds of practice", fontsize=8, color=_MUTED)

@@ -18,6 +18,7 @@ from vla_rl.report.statistics import fisher_p
 from vla_rl.report.wording import count, duration, outcome, percent, percent_interval
 
 _MAX_PAIRS = 6
+_MAX_PROBLEMS = 4
 # Base64 makes a third more of it; the whole page stays below 8 MB.
 _CLIP_BUDGET_BYTES = 5_000_000
 _CLIP_WIDTH_PX = 192
@@ -97,7 +98,7 @@ def clips(run: Run) -> str:
         f"Of {count(len(pairs), 'seed')}: {outcomes.count((False, True))} only the last policy solves, "
         f"{outcomes.count((True, False))} only the first, {outcomes.count((True, True))} both, "
         f"{outcomes.count((False, False))} neither. "
-        "Left the first policy, right the last, in real time."
+        "Gains are shown first. Left the first policy, right the last, in real time."
     )
     return _section(title, _lead(lead) + f'<div class="clips">{"".join(cards)}</div>' + _problems(problems))
 
@@ -286,8 +287,10 @@ def _missing(words: str) -> str:
     return f'<p class="missing">{html.escape(words)}</p>'
 
 
-def _problems(problems: Iterable[str]) -> str:
-    return "".join(f'<p class="problem">{html.escape(problem)}</p>' for problem in problems)
+def _problems(problems: Sequence[str]) -> str:
+    more = len(problems) - _MAX_PROBLEMS
+    sentences = [*problems[:_MAX_PROBLEMS], *([f"And {count(more, 'more problem')} like these."] if more > 0 else [])]
+    return "".join(f'<p class="problem">{html.escape(sentence)}</p>' for sentence in sentences)
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

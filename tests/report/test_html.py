@@ -172,7 +172,7 @@ def test_curves_machine_and_config_are_there(run_dir: Path):
 def test_a_resumed_run_counts_a_round_once(run_dir: Path):
     again = {"kind": "collect", "round": 1, "step": 1500, "episodes": 50, "successes": 5, "takeovers": 0, "rescued": 0}
     with (run_dir / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(again) + '\n{"kind": "train", "ro')
+        file.write(json.dumps(again | {"takeovers": np.nan}) + '\n{"kind": "train", "ro')
     rows = [row for row in Page(build_report(run_dir)).rows if row[0] == "round 1" and len(row) == 7]
     assert [row[1] for row in rows] == ["50"]
 

@@ -195,16 +195,12 @@ def machine(run: Run) -> str:
             for name, wall_s in run.stages
         ]
         body += _table(["stage", "wall clock", ""], rows)
-    facts = [(name, _plain(value)) for name, value in run.machine.items() if value is not None]
-    body += (
-        "<dl>"
-        + "".join(f"<dt>{html.escape(str(name))}</dt><dd>{html.escape(value)}</dd>" for name, value in facts)
-        + "</dl>"
-    )
-    return _section(
-        "Machine and time",
-        body if run.stages or facts else _missing("The machine and the wall-clock times are not known yet."),
-    )
+    facts = {str(name): _plain(value) for name, value in run.machine.items() if value is not None}
+    if facts:
+        body += (
+            f"<dl>{''.join(f'<dt>{html.escape(name)}</dt><dd>{html.escape(facts[name])}</dd>' for name in facts)}</dl>"
+        )
+    return _section("Machine and time", body or _missing("The machine and the wall-clock times are not known yet."))
 
 
 def config(run: Run) -> str:
@@ -301,7 +297,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _float(value: Any, default: float = math.nan) -> float:
-    return float(value) if isinstance(value, int | float) else default
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else default
 
 
 def _plain(value: Any) -> str:

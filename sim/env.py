@@ -4,6 +4,7 @@ A task adds its bodies, their starts, and what success is. A step does physics a
 else. Not thread-safe; one process may hold many environments.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -76,14 +77,17 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
             [[joint(f"{arm.side}_finger_{end}").qposadr[0] for end in ("front", "back")] for arm in self.arms]
         )  # [arms, 2]
         self._object_start = {name: joint(f"{name}_x").qposadr[0] for name in self.objects}
-        self._body = {name: self.model.body(name).id for name in self.objects}
+        # Views of MuJoCo's own memory, made once: making them anew at every step would cost as much as a substep.
+        self._qpos, self._ctrl = self.data.qpos, self.data.ctrl
+        self._position = {name: self.data.xpos[self.model.body(name).id] for name in self.objects}
+        self._rotation = {name: self.data.xmat[self.model.body(name).id].reshape(3, 3) for name in self.objects}
         self._home = np.array([(*home, GRIPPER_OPENING_MAX) for home in self.home])  # [arms, 4]
 
         low, high = self.model.actuator_ctrlrange.T
         self._low, self._high = low.copy(), high.copy()
         self.action_space = gymnasium.spaces.Box(low.astype(np.float32), high.astype(np.float32))
         self.observation_space = observation_space(self.cameras, image_size, len(low), 1.0)
-        self._agent_pos = np.empty((len(self.arms), CHANNELS_PER_ARM))
+        self._read = np.concatenate([self._axes, self._fingers[:, :1]], axis=1).reshape(-1)  # [S]
         self._elapsed = 0
 
     @abstractmethod
@@ -105,18 +109,18 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         mujoco.mj_resetData(self.model, self.data)
         start = self._home.copy()
         start[:, :3] += self.np_random.uniform(-0.012, 0.012, (len(self.arms), 3))
-        self.data.qpos[self._axes] = start[:, :3]
-        self.data.qpos[self._fingers] = FINGER_REACH
-        self.data.ctrl[:] = start.reshape(-1)
+        self._qpos[self._axes] = start[:, :3]
+        self._qpos[self._fingers] = FINGER_REACH
+        self._ctrl[:] = start.reshape(-1)
         self._place_objects(self.np_random)
         mujoco.mj_forward(self.model, self.data)
         self._elapsed = 0
         return self._observe(), {"is_success": False}
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        np.clip(action, self._low, self._high, out=self.data.ctrl)
-        if not np.isfinite(self.data.ctrl).all():
-            raise UserError(f"The action holds a number that is not finite: {action}. Send finite targets in metres.")
+        np.minimum(np.maximum(action, self._low), self._high, out=self._ctrl)
+        if math.isnan(self._ctrl @ self._ctrl):
+            raise UserError(f"The action holds something that is not a number: {action}. Send targets in metres.")
         mujoco.mj_step(self.model, self.data, self.n_substeps)
         mujoco.mj_kinematics(self.model, self.data)  # mj_step leaves positions of bodies one substep behind
         self._elapsed += 1
@@ -164,31 +168,31 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
 
     def grip_points(self) -> NDArray[np.float64]:
         """Grip point of every arm, float64 [arms, 3], metres."""
-        return self.data.qpos[self._axes]
+        return self._qpos[self._axes]
 
     def openings(self) -> NDArray[np.float64]:
         """Opening of every gripper, float64 [arms], metres."""
-        return self.data.qpos[self._fingers].sum(axis=1)
+        return self._qpos[self._fingers].sum(axis=1)
 
     def position(self, name: str) -> NDArray[np.float64]:
-        """Middle of an object's base, float64 [3], metres."""
-        return self.data.xpos[self._body[name]]
+        """Middle of an object's base, float64 [3], metres; a view that moves with the object."""
+        return self._position[name]
 
     def rotation(self, name: str) -> NDArray[np.float64]:
-        """Rotation from an object's frame to the world's, float64 [3, 3]."""
-        return self.data.xmat[self._body[name]].reshape(3, 3)
+        """Rotation from an object's frame to the world's, float64 [3, 3]; a view that turns with the object."""
+        return self._rotation[name]
 
     def in_frame_of(self, frame: str, point: NDArray[np.float64]) -> NDArray[np.float64]:
         """A point of the world as seen from an object, float64 [3], metres."""
-        return (point - self.position(frame)) @ self.rotation(frame)
+        return (point - self._position[frame]) @ self._rotation[frame]
 
     def place(self, name: str, x: float, y: float, yaw: float = 0.0) -> None:
         """Stand an object on the table, or lay a marker there."""
-        start, n_joints = self._object_start[name], self.model.body_jntnum[self._body[name]]
-        self.data.qpos[start : start + n_joints] = (x, y, 0.0, yaw, 0.0, 0.0)[:n_joints]
+        start, n_joints = self._object_start[name], self.model.body(name).jntnum[0]
+        self._qpos[start : start + n_joints] = (x, y, 0.0, yaw, 0.0, 0.0)[:n_joints]
 
     def _observe(self) -> dict[str, Any]:
-        self._agent_pos[:, :3] = self.grip_points()
-        self._agent_pos[:, 3] = self.openings()
+        agent_pos = self._qpos[self._read]
+        agent_pos[3::CHANNELS_PER_ARM] += self._qpos[self._fingers[:, 1]]
         pixels = {camera: self.renderer.render(self.data, camera) for camera in self.cameras}
-        return {"pixels": pixels, "agent_pos": self._agent_pos.astype(np.float32).reshape(-1)}
+        return {"pixels": pixels, "agent_pos": agent_pos.astype(np.float32)}

@@ -67,4 +67,4 @@ class LidOnBoxEnv(TabletopEnv):
         return z + PLUG_HEIGHT - BOX_HEIGHT
 
     def is_success(self) -> bool:
-        return bool(self.lid_gap() < SEATED_GAP and self.openings()[1] > OPEN)
+        return bool(self.openings()[1] > OPEN and self.lid_gap() < SEATED_GAP)

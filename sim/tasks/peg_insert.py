@@ -68,4 +68,4 @@ class PegInsertEnv(TabletopEnv):
         return RIM_HEIGHT - z
 
     def is_success(self) -> bool:
-        return bool(self.insertion_depth() > INSERTED_DEPTH and self.position("socket")[2] > LIFTED_HEIGHT)
+        return bool(self.position("socket")[2] > LIFTED_HEIGHT and self.insertion_depth() > INSERTED_DEPTH)

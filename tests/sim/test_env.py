@@ -141,10 +141,10 @@ def test_bad_arguments_are_named(arguments, message):
         PegInsertEnv(**arguments)
 
 
-def test_a_target_that_is_not_finite_is_refused(blind_env):
+def test_a_target_that_is_not_a_number_is_refused(blind_env):
     env = blind_env("vla_rl/PickPlace-v0")
     env.reset(seed=0)
-    with pytest.raises(UserError, match="not finite"):
+    with pytest.raises(UserError, match="not a number"):
         env.step(np.full(4, np.nan, np.float32))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from episode_maker import EXTRA_DTYPES, assert_same_episode, make_episode, random_column
 
+from vla_rl.core.config import load_config
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.lerobot_io import LeRobotMapping, export_lerobot, import_lerobot
@@ -93,6 +94,26 @@ def test_lerobot_reads_what_was_exported(exported: tuple[EpisodeStore, Path]) ->
         dataset.meta.stats["observation.state"]["mean"], state.mean(axis=0), rtol=1e-4, atol=1e-5
     )
     assert {"min", "max", "std", "q01", "q99"} <= set(dataset.meta.stats["action"])
+
+
+def test_lerobots_loaders_take_what_was_exported(exported: tuple[EpisodeStore, Path]) -> None:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+    from lerobot.rl.buffer import ReplayBuffer
+    from torch.utils.data import DataLoader
+
+    store, folder = exported
+    windows = {"action": [step / 20 for step in range(4)]}
+    dataset = LeRobotDataset("local/dataset", root=folder, video_backend="pyav", delta_timestamps=windows)
+    batch = next(iter(DataLoader(dataset, batch_size=8)))
+    assert batch["action"].shape == (8, 4, 2)
+    assert batch["observation.images.top"].shape == (8, 3, 4, 6)
+    assert json.loads(batch["vla_rl.labels"][0])["episode_id"] == store.ids()[0]
+
+    steps = LeRobotDataset("local/dataset", root=folder, video_backend="pyav")
+    transitions = ReplayBuffer._lerobotdataset_to_transitions(steps, state_keys=["observation.state"])
+    ends = [index for index, transition in enumerate(transitions) if transition["done"]]
+    assert ends == [4, 12, 13, 15]
+    assert [transitions[index]["reward"] for index in ends] == [1.0, 0.0, 0.0, 1.0]
 
 
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")  # lerobot's statistics of random bits
@@ -194,12 +215,13 @@ def test_what_lerobot_records_is_imported_unchanged(recorded: Path, tmp_path: Pa
 
 
 def test_the_mapping_chooses_and_renames(recorded: Path, tmp_path: Path) -> None:
-    mapping = LeRobotMapping(
-        state=("observation.velocity", "observation.state"),
-        cameras={"front": "observation.images.phone"},
-        env_id="bench",
-        episode_prefix="human",
+    (tmp_path / "mapping.yaml").write_text(
+        "state: [observation.velocity, observation.state]\n"
+        "cameras: {front: observation.images.phone}\n"
+        "env_id: bench\n"
+        "episode_prefix: human\n"
     )
+    mapping = load_config(LeRobotMapping, tmp_path / "mapping.yaml")
     store = EpisodeStore(tmp_path / "store")
     import_lerobot(recorded, store, mapping)
     episode = store.read("human-000001")

@@ -172,9 +172,10 @@ def episode_rows(episode: Episode) -> dict[str, NDArray[Any]]:
 
 def append_episode(directory: Path, index: Index, header: EpisodeHeader, stamp: tuple[int, int], rows: Rows) -> None:
     """Write an episode's rows behind the last ones, over whatever a crash left there, and enter it in the index."""
-    assert index.layout is not None
     start = index.total_frames
     for name, row_bytes in _row_bytes(index.layout).items():
+        if rows[name].nbytes != header.length * row_bytes:
+            raise StoreError(f"episode {header.episode_id!r} was replaced while it was read; refresh again")
         file = directory / index.generation / f"{name}.bin"
         with file.open("r+b") as stream:
             stream.seek(start * row_bytes)

@@ -197,7 +197,7 @@ def _reading(file: Path) -> Iterator[None]:
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         if isinstance(error, MemoryError) or getattr(error, "errno", None) not in _DAMAGE_ERRNOS:
             raise StoreError(f"cannot read {file}: {reason}") from error
-        raise DamagedError(f"{file} is damaged ({reason}); `vla-rl doctor {store}` sets it aside") from error
+        raise DamagedError(f"{file} is damaged ({reason}); `vla-rl doctor --repair {store}` sets it aside") from error
 
 
 def _read_columns(file: Path, header: EpisodeHeader) -> Episode:

@@ -43,6 +43,12 @@ _EPISODE_LABELS = ("episode_id", "success", "terminated", "origin", "policy_vers
 class LeRobotMapping:
     """Which columns of a LeRobotDataset become which parts of an episode. The defaults fit what lerobot records.
 
+    As YAML, for `vla_rl.core.config.load_config`::
+
+        state: [observation.state, observation.velocity]
+        cameras: {front: observation.images.laptop}
+        success: true
+
     Attributes:
         state: the columns that make up the state, one behind the other.
         action: the column of the action that was executed.

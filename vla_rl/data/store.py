@@ -179,7 +179,7 @@ def read_pin(path: Path) -> dict[str, Any] | None:
         if not isinstance(pinned, dict | None):
             raise TypeError("pinned is not a mapping")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedError(f"{file} is damaged or missing; `vla-rl doctor {path}` writes it anew") from error
+        raise DamagedError(f"{file} is damaged or missing; `vla-rl doctor --repair {path}` writes it anew") from error
     if version != SCHEMA_VERSION:
         raise StoreError(
             f"{file} has schema version {version!r}, this program reads {SCHEMA_VERSION}; "

@@ -90,17 +90,17 @@ def test_every_episode_reported_as_saved_survives_kill_9(tmp_path: Path, writers
 def test_readers_never_see_a_part_of_an_episode(tmp_path: Path, writers: subprocess.Popen[str]) -> None:
     writers.stdin.write("run 30\n")
     assert writers.stdout.readline().startswith("started ")
-    assert writers.stdout.readline().startswith("saved ")
-    store = EpisodeStore(tmp_path / "store", create=False)
+    store = EpisodeStore(tmp_path / "store")
     seen: set[str] = set()
-    while len(seen) < 30:
-        new = sorted(set(store.ids()) - seen)
-        for episode_id in new:
+    for line in iter(writers.stdout.readline, "finished\n"):  # while one episode is read, the next ones are written
+        assert line.startswith("saved ")
+        for episode_id in sorted(set(store.ids()) - seen):
             number = int(episode_id.split("-")[1])
             assert_same_episode(store.read(episode_id), make_episode(episode_id, length=20, seed=number, size=(32, 32)))
-        seen |= set(new)
+            seen.add(episode_id)
         assert diagnose(store.path) == []  # a live writer's temporary file is not a leftover
-    assert len(store) == 30
+    assert sorted(seen) == store.ids()
+    assert len(seen) == 30
 
 
 @pytest.mark.parametrize("call", ["fsync", "link"])

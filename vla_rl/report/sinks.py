@@ -19,10 +19,17 @@ import numpy as np
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.protocols import Subscriber
+from vla_rl.core.types import Episode, Step
 
 
 class MetricSink(Subscriber):
     """A subscriber that writes metrics down; steps and episodes are the recorder's and the store's business."""
+
+    def on_step(self, step: Step) -> None:
+        del step
+
+    def on_episode(self, episode: Episode) -> None:
+        del episode
 
     @abstractmethod
     def on_metrics(self, metrics: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ else. Not thread-safe; one process may hold many environments.
 """
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ CHANNELS_PER_ARM = 4  # x, y, z of the grip point and the gripper's opening
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
-class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
+class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
     """One or two Cartesian arms at a table.
 
     Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}`. Action: float32 [A], absolute

@@ -5,7 +5,7 @@ any state that a policy has made, and its action is a function of the present st
 from a picture.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +77,7 @@ class CorrelatedNoise:
         return self._value
 
 
-class Expert:
+class Expert(ABC):
     """Scripted solution of one task.
 
     Args:

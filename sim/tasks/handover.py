@@ -15,7 +15,7 @@ WHITE = "0.98 0.95 0.90 1"
 
 
 class HandoverEnv(TabletopEnv):
-    """Neither arm can do it alone: the bar starts beyond the right arm's reach, the pad lies beyond the left one's."""
+    """The bar starts where the right arm cannot take it, and the left arm's reach ends before the pad."""
 
     task_description: ClassVar[str] = "hand the bar over and lay it on the pad"
     max_episode_steps: ClassVar[int] = 150

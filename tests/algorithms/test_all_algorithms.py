@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import MIXED, TINY, D, P, make_episode, make_model
+from tiny_world import MIXED, TINY, D, P, make_episode, make_model
 
 from vla_rl.algorithms.registry import ALGORITHMS, make_algorithm
 from vla_rl.core.errors import ConfigError

@@ -107,6 +107,8 @@ class CriticTrainingConfig:
         balanced: draw successes and failures equally often; p_v stays calibrated (see `viability_loss`).
         efficiency_only: fraction of a batch that is drawn from steps without a viability label (demonstrations,
             interventions), which train V_e alone.
+        bootstrap_imagined: imagined episodes that were cut before their outcome are drawn as well, and labelled with
+            the minimum over the ensemble of p_v at their last step (RAVL's rule for target-only states).
     """
 
     batch_size: int = 64
@@ -118,6 +120,7 @@ class CriticTrainingConfig:
     random_shift: int = 3
     balanced: bool = False
     efficiency_only: float = 0.25
+    bootstrap_imagined: bool = False
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or not self.steps_per_actor_step > 0 or not self.learning_rate > 0:

@@ -64,24 +64,19 @@ class HierarchicalLearner:
     def begin_round(self, data: RoundData) -> None:
         """Take the round's labelled steps as the batches of the coming updates."""
         self.data = data
-        labelled = data.credit.viability_mask & data.fresh
-        timed = data.credit.efficiency_mask & data.fresh & self._learns_efficiency
-        succeeded = labelled & (data.credit.viability_label > 0.5)
+        self._labelled = data.credit.viability_mask & data.fresh
+        self._timed = data.credit.efficiency_mask & data.fresh & self._learns_efficiency
+        self._cut = data.cut & data.fresh & self.config.bootstrap_imagined
+        succeeded = self._labelled & (data.credit.viability_label > 0.5)
         groups = {
             "succeeded": np.flatnonzero(succeeded),
-            "failed": np.flatnonzero(labelled & ~succeeded),
-            "efficiency_only": np.flatnonzero(timed & ~labelled),
+            "failed": np.flatnonzero(self._labelled & ~succeeded),
+            "cut": np.flatnonzero(self._cut),
+            "efficiency_only": np.flatnonzero(self._timed & ~self._labelled),
         }
-        counts = {name: len(frames) for name, frames in groups.items()}
-        balanced = self.config.balanced and counts["succeeded"] > 0 and counts["failed"] > 0
-        self._offset = float(np.log(counts["failed"] / counts["succeeded"])) if balanced else 0.0
-        share = (1.0 - self.config.efficiency_only) / max(counts["succeeded"] + counts["failed"], 1)
-        weights = {name: share * counts[name] for name in ("succeeded", "failed")}
-        if balanced:
-            weights = dict.fromkeys(weights, (1.0 - self.config.efficiency_only) / 2)
-        weights["efficiency_only"] = self.config.efficiency_only
+        weights, self._offset = self._mixture({name: len(frames) for name, frames in groups.items()})
         self._sampler = None
-        if any(counts[name] and weights[name] for name in groups):
+        if any(len(frames) and weights[name] for name, frames in groups.items()):
             self._sampler = MixtureSampler(groups, weights, derived_seed(self._seed, "critic batch"))
 
     def update(self) -> None:
@@ -89,18 +84,20 @@ class HierarchicalLearner:
         if self._sampler is None:
             return
         frames, _ = self._sampler.sample(self._updates, self.config.batch_size)
-        credit, generator = self.data.credit, torch_generator(self._seed, "critic noise", self._updates)
-        label = self.data.tensor(credit.viability_label[frames] * self.data.discounted_return(frames, self._discount))
-        labelled = self.data.tensor(credit.viability_mask[frames])
-        timed = credit.efficiency_mask[frames] & self._learns_efficiency
-
+        generator = torch_generator(self._seed, "critic noise", self._updates)
         output = self.critic(*self.data.inputs(frames, self.config.random_shift, generator), generator)
-        target = self._efficiency_target(frames, timed, generator)
+
+        label, labelled = self._viability_label(frames, generator)
         loss_v = viability_loss(output.viability_logit, label, labelled, self._offset)
+        timed = self._timed[frames]
+        target = self._efficiency_target(frames, timed, generator)
         loss_e = efficiency_loss(output.efficiency, target, self.data.tensor(timed), self.critic.config)
+        loss = loss_v + loss_e
+        if self.critic.config.diversity:
+            loss = loss + self.critic.config.diversity * self.critic.diversity_loss(output.features)
 
         norm = gradient_step(
-            self._optimizer, loss_v + loss_e, self.critic, self.config.max_gradient_norm, self.config.learning_rate
+            self._optimizer, loss, self.critic, self.config.max_gradient_norm, self.config.learning_rate
         )
         if self.target is not self.critic:
             follow(self.target, self.critic, self.critic.config.target_tau or 0.0)
@@ -152,6 +149,33 @@ class HierarchicalLearner:
         self._updates = int(state["updates"])
         if self.target is not self.critic:
             self.target.load_state_dict(state["target"])
+
+    def _mixture(self, count: Mapping[str, int]) -> tuple[dict[str, float], float]:
+        """Weights of the groups, and the log-odds that balancing the classes adds (see `viability_loss`)."""
+        others = 1.0 - self.config.efficiency_only
+        judged = count["succeeded"] + count["failed"] + count["cut"]
+        weights = {name: others * count[name] / max(judged, 1) for name in ("succeeded", "failed", "cut")}
+        offset = 0.0
+        if self.config.balanced and count["succeeded"] and count["failed"]:
+            half = (weights["succeeded"] + weights["failed"]) / 2
+            weights |= {"succeeded": half, "failed": half}
+            offset = float(np.log(count["failed"] / count["succeeded"]))
+        return weights | {"efficiency_only": self.config.efficiency_only}, offset
+
+    @torch.no_grad()
+    def _viability_label(self, frames: Frames, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Labels [B] in [0, 1] and their mask, bool [B]: outcomes, and bootstrapped ones of imagined rollouts."""
+        outcome = self.data.credit.viability_label[frames] * self.data.discounted_return(frames, self._discount)
+        label = self.data.tensor(outcome)
+        cut = np.flatnonzero(self._cut[frames])
+        if len(cut):
+            last, _ = self.data.cache.later(frames[cut], self.data.cache.total_frames)
+            output = self.target(*self.data.inputs(last, self.config.random_shift, generator))
+            logit, _ = self.target.values(
+                output, pessimistic=torch.ones(len(cut), dtype=torch.bool, device=label.device)
+            )
+            label[self.data.tensor(cut)] = logit.sigmoid()
+        return label, self.data.tensor((self._labelled | self._cut)[frames])
 
     @torch.no_grad()
     def _efficiency_target(self, frames: Frames, timed: NDArray[np.bool_], generator: torch.Generator) -> Tensor:

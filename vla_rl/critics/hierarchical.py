@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
 from vla_rl.critics.backbones import Backbone
+from vla_rl.critics.ensembles import diversity_loss
 from vla_rl.critics.heads import EnsembleHead
 from vla_rl.policies.flow_vla.config import VisionConfig
 
@@ -125,6 +126,11 @@ class HierarchicalCritic(nn.Module):
         """Viability logit and efficiency, [M, B] each, of features phi(s) [B, F]."""
         logit = self.viability_head(features, generator)[..., 0]
         return logit, self.efficiency_head(features, generator)[..., 0] * self.config.efficiency_unit_steps
+
+    def diversity_loss(self, features: Tensor) -> Tensor:
+        """RAVL's diversity term (see `ensembles.diversity_loss`) of both heads with respect to phi(s), [B, F]."""
+        viability = diversity_loss(lambda phi: self.viability_head(phi)[..., 0], features)
+        return viability + diversity_loss(lambda phi: self.efficiency_head(phi)[..., 0], features)
 
     def values(self, output: CriticOutput, pessimistic: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """z_v [B] and V_e [B] in [-T_max, 0]: the mean over the ensemble, or its minimum where bool [B]

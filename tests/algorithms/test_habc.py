@@ -1,0 +1,213 @@
+"""HABC as a whole: it prefers the faster of two ways; its critics see what credit lets them see."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny_world import MIXED, TINY, D, H, P, make_episode, make_model
+
+from vla_rl.algorithms.config import AlgorithmConfig, ReplayRatioConfig
+from vla_rl.algorithms.registry import make_algorithm
+from vla_rl.algorithms.replay_ratio import ReplayRatio
+from vla_rl.core.types import Origin
+
+FAST, SLOW = 3, 9
+
+
+def two_routes():
+    """From one start the action +1 leads to success in 3 steps and -1 in 9. One-hot states: start, fast, slow."""
+    episodes = []
+    for index in range(6):
+        route, direction, first = [(FAST, 1.0, 1), (SLOW, -1.0, FAST)][index % 2]
+        numbers = [0, *range(first, first + route - 1)]
+        state = np.eye(FAST + SLOW - 1, dtype=np.float32)[numbers]
+        action = np.full((route, 1), direction, dtype=np.float32)
+        episode = make_episode(f"round-{index}", [P] * route, True, state=state, action=action)
+        dark = np.zeros_like(episode.images["front"])  # nothing but the state tells where we are
+        episodes.append(replace(episode, images={"front": dark}))
+    return episodes
+
+
+TABULAR = replace(
+    TINY.critic, backbone="state", efficiency_unit_steps=4.0, feature_width=32, hidden=(32,), target_tau=None
+)
+
+
+def trained_on_two_routes(name, make_cache):
+    cache = make_cache(two_routes())
+    config = replace(
+        TINY,
+        advantage=replace(TINY.advantage, warmup_steps=0),
+        critic=TABULAR,
+        critic_training=replace(TINY.critic_training, batch_size=32, learning_rate=1e-2, weight_decay=0.0),
+        actor=replace(TINY.actor, batch_size=2, learning_rate=5e-3),
+    )
+    algorithm = make_algorithm(name, config, make_model(state_dim=FAST + SLOW - 1, action_dim=1), cache, seed=0)
+    algorithm.begin_round(cache)
+    for _ in range(400):
+        algorithm.critics.update()
+    starts = np.array([episode.start for episode in cache.episodes])
+    fast, slow = algorithm.weigh(starts)[0].reshape(3, 2).T
+    return algorithm, cache, float(fast.mean()), float(slow.mean())
+
+
+def test_habc_prefers_the_faster_of_two_routes(make_cache):
+    algorithm, cache, fast, slow = trained_on_two_routes("habc", make_cache)
+    assert fast > 1.8
+    assert slow < 0.2
+    trace = algorithm.trace(cache, np.arange(FAST + SLOW))
+    np.testing.assert_allclose(trace["efficiency"][:FAST], [-5, -1, 0], atol=0.5)
+    np.testing.assert_allclose(trace["efficiency"][FAST + 1 :], np.arange(-7, 1), atol=0.5)
+    assert trace["viability"].min() > 0.95
+
+
+def test_without_the_efficiency_value_the_routes_are_equal(make_cache):
+    _, _, fast, slow = trained_on_two_routes("no_ve", make_cache)
+    assert fast == pytest.approx(1.0, abs=0.1)
+    assert slow == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_actor_takes_the_faster_route(make_cache):
+    """Weighted by the gate, the flow policy's action at the start moves from the mean of both to the fast one."""
+    means = {}
+    for name in ("habc", "no_ve"):
+        algorithm, *_ = trained_on_two_routes(name, make_cache)
+        algorithm.config = replace(algorithm.config, actor=replace(algorithm.config.actor, batch_size=16))
+        for step in range(100):
+            algorithm.update(step)
+        model = algorithm.actor.model.eval()
+        with torch.no_grad():
+            images, state, text = algorithm.data.inputs(np.zeros(64, dtype=np.int64))
+            noise = torch.randn(64, 4, 1, generator=torch.Generator().manual_seed(0))
+            means[name] = float(model.sample(model.encode(images, state, text), noise)[:, 0].mean())
+    assert means["habc"] > means["no_ve"] + 0.5
+
+
+def drawn_by_critics(algorithm, updates=40):
+    batches = [algorithm.critics._sampler.sample(update, 16)[0] for update in range(updates)]
+    return np.unique(np.concatenate(batches))
+
+
+def test_critics_never_draw_steps_without_a_label(make_cache):
+    cache = make_cache(MIXED)
+    algorithm = make_algorithm("habc", TINY, make_model(), cache, seed=0)
+    algorithm.begin_round(cache)
+    credit = algorithm.data.credit
+    seen = drawn_by_critics(algorithm)
+    assert (credit.viability_mask | credit.efficiency_mask)[seen].all()
+    assert set(seen) == set(np.flatnonzero(credit.viability_mask | credit.efficiency_mask))
+
+
+def test_weights_follow_the_kind_of_step(make_cache):
+    cache = make_cache(MIXED)
+    algorithm = make_algorithm("habc", TINY, make_model(), cache, seed=0)
+    algorithm.begin_round(cache)
+    algorithm.updates = 1000  # after the warm-up
+    weight = algorithm.trace(cache, np.arange(cache.total_frames))["weight"]
+    source, credit = cache.source, algorithm.data.credit
+    assert (weight[source == D] == 1).all()
+    assert (weight[source == H] == 1).all()
+    assert not weight[(source == P) & (credit.actor_kind == 0)].any()
+    failed = (credit.actor_kind == 1) & ~credit.actor_outcome
+    assert failed.any()
+    assert not weight[failed].any()
+
+
+def test_policy_backbone_gets_no_gradient_and_saves_no_weights(make_cache):
+    cache = make_cache(MIXED)
+    config = replace(TINY, critic=replace(TINY.critic, backbone="policy"))
+    model = make_model()
+    algorithm = make_algorithm("habc", config, model, cache, seed=0)
+    algorithm.begin_round(cache)
+    before = [parameter.clone() for parameter in model.parameters()]
+    for _ in range(3):
+        algorithm.critics.update()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert not any(name.startswith("backbone") for name in algorithm.critics.state_dict()["critic"])
+    assert algorithm.critics.target.backbone is algorithm.critics.critic.backbone
+    algorithm.update(0)
+    assert np.isfinite(list(algorithm.update(1).values())).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"efficiency_return_steps": 100},
+        {"target_tau": None},
+        {"members": 3, "diversity": 0.1},
+        {"dropout": 0.3},
+        {"backbone": "state"},
+    ],
+    ids=str,
+)
+def test_every_option_of_the_critic_trains(options, make_cache):
+    cache = make_cache(MIXED)
+    algorithm = make_algorithm(
+        "habc", replace(TINY, critic=replace(TINY.critic, **options)), make_model(), cache, seed=0
+    )
+    algorithm.begin_round(cache)
+    logs = [algorithm.update(step) for step in range(5)]
+    assert np.isfinite([list(log.values()) for log in logs]).all()
+
+
+def test_imagined_rollouts_that_were_cut_are_labelled_by_the_pessimistic_target(make_cache):
+    cut = make_episode("round-9", [P] * 6, None, origin=Origin.IMAGINED)
+    cache = make_cache([*MIXED, cut])
+    training = replace(TINY.critic_training, bootstrap_imagined=True)
+    config = replace(TINY, critic_training=training, critic=replace(TINY.critic, members=4))
+    algorithm = make_algorithm("habc", config, make_model(), cache, seed=0)
+    algorithm.begin_round(cache)
+    start = cache.episodes[-1].start
+    frames = np.arange(start, start + 6)
+    assert set(frames) < set(drawn_by_critics(algorithm))
+    learner = algorithm.critics
+    label, mask = learner._viability_label(frames, torch.Generator())
+    with torch.no_grad():
+        last = learner.target(*algorithm.data.inputs(frames[-1:])).viability_logit.amin(0).sigmoid()
+    assert mask.all()
+    torch.testing.assert_close(label, last.expand(6), atol=0.02, rtol=0)  # a random shift apart
+    learner.config = replace(learner.config, random_shift=0)
+    torch.testing.assert_close(learner._viability_label(frames, torch.Generator())[0], last.expand(6))
+
+
+def test_balanced_batches_draw_both_outcomes_equally_often(make_cache):
+    episodes = [make_episode("round-0", [P] * 30, True), make_episode("round-1", [P] * 5, False)]
+    cache = make_cache(episodes)
+    training = replace(TINY.critic_training, balanced=True, efficiency_only=0.0)
+    algorithm = make_algorithm("habc", replace(TINY, critic_training=training), make_model(), cache, seed=0)
+    algorithm.begin_round(cache)
+    frames = np.concatenate([algorithm.critics._sampler.sample(update, 16)[0] for update in range(100)])
+    assert algorithm.data.credit.viability_label[frames].mean() == pytest.approx(0.5, abs=0.05)
+    assert algorithm.critics._offset == pytest.approx(np.log(5 / 30))
+
+
+def test_replay_ratio_counts_fractions_and_rises_once():
+    config = replace(AlgorithmConfig().critic_training, steps_per_actor_step=0.25)
+    plain = ReplayRatio(config)
+    assert [plain.steps() for _ in range(8)] == [0, 0, 0, 1] * 2
+    assert not plain.wants_measurement(10_000)
+    adaptive = ReplayRatio(replace(config, replay_ratio=ReplayRatioConfig(adaptive=True, check_every_episodes=100)))
+    assert adaptive.value == 0.5
+    assert not adaptive.wants_measurement(99)
+    for episodes, fraction, ratio in [(100, 0.6, 0.5), (200, 0.55, 0.5), (300, 0.5505, 2.0)]:
+        assert adaptive.wants_measurement(episodes)
+        adaptive.observe(episodes, fraction)
+        assert adaptive.value == ratio
+    assert not adaptive.wants_measurement(10_000)
+    assert adaptive.steps() == 2
+
+
+def test_adaptive_replay_is_measured_at_the_start_of_rounds_and_resumes(make_cache):
+    cache = make_cache(MIXED)
+    ratio = ReplayRatioConfig(adaptive=True, check_every_episodes=3, tolerance=1.0)
+    config = replace(TINY, critic_training=replace(TINY.critic_training, replay_ratio=ratio))
+    algorithm = make_algorithm("habc", config, make_model(), cache, seed=0)
+    algorithm.begin_round(cache)
+    assert algorithm.replay_ratio.value == 0.5
+    more = make_cache([*MIXED, *(make_episode(f"round-{i}", [P] * 4, True) for i in range(5, 9))])
+    algorithm.begin_round(more)
+    assert algorithm.replay_ratio.value == 2.0
+    resumed = make_algorithm("habc", config, make_model(), more, seed=0)
+    resumed.load_state_dict(algorithm.state_dict())
+    assert resumed.replay_ratio.state_dict() == algorithm.replay_ratio.state_dict()

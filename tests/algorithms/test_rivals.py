@@ -1,0 +1,134 @@
+"""The baselines: what each of them imitates, and how much."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny_world import MIXED, TINY, D, H, P, make_episode, make_model
+
+from vla_rl.algorithms.awr import exponential_weight
+from vla_rl.algorithms.config import AwrConfig, RecapConfig, ThresholdConfig
+from vla_rl.algorithms.recap import improvement_indicator, n_step_advantage
+from vla_rl.algorithms.registry import make_algorithm
+from vla_rl.algorithms.threshold import keep
+from vla_rl.core.errors import ConfigError
+from vla_rl.credit import ActorKind
+from vla_rl.policies.flow_vla import Indicator
+
+
+@pytest.mark.parametrize(
+    ("name", "sources"),
+    [("sft", {D}), ("hg_dagger", {D, H}), ("filtered_bc", {D, H, P}), ("awr", {D, H, P}), ("threshold", {D, H, P})],
+)
+def test_what_each_algorithm_draws(name, sources, make_cache):
+    cache = make_cache(MIXED)
+    algorithm = make_algorithm(name, TINY, make_model(), cache, seed=0)
+    algorithm.begin_round(cache)
+    drawn = np.unique(np.concatenate([algorithm.actor_frames(step) for step in range(60)]))
+    assert set(cache.source[drawn]) == sources
+    failures = (algorithm.data.credit.actor_kind == ActorKind.ROLLOUT) & ~algorithm.data.credit.actor_outcome
+    assert failures[drawn].any() == (name in ("awr", "threshold"))
+
+
+def test_exponential_weights():
+    returns, value = np.float32([1.0, 0.0, 1.0, 1.0]), np.float32([0.5, 0.5, 1.0, -9.0])
+    found = exponential_weight(returns, value, AwrConfig(temperature=0.5, max_weight=20.0))
+    np.testing.assert_allclose(found, [np.e, 1 / np.e, 1.0, 20.0], rtol=1e-5)
+    found = exponential_weight(returns, value, AwrConfig(temperature=0.5, baseline=False))
+    np.testing.assert_allclose(found, np.exp(2 * returns), rtol=1e-5)
+    tensors = exponential_weight(torch.from_numpy(returns), torch.from_numpy(value), AwrConfig())
+    np.testing.assert_allclose(tensors.numpy(), exponential_weight(returns, value, AwrConfig()), rtol=1e-5)
+
+
+def test_awr_weighs_successes_above_failures_after_the_warm_up(make_cache):
+    cache = make_cache([make_episode("round-0", [P] * 8, True), make_episode("round-1", [P] * 8, False)])
+    algorithm = make_algorithm("awr", TINY, make_model(), cache, seed=0)
+    algorithm.begin_round(cache)
+    frames = np.arange(16)
+    assert (algorithm.weigh(frames)[0] == 1).all()
+    algorithm.updates = 1000
+    weight = algorithm.weigh(frames)[0]
+    assert weight[:8].min() > weight[8:].max()
+    assert float(weight.mean()) == pytest.approx(1.0)
+
+
+def test_threshold_rule():
+    config = ThresholdConfig(epsilon=0.1, discount=0.5)
+    no, yes = np.array([False]), np.array([True])
+    one = np.float32([1])
+    assert keep(np.float32([0.29]), np.float32([0.8]), 0 * one, no, one, config)  # .4 - .29 > .1
+    assert not keep(np.float32([0.31]), np.float32([0.8]), 0 * one, no, one, config)
+    assert keep(np.float32([0.89]), np.float32([0.0]), one, yes, 0 * one, config)  # success: 1 - .89
+    assert not keep(np.float32([0.0]), np.float32([1.0]), 0 * one, yes, 0 * one, config)  # failure
+
+
+def test_threshold_filter_drops_and_keeps(make_cache):
+    cache = make_cache(MIXED)
+    for epsilon, kept in ((-2.0, 1.0), (2.0, 0.0)):
+        config = replace(TINY, threshold=ThresholdConfig(epsilon=epsilon))
+        algorithm = make_algorithm("threshold", config, make_model(), cache, seed=0)
+        algorithm.begin_round(cache)
+        algorithm.updates = 1000
+        weight, logs = algorithm.weigh(np.arange(cache.total_frames))
+        assert logs["kept"] == kept
+        demonstrations = torch.from_numpy(np.asarray(cache.source) == D)
+        assert (weight[demonstrations] == 1).all()
+
+
+def test_recap_advantage():
+    value, later = torch.tensor([-0.5, -0.5, -0.5]), torch.tensor([-0.2, -0.2, -0.2])
+    ended, success = torch.tensor([False, True, True]), torch.tensor([True, True, False])
+    elapsed, task_steps = torch.tensor([10.0, 4.0, 4.0]), torch.tensor(100.0)
+    found = n_step_advantage(value, later, elapsed, ended, success, task_steps)
+    torch.testing.assert_close(found, torch.tensor([0.2, 0.46, -0.5]))
+
+
+def test_indicator_is_forced_positive_for_corrections():
+    advantage, threshold = torch.tensor([0.1, 0.3, 0.1]), torch.tensor([0.2, 0.2, 0.2])
+    found = improvement_indicator(advantage, threshold, torch.tensor([False, False, True]))
+    assert found.tolist() == [Indicator.NEGATIVE, Indicator.POSITIVE, Indicator.POSITIVE]
+
+
+@pytest.mark.parametrize("fraction", [0.2, 0.4])
+def test_recap_quantile_gives_the_asked_fraction_per_task_and_corrections_are_positive(fraction, make_cache):
+    episodes = [make_episode(f"round-{i}", [P] * 20, i % 3 == 0, task=("one", "two")[i % 2]) for i in range(10)]
+    episodes += [make_episode("round-a", [P] * 5 + [H] * 5, True, task="one"), make_episode("demo", [D] * 6, True)]
+    cache = make_cache(episodes)
+    recap = RecapConfig(positive_fraction=fraction, warmup_steps=4, threshold_every=1000, lookahead=5)
+    algorithm = make_algorithm("recap", replace(TINY, recap=recap), make_model(indicator=True), cache, seed=0)
+    algorithm.begin_round(cache)
+    frames = np.arange(cache.total_frames)
+    kind = algorithm.data.credit.actor_kind
+    early, _ = algorithm.indicate(frames)
+    assert (early.numpy()[kind == ActorKind.ROLLOUT] == Indicator.NONE).all()
+    for step in range(4):
+        algorithm.update(step)
+    algorithm._estimate_thresholds(4)
+    indicator = algorithm.indicate(frames)[0].numpy()
+    assert set(indicator[kind == ActorKind.INTERVENTION]) == {Indicator.POSITIVE}
+    assert set(indicator[kind == ActorKind.DEMONSTRATION]) == {Indicator.POSITIVE}
+    for task in ("one", "two"):
+        members = (kind == ActorKind.ROLLOUT) & (algorithm.data.task_index(frames) == cache.tasks.index(task))
+        assert (indicator[members] == Indicator.POSITIVE).mean() == pytest.approx(fraction, abs=0.02)
+    assert set(algorithm.thresholds) == {"one", "two"}
+
+
+def test_recap_learns_returns(make_cache):
+    """Of two states one leads to success in a step and the other to failure: worth about 0 and -1."""
+    ups, downs = np.float32([[1, 0]] * 4), np.float32([[0, 1]] * 4)
+    episodes = [make_episode("round-0", [P] * 4, True, state=ups), make_episode("round-1", [P] * 4, False, state=downs)]
+    cache = make_cache(episodes)
+    config = replace(TINY, recap=replace(TINY.recap, critic=replace(TINY.recap.critic, backbone="state", hidden=(16,))))
+    config = replace(config, critic_training=replace(TINY.critic_training, learning_rate=1e-2))
+    algorithm = make_algorithm("recap", config, make_model(indicator=True), cache, seed=0)
+    algorithm.begin_round(cache)
+    for _ in range(300):
+        algorithm._update_critic()
+    assert algorithm.evaluate(np.array([0]))[0] > -0.5
+    assert algorithm.evaluate(np.array([4]))[0] < -0.95
+
+
+def test_recap_needs_an_indicator(make_cache):
+    with pytest.raises(ConfigError, match="indicator=true"):
+        make_algorithm("recap", TINY, make_model(), make_cache(MIXED), seed=0)

@@ -1,0 +1,117 @@
+"""What actor and critics may read of a cache."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny_world import MIXED, TINY, D, H, P, make_episode, make_model
+
+from vla_rl.algorithms.base import actor_groups, weights_without_failures
+from vla_rl.algorithms.config import MixtureConfig
+from vla_rl.algorithms.habc import Habc
+from vla_rl.algorithms.registry import make_algorithm
+from vla_rl.algorithms.round_data import RoundData
+from vla_rl.core.types import Origin
+from vla_rl.credit import ActorKind
+from vla_rl.policies.flow_vla import Indicator
+
+
+def read(cache, max_staleness=None, model=None):
+    return RoundData(cache, TINY.credit, max_staleness, model or make_model())
+
+
+def test_chunks_end_where_the_persons_steps_end(make_cache):
+    data = read(make_cache([make_episode("a", [P] * 4 + [H] * 5 + [P] * 6, True)]))
+    valid = data.policy_batch(np.array([4, 6, 8, 9, 13])).valid.sum(1)
+    assert valid.tolist() == [4, 3, 1, 4, 2]
+
+
+def test_batches_carry_the_sentence_and_the_raw_columns(make_cache):
+    episodes = [
+        make_episode("a", [D] * 3, True, task="put it in"),
+        make_episode("b", [P] * 3, True, task="take it out"),
+    ]
+    model = make_model()
+    data = read(make_cache(episodes), model=model)
+    batch = data.policy_batch(np.array([1, 4]))
+    assert torch.equal(batch.text, model.tokenize(["put it in", "take it out"]))
+    np.testing.assert_array_equal(batch.state[1].numpy(), episodes[1].state[1])
+    np.testing.assert_array_equal(batch.actions[0, 0].numpy(), episodes[0].action_policy[1])
+    np.testing.assert_array_equal(batch.images["front"][1].numpy(), episodes[1].images["front"][1])
+    assert batch.indicator is None
+
+
+def test_what_is_imitated_is_positive_for_a_policy_with_an_indicator(make_cache):
+    data = read(make_cache(MIXED), model=make_model(indicator=True))
+    assert (data.policy_batch(np.arange(5)).indicator == int(Indicator.POSITIVE)).all()
+
+
+def test_stale_rollouts_drop_out_and_what_people_did_stays(make_cache):
+    old = make_episode("old", [P] * 4 + [H] * 4, False, version=1)
+    older_success = make_episode("old2", [P] * 5, True, version=2)
+    new = make_episode("new", [P] * 3, True, version=4)
+    cache = make_cache([old, older_success, new, make_episode("demo", [D] * 2, True)])
+    episode = cache.episode_index
+    names = np.array([e.episode_id for e in cache.episodes])[episode]
+    data = read(cache, max_staleness=1)
+    assert set(names[data.of_kind(ActorKind.ROLLOUT)]) == {"new"}
+    assert set(names[data.of_kind(ActorKind.INTERVENTION)]) == {"old"}
+    assert set(names[data.of_kind(ActorKind.DEMONSTRATION)]) == {"demo"}
+    assert set(names[data.fresh]) == {"new", "demo"}
+    assert set(names[read(cache, max_staleness=2).of_kind(ActorKind.ROLLOUT)]) == {"new", "old2"}
+    assert set(names[read(cache).of_kind(ActorKind.ROLLOUT)]) == {"new", "old2"}
+
+
+def test_returns_and_transitions_stop_at_the_end_of_the_episode(make_cache):
+    data = read(make_cache([make_episode("a", [P] * 4, True), make_episode("b", [P] * 3, False)]))
+    np.testing.assert_allclose(data.discounted_return(np.arange(7), 0.5), [0.125, 0.25, 0.5, 1.0, 0, 0, 0])
+    later, elapsed, ended = data.transition(np.arange(7), 2)
+    assert later.tolist() == [2, 3, 3, 3, 6, 6, 6]
+    assert elapsed.tolist() == [2, 2, 1, 0, 2, 1, 0]
+    assert ended.tolist() == [False, False, True, True, False, True, True]
+
+
+def test_imagined_rollouts_are_marked(make_cache):
+    whole = make_episode("a", [P] * 2, True, origin=Origin.IMAGINED)
+    cut = make_episode("b", [P] * 3, None, origin=Origin.IMAGINED)
+    data = read(make_cache([whole, cut, make_episode("c", [P] * 1, None)]))
+    assert data.imagined.tolist() == [True] * 5 + [False]
+    assert data.cut.tolist() == [False] * 2 + [True] * 3 + [False]
+
+
+@pytest.mark.parametrize("groups_left_out", [(), ("interventions",), ("demonstrations",)])
+def test_leaving_failures_out_keeps_the_expected_gradient(make_cache, groups_left_out):
+    """In the limit of large batches each step's share in the loss is as if failures were drawn and weighed 0."""
+    cache = make_cache(MIXED)
+    data = read(cache)
+    config = MixtureConfig(demonstrations=0.5, interventions=0.2, rollouts=0.3)
+    gate = np.random.default_rng(0).uniform(0.1, 1.9, cache.total_frames)
+    shares = []
+    for rollouts in ("all", "successes"):
+        groups = actor_groups(data, True, rollouts)
+        groups |= {name: np.empty(0, dtype=np.int64) for name in groups_left_out}
+        weights = {name: getattr(config, name) for name in groups}
+        if rollouts == "successes":
+            weights = weights_without_failures(weights, groups, data)
+        total = sum(weights[name] for name, frames in groups.items() if len(frames))
+        drawn = np.zeros(cache.total_frames)
+        for name, frames in groups.items():
+            drawn[frames] = weights[name] / total / max(len(frames), 1)
+        kind, success = data.credit.actor_kind, data.credit.actor_outcome
+        pre = np.where(kind == ActorKind.ROLLOUT, gate * success, 1.0)
+        practised = (kind != ActorKind.DEMONSTRATION) & (drawn > 0)
+        mean = (drawn * pre)[practised].sum() / drawn[practised].sum()
+        shares.append(drawn * np.where(practised, pre / mean, pre))
+    np.testing.assert_allclose(shares[0], shares[1], atol=1e-12)
+
+
+def test_habc_can_draw_its_failures(make_cache):
+    cache = make_cache(MIXED)
+    for skip in (True, False):
+        config = replace(TINY, mixture=MixtureConfig(demonstrations=0.0, interventions=0.0, skip_failures=skip))
+        habc = make_algorithm("habc", config, make_model(), cache, seed=0)
+        habc.begin_round(cache)
+        drawn = np.concatenate([habc.actor_frames(step) for step in range(20)])
+        assert habc.data.credit.actor_outcome[drawn].all() == skip
+        assert isinstance(habc, Habc)

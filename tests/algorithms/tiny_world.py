@@ -1,0 +1,83 @@
+"""Tiny episodes and a tiny policy, so that whole algorithms run in milliseconds."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from vla_rl.algorithms.config import ActorConfig, AlgorithmConfig, CriticTrainingConfig
+from vla_rl.core.types import Episode, Origin, Source
+from vla_rl.critics.hierarchical import CriticConfig
+from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, PolicySpec, TextConfig, VisionConfig
+from vla_rl.policies.normalization import Statistics
+
+P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO
+TINY_VISION = VisionConfig(widths=(4,), kernels=(4,), strides=(2,), groups=0)
+TINY = AlgorithmConfig(
+    actor=ActorConfig(batch_size=8, random_shift=1, warmup_steps=2),
+    critic=CriticConfig(vision=TINY_VISION, token_width=8, feature_width=16, hidden=(16,)),
+    critic_training=CriticTrainingConfig(batch_size=8, random_shift=1),
+)
+TINY = replace(TINY, advantage=replace(TINY.advantage, warmup_steps=3), credit=replace(TINY.credit, min_human_steps=3))
+TINY = replace(TINY, recap=replace(TINY.recap, warmup_steps=2, threshold_every=2, threshold_frames=16, lookahead=3))
+
+
+def make_episode(
+    name: str,
+    source: Sequence[Source],
+    success: bool | None,
+    *,
+    origin: Origin | None = None,
+    version: int = 0,
+    state: np.ndarray | None = None,
+    action: np.ndarray | None = None,
+    task: str = "put it in",
+) -> Episode:
+    """An episode whose columns are random where they are not given."""
+    random = np.random.default_rng(len(source) + sum(map(ord, name)))
+    length = len(source)
+    demo = source[0] == D
+    state = random.normal(size=(length, 2)).astype(np.float32) if state is None else state
+    action = random.normal(size=(length, 2)).astype(np.float32) if action is None else action
+    return Episode(
+        episode_id=name,
+        images={"front": random.integers(0, 255, (length, 8, 8, 3), dtype=np.uint8)},
+        state=state,
+        action_policy=action,
+        action_sent=action,
+        source=np.array(source, dtype=np.uint8),
+        task=task,
+        success=success,
+        terminated=True,
+        origin=origin or (Origin.DEMO if demo else Origin.SIM),
+        policy_version=-1 if demo else version,
+        seed=None,
+        control_hz=20.0,
+        env_id="tiny",
+    )
+
+
+MIXED = [
+    make_episode("demo-0", [D] * 12, True),
+    make_episode("demo-1", [D] * 9, True, task="take it out"),
+    make_episode("round-0", [P] * 10, True),
+    make_episode("round-1", [P] * 15, False),
+    make_episode("round-2", [P] * 5 + [H] * 5 + [P] * 3, True),
+    make_episode("round-3", [P] * 6 + [H] * 6, False),
+]
+
+
+def make_model(seed: int = 0, state_dim: int = 2, action_dim: int = 2, **options) -> FlowVLA:
+    """A policy of a few thousand weights."""
+    torch.manual_seed(seed)
+    random = np.random.default_rng(0)
+    statistics = Statistics.from_arrays(random.normal(size=(50, state_dim)), random.normal(size=(50, action_dim)))
+    config = FlowVLAConfig(
+        horizon=4,
+        vision=TINY_VISION,
+        text=TextConfig(width=8),
+        expert=ExpertConfig(width=16, layers=1, heads=2),
+        **options,
+    )
+    return FlowVLA(config, PolicySpec("tiny", ("front",), (8, 8), state_dim, action_dim), statistics)

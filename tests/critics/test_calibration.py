@@ -1,0 +1,47 @@
+"""Calibration and active units."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vla_rl.core.errors import UserError
+from vla_rl.critics.activity import active_units
+from vla_rl.critics.calibration import expected_calibration_error, reliability_curve
+
+
+def test_calibrated_predictions_have_no_error():
+    probability = np.repeat([0.25, 0.75], 4)
+    label = np.array([1, 0, 0, 0, 1, 1, 1, 0])
+    assert expected_calibration_error(probability, label) == pytest.approx(0.0)
+
+
+def test_error_is_weighted_by_samples():
+    probability = np.array([0.9, 0.9, 0.9, 0.1])
+    label = np.array([0, 0, 0, 0])
+    assert expected_calibration_error(probability, label) == pytest.approx(0.75 * 0.9 + 0.25 * 0.1)
+
+
+def test_reliability_curve_leaves_empty_bins_out_and_keeps_the_edges():
+    curve = reliability_curve([0.0, 1.0, 1.0], [0, 1, 0], bins=4)
+    assert curve.predicted.tolist() == [0.0, 1.0]
+    assert curve.observed.tolist() == [0.0, 0.5]
+    assert curve.samples.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(("probability", "label"), [([], []), ([0.5], [1, 0]), ([1.5], [1]), ([float("nan")], [1])])
+def test_bad_predictions_are_refused(probability, label):
+    with pytest.raises(UserError, match="calibration needs"):
+        expected_calibration_error(probability, label)
+
+
+def test_active_fraction_counts_units_and_samples():
+    network = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1))
+    with torch.no_grad():
+        network[0].weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        network[0].bias.copy_(torch.tensor([0.0, -5.0]))
+    with active_units(network) as meter:
+        network(torch.tensor([[1.0], [2.0], [3.0], [-1.0]]))
+    assert meter.fraction == pytest.approx(3 / 8)  # the first unit in three cases, the second in none
+    network(torch.tensor([[1.0]]))
+    assert meter.fraction == pytest.approx(3 / 8)

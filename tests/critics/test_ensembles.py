@@ -1,0 +1,102 @@
+"""RAVL: target-only states, divergence of the base, boundedness of the ensemble minimum, and the diversity term."""
+
+import pytest
+import torch
+
+from vla_rl.critics.ensembles import (
+    ActionValueEnsemble,
+    EnsembleConfig,
+    diversity_loss,
+    pessimistic_target,
+    target_only_states,
+)
+from vla_rl.critics.heads import EnsembleHead, EnsembleLinear
+
+REWARD, DISCOUNT = 0.1, 0.99
+
+
+def truncated_chain(length: int, starts: tuple[int, ...], steps: int):
+    """Transitions 0 -> 1 -> 2 ... of rollouts that are cut after some steps. The chain ends far behind."""
+    states = [start + step for start in starts for step in range(steps)]
+    return states, [state + 1 for state in states], [state + 1 == length for state in states]
+
+
+def test_target_only_states_of_a_chain():
+    assert target_only_states(*truncated_chain(20, starts=(0, 1), steps=2)).tolist() == [3]
+    assert target_only_states(*truncated_chain(20, starts=(0, 1, 8), steps=2)).tolist() == [3, 10]
+    assert target_only_states(*truncated_chain(3, starts=(0, 1), steps=2)).tolist() == []
+
+
+def value_iteration(generalisation: torch.Tensor, iterations: int) -> torch.Tensor:
+    """Fitted values of the chain 0 -> 1 -> 2 -> 3, where 3 is target-only; [M, 4].
+
+    Each member is exact on the states with data. What it believes of state 3 is what it has learnt of state 2 times its
+    own factor: how a network generalises to where no data corrects it.
+    """
+    members = len(generalisation)
+    critic = EnsembleLinear(members, 3, 1)
+    with torch.no_grad():
+        critic.weight.fill_(1.0)
+        critic.bias.zero_()
+    features = torch.zeros(members, 4, 3)
+    features[:, :3] = torch.eye(3)
+    features[:, 3, 2] = generalisation
+    done = torch.zeros(3, dtype=torch.bool)
+    for _ in range(iterations):
+        with torch.no_grad():
+            values = critic(features)[..., 0]
+            target = pessimistic_target(torch.full((3,), REWARD), done, values[:, 1:], DISCOUNT)
+            critic.weight.copy_(target[None, :, None].expand_as(critic.weight))
+    return critic(features)[..., 0].detach()
+
+
+def test_base_diverges_where_the_ensemble_minimum_stays_bounded():
+    spread = torch.linspace(0.6, 1.6, 10)
+    ceiling = REWARD / (1 - DISCOUNT)  # nothing can be worth more
+    assert value_iteration(spread.mean()[None], 200).max() > 100 * ceiling
+    bounded = value_iteration(spread, 200)
+    assert bounded[:, :3].max() < ceiling
+    assert bounded.min() > 0
+
+
+def test_what_follows_the_end_of_the_task_is_worth_nothing():
+    later = torch.tensor([[5.0, 5.0], [3.0, 4.0]])
+    target = pessimistic_target(torch.tensor([1.0, 1.0]), torch.tensor([False, True]), later, 0.5)
+    assert target.tolist() == [2.5, 1.0]
+
+
+@pytest.mark.parametrize("members", [2, 5, 10])
+def test_diversity_of_equal_and_orthogonal_gradients(members):
+    point = torch.randn(7, members)
+    equal = torch.randn(members)
+    assert float(diversity_loss(lambda x: (x @ equal).expand(members, 7), point)) == pytest.approx(members, rel=1e-5)
+    assert float(diversity_loss(lambda x: 3.0 * x.T, point)) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_diversity_spreads_the_gradients():
+    torch.manual_seed(0)
+    head = EnsembleHead(4, 6, (16,), 1)
+    with torch.no_grad():  # start from members that are almost the same
+        for parameter in head.parameters():
+            parameter.copy_(parameter[:1] + 0.05 * torch.randn_like(parameter))
+    point = torch.randn(32, 6)
+    optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(100):
+        loss = diversity_loss(lambda x: head(x)[..., 0], point)
+        losses.append(float(loss.detach()))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses[0] > 3.0
+    assert losses[-1] < 1.0
+
+
+def test_members_are_independent():
+    torch.manual_seed(0)
+    critic = ActionValueEnsemble(3, 2, EnsembleConfig(members=4, hidden=(8, 8)))
+    values = critic(torch.randn(5, 3), torch.randn(5, 2))
+    assert values.shape == (4, 5)
+    values[2].sum().backward()
+    touched = [index for index in range(4) if critic.head.out.weight.grad[index].any()]
+    assert touched == [2]

@@ -31,7 +31,6 @@ class EnvRobot:
         self, env: Any, clock: Clock | None = None, control_hz: float | None = None, task: str | None = None
     ) -> None:
         self.env = env
-        self._real_clock = clock
         self.clock = clock or VirtualClock()
         rate = control_hz or env.metadata.get("render_fps")
         if not rate:
@@ -56,8 +55,8 @@ class EnvRobot:
         self._raw, _ = self.env.reset(seed=seed)
         if not isinstance(self._raw, dict) or not {"pixels", "agent_pos"} <= self._raw.keys():
             raise UserError(f"{self.env} does not observe a dictionary with 'pixels' and 'agent_pos'")
-        # Virtual time begins anew, so that an episode does not depend on the ones before it.
-        self.clock = self._real_clock or VirtualClock()
+        if isinstance(self.clock, VirtualClock):  # so that an episode does not depend on the ones before it
+            self.clock.restart()
         self._tick = 0
         self._ended = self.terminated = self.truncated = False
         self.success = None

@@ -144,6 +144,9 @@ class SafetyGate:
     def admit(self, action: Float32Array, now_ns: int, observed_ns: int, planned_ns: int) -> Verdict:
         """See `vla_rl.core.protocols.Gate.admit`. The commands are a new array."""
         reasons = 0
+        if action.dtype != np.float32:
+            with np.errstate(over="ignore"):  # too large for float32 is not finite
+                action = action.astype(np.float32)
         if action.shape != self._low.shape:
             reasons = _WRONG_SHAPE
         elif not np.isfinite(action).all():

@@ -34,7 +34,11 @@ class VirtualClock:
     """
 
     def __init__(self, start_ns: int = 0) -> None:
-        self._now_ns = start_ns
+        self._start_ns = self._now_ns = start_ns
+
+    def restart(self) -> None:
+        """Begin anew, for all who share this clock."""
+        self._now_ns = self._start_ns
 
     def now_ns(self) -> int:
         return self._now_ns

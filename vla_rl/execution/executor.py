@@ -2,6 +2,8 @@
 
 from collections import deque
 
+import numpy as np
+
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array, Observation, Source
 from vla_rl.execution.plan import NO_CHUNK, Plan, Planner, PlanRequest, TickAction, observed_ns
@@ -49,9 +51,13 @@ class Executor:
         self.config = config or ExecutionConfig()
         self._planner = planner
         self._strategy = make_strategy(self.config, corrector)
+        self._begin(np.empty(0, np.float32))
 
     def reset(self, seed: int, rest: Float32Array) -> None:
         self._planner.reset(seed)
+        self._begin(rest)
+
+    def _begin(self, rest: Float32Array) -> None:
         self.delay = DelayEstimator(self.config.delay_window, self.config.expected_delay_ticks)
         self._schedule = Schedule(len(rest))
         self._last_sent = rest
@@ -62,6 +68,7 @@ class Executor:
         """Forget every plan, also those on their way: for the moment at which the policy gets control back."""
         self._schedule.clear()
         self._outstanding: dict[int, int] = {}  # request id -> tick of the request
+        self._asked_id = -1
         self._asked_tick: int | None = None
         self._first_tick: int | None = None  # the first tick of this epoch that came from a chunk
         self._held_since: int | None = None

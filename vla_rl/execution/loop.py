@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from vla_rl.core.clock import Clock
-from vla_rl.core.protocols import Gate, Robot, Subscriber
-from vla_rl.core.types import Source, Step
-from vla_rl.execution.plan import ActionSource, observed_ns
+from vla_rl.core.protocols import Gate, Robot, Subscriber, Verdict
+from vla_rl.core.types import Float32Array, Observation, Source, Step
+from vla_rl.execution.plan import ActionSource, TickAction, observed_ns
 
 
 class EpisodicRobot(Robot, Protocol):
@@ -119,58 +119,93 @@ def run_episode(
     rest = robot.rest_command()
     source.reset(seed, rest)
     gate.reset(rest)
-    clock = robot.clock
-    start_ns = clock.now_ns()
-    pacer = Pacer(clock, round(1e9 / robot.control_hz))
-    ticks = frozen_ns = held_ticks = human_ticks = 0
-    terminated = ended = stopped = False
+    attempt = _Attempt(robot, gate, max_ticks)
     try:
-        while not ended:
-            observation = robot.read()
-            if observation.tick != pacer.tick:  # the loop counts the ticks, also those that it missed
-                observation = replace(observation, tick=pacer.tick)
-            now_ns = clock.now_ns()
+        while not attempt.ended:
+            observation, now_ns = attempt.observe()
             proposal = source.propose(observation, now_ns)
-            captured_ns = observed_ns(observation, now_ns)
-            verdict = gate.admit(proposal.action, now_ns, captured_ns, proposal.planned_ns)
-            for index, command in enumerate(verdict.commands):
-                if index:
-                    pacer.wait_within(index / gate.commands_per_tick)
-                sent = robot.write(command)
+            observed = observed_ns(observation, now_ns)
+            verdict = gate.admit(proposal.action, now_ns, observed, proposal.planned_ns)
+            sent = attempt.write(verdict.commands)
             source.sent(sent)
-
-            ticks += 1
-            frozen_ns += proposal.frozen_ns
-            held_ticks += proposal.source is Source.HOLD
-            human_ticks += proposal.source is Source.HUMAN
-            stopped = verdict.stopped or proposal.stop
-            terminated = robot.terminated
-            ended = terminated or stopped or robot.truncated or ticks >= max_ticks
-            if ended:
-                robot.stop()
-            extras = {
-                "chunk_id": proposal.chunk_id,
-                "chunk_index": proposal.chunk_index,
-                "policy_version": proposal.policy_version,
-                "observation_age_ms": (now_ns - captured_ns) * 1e-6,
-                "action_age_ms": (now_ns - proposal.planned_ns) * 1e-6,
-                "gate_reasons": verdict.reasons,
-            }
-            step = Step(
-                observation,
-                proposal.action_policy,
-                sent,
-                proposal.source,
-                terminated,
-                ended and not terminated,
-                robot.success if ended else None,
-                extras,
-            )
+            step = attempt.account(observation, proposal, verdict, sent, now_ns, observed)
             for subscriber in subscribers:
                 subscriber.on_step(step)
-            pacer.next_tick()
-    except BaseException:
+            attempt.pacer.next_tick()
+    finally:
         robot.stop()
-        raise
-    duration_s = (clock.now_ns() - start_ns + frozen_ns) * 1e-9
-    return EpisodeSummary(ticks, robot.success, terminated, stopped, held_ticks, human_ticks, pacer.missed, duration_s)
+    return attempt.summary()
+
+
+class _Attempt:
+    """The bookkeeping of one attempt: ticks, endings, and what subscribers are told."""
+
+    def __init__(self, robot: EpisodicRobot, gate: Gate, max_ticks: int) -> None:
+        self._robot = robot
+        self._commands_per_tick = gate.commands_per_tick
+        self._max_ticks = max_ticks
+        self._clock = robot.clock
+        self._start_ns = self._clock.now_ns()
+        self.pacer = Pacer(self._clock, round(1e9 / robot.control_hz))
+        self.ended = self._terminated = self._stopped = False
+        self._ticks = self._held_ticks = self._human_ticks = self._frozen_ns = 0
+
+    def observe(self) -> tuple[Observation, int]:
+        """The newest observation and the time at which it is used."""
+        observation = self._robot.read()
+        if observation.tick != self.pacer.tick:  # ticks that were missed count too
+            observation = replace(observation, tick=self.pacer.tick)
+        return observation, self._clock.now_ns()
+
+    def write(self, commands: Float32Array) -> Float32Array:
+        """Send the commands of a tick, at equal distances; returns the last one as it was really sent."""
+        for index, command in enumerate(commands):
+            if index:
+                self.pacer.wait_within(index / self._commands_per_tick)
+            sent = self._robot.write(command)
+        return sent
+
+    def account(
+        self,
+        observation: Observation,
+        proposal: TickAction,
+        verdict: Verdict,
+        sent: Float32Array,
+        now_ns: int,
+        observed: int,
+    ) -> Step:
+        """Find out whether the attempt has ended, and describe the step."""
+        robot = self._robot
+        self._ticks += 1
+        self._frozen_ns += proposal.frozen_ns
+        self._held_ticks += proposal.source is Source.HOLD
+        self._human_ticks += proposal.source is Source.HUMAN
+        self._stopped = verdict.stopped or proposal.stop
+        self._terminated = terminated = robot.terminated
+        self.ended = terminated or self._stopped or robot.truncated or self._ticks >= self._max_ticks
+        if self.ended:
+            robot.stop()  # now, so that the outcome is known to the last step
+        extras = {
+            "chunk_id": proposal.chunk_id,
+            "chunk_index": proposal.chunk_index,
+            "policy_version": proposal.policy_version,
+            "observation_age_ms": (now_ns - observed) * 1e-6,
+            "action_age_ms": (now_ns - proposal.planned_ns) * 1e-6,
+            "gate_reasons": verdict.reasons,
+        }
+        truncated = self.ended and not terminated
+        success = robot.success if self.ended else None
+        return Step(observation, proposal.action_policy, sent, proposal.source, terminated, truncated, success, extras)
+
+    def summary(self) -> EpisodeSummary:
+        """What came of it."""
+        return EpisodeSummary(
+            ticks=self._ticks,
+            success=self._robot.success,
+            terminated=self._terminated,
+            stopped=self._stopped,
+            held_ticks=self._held_ticks,
+            human_ticks=self._human_ticks,
+            missed_ticks=self.pacer.missed,
+            duration_s=(self._clock.now_ns() - self._start_ns + self._frozen_ns) * 1e-9,
+        )

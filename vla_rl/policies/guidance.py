@@ -74,7 +74,8 @@ def guided_velocity(
         clean = point + (1 - tau) * speed
         pull = torch.where(rows > 0, rows * (target - clean.detach()), 0.0)
         if exact_gradient:
-            (pull,) = torch.autograd.grad(clean, point, grad_outputs=pull)
+            # Of a scalar: with grad_outputs torch imports its symbolic mathematics, seconds in the middle of a control loop.
+            (pull,) = torch.autograd.grad((clean * pull).sum(), point)
     return speed.detach() + guidance_strength(tau, beta) * pull
 
 

@@ -88,9 +88,12 @@ def load_policy(directory: Path, expected: PolicySpec | None = None) -> tuple[Fl
             f"{directory}: the weights lack {missing[:3]} and have the unknown {unknown[:3]}; they belong to another config"
         )
     for name, tensor in tensors.items():
-        if tensor.shape != wanted[name].shape:
+        if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
+            found, needed = (f"{part.dtype} {list(part.shape)}" for part in (tensor, wanted[name]))
+            raise CheckpointError(f"{directory}: {name} is {found}, the config asks for {needed}")
+        if not tensor.isfinite().all():
             raise CheckpointError(
-                f"{directory}: {name} is {list(tensor.shape)}, the config asks for {list(wanted[name].shape)}"
+                f"{directory}: {name} holds numbers that are not finite; the training diverged, take an older one"
             )
     model.load_state_dict(tensors)
     return model.eval(), meta

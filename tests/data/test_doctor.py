@@ -88,6 +88,13 @@ def test_a_lost_settings_file_is_written_anew(store: EpisodeStore) -> None:
     assert EpisodeStore(store.path, create=False).ids() == ["a", "b", "c"]
 
 
+def test_what_a_writer_of_settings_left_is_removed(store: EpisodeStore) -> None:
+    leftover = store.path / ".store.json.123.tmp"
+    leftover.write_text("{")
+    assert [finding.file for finding in repair(store.path)] == [leftover]
+    assert not leftover.exists()
+
+
 def test_no_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no episode store"):
         diagnose(tmp_path)

@@ -75,7 +75,7 @@ def diagnose(store: Path) -> list[Finding]:
         findings.append(_finding(ailment, folder / "store.json", _reason(error)))
     try:
         with locked(folder, exclusive=True):  # no write is under way now: every temporary file is a dead writer's
-            leftovers = [file for file in episodes.iterdir() if _is_temporary(file)]
+            leftovers = [file for place in (folder, episodes) for file in place.iterdir() if _is_temporary(file)]
     except OSError as error:
         raise StoreError(f"cannot check {folder}: {error.strerror or error}") from error
     findings += [_finding(Ailment.LEFTOVER, file, "a writer died before it had finished") for file in sorted(leftovers)]

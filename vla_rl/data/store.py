@@ -67,7 +67,9 @@ class EpisodeStore:
             try:
                 self.episodes_dir.mkdir(parents=True, exist_ok=True)
                 if not has_settings:
-                    write_settings(self.path, pinned=None)
+                    with locked(self.path, exclusive=False):
+                        write_settings(self.path, pinned=None)
+                    fsync_directory(self.path.parent)
             except OSError as error:
                 raise StoreError(f"cannot make an episode store at {self.path}: {error.strerror}") from error
         read_pin(self.path)
@@ -79,8 +81,8 @@ class EpisodeStore:
 
         Raises:
             UserError: for an episode that is not valid.
-            StoreError: for an id that is taken or cannot be a file name, column names or types that cannot be stored,
-                a layout other than the pinned one, or a disk that is full.
+            StoreError: for an id that is taken or cannot be a file name, labels or columns that cannot be stored, a
+                layout other than the pinned one, or a disk that is full.
         """
         file = self._file(episode.episode_id)
         storable_columns(episode)
@@ -136,7 +138,8 @@ class EpisodeStore:
     def pin(self, header: EpisodeHeader) -> None:
         """From now on accept only episodes of this header's environment, cameras, image, state and action sizes."""
         layout = _layout(header.env_id, header.state_dim, header.action_dim, header.cameras)
-        write_settings(self.path, pinned=layout)
+        with locked(self.path, exclusive=False):
+            write_settings(self.path, pinned=layout)
 
     def _file(self, episode_id: str) -> Path:
         check_episode_id(episode_id)
@@ -189,7 +192,7 @@ def read_pin(path: Path) -> dict[str, Any] | None:
 
 
 def write_settings(path: Path, pinned: dict[str, Any] | None) -> None:
-    """Write a store's settings, atomically."""
+    """Write a store's settings, atomically. The caller holds the lock."""
     settings = {"schema_version": SCHEMA_VERSION, "pinned": pinned}
     write_atomic(path / "store.json", json.dumps(settings, indent=2).encode())
 

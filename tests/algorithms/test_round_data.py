@@ -22,9 +22,16 @@ def read(cache, max_staleness=None, model=None):
 
 
 def test_chunks_end_where_the_persons_steps_end(make_cache):
-    data = read(make_cache([make_episode("a", [P] * 4 + [H] * 5 + [P] * 6, True)]))
+    data = read(make_cache([make_episode("a", [P] * 4 + [H] * 5 + [P] * 6, False)]))
     valid = data.policy_batch(np.array([4, 6, 8, 9, 13])).valid.sum(1)
     assert valid.tolist() == [4, 3, 1, 4, 2]
+
+
+def test_after_a_success_the_last_action_is_held(make_cache):
+    episode = make_episode("a", [P] * 4 + [H] * 5 + [P] * 6, True)
+    batch = read(make_cache([episode])).policy_batch(np.array([7, 13]))
+    assert batch.valid.sum(1).tolist() == [2, 4]  # the person's steps still end; the success is held
+    np.testing.assert_array_equal(batch.actions[1, 1:].numpy(), np.repeat(episode.action_sent[-1:], 3, axis=0))
 
 
 def test_batches_carry_the_sentence_and_the_raw_columns(make_cache):

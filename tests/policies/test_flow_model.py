@@ -75,18 +75,20 @@ def test_impossible_configs_are_refused(options: dict[str, object]) -> None:
         FlowVLAConfig(**options)  # type: ignore[arg-type]
 
 
-def test_padded_steps_contribute_nothing() -> None:
-    """Exactly: losses and gradients do not change whatever stands in the padding."""
-    model = make_model(regression_weight=0.5)
+def test_steps_that_are_not_valid_have_no_loss_of_their_own() -> None:
+    """The loss of all steps is the mean of the losses of two parts, each as long as it is; no valid step, no loss."""
+    model = make_model()
     batch = make_batch(model)
-    batch.valid[0, 3:] = False
-    batch.valid[1] = False
-    clean = gradients(model, batch)
-    garbage = torch.where(batch.valid[..., None], batch.actions, torch.nan)
-    spoilt = dataclasses.replace(batch, actions=garbage)
-    assert model.loss(spoilt, torch.Generator().manual_seed(7))[0][1] == 0.0
-    for before, after in zip(clean, gradients(model, spoilt), strict=True):
-        assert torch.equal(before, after)
+    horizon, first = model.config.horizon, 3
+    early = torch.zeros_like(batch.valid)
+    early[:, :first] = True
+
+    def loss(valid: torch.Tensor) -> torch.Tensor:
+        return model.loss(dataclasses.replace(batch, valid=valid), torch.Generator().manual_seed(7))[0]
+
+    both = (first * loss(early) + (horizon - first) * loss(~early)) / horizon
+    torch.testing.assert_close(loss(torch.ones_like(early)), both, rtol=1e-5, atol=1e-6)
+    assert (loss(torch.zeros_like(early)) == 0).all()
 
 
 def test_the_loss_is_per_sample() -> None:

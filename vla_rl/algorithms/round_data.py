@@ -80,7 +80,8 @@ class RoundData:
     def policy_batch(
         self, frames: Frames, shift: int = 0, generator: torch.Generator | None = None, indicator: Tensor | None = None
     ) -> PolicyBatch:
-        """A batch of the actor: chunks that end where the credit of their first step ends.
+        """A batch of the actor: chunks that end where the credit of their first step ends, or hold the last action
+        after a success, so that no part of a chunk near the goal is one that nobody taught.
 
         Args:
             frames: int64 [B].
@@ -90,7 +91,8 @@ class RoundData:
         """
         actions, inside = self.cache.chunks(frames, self._model.config.horizon)
         steps = np.asarray(frames)[:, None] + np.arange(actions.shape[1])
-        valid = inside & (steps < self.credit.chunk_stop[frames][:, None])
+        stop = self.credit.chunk_stop[frames][:, None]
+        valid = (steps < stop) | (~inside & self.credit.terminal_success[stop - 1])
         if indicator is None and self._model.config.indicator:
             indicator = torch.full((len(frames),), int(Indicator.POSITIVE), device=self.device)
         inputs = self.inputs(frames, shift, generator)

@@ -78,13 +78,16 @@ class FlowVLA(nn.Module):
         config: architecture and training options.
         spec: the robot's interface.
         statistics: of the training data.
+        pretrained: read the weights of a pretrained backbone; False where they follow from a checkpoint.
     """
 
     discrete: Tensor
     lower_level: Tensor
     upper_level: Tensor
 
-    def __init__(self, config: FlowVLAConfig, spec: PolicySpec, statistics: Statistics) -> None:
+    def __init__(
+        self, config: FlowVLAConfig, spec: PolicySpec, statistics: Statistics, pretrained: bool = True
+    ) -> None:
         super().__init__()
         self.config, self.spec, self.statistics = config, spec, statistics
         width = config.expert.width
@@ -94,8 +97,15 @@ class FlowVLA(nn.Module):
         self.register_buffer("discrete", torch.isin(dims, torch.tensor(statistics.discrete_dims)), persistent=False)
         self.register_buffer("lower_level", torch.tensor(statistics.action.low), persistent=False)
         self.register_buffer("upper_level", torch.tensor(statistics.action.high), persistent=False)
-        self.vision = VisionEncoder(config.vision, spec.cameras, spec.image_size, width)
-        self.text = TextEncoder(config.text, width)
+        if config.backbone.folder:
+            from vla_rl.policies.flow_vla.backbone import VisionLanguageBackbone
+
+            self.backbone = VisionLanguageBackbone(
+                config.backbone, spec.cameras, config.text.max_words, width, pretrained
+            )
+        else:
+            self.vision = VisionEncoder(config.vision, spec.cameras, spec.image_size, width)
+            self.text = TextEncoder(config.text, width)
         self.state_token = nn.Linear(spec.state_dim, width)
         if config.indicator:
             self.indicator_token = nn.Embedding(len(Indicator), width)
@@ -108,6 +118,8 @@ class FlowVLA(nn.Module):
 
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
         """Task sentences -> int64 [B, L]."""
+        if self.config.backbone.folder:
+            return self.backbone.tokenize(sentences)
         return hash_words(sentences, self.config.text)
 
     def tokens(
@@ -149,9 +161,9 @@ class FlowVLA(nn.Module):
         prefix = Prefix(*self.expert.read_prefix(tokens, mask), mask).repeat(draws)
         valid = batch.valid.repeat_interleave(draws, 0)
         noise, time, committed = self._draw(len(batch.state), batch.state.device, generator)
-        # A padded step is pure noise to the other tokens: what stands in the padding must not matter.
+        # Steps without a loss stay visible as plausible actions. Blanked out, they would tell the others how soon the
+        # data ends, which nothing tells them at inference: the policy then dithers just before the goal.
         actions = self.action_normalizer.normalize(batch.actions).repeat_interleave(draws, 0)
-        actions = torch.where(valid[..., None], actions, noise)
         token_time = torch.where(committed, 1.0, time[:, None])
         noisy = torch.lerp(noise, actions, token_time[..., None])
         error = (self.velocity(noisy, token_time, prefix) - (actions - noise)).square().mean(-1)  # [K B, H]
@@ -218,12 +230,17 @@ class FlowVLA(nn.Module):
     def _tokens(
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        parts = [self.vision(images), self.text(text), self.state_token(state)[:, None]]
+        own = [self.state_token(state)[:, None]]
         if self.config.indicator:
             values = torch.zeros(len(state), dtype=torch.int64, device=state.device) if indicator is None else indicator
-            parts.append(self.indicator_token(values)[:, None])
-        tokens = self.prefix_norm(torch.cat(parts, 1))
-        return tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+            own.append(self.indicator_token(values)[:, None])
+        mask = torch.ones(len(state), len(own), dtype=torch.bool, device=state.device)
+        if self.config.backbone.folder:
+            seen, seen_mask = self.backbone(images, text)
+        else:
+            seen = torch.cat([self.vision(images), self.text(text)], 1)
+            seen_mask = mask.new_ones(seen.shape[:2])
+        return self.prefix_norm(torch.cat([seen, *own], 1)), torch.cat([seen_mask, mask], 1)
 
     def _corrupt(self, state: Tensor, generator: torch.Generator) -> Tensor:
         config = self.config

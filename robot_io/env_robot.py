@@ -10,11 +10,11 @@ from vla_rl.core.types import Float32Array, Observation
 
 
 class EnvRobot:
-    """Wraps an environment with observations ``{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}`` and
-    a Box of actions.
+    """Wraps an environment with a Box of actions.
 
+    Its observations are ``{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}``, new arrays at every step.
     Time is virtual unless another clock is given: a tick takes no longer than the environment needs to compute it.
-    ``write`` steps the environment; the loop's absolute deadlines move its clock.
+    ``write`` steps the environment, so it takes one command a tick; the loop's deadlines move its clock.
 
     Args:
         env: a gymnasium environment; ``env.unwrapped.task_description`` is the task sentence and
@@ -70,8 +70,7 @@ class EnvRobot:
         return Observation(images, self._raw["agent_pos"], self.task, self._tick, captured_ns)
 
     def rest_command(self) -> Float32Array:
-        """``env.unwrapped.rest_action(state)`` if the environment has it; else the first A numbers of the state
-        (absolute joint targets).
+        """``env.unwrapped.rest_action(state)`` if it has that, else the first A numbers of the state (joint targets).
 
         Raises:
             UserError: if the state is shorter than the action.

@@ -4,6 +4,9 @@ Watchdogs on shape, finite numbers and the ages of observation and plan -> joint
 against the previous command, or velocity, acceleration and jerk limits. A fault decelerates to rest and holds; it may
 pass; if it lasts, the stop latches, and only a person re-arms it. Every change has a reason that is returned with the
 command, counted, and logged when it begins. Called from the control thread only.
+
+The ladder of a fault: hold while decelerating -> at rest, latched -> the loop calls the robot's `stop`, which damps ->
+until `SafetyGate.rearm`. Nothing on it can be skipped by a policy: the gate sees actions and times, never their origin.
 """
 
 import logging
@@ -95,6 +98,10 @@ class SafetyGate:
             linearly, discrete dimensions excepted, before the limits are applied at the robot's rate.
         tool_position: the tool's x, y, z in metres, [3], at a command [A]; needed for workspace limits.
 
+    Attributes:
+        counts: how many actions were changed for each reason, since the gate was made.
+        latched: the stop has latched.
+
     Raises:
         ConfigError: for limits that are missing, of different lengths, crossed or not positive.
         UserError: if there are acceleration limits and the package ruckig is missing.
@@ -157,14 +164,16 @@ class SafetyGate:
             reasons |= _ACTION_OLD
         if reasons or self.latched or self._fault_since_ns is not None:
             reasons = self._watch(reasons, now_ns)
-        if reasons:
+        held = reasons != 0
+        if held:
             commands = self._rest()
         else:
             commands, reasons = self._limit(action)
         self._previous = commands[-1]
         if reasons or self._active:
             self._account(reasons)
-        return Verdict(commands, reasons, self.latched and (self._limiter is None or self._limiter.at_rest))
+        at_rest = self._limiter is None or self._limiter.at_rest
+        return Verdict(commands, reasons, held, stopped=self.latched and at_rest)
 
     def _limit(self, action: Float32Array) -> tuple[Float32Array, int]:
         """Bring a healthy action within position, workspace and motion limits."""

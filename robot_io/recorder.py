@@ -1,5 +1,4 @@
-"""The recorder: a subscriber that turns the steps of an attempt into an `Episode`, whole, whoever acted and however
-it ended."""
+"""The recorder: a subscriber that turns the steps of an attempt into an `Episode`, whole, however it ended."""
 
 from collections.abc import Sequence
 
@@ -87,6 +86,9 @@ class Recorder:
         self._begun = False
         length = self._length
         columns = {name: column[:length].copy() for name, column in self._columns.items()}
+        # What a policy asked for may not be finite; the gate's reasons say so, and an episode holds only numbers.
+        wanted, sent = columns["#action_policy"], columns["#action_sent"]
+        columns["#action_policy"] = np.where(np.isfinite(wanted).all(axis=1, keepdims=True), wanted, sent)
         self.episode = Episode(
             episode_id=self._episode_id,
             images={name: columns[name] for name in self._last.observation.images},  # type: ignore[misc]

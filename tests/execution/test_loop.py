@@ -147,6 +147,17 @@ def test_a_demonstration_records_the_clean_action_and_sends_the_noisy_one() -> N
     np.testing.assert_allclose(episode.action_sent, episode.action_policy + 0.01, rtol=1e-5)
 
 
+def test_a_tick_at_which_the_gate_lets_nothing_through_is_a_hold() -> None:
+    bad = np.array([np.nan, 0], np.float32)
+    actions = iter([np.zeros(2, np.float32), bad, *[np.full(2, 0.01, np.float32)] * 100])
+    robot = EnvRobot(ReachEnv(limit=5))
+    source = Demonstrator(lambda: (action := next(actions), action))
+    summary, episode = record(robot, source)
+    assert episode.source.tolist() == [Source.DEMO, Source.HOLD, *[Source.DEMO] * 3]
+    assert summary.held_ticks == 1
+    assert (episode.extras["gate_reasons"] != 0).tolist() == [False, True, False, False, False]
+
+
 class StallingRobot(EnvRobot):
     """Blocks for a while when it is read at some ticks."""
 

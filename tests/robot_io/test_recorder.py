@@ -1,6 +1,7 @@
 """The recorder keeps every step of every attempt, however it ends."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,17 @@ def test_images_of_another_size_make_new_columns(recorder: Recorder) -> None:
         recorder.begin(f"size-{size}", 0, 0)
         recorder.on_step(make_step(0, last=True, size=size))
     assert [len(episode.images["front"][0]) for episode in listener(recorder).episodes] == [4, 8, 4]
+
+
+def test_an_attempt_of_a_policy_that_said_nan_is_kept(recorder: Recorder) -> None:
+    recorder.begin("a", 0, 0)
+    for index in range(3):
+        step = make_step(index, last=index == 2)
+        if index == 1:
+            step = replace(step, action_policy=np.array([np.nan, 1], np.float32))
+        recorder.on_step(step)
+    (episode,) = listener(recorder).episodes
+    np.testing.assert_array_equal(episode.action_policy[:, 0], [1, 3, 3], "the command that was sent stands for it")
 
 
 def test_a_step_before_begin_is_an_error(recorder: Recorder) -> None:

@@ -78,11 +78,13 @@ class Verdict(NamedTuple):
         commands: float32 [K, A], what may go to the robot within one control tick, at equal distances; K is the gate's
             ``commands_per_tick``.
         reasons: bit flags of every rule that changed the action; 0 if it passed untouched.
+        held: the action was not followed at all: the commands only come to rest and stay there.
         stopped: True once the gate has latched its stop.
     """
 
     commands: Float32Array
     reasons: int
+    held: bool
     stopped: bool
 
 

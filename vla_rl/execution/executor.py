@@ -1,12 +1,13 @@
 """The tick-clock executor: one action per tick, from the chunk and index that the tick says, never waiting."""
 
 from collections import deque
+from typing import override
 
 import numpy as np
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array, Observation, Source
-from vla_rl.execution.plan import NO_CHUNK, Plan, Planner, PlanRequest, TickAction, observed_ns
+from vla_rl.execution.plan import NO_CHUNK, ActionSource, Plan, Planner, PlanRequest, TickAction, observed_ns
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
 from vla_rl.execution.strategies import ActionCorrector, ExecutionConfig, make_strategy
 
@@ -36,8 +37,8 @@ class DelayEstimator:
         self._warm = True
 
 
-class Executor:
-    """Turns chunks that arrive whenever they do into exactly one action per tick. An `ActionSource`.
+class Executor(ActionSource):
+    """Turns chunks that arrive whenever they do into exactly one action per tick.
 
     A chunk planned from the observation of tick t0 that arrives at tick t is entered at index t - t0. Before the
     first action of an attempt the robot rests, so none of a first chunk is consumed and it is entered at index 0.
@@ -53,6 +54,7 @@ class Executor:
         self._strategy = make_strategy(self.config, corrector)
         self._begin(np.empty(0, np.float32))
 
+    @override
     def reset(self, seed: int, rest: Float32Array) -> None:
         self._planner.reset(seed)
         self._begin(rest)
@@ -74,6 +76,7 @@ class Executor:
         self._held_since: int | None = None
         self._planned_ns: int | None = None
 
+    @override
     def propose(self, observation: Observation, now_ns: int) -> TickAction:
         tick = observation.tick
         frozen_ns = 0
@@ -114,6 +117,7 @@ class Executor:
         planned_ns = now_ns if self._planned_ns is None else self._planned_ns
         return TickAction(tick, self._last_sent, self._last_sent, Source.HOLD, NO_CHUNK, 0, planned_ns, -1, stop)
 
+    @override
     def sent(self, command: Float32Array) -> None:
         self._last_sent = command
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.synchronize import Semaphore
-from typing import Self
+from typing import Self, override
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Observation
 from vla_rl.execution.mailbox import Arrays, Fields, Mailbox
-from vla_rl.execution.plan import Inference, Plan, PlanRequest
+from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest
 from vla_rl.execution.strategies import ExecutionConfig, Strategy, make_strategy
 
 _log = logging.getLogger(__name__)
@@ -82,8 +82,8 @@ class MessageLayout:
         }
 
 
-class ProcessPlanner:
-    """A `Planner` whose policy lives in another process. A context manager: the process runs inside the ``with``.
+class ProcessPlanner(Planner):
+    """Its policy lives in another process. A context manager: the process runs inside the ``with``.
 
     Args:
         load_policy: makes the policy; called in the inference process, so it must be importable from there (a class, a
@@ -136,6 +136,7 @@ class ProcessPlanner:
         """Of the inference process."""
         return self._process.pid
 
+    @override
     def reset(self, seed: int) -> None:
         """See `Planner.reset`.
 
@@ -151,7 +152,8 @@ class ProcessPlanner:
         self._seed = seed
         self._pending.clear()
 
-    def request(self, request: PlanRequest, inference: Inference) -> None:  # noqa: ARG002
+    @override
+    def request(self, request: PlanRequest, inference: Inference) -> None:
         """See `Planner.request`. The inference process makes the same strategy from the same config."""
         observation, draft = request.observation, self._requests.draft
         draft["epoch"][()], draft["seed"][()] = self._epoch, self._seed
@@ -172,6 +174,7 @@ class ProcessPlanner:
             self._pending.pop(min(self._pending))
         self._posted.release()
 
+    @override
     def poll(self) -> list[Plan]:
         """See `Planner.poll`. A policy that raised is logged and gives no plan: the executor's ladder does the rest."""
         answer = self._answers.take()
@@ -188,6 +191,7 @@ class ProcessPlanner:
         chunk = ActionChunk(actions, int(answer["start_tick"]), request.request_id, int(answer["policy_version"]))
         return [Plan(request, chunk)]
 
+    @override
     def wait(self) -> int:
         raise UserError("the real world does not stand still; use execution.sync_pause 'hold' on a robot")
 

@@ -51,7 +51,7 @@ class EpisodeSummary:
         success: the outcome, None if unknown.
         terminated: the task ended by itself.
         stopped: the gate or the source stopped it.
-        held_ticks: commands that only held the last one because no plan was there.
+        held_ticks: commands that only held, because no plan was there or the gate let nothing through.
         human_ticks: commands of a person.
         missed_ticks: deadlines that passed without a command.
         duration_s: time in the robot's own clock, and the time for which its world was stopped for the policy.
@@ -176,10 +176,11 @@ class _Attempt:
     ) -> Step:
         """Find out whether the attempt has ended, and describe the step."""
         robot = self._robot
+        source = Source.HOLD if verdict.held else proposal.source
         self._ticks += 1
         self._frozen_ns += proposal.frozen_ns
-        self._held_ticks += proposal.source is Source.HOLD
-        self._human_ticks += proposal.source is Source.HUMAN
+        self._held_ticks += source is Source.HOLD
+        self._human_ticks += source is Source.HUMAN
         self._stopped = verdict.stopped or proposal.stop
         self._terminated = terminated = robot.terminated
         self.ended = terminated or self._stopped or robot.truncated or self._ticks >= self._max_ticks
@@ -195,7 +196,7 @@ class _Attempt:
         }
         truncated = self.ended and not terminated
         success = robot.success if self.ended else None
-        return Step(observation, proposal.action_policy, sent, proposal.source, terminated, truncated, success, extras)
+        return Step(observation, proposal.action_policy, sent, source, terminated, truncated, success, extras)
 
     def summary(self) -> EpisodeSummary:
         """What came of it."""

@@ -1,34 +1,40 @@
 """Sources of actions beside the executor: a person who takes over, a demonstrator, a recording."""
 
 from collections.abc import Callable
+from typing import override
 
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Episode, Float32Array, Observation, Source
 from vla_rl.execution.executor import Executor
-from vla_rl.execution.plan import NO_CHUNK, TickAction, observed_ns
+from vla_rl.execution.plan import NO_CHUNK, ActionSource, TickAction, observed_ns
 
 
-class TakeoverSwitch:
-    """The policy acts unless a person does. An `ActionSource`.
+class TakeoverSwitch(ActionSource):
+    """The policy acts unless a person does.
 
     No plan survives a takeover: it was made for a motion that did not happen. When the person lets go, the last
     command is held until a plan from an observation of that tick or later is here. Neither handover steps the command
     by more than the gate's normal rate limit.
+
+    Args:
+        executor: runs the policy.
+        takeover: the person.
+        infer_during_takeover: the policy keeps planning in the shadow; `TickAction.action_policy` is what it would do.
     """
 
     def __init__(self, executor: Executor, takeover: TakeoverSource, infer_during_takeover: bool = False) -> None:
-        """With ``infer_during_takeover`` the policy keeps planning in the shadow: `TickAction.action_policy` is what
-        it would have done."""
         self._executor = executor
         self._takeover = takeover
         self._shadow = infer_during_takeover
         self._human = False
 
+    @override
     def reset(self, seed: int, rest: Float32Array) -> None:
         self._human = False
         self._executor.reset(seed, rest)
         self._takeover.reset(seed)
 
+    @override
     def propose(self, observation: Observation, now_ns: int) -> TickAction:
         tick = observation.tick
         idle = self._human and not self._shadow
@@ -52,12 +58,13 @@ class TakeoverSwitch:
             return self._executor.propose(observation, now_ns)
         return proposal
 
+    @override
     def sent(self, command: Float32Array) -> None:
         self._executor.sent(command)
 
 
-class Demonstrator:
-    """A scripted expert or a person who acts alone. An `ActionSource`.
+class Demonstrator(ActionSource):
+    """A scripted expert or a person who acts alone.
 
     Args:
         act: called once per tick; returns (clean action, action to send), each float32 [A].
@@ -70,21 +77,24 @@ class Demonstrator:
         self._act = act
         self._reset = reset
 
-    def reset(self, seed: int, rest: Float32Array) -> None:  # noqa: ARG002
+    @override
+    def reset(self, seed: int, rest: Float32Array) -> None:
         if self._reset is not None:
             self._reset(seed)
 
+    @override
     def propose(self, observation: Observation, now_ns: int) -> TickAction:
         clean, noisy = self._act()
         planned_ns = observed_ns(observation, now_ns)
         return TickAction(observation.tick, noisy, clean, Source.DEMO, NO_CHUNK, 0, planned_ns, -1)
 
+    @override
     def sent(self, command: Float32Array) -> None:
         pass
 
 
-class Replay:
-    """The commands of a recorded episode, tick by tick. An `ActionSource`; asks for a stop at the last one.
+class Replay(ActionSource):
+    """The commands of a recorded episode, tick by tick. Asks for a stop at the last one.
 
     They pass the gate again. In the world that they were recorded in (same seed, same gate) it changes none of them.
     """
@@ -92,9 +102,11 @@ class Replay:
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
 
+    @override
     def reset(self, seed: int, rest: Float32Array) -> None:
         pass
 
+    @override
     def propose(self, observation: Observation, now_ns: int) -> TickAction:
         episode, tick = self._episode, observation.tick
         last = len(episode) - 1
@@ -111,5 +123,6 @@ class Replay:
             stop=tick >= last,
         )
 
+    @override
     def sent(self, command: Float32Array) -> None:
         pass

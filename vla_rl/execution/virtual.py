@@ -7,13 +7,14 @@ reaches its arrival.
 import heapq
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import override
 
 import numpy as np
 
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Policy
-from vla_rl.execution.plan import Inference, Plan, PlanRequest
+from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest
 
 _LATENCY_STREAM = 0x1A7E
 
@@ -65,9 +66,8 @@ class VirtualLatencyConfig:
     stall: float = 0.0
 
 
-class VirtualPlanner:
-    """Answers on a virtual clock. Every draw is keyed by (seed of the episode, request), so an episode repeats
-    exactly."""
+class VirtualPlanner(Planner):
+    """Answers on a virtual clock. Draws are keyed by the episode's seed and the request, so an episode repeats."""
 
     def __init__(self, policy: Policy, clock: VirtualClock, control_hz: float, config: VirtualLatencyConfig) -> None:
         if config.latency is Latency.RECORDED and not config.samples:
@@ -79,12 +79,14 @@ class VirtualPlanner:
         self._warm_up_ns = round(config.warm_up * self._unit_ns)
         self.reset(0)
 
+    @override
     def reset(self, seed: int) -> None:
-        self._seed = seed
+        self._seed = seed % 2**64
         self._arrivals: list[tuple[int, int, Plan]] = []  # a heap of (arrival time, order, answer)
         self._order = 0
         self._policy.reset(seed)
 
+    @override
     def request(self, request: PlanRequest, inference: Inference) -> None:
         config = self._config
         random = np.random.Generator(np.random.Philox(key=[self._seed, (_LATENCY_STREAM << 32) + request.request_id]))
@@ -103,6 +105,7 @@ class VirtualPlanner:
         if duplicated:
             self._deliver(arrival_ns + self._draw_ns(random), plan)
 
+    @override
     def poll(self) -> list[Plan]:
         now_ns = self._clock.now_ns()
         arrived = []
@@ -110,6 +113,7 @@ class VirtualPlanner:
             arrived.append(heapq.heappop(self._arrivals)[2])
         return arrived
 
+    @override
     def wait(self) -> int:
         """The world stands still, its clock too; only the time that passed outside is returned."""
         if not self._arrivals:

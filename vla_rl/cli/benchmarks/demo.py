@@ -1,9 +1,7 @@
-"""The demo over several seeds, with two controls that start from the same supervised policy and take the same
-gradient steps.
+"""The demo over several seeds, with two controls: the same supervised policy, the same number of gradient steps.
 
 ``behaviour cloning`` goes on with the same demonstrations; ``filtered`` also practises, alone, and adds its own
-successes. Cells are
-kept in OUT/demo/ and in the run folders, so an interrupted benchmark goes on where it was.
+successes. Cells are kept in OUT/demo/ and in the run folders: an interrupted benchmark goes on where it was.
 """
 
 import argparse
@@ -14,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +39,20 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if not setup_file.exists():
         write_atomic(setup_file, json.dumps({"setup_s": _measure_setup_s()}).encode())
     setup_s = json.loads(setup_file.read_text())["setup_s"]
-    for seed in options.seeds:
-        file = cells / f"seed-{seed}.json"
-        if not file.exists():
-            write_atomic(file, (json.dumps(_measure_cell(seed, options.runs, setup_s), indent=1) + "\n").encode())
+    missing = [seed for seed in options.seeds if not (cells / f"seed-{seed}.json").exists()]
+    # Demos one after the other; the controls of those that are done, one at a time and at low priority, beside them.
+    with ThreadPoolExecutor(1) as beside:
+        controls = {}
+        for seed in missing:
+            main = options.runs / f"seed-{seed}"
+            wall_s = _run_verb(["demo", "--seed", str(seed)], main).wait_or_fail()
+            with main.with_suffix(".wall_s").open("a") as attempts:  # each attempt of a benchmark that was interrupted
+                attempts.write(f"{wall_s:.1f}\n")
+            controls[seed] = beside.submit(_run_controls, seed, options.runs)
+        for seed in missing:
+            controls[seed].result()
+            cell = _gather_cell(seed, options.runs, setup_s)
+            write_atomic(cells / f"seed-{seed}.json", (json.dumps(cell, indent=1) + "\n").encode())
     runs = [json.loads(file.read_text()) for file in sorted(cells.glob("seed-*.json"))]
     return {"setup_s": setup_s, "runs": runs, "passed": sum(_passes(cell) for cell in runs)}
 
@@ -67,8 +76,8 @@ def table(result: dict[str, Any]) -> str:
 def _row(cell: dict[str, Any]) -> str:
     names = ("sft_success", "final_success", "control_success", "filtered_success")
     first, last, control, filtered = (_percent(cell[name], cell["episodes"]) for name in names)
-    lengths = f"{cell['sft_length']:.0f} -> {cell['final_length']:.0f}"
-    return f"| {cell['seed']} | {first} | **{last}** | {control} | {filtered} | {lengths} | {cell['wall_s'] / 60:.1f} min |"
+    lengths, wall = f"{cell['sft_length']:.0f} -> {cell['final_length']:.0f}", f"{cell['wall_s'] / 60:.1f} min"
+    return f"| {cell['seed']} | {first} | **{last}** | {control} | {filtered} | {lengths} | {wall} |"
 
 
 def _percent(success: float, episodes: int) -> str:
@@ -93,20 +102,24 @@ def _measure_setup_s() -> float:
         return round(time.perf_counter() - started_s, 1)
 
 
-def _measure_cell(seed: int, runs: Path, setup_s: float) -> dict[str, Any]:
-    """The demo for one seed, then both controls side by side, one core each."""
-    main = runs / f"seed-{seed}"
-    _run_verb(["demo", "--seed", str(seed)], main).wait_or_fail()
-    controls = {}
+def _run_controls(seed: int, runs: Path) -> None:
+    """Both controls of a seed, from the supervised policy of its demo."""
     for name, overrides in CONTROLS.items():
-        arguments = ["train", "--config", "demo", "--seed", str(seed), "--from", str(main)]
-        overrides = [*overrides, "budget.evaluate_every_round=false", "workers=1", "torch_threads=1"]
-        controls[name] = _run_verb([*arguments, *overrides], runs / f"seed-{seed}-{name.replace(' ', '-')}")
-    for control in controls.values():
-        control.wait_or_fail()
-    first, last = _evaluations(main)[0], _evaluations(main)[-1]
-    final = {name: _evaluations(control.folder)[-1] for name, control in controls.items()}
-    wall_s = json.loads((main / "summary.json").read_text())["wall_s"]
+        arguments = ["train", "--config", "demo", "--seed", str(seed), "--from", str(runs / f"seed-{seed}")]
+        overrides = [*overrides, "budget.evaluate_every_round=false", "workers=1"]
+        _run_verb([*arguments, *overrides], _control_folder(seed, runs, name), nice=10).wait_or_fail()
+
+
+def _control_folder(seed: int, runs: Path, name: str) -> Path:
+    return runs / f"seed-{seed}-{name.replace(' ', '-')}"
+
+
+def _gather_cell(seed: int, runs: Path, setup_s: float) -> dict[str, Any]:
+    """The figures of a seed from its run folders."""
+    main = runs / f"seed-{seed}"
+    first, *_, last = _evaluations(main)
+    final = {name: _evaluations(_control_folder(seed, runs, name))[-1] for name in CONTROLS}
+    wall_s = sum(map(float, main.with_suffix(".wall_s").read_text().split()))
     return {
         "seed": seed,
         "sft_success": first["successes"] / first["episodes"],
@@ -125,23 +138,30 @@ def _measure_cell(seed: int, runs: Path, setup_s: float) -> dict[str, Any]:
 class _Verb:
     """A verb of the command line in a process of its own."""
 
-    def __init__(self, command: list[str], folder: Path) -> None:
-        self.folder = folder
-        self._log = folder.with_suffix(".log").open("a")
+    def __init__(self, command: list[str], log: Path) -> None:
+        self._log, self._started_s = log.open("a"), time.perf_counter()
         self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
 
-    def wait_or_fail(self) -> None:
+    def wait_or_fail(self) -> float:
+        """Wait for the end; returns the seconds that it took.
+
+        Raises:
+            UserError: if the verb failed.
+        """
         code = self._process.wait()
         self._log.close()
         if code:
             raise UserError(f"a run of the benchmark ended with code {code}; see {self._log.name}")
+        return time.perf_counter() - self._started_s
 
 
-def _run_verb(arguments: list[str], folder: Path) -> _Verb:
+def _run_verb(arguments: list[str], folder: Path, nice: int = 0) -> _Verb:
+    """Start a verb that makes a run folder, or goes on with the one that is there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     verb, *rest = arguments
     where = ["--resume", str(folder)] if (folder / "config.yaml").exists() else [*rest, "--out", str(folder)]
-    return _Verb([sys.executable, "-m", "vla_rl.cli.main", verb, *where], folder)
+    command = ["nice", "-n", str(nice), sys.executable, "-m", "vla_rl.cli.main", verb, *where]
+    return _Verb(command, folder.with_name(f"{folder.name}.log"))
 
 
 def _evaluations(folder: Path) -> list[dict[str, Any]]:

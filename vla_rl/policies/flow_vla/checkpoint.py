@@ -5,6 +5,7 @@ The weights' file name holds their digest and config.json names it, so a folder 
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import safetensors
 import safetensors.torch
 
 from vla_rl.core.config import config_from_dict, config_to_dict
-from vla_rl.core.errors import CheckpointError, ConfigError
+from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.policies.flow_vla.config import FlowVLAConfig, PolicySpec
 from vla_rl.policies.flow_vla.model import FlowVLA
@@ -20,6 +21,7 @@ from vla_rl.policies.normalization import Statistics
 
 FORMAT = "vla-rl-flow-policy"
 FORMAT_VERSION = 1
+BACKBONE = "backbone"
 
 
 def save_policy(directory: Path, model: FlowVLA, meta: dict[str, Any] | None = None) -> None:
@@ -36,6 +38,8 @@ def save_policy(directory: Path, model: FlowVLA, meta: dict[str, Any] | None = N
     digest = hashlib.sha256(content).hexdigest()
     weights = f"model-{digest[:16]}.safetensors"
     write_atomic(directory / weights, content)
+    if model.config.backbone.folder:
+        model.backbone.save_description(directory / BACKBONE)
     description = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -80,7 +84,9 @@ def load_policy(directory: Path, expected: PolicySpec | None = None) -> tuple[Fl
             f"{directory / 'config.json'} is damaged: its statistics and its spec have different dimensions"
         )
     tensors = _read_weights(directory, description)
-    model = FlowVLA(config, spec, statistics)
+    if config.backbone.folder:  # its description travels with the checkpoint, its weights are among the policy's
+        config = replace(config, backbone=replace(config.backbone, folder=str(directory / BACKBONE)))
+    model = _build(directory, config, spec, statistics)
     wanted = model.state_dict()
     missing, unknown = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if missing or unknown:
@@ -140,6 +146,14 @@ def _read_weights(directory: Path, description: dict[str, Any]) -> dict[str, Any
         return safetensors.torch.load(content)
     except (safetensors.SafetensorError, ValueError) as error:
         raise CheckpointError(f"{directory / name} is not a safetensors file: {error}") from error
+
+
+def _build(directory: Path, config: FlowVLAConfig, spec: PolicySpec, statistics: Statistics) -> FlowVLA:
+    try:
+        return FlowVLA(config, spec, statistics, pretrained=False)
+    except (UserError, RuntimeError, ValueError, TypeError, MemoryError) as error:  # sizes that no network can have
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise CheckpointError(f"{directory}: no policy can be built from config.json: {reason}") from error
 
 
 def _check_spec(directory: Path, found: PolicySpec, expected: PolicySpec) -> None:

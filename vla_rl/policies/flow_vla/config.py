@@ -1,9 +1,10 @@
 """Configuration of the built-in VLA: its interface to the robot (`PolicySpec`) and its architecture (`FlowVLAConfig`). Needs no torch."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.policies.normalization import NormalizationMode
 
@@ -69,6 +70,23 @@ class TextConfig:
 
 
 @dataclass(frozen=True)
+class BackboneConfig:
+    """A pretrained vision-language model in place of the small vision and text encoders.
+
+    Attributes:
+        folder: a local folder with a model of the SmolVLM family; empty: none, the small encoders are used.
+        layers: layers of the language model that are kept, 0: all. Features of a middle layer act better and faster.
+        freeze: train only what comes after it.
+        dtype: of its weights.
+    """
+
+    folder: str = ""
+    layers: int = 0
+    freeze: bool = True
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+@dataclass(frozen=True)
 class ExpertConfig:
     """The action expert: a transformer over the action tokens that reads the prefix by cross-attention.
 
@@ -112,6 +130,7 @@ class FlowVLAConfig:
     horizon: int = 16
     vision: VisionConfig = VisionConfig()
     text: TextConfig = TextConfig()
+    backbone: BackboneConfig = BackboneConfig()
     expert: ExpertConfig = ExpertConfig()
     flow_samples: int = 2
     time_distribution: Literal["uniform", "beta", "logit_normal"] = "uniform"
@@ -152,25 +171,16 @@ class FlowVLAConfig:
             raise ConfigError("flow_samples and sampling_steps must be at least 1")
 
 
-PRESETS: Mapping[str, FlowVLAConfig] = {
-    "cpu": FlowVLAConfig(),
-    "small": FlowVLAConfig(
-        vision=VisionConfig(
-            widths=(32, 64, 128), kernels=(5, 3, 3), strides=(2, 2, 1), groups=8, keypoints=64, patches=4
-        ),
-        expert=ExpertConfig(width=256, layers=6, heads=8, mlp_ratio=4, actions_per_token=1),
-        flow_samples=4,
-        sampling_steps=10,
-    ),
-}
-
-
 def preset(name: str) -> FlowVLAConfig:
-    """The configuration of a named size.
+    """The configuration of a named size, one of the files in ``configs/policy``.
 
     Raises:
         UserError: for an unknown name.
     """
-    if name not in PRESETS:
-        raise UserError(f"unknown policy preset {name!r}.{did_you_mean(name, PRESETS)}")
-    return PRESETS[name]
+    folder = Path(__file__).resolve().parents[2] / "configs" / "policy"
+    if not folder.exists():  # a source checkout; wheels carry the folder inside the package
+        folder = folder.parents[2] / "configs" / "policy"
+    files = {file.stem: file for file in folder.glob("*.yaml")}
+    if name not in files:
+        raise UserError(f"unknown policy preset {name!r}.{did_you_mean(name, files)}")
+    return load_config(FlowVLAConfig, files[name])

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
 
 import sim
@@ -46,15 +45,11 @@ def make_env(task: TaskConfig) -> Any:
     )
 
 
-def make_gate(env: Any, task: TaskConfig) -> SafetyGate:
-    """The safety gate of a simulated robot: the limits of its action space, and of the task's speed for all but
-    grippers.
-    """
+def make_gate(env: Any, config: GateConfig) -> SafetyGate:
+    """The safety gate of a simulated robot."""
     space = env.action_space
-    velocity = np.full(space.shape, task.max_velocity)
-    velocity[list(env.unwrapped.gripper_dims)] = np.inf
-    limits = GateConfig(tuple(space.low.tolist()), tuple(space.high.tolist()), tuple(velocity.tolist()))
-    return SafetyGate(limits, env.metadata["render_fps"])
+    filled = config.filled(space.low, space.high, env.unwrapped.gripper_dims)
+    return SafetyGate(filled, env.metadata["render_fps"])
 
 
 class SimulatorWorker:
@@ -65,7 +60,7 @@ class SimulatorWorker:
         self._config = config
         self._env = make_env(config.task)
         self._robot = EnvRobot(self._env)
-        self._gate = make_gate(self._env, config.task)
+        self._gate = make_gate(self._env, config.gate)
         self._policy: FlowVLAPolicy | None = None
         self._policy_folder: Path | None = None
         self._robot.connect()
@@ -91,6 +86,7 @@ class SimulatorWorker:
             policy = self._load(job.policy)
             source, version = self._acting(policy, job.takeover), policy.version
         recorder.begin(job.episode_id, seed, version)
+        self._gate.rearm()  # nobody stands beside a simulated robot, and no episode may depend on the ones before it
         run_episode(self._robot, source, self._gate, seed=seed, subscribers=[recorder])
         if recorder.episode is None:
             raise UserError(f"episode {job.episode_id} ended without a step")

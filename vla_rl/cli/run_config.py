@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from robot_io.gate import GateConfig
 from sim.correctors import CorrectorConfig
 from vla_rl.algorithms.config import AlgorithmConfig
 from vla_rl.core.errors import ConfigError
@@ -26,8 +27,6 @@ class TaskConfig:
         renderer: ``raycast``, ``egl`` or ``auto``.
         demonstration_noise: standard deviation of the noise on a demonstrator's sent actions, in the action's units;
             the clean action is what is learnt.
-        max_velocity: the gate's limit on how fast a command may change, in the action's units per second; grippers may
-            jump.
     """
 
     env: str = "vla_rl/PegInsert-v0"
@@ -35,7 +34,6 @@ class TaskConfig:
     image_size: int = 64
     renderer: str = "raycast"
     demonstration_noise: float = 0.003
-    max_velocity: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,7 @@ class RunConfig:
     """Everything that decides a run. With the same config a run on the same machine gives the same weights.
 
     Attributes:
+        gate: limits of the robot; those that are empty are the environment's.
         algorithm: what practice does to the policy; a name that `vla_rl.algorithms.make_algorithm` knows.
         learning: the options of all algorithms, in practice.
         supervised: the same for the supervised policy that practice starts from.
@@ -71,6 +70,7 @@ class RunConfig:
     learning: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     supervised: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
     seed: int = 0
     workers: int = 2

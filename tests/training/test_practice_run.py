@@ -1,6 +1,7 @@
 """The whole loop on a tiny config, in real processes: it can be killed anywhere and ends as if nothing had happened."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,6 +106,50 @@ def test_traces_hold_the_values_of_whole_episodes(uninterrupted: Path) -> None:
             assert {"viability", "efficiency", "gate", "weight", "source"} <= set(columns)
             assert all(len(columns[name]) == length for name in columns)
             assert ((columns["viability"] >= 0) & (columns["viability"] <= 1)).all()
+
+
+def test_a_run_can_start_from_another_ones_supervised_policy(uninterrupted: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "control"
+    control = ["algorithm=sft", "budget.episodes_per_round=0", "budget.evaluate_every_round=false"]
+    finish(start("--config", "tiny", "--from", str(uninterrupted), "--out", str(folder), *control))
+    ours, theirs = fingerprint(folder), fingerprint(uninterrupted)
+    shared = {name for name in ours.keys() & theirs.keys() if ours[name] == theirs[name]}
+    assert shared == {"policy version_0000", "demo-00000", "demo-00001", "demo-00002"}
+    assert ours.keys() - shared == {"policy version_0001", "policy version_0002"}
+    evaluations = [json.loads((run / "summary.json").read_text())["evaluations"][0] for run in (folder, uninterrupted)]
+    assert evaluations[0] == evaluations[1]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.env=vla_rl/Handover-v0", "Handover"),
+        ("budget.demonstrations=4", "demonstrations"),
+        ("policy.horizon=8", "8"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_refused(uninterrupted: Path, tmp_path: Path, override: str, message: str) -> None:
+    arguments = ["--config", "tiny", "--from", str(uninterrupted), "--out", str(tmp_path / "run"), override]
+    refused = subprocess.run([*TRAIN, *arguments], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert message in refused.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_episode_stops_a_resumed_run_with_one_clear_line(uninterrupted: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(uninterrupted, folder)
+    shutil.rmtree(folder / "policies" / "version_0002")  # the last round is to be learnt again
+    shutil.rmtree(folder / "cache")
+    episode = folder / "episodes" / "episodes" / "round001-00001.zarr.zip"
+    content = bytearray(episode.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    episode.write_bytes(content)
+    stopped = subprocess.run([*TRAIN, "--resume", str(folder)], capture_output=True, text=True, check=False)
+    assert stopped.returncode == 2
+    assert "round001-00001" in stopped.stderr
+    assert "vla-rl doctor" in stopped.stderr
+    assert "Traceback" not in stopped.stderr
 
 
 def test_two_processes_cannot_train_in_one_folder(uninterrupted: Path, tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ import logging
 from pathlib import Path
 
 from vla_rl.cli.practice import add_run_arguments, open_run, practise
+from vla_rl.cli.run_config import RunConfig
 from vla_rl.training.run_folder import RunFolder
 
 DEFAULT_OUT = "runs/demo"
-EXPECTED_MINUTES = 10
+# Measured with configs/demo.yaml on two cores of an EPYC, see docs/results/demo.json.
+SAMPLES_PER_S, EPISODES_PER_S, START_AND_REPORT_S = 900, 11, 15
 logger = logging.getLogger(__name__)
 
 
@@ -25,13 +27,14 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.resume and arguments.out == Path(DEFAULT_OUT):
         _choose_folder(arguments)
     folder, config = open_run(arguments)
+    budget = config.budget
     logger.info(
-        "%s: %d demonstrations, then %d rounds of %d episodes, in about %d minutes on two CPU cores. Ctrl-C is safe.",
+        "%s: %d demonstrations, then %d rounds of %d episodes; about %.0f minutes on two CPU cores. Ctrl-C is safe.",
         config.task.env,
-        config.budget.demonstrations,
-        config.budget.rounds,
-        config.budget.episodes_per_round,
-        EXPECTED_MINUTES,
+        budget.demonstrations,
+        budget.rounds,
+        budget.episodes_per_round,
+        _expected_minutes(config),
     )
     summary = practise(folder, config)
     first, last = summary["evaluations"][0], summary["evaluations"][-1]
@@ -41,6 +44,16 @@ def run(arguments: argparse.Namespace) -> int:
     )
     print(f"report: {folder.path / 'report.html'}")
     return 0
+
+
+def _expected_minutes(config: RunConfig) -> float:
+    budget = config.budget
+    samples = budget.supervised_steps * config.supervised.actor.batch_size
+    samples += budget.rounds * budget.steps_per_round * config.learning.actor.batch_size
+    evaluations = 1 + (budget.rounds if budget.evaluate_every_round else 1)
+    episodes = budget.demonstrations + budget.rounds * budget.episodes_per_round
+    episodes += evaluations * budget.evaluation_episodes
+    return (samples / SAMPLES_PER_S + episodes / EPISODES_PER_S + START_AND_REPORT_S) / 60
 
 
 def _choose_folder(arguments: argparse.Namespace) -> None:

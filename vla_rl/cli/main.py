@@ -11,7 +11,7 @@ from typing import Protocol
 from vla_rl.core.errors import UserError, did_you_mean
 
 VERBS = {
-    "demo": "from demonstrations to a policy that improved by practice, with a report (about ten minutes)",
+    "demo": "from demonstrations to a policy that improved by practice, with a report",
     "train": "demonstrations, supervised policy and practice rounds on any task",
     "eval": "success of a policy on held-out seeds",
     "report": "rebuild the report of a run",

@@ -43,9 +43,10 @@ def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig]:
     if arguments.seed is not None:
         overrides.append(f"seed={arguments.seed}")
     config = load_config(RunConfig, config_file(arguments.config), overrides)
+    start = _check_start(arguments.start, config) if arguments.start else None
     folder = RunFolder.create(arguments.out, config)
-    if arguments.start:
-        _share_start(RunFolder.open(arguments.start, RunConfig)[0], folder)
+    if start:
+        _share_start(start, folder)
     return folder, config
 
 
@@ -140,10 +141,27 @@ def practised_learner(config: RunConfig, cache: "FrameCache", supervised: Path) 
     return make_algorithm(config.algorithm, config.learning, model, cache, config.seed)
 
 
+def _check_start(path: Path, config: RunConfig) -> RunFolder:
+    """The run that another one is to start from.
+
+    Raises:
+        UserError: if its demonstrations or its supervised policy do not fit the config.
+    """
+    source, found = RunFolder.open(path, RunConfig)
+    if not source.policy_exists(0):
+        raise UserError(f"{path} has no supervised policy yet; let it finish its first stages")
+    for name in ("task", "policy", "supervised"):
+        if getattr(found, name) != getattr(config, name):
+            raise UserError(f"{path} was made with {getattr(found, name)}, asked for is {getattr(config, name)}")
+    for name in ("demonstrations", "supervised_steps"):
+        theirs, ours = getattr(found.budget, name), getattr(config.budget, name)
+        if theirs != ours:
+            raise UserError(f"{path} was made with budget.{name}={theirs}, asked for is {ours}; they must be equal")
+    return source
+
+
 def _share_start(source: RunFolder, target: RunFolder) -> None:
     """Copy what a run had before its first round: demonstrations, supervised policy and its evaluation."""
-    if not source.policy_exists(0):
-        raise UserError(f"{source.path} has no supervised policy yet; let it finish its first stages")
     for store in ("episodes", "evaluation"):
         (target.path / store / "episodes").mkdir(parents=True)
         shutil.copy(source.path / store / "store.json", target.path / store)

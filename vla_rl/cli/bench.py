@@ -14,7 +14,7 @@ from vla_rl.cli.benchmarks.tables import renew_tables
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
 
-BENCHMARKS = ("demo", "sim", "learner")
+BENCHMARKS = ("demo", "sim", "learner", "algorithms")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

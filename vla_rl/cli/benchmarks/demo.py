@@ -9,14 +9,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from vla_rl.core.errors import UserError
+from vla_rl.cli.benchmarks.runs import evaluations, start_verb
 from vla_rl.core.files import write_atomic
 from vla_rl.report.statistics import wilson_interval
 
@@ -45,7 +44,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         controls = {}
         for seed in missing:
             main = options.runs / f"seed-{seed}"
-            wall_s = _run_verb(["demo", "--seed", str(seed)], main).wait_or_fail()
+            wall_s = start_verb(["demo", "--seed", str(seed)], main).wait_or_fail()
             with main.with_suffix(".wall_s").open("a") as attempts:  # each attempt of a benchmark that was interrupted
                 attempts.write(f"{wall_s:.1f}\n")
             controls[seed] = beside.submit(_run_controls, seed, options.runs)
@@ -107,7 +106,7 @@ def _run_controls(seed: int, runs: Path) -> None:
     for name, overrides in CONTROLS.items():
         arguments = ["train", "--config", "demo", "--seed", str(seed), "--from", str(runs / f"seed-{seed}")]
         overrides = [*overrides, "budget.evaluate_every_round=false", "workers=1"]
-        _run_verb([*arguments, *overrides], _control_folder(seed, runs, name), nice=10).wait_or_fail()
+        start_verb([*arguments, *overrides], _control_folder(seed, runs, name), nice=10).wait_or_fail()
 
 
 def _control_folder(seed: int, runs: Path, name: str) -> Path:
@@ -117,8 +116,8 @@ def _control_folder(seed: int, runs: Path, name: str) -> Path:
 def _gather_cell(seed: int, runs: Path, setup_s: float) -> dict[str, Any]:
     """The figures of a seed from its run folders."""
     main = runs / f"seed-{seed}"
-    first, *_, last = _evaluations(main)
-    final = {name: _evaluations(_control_folder(seed, runs, name))[-1] for name in CONTROLS}
+    first, *_, last = evaluations(main)
+    final = {name: evaluations(_control_folder(seed, runs, name))[-1] for name in CONTROLS}
     wall_s = sum(map(float, main.with_suffix(".wall_s").read_text().split()))
     return {
         "seed": seed,
@@ -133,37 +132,3 @@ def _gather_cell(seed: int, runs: Path, setup_s: float) -> dict[str, Any]:
         "real_episodes": last["real_episodes"],
         "wall_s": round(wall_s + setup_s, 1),
     }
-
-
-class _Verb:
-    """A verb of the command line in a process of its own."""
-
-    def __init__(self, command: list[str], log: Path) -> None:
-        self._log, self._started_s = log.open("a"), time.perf_counter()
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
-
-    def wait_or_fail(self) -> float:
-        """Wait for the end; returns the seconds that it took.
-
-        Raises:
-            UserError: if the verb failed.
-        """
-        code = self._process.wait()
-        self._log.close()
-        if code:
-            raise UserError(f"a run of the benchmark ended with code {code}; see {self._log.name}")
-        return time.perf_counter() - self._started_s
-
-
-def _run_verb(arguments: list[str], folder: Path, nice: int = 0) -> _Verb:
-    """Start a verb that makes a run folder, or goes on with the one that is there."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    verb, *rest = arguments
-    where = ["--resume", str(folder)] if (folder / "config.yaml").exists() else [*rest, "--out", str(folder)]
-    command = ["nice", "-n", str(nice), sys.executable, "-m", "vla_rl.cli.main", verb, *where]
-    return _Verb(command, folder.with_name(f"{folder.name}.log"))
-
-
-def _evaluations(folder: Path) -> list[dict[str, Any]]:
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return summary["evaluations"]

@@ -1,0 +1,158 @@
+"""All algorithms at an equal budget of episodes and gradient steps, over several seeds.
+
+Per task and seed, demonstrations, supervised policy and evaluation seeds are shared. A cell is one run; finished cells
+are kept in OUT/algorithms/, so the grid can be filled bit by bit. Cells that have not been run are left out.
+"""
+
+import argparse
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vla_rl.cli.benchmarks.runs import evaluations, start_verb
+from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.files import write_atomic
+from vla_rl.report.statistics import stratified_p, wilson_interval
+
+DEFAULT_TASK = "vla_rl/PegInsert-v0"
+OTHER_TASKS = ("vla_rl/LidOnBox-v0", "vla_rl/Handover-v0")
+_PAPER = ["critic.efficiency_return_steps=1", "critic.efficiency_unit_steps=1"]
+_PAPER += ["advantage.advantage_horizon=1", "advantage.efficiency_scale=1"]
+ALGORITHMS = {
+    "habc": [],
+    "habc_paper": ["algorithm=habc", *(f"learning.{change}" for change in _PAPER)],
+    "no_ve": ["algorithm=no_ve"],
+    "filtered_bc": ["algorithm=filtered_bc"],
+    "hg_dagger": ["algorithm=hg_dagger"],
+    "awr": ["algorithm=awr"],
+    "threshold": ["algorithm=threshold"],
+    "recap": ["algorithm=recap"],
+    "sft": ["algorithm=sft", "budget.episodes_per_round=0"],
+}
+ENOUGH = 0.8  # the success rate of "episodes to 80 %"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    task: str
+    seed: int
+    algorithm: str
+
+    @property
+    def name(self) -> str:
+        """For files and folders."""
+        return f"{self.base}-{self.algorithm}"
+
+    @property
+    def base(self) -> str:
+        """The run that the cells of a task and seed start from."""
+        return f"{self.task.partition('/')[2].partition('-')[0]}-{self.seed}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--tasks", nargs="+", default=[DEFAULT_TASK], help=f"also: {', '.join(OTHER_TASKS)}")
+    parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
+    parser.add_argument("--jobs", type=int, default=2, help="cells at a time, one core each")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/bench-algorithms"), help="where the run folders are kept"
+    )
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the cells that are asked for and missing, and gather all that there are."""
+    for name in options.algorithms:
+        if name not in ALGORITHMS:
+            raise UserError(f"there is no algorithm {name!r} in this benchmark.{did_you_mean(name, ALGORITHMS)}")
+    folder = options.out / "algorithms"
+    folder.mkdir(parents=True, exist_ok=True)
+    grid = [Cell(task, seed, name) for seed in options.seeds for task in options.tasks for name in options.algorithms]
+    missing = [cell for cell in grid if not (folder / f"{cell.name}.json").exists()]
+    bases = {cell.base: cell for cell in missing}.values()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda cell: _run_base(cell, options.runs), bases))
+        list(pool.map(lambda cell: _run_cell(cell, options.runs, folder), missing))
+    cells = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    return {"cells": cells, "pooled_p_vs_habc": _pooled_p(cells)}
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: one row per task and algorithm, pooled over seeds."""
+    head = [
+        "| task | algorithm | seeds | success | steps to success | episodes to 80 % | p against habc |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    tasks = sorted({cell["task"] for cell in result["cells"]})
+    rows = [_row(result, task, name) for task in tasks for name in ALGORITHMS]
+    note = (
+        "Pooled over seeds [95 % Wilson interval]; p: Cochran-Mantel-Haenszel over the seeds and tasks that both have."
+    )
+    machine = f"{result['machine']['cpu']}. Command: `{result['command']}`."
+    return "\n".join([*head, *filter(None, rows), "", f"{note} {machine}"])
+
+
+def _run_base(cell: Cell, runs: Path) -> None:
+    """Demonstrations, supervised policy and its evaluation."""
+    start_verb(["train", *_common(cell), "budget.rounds=0"], runs / cell.base).wait_or_fail()
+
+
+def _run_cell(cell: Cell, runs: Path, folder: Path) -> None:
+    start = ["--from", str(runs / cell.base)]
+    start_verb(["train", *_common(cell), *start, *ALGORITHMS[cell.algorithm]], runs / cell.name).wait_or_fail()
+    rounds = evaluations(runs / cell.name)
+    last = rounds[-1]
+    reached = [entry["real_episodes"] for entry in rounds if entry["successes"] >= ENOUGH * entry["episodes"]]
+    result = {
+        "task": cell.task,
+        "seed": cell.seed,
+        "algorithm": cell.algorithm,
+        "successes": last["successes"],
+        "episodes": last["episodes"],
+        "success": last["successes"] / last["episodes"],
+        "length_given_success": last["mean_success_length"],
+        "sft_success": rounds[0]["successes"] / rounds[0]["episodes"],
+        "sft_length_given_success": rounds[0]["mean_success_length"],
+        "episodes_to_80": reached[0] if reached else None,
+        "real_episodes": last["real_episodes"],
+        "gradient_steps": last["gradient_steps"],
+    }
+    write_atomic(folder / f"{cell.name}.json", (json.dumps(result, indent=1) + "\n").encode())
+
+
+def _common(cell: Cell) -> list[str]:
+    return ["--config", "algorithms", "--seed", str(cell.seed), f"task.env={cell.task}"]
+
+
+def _pooled_p(cells: list[dict[str, Any]]) -> dict[str, float]:
+    """p of each rival's difference to habc, stratified by the tasks and seeds that both have."""
+    by_key = {(cell["algorithm"], cell["task"], cell["seed"]): cell for cell in cells}
+    pooled = {}
+    for rival in ALGORITHMS:
+        pairs = [
+            (by_key["habc", task, seed], cell)
+            for (name, task, seed), cell in by_key.items()
+            if name == rival != "habc" and ("habc", task, seed) in by_key
+        ]
+        if pairs:
+            strata = [(ours["successes"], ours["episodes"], own["successes"], own["episodes"]) for ours, own in pairs]
+            pooled[rival] = stratified_p(strata)
+    return pooled
+
+
+def _row(result: dict[str, Any], task: str, name: str) -> str:
+    cells = [cell for cell in result["cells"] if (cell["task"], cell["algorithm"]) == (task, name)]
+    if not cells:
+        return ""
+    successes, episodes = sum(cell["successes"] for cell in cells), sum(cell["episodes"] for cell in cells)
+    low, high = wilson_interval(successes, episodes)
+    lengths = [cell["length_given_success"] for cell in cells if cell["length_given_success"]]
+    length = f"{sum(lengths) / len(lengths):.0f}" if lengths else "-"
+    reached = ", ".join(str(cell["episodes_to_80"] or "-") for cell in cells)
+    p = result["pooled_p_vs_habc"].get(name)
+    shown_p = "" if p is None else f"{p:.2g}"
+    success = f"{successes / episodes:.1%} [{low * 100:.0f}, {high * 100:.0f}]"
+    return f"| {task} | {name} | {len(cells)} | {success} | {length} | {reached} | {shown_p} |"

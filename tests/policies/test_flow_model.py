@@ -130,28 +130,6 @@ def test_committed_actions_are_kept_and_condition_the_rest(length: int) -> None:
         assert (chunk[:, length:] - other[:, length:]).abs().max() > 1e-4
 
 
-def test_committed_tokens_have_no_loss() -> None:
-    """With the longest prefix certain, wrong velocities on committed tokens would show; the draw leaves them out."""
-    model = make_model(prefix_max=3, flow_samples=64)
-    _, time, committed = model._draw(8, torch.device("cpu"), torch.Generator().manual_seed(0))
-    lengths = committed.sum(1)
-    assert lengths.min() == 0
-    assert lengths.max() == 3
-    counts = torch.bincount(lengths, minlength=4).float()
-    assert (counts.diff() < 0).all()
-    assert ((time >= 0) & (time <= 1)).all()
-    assert torch.equal(committed, torch.arange(8) < lengths[:, None])
-
-
-@pytest.mark.parametrize(("distribution", "mean"), [("uniform", 0.5), ("beta", 0.4), ("logit_normal", 0.5)])
-def test_flow_times_follow_their_distribution(distribution: str, mean: float) -> None:
-    model = make_model(time_distribution=distribution, flow_samples=4)
-    _, time, _ = model._draw(5000, torch.device("cpu"), torch.Generator().manual_seed(0))
-    assert time.mean().item() == pytest.approx(mean, abs=0.01)
-    strata = time.unflatten(0, (-1, 4)).mean(0)
-    assert strata.diff().abs().min() > 0.1
-
-
 def test_two_graphs_equal_sampling() -> None:
     """Encode once, step N times, as the deployed policy does: bit for bit the same as `sample`."""
     model = make_model()

@@ -96,6 +96,10 @@ class ExpertConfig:
         heads: attention heads.
         mlp_ratio: hidden width of the feed-forward part, in widths.
         actions_per_token: neighbouring actions that share a token; more is faster.
+        window: an action looks at itself and the ``window - 1`` before it, and always at the prefix and a learned sink: a
+            Lambda-shaped mask. 0: at all actions. Xiaomi-Robotics-0 (arXiv 2602.12684) has 4.
+        rotary: rotary instead of learned positions.
+        noisy_shift: added to the rotary position of actions that are not committed; 10 in Xiaomi-Robotics-0.
     """
 
     width: int = 96
@@ -103,6 +107,9 @@ class ExpertConfig:
     heads: int = 4
     mlp_ratio: int = 2
     actions_per_token: int = 4
+    window: int = 0
+    rotary: bool = False
+    noisy_shift: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,11 @@ class FlowVLAConfig:
         regression_weight: weight of an auxiliary head that regresses the chunk from the prefix alone. Its gradient is free of
             the flow's noise, so the encoder learns sooner where things are. Not used at inference.
         prefix_max: longest committed prefix seen in training, 0: off.
-        prefix_law: ``linear``: P(d) falls linearly; ``exponential``: P(d) ~ exp(-d).
+        prefix_law: ``linear``: P(d) falls linearly; ``exponential``: P(d) ~ exp(-d); ``xiaomi``: 0 half of the time, else
+            any length up to ``prefix_max`` (Xiaomi-Robotics-0, arXiv 2602.12684, as the next two).
+        prefix_hiding: in training, for prefixes longer than 2, probability that a committed action but for the last 2 is
+            hidden from the others, so that the policy looks at the scene and does not only continue. 0.5 in the paper.
+        difficulty_weighting: weigh actions by how wrong a 5-step rollout of the policy is on them. Doubles the cost.
         state_dropout: probability that a training sample does not see its state (against copying the state).
         state_noise: standard deviation of noise on the state in training, normalised units.
         indicator: a prefix token for an advantage indicator (see `Indicator`), for classifier-free guidance.
@@ -137,7 +148,9 @@ class FlowVLAConfig:
     sampling_steps: int = 6
     regression_weight: float = 0.0
     prefix_max: int = 0
-    prefix_law: Literal["linear", "exponential"] = "linear"
+    prefix_law: Literal["linear", "exponential", "xiaomi"] = "linear"
+    prefix_hiding: float = 0.0
+    difficulty_weighting: bool = False
     state_dropout: float = 0.0
     state_noise: float = 0.0
     indicator: bool = False
@@ -165,6 +178,14 @@ class FlowVLAConfig:
             raise ConfigError(
                 f"horizon={self.horizon} must be a multiple of actions_per_token={expert.actions_per_token}"
             )
+        if expert.actions_per_token > 1 and (expert.window or expert.noisy_shift or self.prefix_hiding):
+            raise ConfigError(
+                "window, noisy_shift and prefix_hiding tell single actions apart; set actions_per_token=1"
+            )
+        if expert.noisy_shift and not expert.rotary:
+            raise ConfigError("noisy_shift moves rotary positions; set rotary=true")
+        if expert.rotary and (expert.width // expert.heads) % 2:
+            raise ConfigError(f"rotary positions need an even head size, found {expert.width // expert.heads}")
         if not 0 <= self.prefix_max < self.horizon:
             raise ConfigError(f"prefix_max={self.prefix_max} must lie in 0 .. horizon-1 = {self.horizon - 1}")
         if self.flow_samples < 1 or self.sampling_steps < 1:

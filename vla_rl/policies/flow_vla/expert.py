@@ -27,6 +27,13 @@ def split_heads(rows: Tensor, heads: int) -> Tensor:
     return rows.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
+def rotate(rows: Tensor, angle: Tensor) -> Tensor:
+    """Rotary positions (RoFormer, arXiv 2104.09864): rows [B, heads, T, size] turned by angles [B, 1, T, size / 2]."""
+    first, second = rows.chunk(2, -1)
+    cosine, sine = angle.cos(), angle.sin()
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+
 class ExpertLayer(nn.Module):
     """Attention over the prefix and the action tokens at once (as in pi0), then feed-forward; both pre-normalised and modulated."""
 
@@ -41,7 +48,15 @@ class ExpertLayer(nn.Module):
         self.feed_in = nn.Linear(width, config.mlp_ratio * width)
         self.feed_out = nn.Linear(config.mlp_ratio * width, width)
 
-    def forward(self, x: Tensor, modulation: Tensor, prefix_key: Tensor, prefix_value: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        modulation: Tensor,
+        prefix_key: Tensor,
+        prefix_value: Tensor,
+        mask: Tensor,
+        angle: Tensor | None,
+    ) -> Tensor:
         """One layer.
 
         Args:
@@ -49,9 +64,12 @@ class ExpertLayer(nn.Module):
             modulation: [MODULATIONS, B, T, width].
             prefix_key, prefix_value: [B, heads, N, size].
             mask: bool, broadcastable to [B, heads, T, N + T], True where a token may look.
+            angle: rotary angles [B, 1, T, size / 2]; keys of the prefix stand at position 0.
         """
         rows = self.norm_attention(x) * (1 + modulation[0]) + modulation[1]
         query, key, value = (split_heads(part, self.heads) for part in self.query_key_value(rows).chunk(3, -1))
+        if angle is not None:
+            query, key = rotate(query, angle), rotate(key, angle)
         key, value = torch.cat([prefix_key, key], 2), torch.cat([prefix_value, value], 2)
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         x = x + self.attention_out(attended.transpose(1, 2).flatten(2))
@@ -65,12 +83,20 @@ class ActionExpert(nn.Module):
     ``actions_per_token`` neighbouring actions, with the flow time of each, share a token: T = H / actions_per_token.
     """
 
+    frequency: Tensor
+
     def __init__(self, config: ExpertConfig, action_dim: int, horizon: int) -> None:
         super().__init__()
         width, group = config.width, config.actions_per_token
         self.heads, self.group, self.tokens = config.heads, group, horizon // group
+        self.window, self.rotary, self.noisy_shift = config.window, config.rotary, config.noisy_shift
         self.action_in = nn.Linear(group * action_dim, width)
-        self.position = nn.Parameter(0.02 * torch.randn(self.tokens, width))
+        if config.rotary:
+            size = width // config.heads
+            frequency = 100.0 ** (-torch.arange(0, size, 2) / size)  # chunks are short: periods from 6 to 600 actions
+            self.register_buffer("frequency", frequency, persistent=False)
+        else:
+            self.position = nn.Parameter(0.02 * torch.randn(self.tokens, width))
         self.time_in = nn.Linear(group * TIME_FEATURES, width)
         self.time_modulation = nn.Linear(width, MODULATIONS * width)
         self.prefix_key_value = nn.Linear(width, 2 * width * config.layers)
@@ -101,15 +127,52 @@ class ActionExpert(nn.Module):
         return keys, values, modulation
 
     def forward(
-        self, noisy: Tensor, time: Tensor, keys: list[Tensor], values: list[Tensor], modulation: Tensor, mask: Tensor
+        self,
+        noisy: Tensor,
+        time: Tensor,
+        keys: list[Tensor],
+        values: list[Tensor],
+        modulation: Tensor,
+        mask: Tensor,
+        hidden: Tensor | None = None,
     ) -> Tensor:
-        """Velocity [B, H, A] at noisy actions [B, H, A] and flow times [B, H]; the rest as `read_prefix` returns it."""
+        """Velocity [B, H, A].
+
+        Args:
+            noisy: [B, H, A].
+            time: flow times [B, H]; 1 marks a committed action.
+            keys, values, modulation, mask: as `read_prefix` returns them.
+            hidden: bool [B, H], committed actions that those that are not must not look at.
+        """
         grouped = (self.tokens, self.group)
-        x = self.action_in(noisy.unflatten(1, grouped).flatten(2)) + self.position  # [B, T, width]
+        undecided = time[:, :: self.group] < 1  # [B, T]
+        x = self.action_in(noisy.unflatten(1, grouped).flatten(2))  # [B, T, width]
+        angle = None
+        if self.rotary:
+            index = torch.arange(self.tokens, device=time.device) + self.noisy_shift * undecided
+            angle = (index[..., None] * self.frequency)[:, None]
+        else:
+            x = x + self.position
         of_time = self.time_modulation(F.silu(self.time_in(time_features(time).unflatten(1, grouped).flatten(2))))
         of_time = of_time.unflatten(-1, (MODULATIONS, -1)).movedim(2, 0)  # [MODULATIONS, B, T, width]
         of_prefix = modulation.unflatten(-1, (MODULATIONS, -1)).movedim(2, 0)  # [MODULATIONS, B, layers, width]
-        visible = torch.cat([mask, mask.new_ones(len(mask), self.tokens)], 1)[:, None, None]  # [B, 1, 1, N + T]
-        for index, layer in enumerate(self.layers):
-            x = layer(x, of_time + of_prefix[:, :, index, None], keys[index], values[index], visible)
+        visible = self._visible(mask, None if hidden is None else undecided[..., None] & hidden[:, None])
+        for depth, layer in enumerate(self.layers):
+            x = layer(x, of_time + of_prefix[:, :, depth, None], keys[depth], values[depth], visible, angle)
         return self.action_out(self.norm_out(x)).flatten(1).view_as(noisy)
+
+    def _visible(self, mask: Tensor, blocked: Tensor | None) -> Tensor:
+        """Where an action token may look, bool [B, 1, 1 or T, N + T].
+
+        Args:
+            mask: bool [B, N], which prefix tokens there are; all are visible.
+            blocked: bool [B, T, T], which action tokens (last) must not be seen by which.
+        """
+        own = mask.new_ones(len(mask), 1, self.tokens)
+        if self.window:
+            index = torch.arange(self.tokens, device=mask.device)
+            back = index[:, None] - index
+            own = ((back >= 0) & (back < self.window)).expand(len(mask), -1, -1)
+        if blocked is not None:
+            own = own & ~blocked
+        return torch.cat([mask[:, None].expand(-1, own.shape[1], -1), own], -1)[:, None]

@@ -16,9 +16,13 @@ from torch import Tensor, nn
 
 from vla_rl.policies.flow_vla.config import FlowVLAConfig, PolicySpec
 from vla_rl.policies.flow_vla.expert import ActionExpert
+from vla_rl.policies.flow_vla.flow import difficulty_weights, draw_flow
 from vla_rl.policies.flow_vla.text import TextEncoder, hash_words
 from vla_rl.policies.flow_vla.vision import VisionEncoder
 from vla_rl.policies.normalization import Normalizer, Statistics
+
+
+ROLLOUT_STEPS = 5  # of the rollout that difficulty weighting compares with the data
 
 
 class Indicator(IntEnum):
@@ -109,6 +113,8 @@ class FlowVLA(nn.Module):
         self.state_token = nn.Linear(spec.state_dim, width)
         if config.indicator:
             self.indicator_token = nn.Embedding(len(Indicator), width)
+        if config.expert.window:
+            self.sink = nn.Parameter(0.02 * torch.randn(width))
         self.prefix_norm = nn.LayerNorm(width)
         if config.regression_weight:
             self.regression = nn.Sequential(
@@ -140,9 +146,9 @@ class FlowVLA(nn.Module):
         tokens, mask = self.tokens(images, state, text, indicator)
         return Prefix(*self.expert.read_prefix(tokens, mask), mask)
 
-    def velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix) -> Tensor:
+    def velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix, hidden: Tensor | None = None) -> Tensor:
         """The step graph: d(actions)/d(tau), [B, H, A], at noisy actions [B, H, A] with flow times [B, H], normalised units."""
-        return self.expert(noisy, time, prefix.keys, prefix.values, prefix.modulation, prefix.mask)
+        return self.expert(noisy, time, prefix.keys, prefix.values, prefix.modulation, prefix.mask, hidden)
 
     def loss(self, batch: PolicyBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Flow-matching loss of each sample, unweighted.
@@ -159,15 +165,21 @@ class FlowVLA(nn.Module):
         tokens, mask = self._tokens(batch.images, state, batch.text, self._drop_indicator(batch, generator))
         draws = config.flow_samples
         prefix = Prefix(*self.expert.read_prefix(tokens, mask), mask).repeat(draws)
-        valid = batch.valid.repeat_interleave(draws, 0)
-        noise, time, committed = self._draw(len(batch.state), batch.state.device, generator)
+        draw = draw_flow(config, len(batch.state), self.spec.action_dim, generator)
+        noise, time, committed, hidden = (part.to(batch.state.device) for part in draw)
         # Steps without a loss stay visible as plausible actions. Blanked out, they would tell the others how soon the
         # data ends, which nothing tells them at inference: the policy then dithers just before the goal.
         actions = self.action_normalizer.normalize(batch.actions).repeat_interleave(draws, 0)
-        token_time = torch.where(committed, 1.0, time[:, None])
-        noisy = torch.lerp(noise, actions, token_time[..., None])
-        error = (self.velocity(noisy, token_time, prefix) - (actions - noise)).square().mean(-1)  # [K B, H]
-        counted = (valid & ~committed).float()
+        noisy = torch.lerp(noise, actions, time[..., None])
+        velocity = self.velocity(noisy, time, prefix, hidden if config.prefix_hiding else None)
+        error = (velocity - (actions - noise)).square().mean(-1)  # [K B, H]
+        counted = batch.valid.repeat_interleave(draws, 0) & ~committed
+        if config.difficulty_weighting:
+            with torch.no_grad():
+                rollout = self._integrate(
+                    torch.where(committed[..., None], actions, noise), committed, prefix, ROLLOUT_STEPS
+                )
+            error = error * difficulty_weights(rollout, actions, counted)
         per_sample = (error * counted).unflatten(0, (-1, draws)).sum((1, 2))
         per_sample = per_sample / counted.unflatten(0, (-1, draws)).sum((1, 2)).clamp(min=1)
         logs = {"flow_loss": per_sample.detach().mean().item()}
@@ -209,16 +221,22 @@ class FlowVLA(nn.Module):
         """
         steps = steps or self.config.sampling_steps
         length = 0 if committed is None else committed.shape[1]
-        actions = noise
+        start, fixed = noise, torch.arange(noise.shape[1], device=noise.device).expand(noise.shape[:2]) < length
         if committed is not None:
-            actions = torch.cat([self.action_normalizer.normalize(committed), noise[:, length:]], 1)
-        free = torch.arange(noise.shape[1], device=noise.device)[None] >= length  # [1, H]
-        for step in range(steps):
-            time = torch.where(free, step / steps, 1.0).expand(len(noise), -1)
-            velocity = self.guided_velocity(actions, time, prefix, unconditional)
-            actions = actions + torch.where(free[..., None], velocity, 0.0) / steps
-        raw = self.to_raw_actions(actions)
+            start = torch.cat([self.action_normalizer.normalize(committed), noise[:, length:]], 1)
+        raw = self.to_raw_actions(self._integrate(start, fixed, prefix, steps, unconditional))
         return raw if committed is None else torch.cat([committed, raw[:, length:]], 1)
+
+    def _integrate(
+        self, start: Tensor, fixed: Tensor, prefix: Prefix, steps: int, unconditional: Prefix | None = None
+    ) -> Tensor:
+        """Euler steps from ``start`` [B, H, A], normalised units. Actions that are ``fixed``, bool [B, H], stay as they are."""
+        actions = start
+        for step in range(steps):
+            time = torch.where(fixed, 1.0, step / steps)
+            velocity = self.guided_velocity(actions, time, prefix, unconditional)
+            actions = actions + torch.where(fixed[..., None], 0.0, velocity) / steps
+        return actions
 
     def to_raw_actions(self, actions: Tensor) -> Tensor:
         """Sampled actions [B, H, A] from normalised to raw units; discrete dimensions to the nearer of their two levels."""
@@ -234,6 +252,8 @@ class FlowVLA(nn.Module):
         if self.config.indicator:
             values = torch.zeros(len(state), dtype=torch.int64, device=state.device) if indicator is None else indicator
             own.append(self.indicator_token(values)[:, None])
+        if self.config.expert.window:
+            own.append(self.sink.expand(len(state), 1, -1))
         mask = torch.ones(len(state), len(own), dtype=torch.bool, device=state.device)
         if self.config.backbone.folder:
             seen, seen_mask = self.backbone(images, text)
@@ -255,21 +275,3 @@ class FlowVLA(nn.Module):
             return None
         keep = torch.rand(len(batch.indicator), generator=generator) >= self.config.indicator_dropout
         return torch.where(keep.to(batch.indicator.device), batch.indicator, int(Indicator.NONE))
-
-    def _draw(self, batch_size: int, device: torch.device, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Noise [K B, H, A], flow time [K B] and committed tokens, bool [K B, H]. Drawn on the CPU: the same on every device."""
-        config, draws = self.config, self.config.flow_samples
-        noise = torch.randn(batch_size * draws, config.horizon, self.spec.action_dim, generator=generator)
-        # Stratified over the draws of an observation: less variance at the same cost.
-        uniform = ((torch.arange(draws) + torch.rand(batch_size, draws, generator=generator)) / draws).flatten()
-        if config.time_distribution == "beta":
-            uniform = 0.999 * (1 - uniform ** (1 / 1.5))
-        elif config.time_distribution == "logit_normal":
-            uniform = torch.sigmoid(torch.special.ndtri(uniform.clamp(1e-6, 1 - 1e-6)))
-        lengths = torch.zeros(batch_size * draws, dtype=torch.int64)
-        if config.prefix_max:
-            steps = torch.arange(config.prefix_max + 1, dtype=torch.float32)
-            law = config.prefix_max + 1 - steps if config.prefix_law == "linear" else torch.exp(-steps)
-            lengths = torch.multinomial(law, len(lengths), replacement=True, generator=generator)
-        committed = torch.arange(config.horizon) < lengths[:, None]
-        return noise.to(device), uniform.to(device), committed.to(device)

@@ -31,7 +31,12 @@ class ActorLearner:
         self.model, self.config, self._seed = model, config, seed
         self.average = copy.deepcopy(model).eval().requires_grad_(False)
         self._optimizer = make_optimizer(model, config.learning_rate, config.weight_decay)
-        self._updates = 0
+        self._updates = self._schedule_start = 0
+
+    def begin_round(self) -> None:
+        """A new round begins; see `ActorConfig.schedule_every_round`."""
+        if self.config.schedule_every_round:
+            self._schedule_start = self._updates
 
     def update(self, batch: PolicyBatch, weight: Tensor, step: int) -> dict[str, float]:
         """One gradient step on a batch of B samples with weights [B].
@@ -44,7 +49,7 @@ class ActorLearner:
         self.model.train()
         per_sample, logs = self.model.loss(batch, torch_generator(self._seed, "actor noise", step))
         loss = weighted_loss(per_sample, weight)
-        learning_rate = scheduled_learning_rate(self.config, self._updates)
+        learning_rate = scheduled_learning_rate(self.config, self._updates - self._schedule_start)
         norm = gradient_step(self._optimizer, loss, self.model, self.config.max_gradient_norm, learning_rate)
         self._updates += 1
         self._follow()
@@ -62,6 +67,7 @@ class ActorLearner:
             "average": self.average.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "updates": self._updates,
+            "schedule_start": self._schedule_start,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -69,6 +75,7 @@ class ActorLearner:
         self.average.load_state_dict(state["average"])
         load_optimizer(self._optimizer, state["optimizer"])
         self._updates = int(state["updates"])
+        self._schedule_start = int(state["schedule_start"])
 
     @torch.no_grad()
     def _follow(self) -> None:

@@ -48,6 +48,7 @@ class ActorConfig:
         decay_steps: gradient steps after which a cosine has brought the learning rate down to ``final_fraction``;
             0: constant.
         final_fraction: of the learning rate, at the end of the cosine and after it.
+        schedule_every_round: warm-up and cosine start anew in every round, so that each round ends with small steps.
         weight_decay: of matrices and kernels, not of biases and norms.
         max_gradient_norm: longer gradients are shortened to it.
         ema_decay: of the average of the weights that acts; shorter at first. 0: the last weights act.
@@ -59,6 +60,7 @@ class ActorConfig:
     warmup_steps: int = 100
     decay_steps: int = 0
     final_fraction: float = 0.1
+    schedule_every_round: bool = False
     weight_decay: float = 1e-4
     max_gradient_norm: float = 1.0
     ema_decay: float = 0.995
@@ -98,6 +100,8 @@ class CriticTrainingConfig:
 
     Attributes:
         batch_size: samples per gradient step.
+        folds: K > 1 trains K critics in turn, each without a K-th of the episodes, and lets each judge only these (see
+            `cross_fitting`); 1, one critic that judges what it was trained on, is the paper.
         steps_per_actor_step: gradient steps for each one of the actor; below 1 the critics pause in between.
         replay_ratio: lets ``steps_per_actor_step`` adapt, and then replaces it.
         learning_rate: of AdamW.
@@ -112,6 +116,7 @@ class CriticTrainingConfig:
     """
 
     batch_size: int = 64
+    folds: int = 1
     steps_per_actor_step: float = 1.0
     replay_ratio: ReplayRatioConfig = field(default_factory=ReplayRatioConfig)
     learning_rate: float = 5e-4
@@ -125,6 +130,8 @@ class CriticTrainingConfig:
     def __post_init__(self) -> None:
         if self.batch_size < 1 or not self.steps_per_actor_step > 0 or not self.learning_rate > 0:
             raise ConfigError("critic_training: batch_size, steps_per_actor_step and learning_rate must be positive")
+        if self.folds < 1:
+            raise ConfigError(f"critic_training.folds is {self.folds}; it must be at least 1")
         if not 0 <= self.efficiency_only < 1:
             raise ConfigError(f"critic_training.efficiency_only is {self.efficiency_only}; it must be in [0, 1)")
 

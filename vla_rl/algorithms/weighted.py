@@ -1,16 +1,19 @@
 """Weighted cloning: critics, then weights, then the actor. The frame of HABC, AWR and the threshold filter."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vla_rl.algorithms.base import Algorithm
+from vla_rl.algorithms.cross_fitting import CrossFitted
 from vla_rl.algorithms.hierarchical import HierarchicalLearner
 from vla_rl.algorithms.replay_ratio import ReplayRatio
-from vla_rl.algorithms.round_data import Frames
+from vla_rl.algorithms.round_data import Frames, RoundData
+from vla_rl.algorithms.seeds import derived_seed
 from vla_rl.critics.activity import active_units
 from vla_rl.critics.backbones import Backbone, make_backbone
 from vla_rl.data.cache import FrameCache
@@ -27,13 +30,21 @@ class WeightedCloning(Algorithm):
     learns_efficiency: ClassVar[bool] = False
 
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
-        critic = self.config.critic
-        backbone = backbone or make_backbone(critic.backbone, self.model, critic.vision, critic.token_width)
-        self.critics = HierarchicalLearner(
-            backbone, self.config, self.read(cache), self.seed, self.discount, self.learns_efficiency
+        data = self.read(cache)
+        self.critics = CrossFitted(
+            [self._learner(fold, data, backbone) for fold in range(self.config.critic_training.folds)]
         )
         self.replay_ratio = ReplayRatio(self.config.critic_training)
         self.updates = 0
+
+    def _learner(self, fold: int, data: RoundData, backbone: Backbone | None) -> HierarchicalLearner:
+        config = self.config.critic
+        if backbone is None:
+            own = make_backbone(config.backbone, self.model, config.vision, config.token_width)
+        else:
+            own = backbone if fold == 0 else copy.deepcopy(backbone)
+        seed = derived_seed(self.seed, "critic", fold)
+        return HierarchicalLearner(own, self.config, data, seed, self.discount, self.learns_efficiency)
 
     @property
     def discount(self) -> float:
@@ -46,7 +57,8 @@ class WeightedCloning(Algorithm):
         practised = sum(episode.policy_version >= 0 for episode in cache.episodes)
         if self.replay_ratio.wants_measurement(practised):
             frames = np.linspace(0, cache.total_frames - 1, _FRAMES_FOR_ACTIVITY).astype(np.int64)
-            with active_units(self.critics.critic) as meter:
+            networks = nn.ModuleList(learner.critic for learner in self.critics.learners)
+            with active_units(networks) as meter:
                 self.critics.evaluate(frames)
             self.replay_ratio.observe(practised, meter.fraction)
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from vla_rl.cli.benchmarks.runs import evaluations, start_verb
+from vla_rl.cli.benchmarks.runs import evaluations, is_finished, start_verb
 from vla_rl.core.files import write_atomic
 from vla_rl.report.statistics import wilson_interval
 
@@ -44,9 +44,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         controls = {}
         for seed in missing:
             main = options.runs / f"seed-{seed}"
-            wall_s = start_verb(["demo", "--seed", str(seed)], main).wait_or_fail()
-            with main.with_suffix(".wall_s").open("a") as attempts:  # each attempt of a benchmark that was interrupted
-                attempts.write(f"{wall_s:.1f}\n")
+            if not is_finished(main):
+                wall_s = start_verb(["demo", "--seed", str(seed)], main).wait_or_fail()
+                with main.with_suffix(".wall_s").open("a") as attempts:  # of a benchmark that was interrupted
+                    attempts.write(f"{wall_s:.1f}\n")
             controls[seed] = beside.submit(_run_controls, seed, options.runs)
         for seed in missing:
             controls[seed].result()
@@ -104,6 +105,8 @@ def _measure_setup_s() -> float:
 def _run_controls(seed: int, runs: Path) -> None:
     """Both controls of a seed, from the supervised policy of its demo."""
     for name, overrides in CONTROLS.items():
+        if is_finished(_control_folder(seed, runs, name)):
+            continue
         arguments = ["train", "--config", "demo", "--seed", str(seed), "--from", str(runs / f"seed-{seed}")]
         overrides = [*overrides, "budget.evaluate_every_round=false", "workers=1"]
         start_verb([*arguments, *overrides], _control_folder(seed, runs, name), nice=10).wait_or_fail()

@@ -35,6 +35,11 @@ class RunningVerb:
         return time.perf_counter() - self._started_s
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether a run has come to its end; the report is the last that it writes."""
+    return (folder / "report.html").exists()
+
+
 def start_verb(arguments: list[str], folder: Path, nice: int = 0) -> RunningVerb:
     """Start a verb that makes a run folder, or goes on with the one that is there."""
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""Checkpoints: what is saved is what is loaded, to the bit; whatever is wrong with a folder is said in one line, and nothing in it runs."""
+"""Checkpoints: what is saved is what is loaded, to the bit; whatever is wrong with a folder is said in one line, and
+nothing in it runs.
+"""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The random part of training, and the options of Xiaomi-Robotics-0 and training-time prefixes: laws, masks, weights."""
+"""The random part of training, and the options of Xiaomi-Robotics-0 and training-time prefixes."""
 
 import dataclasses
 from typing import Any
@@ -95,7 +95,9 @@ def test_hidden_actions_are_hidden_from_undecided_ones_only() -> None:
 
 
 def test_undecided_actions_stand_further_along() -> None:
-    """With the shift the same actions at the same times read differently; positions are relative, so all shifted is none."""
+    """With the shift the same actions at the same times read differently; positions are relative, so all shifted is
+    none.
+    """
     plain = make_model(**(XIAOMI | {"expert": dataclasses.replace(XIAOMI["expert"], noisy_shift=0)}))
     shifted = make_model(**XIAOMI)
     batch = make_batch(plain, 2)

@@ -1,4 +1,6 @@
-"""What training must bring about, on problems with a known answer: modes, weights, prefixes, sentences, places in images."""
+"""What training must bring about, on problems with a known answer: modes, weights, prefixes, sentences, places in
+images.
+"""
 
 from collections.abc import Callable
 
@@ -114,7 +116,9 @@ def test_the_sentence_decides_between_two_tasks() -> None:
 
 
 def test_a_place_in_the_image_becomes_a_place_to_go() -> None:
-    """A bright square at random places, the chunk goes there: the error must be well below a pixel of the feature map."""
+    """A bright square at random places, the chunk goes there: the error must be well below a pixel of the feature
+    map.
+    """
     vision = VisionConfig(widths=(16, 16), kernels=(4, 3), strides=(2, 1), keypoints=8)
     model = make_model(
         vision=vision, flow_samples=4, expert=ExpertConfig(width=32, layers=2, heads=2, actions_per_token=8)

@@ -30,7 +30,7 @@ def gradients(model: FlowVLA, batch: PolicyBatch, weights: Tensor | None = None)
     return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
 
 
-def encode(model: FlowVLA, batch: PolicyBatch, indicator: Tensor | None = None):  # noqa: ANN201
+def encode(model: FlowVLA, batch: PolicyBatch, indicator: Tensor | None = None):
     return model.encode(batch.images, batch.state, batch.text, indicator)
 
 

@@ -1,7 +1,10 @@
-"""Real-time chunking: guide a flow policy's sampling towards actions that are already scheduled (RTC, arXiv 2506.07339). Torch.
+"""Real-time chunking: guide a flow policy's sampling towards actions that are already scheduled (RTC, arXiv
+2506.07339). Torch.
 
-Everything here takes a callable ``velocity(actions [B, H, A], tau) -> [B, H, A]`` with tau = 0 at noise and tau = 1 at clean data, so that
-it serves any flow policy. Policies that count time the other way round (lerobot's SmolVLA and pi0) go through `from_noise_time`.
+Everything here takes a callable ``velocity(actions [B, H, A], tau) -> [B, H, A]`` with tau = 0 at noise and tau = 1
+at clean data, so that
+it serves any flow policy. Policies that count time the other way round (lerobot's SmolVLA and pi0) go through
+`from_noise_time`.
 """
 
 import math
@@ -24,14 +27,15 @@ def guidance_weights(horizon: int, delay: int, overlap: int) -> Tensor:
         overlap: H - s, actions that the old plan still has; they fade from d on, and the rest is free: weight 0.
 
     Returns:
-        float32 [H]: 1 for i < d; c (e^c - 1) / (e - 1) with c = (H - s - i) / (H - s - d + 1) for d <= i < H - s; 0 after.
+        float32 [H]: 1 for i < d; c (e^c - 1) / (e - 1) with c = (H - s - i) / (H - s - d + 1) for d <= i < H - s; 0
+            after.
 
     Raises:
         UserError: unless 0 <= d <= H - s <= H.
     """
     if not 0 <= delay <= overlap <= horizon:
         raise UserError(
-            f"guidance needs 0 <= delay <= overlap <= horizon, found delay {delay}, overlap {overlap}, horizon {horizon}; "
+            f"guidance needs 0 <= delay <= overlap <= horizon, found {delay}, {overlap} and {horizon}; "
             "execute fewer actions per chunk or plan longer chunks"
         )
     index = torch.arange(horizon, dtype=torch.float64)
@@ -61,7 +65,8 @@ def guided_velocity(
         target: Y, [B, H, A]; rows of weight 0 are not read.
         weights: W, [H], from `guidance_weights`.
         beta: largest strength; the paper uses 5.
-        exact_gradient: True: the vector-Jacobian product through the network. False: the Jacobian replaced by the identity,
+        exact_gradient: True: the vector-Jacobian product through the network. False: the Jacobian replaced by the
+            identity,
             which spares the backward pass and is another algorithm.
 
     Returns:
@@ -74,7 +79,8 @@ def guided_velocity(
         clean = point + (1 - tau) * speed
         pull = torch.where(rows > 0, rows * (target - clean.detach()), 0.0)
         if exact_gradient:
-            # Of a scalar: with grad_outputs torch imports its symbolic mathematics, seconds in the middle of a control loop.
+            # Of a scalar: with grad_outputs torch imports its symbolic mathematics, seconds in the middle of a
+            # control loop.
             (pull,) = torch.autograd.grad((clean * pull).sum(), point)
     return speed.detach() + guidance_strength(tau, beta) * pull
 
@@ -88,7 +94,9 @@ def sample_guided(
     beta: float = 5.0,
     exact_gradient: bool = True,
 ) -> Tensor:
-    """Integrate the guided flow with Euler steps, noise [B, H, A] -> actions [B, H, A], in the policy's normalised units."""
+    """Integrate the guided flow with Euler steps, noise [B, H, A] -> actions [B, H, A], in the policy's normalised
+    units.
+    """
     actions = noise
     for step in range(steps):
         pulled = guided_velocity(velocity, actions, step / steps, target, weights, beta, exact_gradient)
@@ -97,5 +105,7 @@ def sample_guided(
 
 
 def from_noise_time(velocity: Velocity) -> Velocity:
-    """Turn a velocity field whose time runs from 1 (noise) to 0 (data), as in lerobot's flow policies, into one of this module."""
+    """Turn a velocity field whose time runs from 1 (noise) to 0 (data), as in lerobot's flow policies, into one of
+    this module.
+    """
     return lambda actions, tau: -velocity(actions, 1.0 - tau)

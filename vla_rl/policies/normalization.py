@@ -1,4 +1,6 @@
-"""Normalisation of states and actions. The statistics are taken once, from demonstrations, and travel with the checkpoint. Numpy and torch."""
+"""Normalisation of states and actions. The statistics are taken once, from demonstrations, and travel with the
+checkpoint. Numpy and torch.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -35,12 +37,12 @@ class VectorStatistics:
         """
         if column.ndim != 2 or len(column) == 0:
             raise UserError(
-                f"statistics of {name} need an array [N, D] with N > 0, found {list(column.shape)}; record demonstrations first"
+                f"statistics of {name} need an array [N, D] with N > 0, found {list(column.shape)}; record first"
             )
         values = column.astype(np.float64)
         if not np.isfinite(values).all():
             raise UserError(
-                f"statistics of {name}: dimension {int(np.argwhere(~np.isfinite(values))[0, 1])} holds a number that is not finite"
+                f"statistics of {name}: dimension {int(np.argwhere(~np.isfinite(values))[0, 1])} is not always finite"
             )
         q01, q99 = np.quantile(values, [0.01, 0.99], axis=0)
         rows = (values.mean(0), values.std(0), values.min(0), values.max(0), q01, q99)
@@ -53,9 +55,11 @@ class VectorStatistics:
     def affine(
         self, mode: NormalizationMode, discrete_dims: Sequence[int] = ()
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Offset and scale, float32 [D] each, such that ``normalised = (raw - offset) / scale``; scale 0 marks a constant dimension.
+        """Offset and scale, float32 [D] each, such that ``normalised = (raw - offset) / scale``; scale 0 marks a
+        constant dimension.
 
-        Discrete dimensions map their range to [-1, 1] in every mode, so that their two levels lie equally far from zero however
+        Discrete dimensions map their range to [-1, 1] in every mode, so that their two levels lie equally far from
+        zero however
         rarely one of them occurs.
         """
         mean, std, low, high, q01, q99 = (
@@ -99,7 +103,7 @@ class Statistics:
         dims = tuple(int(dim) for dim in discrete_dims)
         if any(not 0 <= dim < action.shape[-1] for dim in dims):
             raise UserError(
-                f"discrete_dims {list(dims)} do not fit an action of {action.shape[-1]} dimensions (0 .. {action.shape[-1] - 1})"
+                f"discrete_dims {list(dims)} do not fit an action of {action.shape[-1]} dimensions, counted from 0"
             )
         return cls(VectorStatistics.from_array(state, "state"), VectorStatistics.from_array(action, "action"), dims)
 
@@ -130,7 +134,7 @@ class Statistics:
                 np.isfinite(row).all() for row in rows.values()
             ):
                 raise CheckpointError(
-                    f"normalisation statistics of {name} are damaged (unequal lengths or not finite); take the checkpoint anew"
+                    f"statistics of {name} are damaged (unequal lengths or not finite); take the checkpoint anew"
                 )
         return cls(state, action, dims)
 
@@ -139,7 +143,8 @@ class Normalizer(nn.Module):
     """Affine map between raw units and normalised units of one vector, the last dimension of a tensor [..., D].
 
     A constant dimension is normalised to 0 and denormalised to its constant, whatever the network says.
-    Offset and scale are buffers: they move with the module but are no part of its state_dict, since the statistics are saved as data.
+    Offset and scale are buffers: they move with the module but are no part of its state_dict, since the statistics
+    are saved as data.
     """
 
     offset: Tensor

@@ -1,4 +1,6 @@
-"""The built-in vision-language-action policy: see `model` for the maths, `config` for the sizes, `checkpoint` for the files."""
+"""The built-in vision-language-action policy: see `model` for the maths, `config` for the sizes, `checkpoint` for the
+files.
+"""
 
 from vla_rl.policies.flow_vla.checkpoint import load_policy, save_policy
 from vla_rl.policies.flow_vla.config import (

@@ -1,6 +1,7 @@
 """A pretrained vision-language model of the SmolVLM family as encoder of images and text, from a local folder.
 
-transformers is imported only when a policy with a backbone is built. Nothing is downloaded, no code from the folder runs, and weights are
+transformers is imported only when a policy with a backbone is built. Nothing is downloaded, no code from the folder
+runs, and weights are
 read from safetensors only.
 """
 
@@ -20,14 +21,16 @@ PARTS = ("vision_model", "connector", "text_model")
 
 
 class VisionLanguageBackbone(nn.Module):
-    """Images and a task sentence -> tokens: features of a middle layer of the language model, as in GR00T N1 (arXiv 2503.14734).
+    """Images and a task sentence -> tokens: features of a middle layer of the language model, as in GR00T N1 (arXiv
+    2503.14734).
 
     Args:
         config: folder, depth, and what is trained.
         cameras: names, in the order of the image tokens.
         max_words: length of the tokenized sentence, fixed so that exported graphs have fixed shapes.
         width: size of the tokens that leave.
-        pretrained: read the folder's weights; False builds from its config alone, for weights that follow from a checkpoint.
+        pretrained: read the folder's weights; False builds from its config alone, for weights that follow from a
+            checkpoint.
 
     Raises:
         UserError: transformers is missing, or the folder holds no such model.
@@ -98,7 +101,7 @@ def _load(config: BackboneConfig, pretrained: bool) -> tuple[Any, Any]:
         import transformers
     except ImportError as error:
         raise UserError(
-            f"a pretrained backbone ({config.folder}) needs transformers; install the extra 'vlm', or use the preset 'cpu'"
+            f"a pretrained backbone ({config.folder}) needs transformers: install the extra 'vlm', or use preset 'cpu'"
         ) from error
     folder = Path(config.folder)
     if not (folder / "config.json").is_file():

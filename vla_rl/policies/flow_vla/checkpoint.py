@@ -1,6 +1,8 @@
-"""Policy checkpoints: a folder with ``config.json`` (what the policy is) and one safetensors file (its weights). Never pickle.
+"""Policy checkpoints: a folder with ``config.json`` (what the policy is) and one safetensors file (its weights).
+Never pickle.
 
-The weights' file name holds their digest and config.json names it, so a folder that is overwritten is the old policy or the new, never a mix.
+The weights' file name holds their digest and config.json names it, so a folder that is overwritten is the old policy
+or the new, never a mix.
 """
 
 import hashlib
@@ -91,7 +93,7 @@ def load_policy(directory: Path, expected: PolicySpec | None = None) -> tuple[Fl
     missing, unknown = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if missing or unknown:
         raise CheckpointError(
-            f"{directory}: the weights lack {missing[:3]} and have the unknown {unknown[:3]}; they belong to another config"
+            f"{directory}: the weights lack {missing[:3]} and have unknown {unknown[:3]}; they fit another config"
         )
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
@@ -161,5 +163,5 @@ def _check_spec(directory: Path, found: PolicySpec, expected: PolicySpec) -> Non
         value = getattr(found, name)
         if value != wanted:
             raise CheckpointError(
-                f"{directory} was trained with {name}={value!r}, asked for is {name}={wanted!r}; choose a fitting checkpoint"
+                f"{directory} was trained with {name}={value!r}, asked for is {wanted!r}; choose a fitting checkpoint"
             )

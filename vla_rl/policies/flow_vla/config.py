@@ -1,4 +1,6 @@
-"""Configuration of the built-in VLA: its interface to the robot (`PolicySpec`) and its architecture (`FlowVLAConfig`). Needs no torch."""
+"""Configuration of the built-in VLA: its interface to the robot (`PolicySpec`) and its architecture
+(`FlowVLAConfig`). Needs no torch.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,8 @@ from vla_rl.policies.normalization import NormalizationMode
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """What the policy is connected to. Taken from the data or the environment, saved in the checkpoint, compared on loading.
+    """What the policy is connected to. Taken from the data or the environment, saved in the checkpoint, compared on
+    loading.
 
     Attributes:
         env_id: the environment or robot.
@@ -96,7 +99,8 @@ class ExpertConfig:
         heads: attention heads.
         mlp_ratio: hidden width of the feed-forward part, in widths.
         actions_per_token: neighbouring actions that share a token; more is faster.
-        window: an action looks at itself and the ``window - 1`` before it, and always at the prefix and a learned sink: a
+        window: an action looks at itself and the ``window - 1`` before it, and always at the prefix and a learned
+            sink: a
             Lambda-shaped mask. 0: at all actions. Xiaomi-Robotics-0 (arXiv 2602.12684) has 4.
         rotary: rotary instead of learned positions.
         noisy_shift: added to the rotary position of actions that are not committed; 10 in Xiaomi-Robotics-0.
@@ -119,14 +123,18 @@ class FlowVLAConfig:
     Attributes:
         horizon: H, actions in a chunk.
         flow_samples: noise and time draws per encoded observation; the encoder dominates the cost.
-        time_distribution: of the flow time in training. ``beta``: Beta(1.5, 1) towards the noise, as in pi0 (arXiv 2410.24164, eq. in B).
+        time_distribution: of the flow time in training. ``beta``: Beta(1.5, 1) towards the noise, as in pi0 (arXiv
+            2410.24164, eq. in B).
         sampling_steps: Euler steps of inference.
-        regression_weight: weight of an auxiliary head that regresses the chunk from the prefix alone. Its gradient is free of
+        regression_weight: weight of an auxiliary head that regresses the chunk from the prefix alone. Its gradient is
+            free of
             the flow's noise, so the encoder learns sooner where things are. Not used at inference.
         prefix_max: longest committed prefix seen in training, 0: off.
-        prefix_law: ``linear``: P(d) falls linearly; ``exponential``: P(d) ~ exp(-d); ``xiaomi``: 0 half of the time, else
+        prefix_law: ``linear``: P(d) falls linearly; ``exponential``: P(d) ~ exp(-d); ``xiaomi``: 0 half of the time,
+            else
             any length up to ``prefix_max`` (Xiaomi-Robotics-0, arXiv 2602.12684, as the next two).
-        prefix_hiding: in training, for prefixes longer than 2, probability that a committed action but for the last 2 is
+        prefix_hiding: in training, for prefixes longer than 2, probability that a committed action but for the last 2
+            is
             hidden from the others, so that the policy looks at the scene and does not only continue. 0.5 in the paper.
         difficulty_weighting: weigh actions by how wrong a 5-step rollout of the policy is on them. Doubles the cost.
         state_dropout: probability that a training sample does not see its state (against copying the state).

@@ -1,4 +1,6 @@
-"""The action expert: a transformer over the action tokens that reads the prefix through keys, values and modulations computed once."""
+"""The action expert: a transformer over the action tokens that reads the prefix through keys, values and modulations
+computed once.
+"""
 
 import math
 
@@ -13,7 +15,7 @@ MODULATIONS = 4  # scale and shift before attention, scale and shift before the 
 
 
 def time_features(time: Tensor) -> Tensor:
-    """Sines and cosines of the flow time in [0, 1], [...] -> [..., TIME_FEATURES]; periods from 4e-3 to 4, as in pi0."""
+    """Sines and cosines of the flow time in [0, 1], [...] -> [..., TIME_FEATURES]; periods 4e-3 to 4, as in pi0."""
     half = TIME_FEATURES // 2
     frequency = torch.exp(
         torch.linspace(math.log(2 * math.pi / 4.0), math.log(2 * math.pi / 4e-3), half, device=time.device)
@@ -35,7 +37,9 @@ def rotate(rows: Tensor, angle: Tensor) -> Tensor:
 
 
 class ExpertLayer(nn.Module):
-    """Attention over the prefix and the action tokens at once (as in pi0), then feed-forward; both pre-normalised and modulated."""
+    """Attention over the prefix and the action tokens at once (as in pi0), then feed-forward; both pre-normalised and
+    modulated.
+    """
 
     def __init__(self, config: ExpertConfig) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""What flow matching draws at random in training: noise, flow times and committed prefixes; and how hard tokens weigh more.
+"""What flow matching draws at random in training: noise, flow times and committed prefixes; and how hard tokens weigh
+more.
 
 Everything is drawn on the CPU from the caller's generator, so that it is the same on every device.
 """
@@ -45,7 +46,8 @@ def draw_flow(config: FlowVLAConfig, batch_size: int, action_dim: int, generator
 
 
 def difficulty_weights(rollout: Tensor, actions: Tensor, counted: Tensor) -> Tensor:
-    """Loss weights of tokens by how wrong the policy still is on them: clamp(|rollout - a| / mean, .5, 5) (Xiaomi-Robotics-0,
+    """Loss weights of tokens by how wrong the policy still is on them: clamp(|rollout - a| / mean, .5, 5)
+    (Xiaomi-Robotics-0,
     arXiv 2602.12684).
 
     Args:

@@ -1,8 +1,12 @@
-"""The built-in VLA: images, task sentence and state become prefix tokens; a flow-matching expert turns noise into a chunk of actions.
+"""The built-in VLA: images, task sentence and state become prefix tokens; a flow-matching expert turns noise into a
+chunk of actions.
 
-Flow time tau runs from 0 (noise) to 1 (clean data): A_tau = tau A + (1 - tau) noise, velocity v = A - noise. Each action token has
-its own flow time, so that a committed prefix of the chunk can be given as clean tokens. Two graphs: `encode` once per observation,
-`velocity` once per integration step. There is no randomness here but in `loss`, where it comes from the caller's generator.
+Flow time tau runs from 0 (noise) to 1 (clean data): A_tau = tau A + (1 - tau) noise, velocity v = A - noise. Each
+action token has
+its own flow time, so that a committed prefix of the chunk can be given as clean tokens. Two graphs: `encode` once per
+observation,
+`velocity` once per integration step. There is no randomness here but in `loss`, where it comes from the caller's
+generator.
 """
 
 from collections.abc import Sequence
@@ -20,7 +24,6 @@ from vla_rl.policies.flow_vla.flow import difficulty_weights, draw_flow
 from vla_rl.policies.flow_vla.text import TextEncoder, hash_words
 from vla_rl.policies.flow_vla.vision import VisionEncoder
 from vla_rl.policies.normalization import Normalizer, Statistics
-
 
 ROLLOUT_STEPS = 5  # of the rollout that difficulty weighting compares with the data
 
@@ -131,7 +134,9 @@ class FlowVLA(nn.Module):
     def tokens(
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Prefix tokens [B, N, width] and their mask, bool [B, N]. Critics that share the policy's features start here."""
+        """Prefix tokens [B, N, width] and their mask, bool [B, N]. Critics that share the policy's features start
+        here.
+        """
         return self._tokens(images, self.state_normalizer.normalize(state), text, indicator)
 
     def encode(self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None = None) -> Prefix:
@@ -147,7 +152,9 @@ class FlowVLA(nn.Module):
         return Prefix(*self.expert.read_prefix(tokens, mask), mask)
 
     def velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix, hidden: Tensor | None = None) -> Tensor:
-        """The step graph: d(actions)/d(tau), [B, H, A], at noisy actions [B, H, A] with flow times [B, H], normalised units."""
+        """The step graph: d(actions)/d(tau), [B, H, A], at noisy actions [B, H, A] with flow times [B, H], normalised
+        units.
+        """
         return self.expert(noisy, time, prefix.keys, prefix.values, prefix.modulation, prefix.mask, hidden)
 
     def loss(self, batch: PolicyBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
@@ -158,7 +165,8 @@ class FlowVLA(nn.Module):
             generator: source of noise, flow times, prefix lengths and state corruption.
 
         Returns:
-            [B], the squared velocity error averaged over draws, valid unconditioned steps and dimensions (0 if there are none), and logs.
+            [B], the squared velocity error averaged over draws, valid unconditioned steps and dimensions (0 if there
+            are none), and logs.
         """
         config = self.config
         state = self._corrupt(self.state_normalizer.normalize(batch.state), generator)
@@ -193,7 +201,9 @@ class FlowVLA(nn.Module):
         return per_sample, logs
 
     def guided_velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix, unconditional: Prefix | None) -> Tensor:
-        """Velocity with classifier-free guidance: v_none + scale (v - v_none); plain velocity without ``unconditional``."""
+        """Velocity with classifier-free guidance: v_none + scale (v - v_none); plain velocity without
+        ``unconditional``.
+        """
         velocity = self.velocity(noisy, time, prefix)
         if unconditional is None:
             return velocity
@@ -230,7 +240,9 @@ class FlowVLA(nn.Module):
     def _integrate(
         self, start: Tensor, fixed: Tensor, prefix: Prefix, steps: int, unconditional: Prefix | None = None
     ) -> Tensor:
-        """Euler steps from ``start`` [B, H, A], normalised units. Actions that are ``fixed``, bool [B, H], stay as they are."""
+        """Euler steps from ``start`` [B, H, A], normalised units. Actions that are ``fixed``, bool [B, H], stay as
+        they are.
+        """
         actions = start
         for step in range(steps):
             time = torch.where(fixed, 1.0, step / steps)
@@ -239,7 +251,9 @@ class FlowVLA(nn.Module):
         return actions
 
     def to_raw_actions(self, actions: Tensor) -> Tensor:
-        """Sampled actions [B, H, A] from normalised to raw units; discrete dimensions to the nearer of their two levels."""
+        """Sampled actions [B, H, A] from normalised to raw units; discrete dimensions to the nearer of their two
+        levels.
+        """
         raw = self.action_normalizer.denormalize(actions)
         if not self.config.snap_discrete:
             return raw

@@ -1,4 +1,6 @@
-"""`FlowVLAPolicy`: the model behind the loop's `Policy` protocol. Numpy in, numpy out; one instance belongs to one thread."""
+"""`FlowVLAPolicy`: the model behind the loop's `Policy` protocol. Numpy in, numpy out; one instance belongs to one
+thread.
+"""
 
 import numpy as np
 import torch
@@ -11,7 +13,9 @@ from vla_rl.policies.guidance import guidance_weights, sample_guided
 
 
 def flow_noise(seed: int, tick: int, horizon: int, action_dim: int) -> Float32Array:
-    """The noise of the chunk planned at a tick, float32 [H, A]: a function of (seed, tick), so that an episode replays exactly."""
+    """The noise of the chunk planned at a tick, float32 [H, A]: a function of (seed, tick), so that an episode
+    replays exactly.
+    """
     generator = np.random.Generator(np.random.Philox(key=[seed % 2**64, tick % 2**64]))
     return generator.standard_normal((horizon, action_dim), dtype=np.float32)
 

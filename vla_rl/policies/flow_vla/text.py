@@ -13,7 +13,9 @@ PADDING = 0
 
 
 def hash_words(sentences: Sequence[str], config: TextConfig) -> Tensor:
-    """Sentences -> word ids, int64 [B, max_words], padded with 0. The same on every machine; longer sentences are cut."""
+    """Sentences -> word ids, int64 [B, max_words], padded with 0. The same on every machine; longer sentences are
+    cut.
+    """
     ids = torch.full((len(sentences), config.max_words), PADDING, dtype=torch.int64)
     for row, sentence in enumerate(sentences):
         words = re.findall(r"\w+", sentence.lower())[: config.max_words]
@@ -23,7 +25,9 @@ def hash_words(sentences: Sequence[str], config: TextConfig) -> Tensor:
 
 
 class TextEncoder(nn.Module):
-    """Word ids [B, L] -> one token [B, 1, width]. Words meet their position in a nonlinear layer, so the order of words counts."""
+    """Word ids [B, L] -> one token [B, 1, width]. Words meet their position in a nonlinear layer, so the order of
+    words counts.
+    """
 
     def __init__(self, config: TextConfig, width: int) -> None:
         super().__init__()

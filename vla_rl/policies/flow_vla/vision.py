@@ -20,7 +20,7 @@ class ConvStack(nn.Sequential):
             layers.append(nn.ReLU())
             channels = width
         super().__init__(*layers)
-        self.to(memory_format=torch.channels_last)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
 
 
 class Keypoints(nn.Module):

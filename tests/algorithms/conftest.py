@@ -1,18 +1,12 @@
-"""Fixtures: one thread, and caches of tiny episodes."""
+"""Fixtures: caches of tiny episodes."""
 
 from collections.abc import Callable, Sequence
 
 import pytest
-import torch
 
 from vla_rl.core.types import Episode
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
 
 
 @pytest.fixture

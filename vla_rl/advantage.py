@@ -47,7 +47,7 @@ class AdvantageConfig:
             interventions; demonstrations keep their weight of 1. ``valid``: all samples that the actor may use.
         smallest_mean: eps in w = pre / max(mean(pre), eps). Not too small: 1 + tanh(very negative) is rounding
             error, which must not be blown up to a mean of 1.
-        warmup_steps: g = 1 until this gradient step of a round, while the critics are young.
+        warmup_steps: g = 1 for so many gradient steps, while the critics are young.
     """
 
     gate: Literal["hierarchical", "viability", "viability_weighted"] = "hierarchical"
@@ -165,7 +165,7 @@ def weights(values: Values, samples: Samples, config: AdvantageConfig, step: int
         values: of the critics, detached.
         samples: what the samples are.
         config: the choices.
-        step: gradient steps since the start of the round, for the warm-up.
+        step: gradient steps since the critics began to learn, for the warm-up.
 
     Returns:
         float [B], and `diagnostics`.

@@ -50,7 +50,12 @@ def test_critics_judge_only_episodes_that_they_have_not_seen(make_cache):
 
 
 TABULAR = replace(
-    TINY.critic, backbone="state", efficiency_unit_steps=4.0, feature_width=32, hidden=(32,), target_tau=None
+    TINY.critic,
+    backbone="state",
+    efficiency_unit_steps=4.0,
+    efficiency_return_steps=100,
+    feature_width=32,
+    hidden=(32,),
 )
 
 

@@ -1,8 +1,7 @@
 """What all algorithms share: a round is begun with the cache, an update is one gradient step of everything.
 
-Law: an update is a function of (state, seed, step) and of the cache as `begin_round` found it; on a CPU a resumed run
-    ends
-in the same weights, bit by bit, as an uninterrupted one.
+Law: an update is a function of (state, seed, step) and of the cache as `begin_round` found it. On a CPU a resumed run
+ends in the same weights, bit by bit, as an uninterrupted one.
 """
 
 from collections.abc import Mapping

@@ -93,6 +93,10 @@ class ReplayRatioConfig:
     check_every_episodes: int = 100
     tolerance: float = 0.001
 
+    def __post_init__(self) -> None:
+        if not 0 < self.low < self.high:
+            raise ConfigError(f"replay_ratio: expected 0 < low < high, found {self.low} and {self.high}")
+
 
 @dataclass(frozen=True)
 class CriticTrainingConfig:
@@ -168,6 +172,10 @@ class ThresholdConfig:
 
     epsilon: float = 0.0
     discount: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not 0 < self.discount <= 1:
+            raise ConfigError(f"threshold.discount is {self.discount}; it must be in (0, 1]")
 
 
 @dataclass(frozen=True)

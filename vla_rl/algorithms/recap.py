@@ -2,7 +2,8 @@
 
 A distributional critic learns Monte-Carlo returns. A step of the policy is called good if its N-step advantage is above
 the task's quantile that lets a fixed fraction pass; what people did is always called good. The actor imitates
-everything, with that indicator as an input, and acts with the indicator set to good.
+everything, with that indicator as an input, and acts with the indicator set to good. As in the paper, the critic learns
+from every step of an episode whose outcome is known, whoever acted.
 """
 
 from collections.abc import Mapping

@@ -6,6 +6,7 @@ minus the fraction of the time that it still takes, a failure -1.
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +30,7 @@ class DistributionalConfig:
         bins: number of bins over [-1, 0].
     """
 
-    backbone: str = "own"
+    backbone: Literal["own", "policy", "state"] = "own"
     vision: VisionConfig = field(default_factory=lambda: VisionConfig(widths=(16, 32)))
     token_width: int = 64
     hidden: tuple[int, ...] = (128, 128)

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from vla_rl.core.errors import ConfigError
 from vla_rl.critics.heads import EnsembleHead
 
 
@@ -25,16 +26,18 @@ class EnsembleConfig:
         diversity: eta, weight of the diversity term.
         hidden: widths of the hidden layers.
         discount: gamma.
-        real_fraction: fraction of a batch that is real data; the rest is imagined.
-        rollout_steps: k, steps of an imagined rollout.
     """
 
     members: int = 10
     diversity: float = 1.0
     hidden: tuple[int, ...] = (256, 256)
     discount: float = 0.99
-    real_fraction: float = 0.05
-    rollout_steps: int = 5
+
+    def __post_init__(self) -> None:
+        if self.members < 1 or (self.diversity and self.members == 1):
+            raise ConfigError(
+                f"an ensemble of {self.members} has no diversity; set members to 2 or more, or diversity to 0"
+            )
 
 
 class ActionValueEnsemble(nn.Module):
@@ -48,6 +51,18 @@ class ActionValueEnsemble(nn.Module):
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
         """Features [B, F] and actions [B, A] -> values [N, B]."""
         return self.head(torch.cat([features, action], -1))[..., 0]
+
+    def target(self, reward: Tensor, done: Tensor, features: Tensor, action: Tensor) -> Tensor:
+        """y [B] of transitions to features [B, F] and the policy's actions [B, A] there, see `pessimistic_target`."""
+        with torch.no_grad():
+            return pessimistic_target(reward, done, self(features, action), self.config.discount)
+
+    def loss(self, features: Tensor, action: Tensor, target: Tensor) -> Tensor:
+        """Squared error of every member against y [B], averaged, plus eta times the diversity term over actions."""
+        error = (self(features, action) - target).square().mean()
+        if not self.config.diversity:
+            return error
+        return error + self.config.diversity * diversity_loss(lambda point: self(features, point), action)
 
 
 def pessimistic_target(reward: Tensor, done: Tensor, later: Tensor, discount: float) -> Tensor:

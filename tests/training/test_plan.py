@@ -30,14 +30,18 @@ def test_the_last_policy_is_always_evaluated() -> None:
 def test_no_seed_is_used_twice() -> None:
     budget_most = range(0, 9999, 97)
     seeds = [
-        demonstration_seed(run, index, attempt) for run in (0, 1, 7) for index in budget_most for attempt in range(5)
+        demonstration_seed(run, index, attempt) for run in (0, 1, 999) for index in budget_most for attempt in range(5)
     ]
-    seeds += [practice_seed(run, number, index) for run in (0, 1, 7) for number in (1, 2, 40) for index in budget_most]
+    seeds += [
+        practice_seed(run, number, index) for run in (0, 1, 999) for number in (1, 2, 40) for index in budget_most
+    ]
     seeds += [evaluation_seed(index) for index in budget_most]
     assert len(set(seeds)) == len(seeds)
 
 
-@pytest.mark.parametrize("change", [{"demonstrations": 0}, {"rounds": -1}, {"episodes_per_round": 10_000}])
+@pytest.mark.parametrize(
+    "change", [{"demonstrations": 0}, {"rounds": -1}, {"rounds": 50}, {"episodes_per_round": 10_000}]
+)
 def test_an_impossible_budget_is_refused(change: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         BudgetConfig(**change)

@@ -152,6 +152,17 @@ def test_a_damaged_episode_stops_a_resumed_run_with_one_clear_line(uninterrupted
     assert "Traceback" not in stopped.stderr
 
 
+def test_practice_does_not_go_on_from_an_older_state(uninterrupted: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(uninterrupted, folder)
+    shutil.rmtree(folder / "policies" / "version_0002")
+    for checkpoint in (folder / "checkpoints").iterdir():
+        shutil.rmtree(checkpoint)
+    stopped = subprocess.run([*TRAIN, "--resume", str(folder)], capture_output=True, text=True, check=False)
+    assert stopped.returncode == 2
+    assert "goes on from gradient step 14" in stopped.stderr
+
+
 def test_two_processes_cannot_train_in_one_folder(uninterrupted: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     first = start("--config", "tiny", "--out", str(folder))

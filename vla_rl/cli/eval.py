@@ -25,10 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", type=int, help="policy version (default: the newest)")
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--difficulty", type=float, help="another difficulty than the run's")
-    parser.add_argument("--out", type=Path, help="store of the episodes (default: RUN/eval-vVERSION)")
+    parser.add_argument("--out", type=Path, help="store of the episodes, for this policy alone")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.episodes < 1:
+        raise UserError(f"--episodes is {arguments.episodes}; it must be at least 1")
     folder, config = RunFolder.open(arguments.run, RunConfig)
     versions = folder.policy_versions()
     if not versions:
@@ -38,7 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{arguments.run} has no policy version {version}; it has {versions}")
     if arguments.difficulty is not None:
         config = replace(config, task=replace(config.task, difficulty=arguments.difficulty))
-    out = arguments.out or folder.path / f"eval-v{version:04d}"
+    # Episodes that are there already count, so each policy and difficulty has a store of its own.
+    out = arguments.out or folder.path / f"eval-v{version:04d}-difficulty-{config.task.difficulty:g}"
     store = EpisodeStore(out)
     jobs = [
         RolloutJob(f"v{version:04d}-{index:06d}", out, (evaluation_seed(index),), folder.policy(version))

@@ -77,5 +77,7 @@ class RunConfig:
     torch_threads: int = 2
 
     def __post_init__(self) -> None:
-        if self.seed < 0 or self.workers < 0 or self.torch_threads < 1:
-            raise ConfigError("seed and workers cannot be negative, and torch_threads must be at least 1")
+        if not 0 <= self.seed < 1000:  # of the environments' seeds, those from 1,000,000,000 on are the evaluation's
+            raise ConfigError(f"seed is {self.seed}; it must be from 0 to 999")
+        if self.workers < 0 or self.torch_threads < 1:
+            raise ConfigError("workers cannot be negative, and torch_threads must be at least 1")

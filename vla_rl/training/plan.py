@@ -15,6 +15,7 @@ StageKind = Literal["demonstrate", "supervise", "collect", "practise", "evaluate
 _SEEDS_PER_RUN = 1_000_000
 _SEEDS_PER_ROUND = 10_000
 _EVALUATION_SEED = 1_000_000_000
+_ROUNDS_WITH_SEEDS = 49
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class BudgetConfig:
         for name in ("rounds", "episodes_per_round", "steps_per_round"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"budget.{name} is {getattr(self, name)}; it cannot be negative")
+        if self.rounds > _ROUNDS_WITH_SEEDS:
+            raise ConfigError(f"budget.rounds is {self.rounds}; at most {_ROUNDS_WITH_SEEDS} have seeds of their own")
         if max(self.demonstrations, self.episodes_per_round) >= _SEEDS_PER_ROUND:
             raise ConfigError(
                 f"at most {_SEEDS_PER_ROUND - 1} demonstrations and episodes per round have seeds of their own"

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from tqdm import tqdm
 
+from vla_rl.core.errors import CheckpointError
 from vla_rl.core.protocols import Subscriber
 from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.data.store import EpisodeStore
@@ -165,11 +166,21 @@ class PracticeRun:
             return False
         self.cache.refresh()
         if self._practised is None:
+            self._check_progress(stage)
             self._practised = self._make_practised(self.cache, self.folder.policy(0))
             if self._progress and self._progress[0] > self.budget.supervised_steps:
                 self._practised.load_state_dict(self._progress[1])
         self._learn(self._practised, stage)
         return True
+
+    def _check_progress(self, stage: Stage) -> None:
+        """Refuse to practise from an older state than the one in which the round before ended."""
+        reached = self._progress[0] if self._progress else 0
+        if stage.first_step > self.budget.supervised_steps and reached < stage.first_step:
+            raise CheckpointError(
+                f"{stage.name} goes on from gradient step {stage.first_step}, and the newest readable checkpoint in "
+                f"{self.folder.checkpoints} is of step {reached}; remove the policies/version_* after it to learn anew"
+            )
 
     def _learn(self, learner: Learner, stage: Stage) -> None:
         """Gradient steps from the newest checkpoint inside the stage to its end, then a new policy version."""

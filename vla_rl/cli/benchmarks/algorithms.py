@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vla_rl.cli.benchmarks.runs import evaluations, start_verb
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
-from vla_rl.report.statistics import stratified_p, wilson_interval
+from vla_rl.data.store import EpisodeStore
+from vla_rl.report.statistics import bootstrap_interval, stratified_p, wilson_interval
 
 DEFAULT_TASK = "vla_rl/PegInsert-v0"
 OTHER_TASKS = ("vla_rl/LidOnBox-v0", "vla_rl/Handover-v0")
@@ -32,6 +35,7 @@ ALGORITHMS = {
     "sft": ["algorithm=sft", "budget.episodes_per_round=0"],
 }
 ENOUGH = 0.8  # the success rate of "episodes to 80 %"
+_OF_A_ROUND = ("round", "real_episodes", "gradient_steps", "successes", "episodes", "mean_success_length")
 
 
 @dataclass(frozen=True)
@@ -77,13 +81,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         list(pool.map(lambda cell: _run_base(cell, options.runs), bases))
         list(pool.map(lambda cell: _run_cell(cell, options.runs, folder), missing))
     cells = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    return {"cells": cells, "pooled_p_vs_habc": _pooled_p(cells)}
+    return {"cells": cells, "pooled_p_vs_habc": _pooled_p(cells), "length_minus_sft": _length_minus_sft(cells)}
 
 
 def table(result: dict[str, Any]) -> str:
     """Markdown: one row per task and algorithm, pooled over seeds."""
     head = [
-        "| task | algorithm | seeds | success | steps to success | episodes to 80 % | p against habc |",
+        "| task | algorithm | seeds | success | steps to success, supervised -> last | episodes to 80 % "
+        "| p against habc |",
         "|---|---|---|---|---|---|---|",
     ]
     tasks = sorted({cell["task"] for cell in result["cells"]})
@@ -113,14 +118,25 @@ def _run_cell(cell: Cell, runs: Path, folder: Path) -> None:
         "successes": last["successes"],
         "episodes": last["episodes"],
         "success": last["successes"] / last["episodes"],
+        "success_interval": wilson_interval(last["successes"], last["episodes"]),
         "length_given_success": last["mean_success_length"],
+        "length_interval": _length_interval(runs / cell.name, last["policy_version"]),
         "sft_success": rounds[0]["successes"] / rounds[0]["episodes"],
         "sft_length_given_success": rounds[0]["mean_success_length"],
         "episodes_to_80": reached[0] if reached else None,
         "real_episodes": last["real_episodes"],
         "gradient_steps": last["gradient_steps"],
+        "rounds": [{name: entry[name] for name in _OF_A_ROUND} for entry in rounds],
     }
     write_atomic(folder / f"{cell.name}.json", (json.dumps(result, indent=1) + "\n").encode())
+
+
+def _length_interval(run: Path, version: int) -> tuple[float, float] | None:
+    """95 % bootstrap interval of a policy's steps to success over its evaluation episodes; None without a success."""
+    store = EpisodeStore(run / "evaluation", create=False)
+    headers = [store.read_header(name) for name in store.ids() if name.startswith(f"v{version:04d}-")]
+    lengths = np.array([header.length for header in headers if header.success], dtype=np.float64)
+    return bootstrap_interval(lengths, np.mean, seed=0) if len(lengths) else None
 
 
 def _common(cell: Cell) -> list[str]:
@@ -143,16 +159,37 @@ def _pooled_p(cells: list[dict[str, Any]]) -> dict[str, float]:
     return pooled
 
 
+def _length_minus_sft(cells: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Per algorithm, how much longer its last policy takes than the supervised one it started from: the mean over the
+    cells in steps, with a 95 % bootstrap interval over cells, since seeds are what is repeated.
+    """
+    found = {}
+    for name in dict.fromkeys(cell["algorithm"] for cell in cells):
+        pairs = [
+            (cell["length_given_success"], cell["sft_length_given_success"])
+            for cell in cells
+            if cell["algorithm"] == name
+        ]
+        change = np.array([last - first for last, first in pairs if last and first])
+        if len(change):
+            found[name] = {"mean": float(change.mean()), "interval": bootstrap_interval(change, np.mean, seed=0)}
+    return found
+
+
 def _row(result: dict[str, Any], task: str, name: str) -> str:
     cells = [cell for cell in result["cells"] if (cell["task"], cell["algorithm"]) == (task, name)]
     if not cells:
         return ""
     successes, episodes = sum(cell["successes"] for cell in cells), sum(cell["episodes"] for cell in cells)
     low, high = wilson_interval(successes, episodes)
-    lengths = [cell["length_given_success"] for cell in cells if cell["length_given_success"]]
-    length = f"{sum(lengths) / len(lengths):.0f}" if lengths else "-"
+    length = " -> ".join(_mean_length(cells, key) for key in ("sft_length_given_success", "length_given_success"))
     reached = ", ".join(str(cell["episodes_to_80"] or "-") for cell in cells)
     p = result["pooled_p_vs_habc"].get(name)
     shown_p = "" if p is None else f"{p:.2g}"
     success = f"{successes / episodes:.1%} [{low * 100:.0f}, {high * 100:.0f}]"
     return f"| {task} | {name} | {len(cells)} | {success} | {length} | {reached} | {shown_p} |"
+
+
+def _mean_length(cells: list[dict[str, Any]], key: str) -> str:
+    lengths = [cell[key] for cell in cells if cell[key]]
+    return f"{np.mean(lengths):.0f}" if lengths else "-"

@@ -21,7 +21,7 @@ SUCCESS = make_episode("round-7", [P] * 7, True)
 
 def run(name, cache, steps=5, config=TINY, seed=3, **options):
     algorithm = make_algorithm(name, config, make_model(**model_options(name)), cache, seed, **options)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     logs = [algorithm.update(step) for step in range(steps)]
     return algorithm, logs
 
@@ -64,7 +64,7 @@ def test_resumed_run_equals_uninterrupted_one(name, make_cache, tmp_path):
     checkpoint = save_checkpoint(tmp_path / "checkpoints", 4, part.state_dict())
     resumed = make_algorithm(name, config, make_model(seed=9, **model_options(name)), cache, seed=3)
     resumed.load_state_dict(load_checkpoint(checkpoint)[1])
-    resumed.begin_round(cache)
+    resumed.begin_round(cache, 1)
     for step in range(4, 7):
         resumed.update(step)
     for (key, expected), found in zip(flat(whole.state_dict()), flat(resumed.state_dict()), strict=True):

@@ -11,6 +11,7 @@ from vla_rl.algorithms.config import AlgorithmConfig, ReplayRatioConfig
 from vla_rl.algorithms.registry import make_algorithm
 from vla_rl.algorithms.replay_ratio import ReplayRatio
 from vla_rl.core.types import Origin
+from vla_rl.critics.hierarchical import viability_loss
 
 FAST, SLOW = 3, 9
 
@@ -33,7 +34,7 @@ def test_critics_judge_only_episodes_that_they_have_not_seen(make_cache):
     cache = make_cache([make_episode(f"round-{i}", [P] * 4, i % 2 == 0) for i in range(12)])
     config = replace(TINY, critic_training=replace(TINY.critic_training, folds=3))
     algorithm = make_algorithm("habc", config, make_model(), cache, seed=0)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     frames = np.arange(cache.total_frames)
     judged = []
     for learner in algorithm.critics.learners:
@@ -69,7 +70,7 @@ def trained_on_two_routes(name, make_cache):
         actor=replace(TINY.actor, batch_size=2, learning_rate=5e-3),
     )
     algorithm = make_algorithm(name, config, make_model(state_dim=FAST + SLOW - 1, action_dim=1), cache, seed=0)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     for _ in range(600):
         algorithm.critics.update()
     starts = np.array([episode.start for episode in cache.episodes])
@@ -133,7 +134,7 @@ def test_a_critic_that_recognises_its_episodes_cannot_tell_the_routes_apart(fold
         critic_training=replace(TINY.critic_training, batch_size=32, learning_rate=1e-2, folds=folds),
     )
     algorithm = make_algorithm("habc", config, make_model(state_dim=FAST + SLOW - 1 + 12, action_dim=1), cache, seed=0)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     for _ in range(400 * folds):
         algorithm.critics.update()
     starts = np.array([episode.start for episode in cache.episodes])
@@ -150,7 +151,7 @@ def drawn_by_critics(algorithm, updates=40):
 def test_critics_never_draw_steps_without_a_label(make_cache):
     cache = make_cache(MIXED)
     algorithm = make_algorithm("habc", TINY, make_model(), cache, seed=0)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     credit = algorithm.data.credit
     seen = drawn_by_critics(algorithm)
     assert (credit.viability_mask | credit.efficiency_mask)[seen].all()
@@ -160,7 +161,7 @@ def test_critics_never_draw_steps_without_a_label(make_cache):
 def test_weights_follow_the_kind_of_step(make_cache):
     cache = make_cache(MIXED)
     algorithm = make_algorithm("habc", TINY, make_model(), cache, seed=0)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     algorithm.updates = 1000  # after the warm-up
     weight = algorithm.trace(cache, np.arange(cache.total_frames))["weight"]
     source, credit = cache.source, algorithm.data.credit
@@ -177,7 +178,7 @@ def test_policy_backbone_gets_no_gradient_and_saves_no_weights(make_cache):
     config = replace(TINY, critic=replace(TINY.critic, backbone="policy"))
     model = make_model()
     algorithm = make_algorithm("habc", config, model, cache, seed=0)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     before = [parameter.clone() for parameter in model.parameters()]
     for _ in range(3):
         algorithm.critics.update()
@@ -205,7 +206,7 @@ def test_every_option_of_the_critic_trains(options, make_cache):
     algorithm = make_algorithm(
         "habc", replace(TINY, critic=replace(TINY.critic, **options)), make_model(), cache, seed=0
     )
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     logs = [algorithm.update(step) for step in range(5)]
     assert np.isfinite([list(log.values()) for log in logs]).all()
 
@@ -216,7 +217,7 @@ def test_imagined_rollouts_that_were_cut_are_labelled_by_the_pessimistic_target(
     training = replace(TINY.critic_training, bootstrap_imagined=True)
     config = replace(TINY, critic_training=training, critic=replace(TINY.critic, members=4))
     algorithm = make_algorithm("habc", config, make_model(), cache, seed=0)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     start = cache.episodes[-1].start
     frames = np.arange(start, start + 6)
     assert set(frames) < set(drawn_by_critics(algorithm))
@@ -230,12 +231,41 @@ def test_imagined_rollouts_that_were_cut_are_labelled_by_the_pessimistic_target(
     torch.testing.assert_close(learner._viability_label(frames, torch.Generator())[0], last.expand(6))
 
 
+def test_the_class_balance_is_taken_out_of_outcomes_but_not_of_bootstrapped_labels(make_cache):
+    """A critic that gives every step the log-odds of the data has no gradient from outcomes, whatever was drawn."""
+    logit, label = torch.full((1, 4), float(np.log(30 / 5))), torch.tensor([1.0, 0.0, 1.0, 0.0])
+    drawn_half, everyone = torch.full((4,), float(np.log(5 / 30))), torch.ones(4, dtype=torch.bool)
+    logit.requires_grad_()
+    viability_loss(logit, label, everyone, drawn_half).backward()
+    assert float(logit.grad.sum()) == pytest.approx(0.0, abs=1e-6)
+    episodes = [make_episode("round-0", [P] * 30, True), make_episode("round-1", [P] * 5, False)]
+    cache = make_cache([*episodes, make_episode("round-9", [P] * 6, None, origin=Origin.IMAGINED)])
+    training = replace(TINY.critic_training, balanced=True, bootstrap_imagined=True, efficiency_only=0.0)
+    algorithm = make_algorithm("habc", replace(TINY, critic_training=training), make_model(), cache, seed=0)
+    algorithm.begin_round(cache, 1)
+    learner, seen = algorithm.critics.learners[0], []
+    with pytest.MonkeyPatch.context() as patch:
+
+        def spy(logit, label, mask, offset):
+            seen.append((learner._sampler.sample(learner._updates, TINY.critic_training.batch_size)[0], offset))
+            return viability_loss(logit, label, mask, offset)
+
+        patch.setattr("vla_rl.algorithms.hierarchical.viability_loss", spy)
+        for _ in range(10):
+            learner.update()
+    frames, offsets = np.concatenate([f for f, _ in seen]), torch.cat([o for _, o in seen]).numpy()
+    cut = frames >= cache.episodes[-1].start
+    assert cut.any()
+    assert (offsets[cut] == 0).all()
+    np.testing.assert_allclose(offsets[~cut], np.log(5 / 30), rtol=1e-6)
+
+
 def test_balanced_batches_draw_both_outcomes_equally_often(make_cache):
     episodes = [make_episode("round-0", [P] * 30, True), make_episode("round-1", [P] * 5, False)]
     cache = make_cache(episodes)
     training = replace(TINY.critic_training, balanced=True, efficiency_only=0.0)
     algorithm = make_algorithm("habc", replace(TINY, critic_training=training), make_model(), cache, seed=0)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     frames = np.concatenate([algorithm.critics.learners[0]._sampler.sample(update, 16)[0] for update in range(100)])
     assert algorithm.data.credit.viability_label[frames].mean() == pytest.approx(0.5, abs=0.05)
     assert algorithm.critics.learners[0]._offset == pytest.approx(np.log(5 / 30))
@@ -246,16 +276,27 @@ def test_the_learning_rate_falls_in_every_round_and_a_resume_is_no_new_round(mak
     actor = replace(TINY.actor, learning_rate=1e-3, warmup_steps=0, decay_steps=4, schedule_every_round=True)
     config = replace(TINY, actor=actor)
     algorithm = make_algorithm("filtered_bc", config, make_model(), cache, seed=0)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     first = [algorithm.update(step)["learning_rate"] for step in range(5)]
     assert first == sorted(first, reverse=True)
     assert first[-1] == pytest.approx(1e-4)
-    algorithm.begin_round(more)
+    algorithm.begin_round(more, 2)
     assert algorithm.update(5)["learning_rate"] == first[0]
     resumed = make_algorithm("filtered_bc", config, make_model(), more, seed=0)
     resumed.load_state_dict(algorithm.state_dict())
-    resumed.begin_round(more)
+    resumed.begin_round(more, 2)
     assert resumed.update(6)["learning_rate"] == first[1]
+
+
+def test_a_round_without_new_episodes_is_a_round(make_cache):
+    """The control that only imitates demonstrations gets the same schedule as the algorithms that collect."""
+    cache = make_cache(MIXED)
+    actor = replace(TINY.actor, learning_rate=1e-3, warmup_steps=0, decay_steps=4, schedule_every_round=True)
+    algorithm = make_algorithm("sft", replace(TINY, actor=actor), make_model(), cache, seed=0)
+    algorithm.begin_round(cache, 1)
+    first = [algorithm.update(step)["learning_rate"] for step in range(3)]
+    algorithm.begin_round(cache, 2)
+    assert algorithm.update(3)["learning_rate"] == first[0]
 
 
 def test_replay_ratio_counts_fractions_and_rises_once():
@@ -279,10 +320,10 @@ def test_adaptive_replay_is_measured_at_the_start_of_rounds_and_resumes(make_cac
     ratio = ReplayRatioConfig(adaptive=True, check_every_episodes=3, tolerance=1.0)
     config = replace(TINY, critic_training=replace(TINY.critic_training, replay_ratio=ratio))
     algorithm = make_algorithm("habc", config, make_model(), cache, seed=0)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     assert algorithm.replay_ratio.value == 0.5
     more = make_cache([*MIXED, *(make_episode(f"round-{i}", [P] * 4, True) for i in range(5, 9))])
-    algorithm.begin_round(more)
+    algorithm.begin_round(more, 2)
     assert algorithm.replay_ratio.value == 2.0
     resumed = make_algorithm("habc", config, make_model(), more, seed=0)
     resumed.load_state_dict(algorithm.state_dict())

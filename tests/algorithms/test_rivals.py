@@ -24,7 +24,7 @@ from vla_rl.policies.flow_vla import Indicator
 def test_what_each_algorithm_draws(name, sources, make_cache):
     cache = make_cache(MIXED)
     algorithm = make_algorithm(name, TINY, make_model(), cache, seed=0)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     drawn = np.unique(np.concatenate([algorithm.actor_frames(step) for step in range(60)]))
     assert set(cache.source[drawn]) == sources
     failures = (algorithm.data.credit.actor_kind == ActorKind.ROLLOUT) & ~algorithm.data.credit.actor_outcome
@@ -44,7 +44,7 @@ def test_exponential_weights():
 def test_awr_weighs_successes_above_failures_after_the_warm_up(make_cache):
     cache = make_cache([make_episode("round-0", [P] * 8, True), make_episode("round-1", [P] * 8, False)])
     algorithm = make_algorithm("awr", TINY, make_model(), cache, seed=0)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     frames = np.arange(16)
     assert (algorithm.weigh(frames)[0] == 1).all()
     algorithm.updates = 1000
@@ -61,6 +61,9 @@ def test_threshold_rule():
     assert not keep(np.float32([0.31]), np.float32([0.8]), 0 * one, no, one, config)
     assert keep(np.float32([0.89]), np.float32([0.0]), one, yes, 0 * one, config)  # success: 1 - .89
     assert not keep(np.float32([0.0]), np.float32([1.0]), 0 * one, yes, 0 * one, config)  # failure
+    # Two steps before a success the value is gamma^2, so that nothing is gained by having known.
+    assert keep(np.float32([0.14]), one, one, yes, 2 * one, config)
+    assert not keep(np.float32([0.16]), one, one, yes, 2 * one, config)
 
 
 def test_threshold_filter_drops_and_keeps(make_cache):
@@ -68,7 +71,7 @@ def test_threshold_filter_drops_and_keeps(make_cache):
     for epsilon, kept in ((-2.0, 1.0), (2.0, 0.0)):
         config = replace(TINY, threshold=ThresholdConfig(epsilon=epsilon))
         algorithm = make_algorithm("threshold", config, make_model(), cache, seed=0)
-        algorithm.begin_round(cache)
+        algorithm.begin_round(cache, 1)
         algorithm.updates = 1000
         weight, logs = algorithm.weigh(np.arange(cache.total_frames))
         assert logs["kept"] == kept
@@ -97,7 +100,7 @@ def test_recap_quantile_gives_the_asked_fraction_per_task_and_corrections_are_po
     cache = make_cache(episodes)
     recap = RecapConfig(positive_fraction=fraction, warmup_steps=4, threshold_every=1000, lookahead=5)
     algorithm = make_algorithm("recap", replace(TINY, recap=recap), make_model(indicator=True), cache, seed=0)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     frames = np.arange(cache.total_frames)
     kind = algorithm.data.credit.actor_kind
     early, _ = algorithm.indicate(frames)
@@ -122,7 +125,7 @@ def test_recap_learns_returns(make_cache):
     config = replace(TINY, recap=replace(TINY.recap, critic=replace(TINY.recap.critic, backbone="state", hidden=(16,))))
     config = replace(config, critic_training=replace(TINY.critic_training, learning_rate=1e-2))
     algorithm = make_algorithm("recap", config, make_model(indicator=True), cache, seed=0)
-    algorithm.begin_round(cache)
+    algorithm.begin_round(cache, 1)
     for _ in range(300):
         algorithm._update_critic()
     assert algorithm.evaluate(np.array([0]))[0] > -0.5

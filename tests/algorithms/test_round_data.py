@@ -118,7 +118,7 @@ def test_habc_can_draw_its_failures(make_cache):
     for skip in (True, False):
         config = replace(TINY, mixture=MixtureConfig(demonstrations=0.0, interventions=0.0, skip_failures=skip))
         habc = make_algorithm("habc", config, make_model(), cache, seed=0)
-        habc.begin_round(cache)
+        habc.begin_round(cache, 1)
         drawn = np.concatenate([habc.actor_frames(step) for step in range(20)])
         assert habc.data.credit.actor_outcome[drawn].all() == skip
         assert isinstance(habc, Habc)

@@ -44,7 +44,7 @@ class Algorithm:
     ) -> None:
         self.config, self.model, self.seed = config, model, seed
         self.actor = ActorLearner(model, config.actor, seed)
-        self._newest_episode = ""
+        self._round = -1
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(seed, "critic weights"))
             self.build_critics(cache, backbone)
@@ -52,12 +52,11 @@ class Algorithm:
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
         """Make what the algorithm needs beside the actor; nothing here."""
 
-    def begin_round(self, cache: FrameCache) -> None:
-        """Take the episodes in the cache as the training data of the coming updates."""
+    def begin_round(self, cache: FrameCache, number: int) -> None:
+        """Take the episodes in the cache as the training data of the coming updates, those of round ``number``."""
         self.data = self.read(cache)
-        newest = cache.episodes[-1].episode_id if cache.episodes else ""
-        if newest != self._newest_episode:  # after a resume the round is not new
-            self._newest_episode = newest
+        if number != self._round:  # after a resume the round is not new
+            self._round = number
             self.actor.begin_round()
         groups = actor_groups(self.data, self.uses_interventions, self.uses_rollouts)
         weights = {name: getattr(self.config.mixture, name) for name in groups}
@@ -107,12 +106,12 @@ class Algorithm:
 
     def state_dict(self) -> dict[str, Any]:
         """All that updates depend on beside seed, step and cache."""
-        return {"actor": self.actor.state_dict(), "newest_episode": self._newest_episode}
+        return {"actor": self.actor.state_dict(), "round": self._round}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
         self.actor.load_state_dict(state["actor"])
-        self._newest_episode = str(state["newest_episode"])
+        self._round = int(state["round"])
 
 
 def actor_groups(data: RoundData, interventions: bool, rollouts: RolloutUse) -> dict[str, Frames]:

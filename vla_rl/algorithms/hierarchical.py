@@ -88,7 +88,9 @@ class HierarchicalLearner:
         output = self.critic(*self.data.inputs(frames, self.config.random_shift, generator), generator)
 
         label, labelled = self._viability_label(frames, generator)
-        loss_v = viability_loss(output.viability_logit, label, labelled, self._offset)
+        # Only outcomes are drawn by class; bootstrapped labels keep the share that they have.
+        offset = self._offset * self.data.tensor(self._labelled[frames]).float()
+        loss_v = viability_loss(output.viability_logit, label, labelled, offset)
         timed = self._timed[frames]
         target = self._efficiency_target(frames, timed, generator)
         loss_e = efficiency_loss(output.efficiency, target, self.data.tensor(timed), self.critic.config)

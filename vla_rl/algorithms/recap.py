@@ -75,8 +75,8 @@ class Recap(Algorithm):
         self.updates = self._critic_updates = 0
         self._critic_logs = {"critic_loss": 0.0, "critic_gradient_norm": 0.0}
 
-    def begin_round(self, cache: FrameCache) -> None:
-        super().begin_round(cache)
+    def begin_round(self, cache: FrameCache, number: int) -> None:
+        super().begin_round(cache, number)
         outcome_known = np.array([episode.success is not None for episode in cache.episodes], dtype=bool)
         known = np.flatnonzero(outcome_known[cache.episode_index] & self.data.fresh)
         self._critic_sampler = None

@@ -12,7 +12,10 @@ from vla_rl.data.cache import FrameCache
 
 
 def keep(value: Array, later: Array, reward: Array, ended: Array, elapsed: Array, config: ThresholdConfig) -> Array:
-    """r + gamma^n (1 - d) V(s') - V(s) >= eps, bool [B].
+    """gamma^n (r + (1 - d) V(s')) - V(s) >= eps, bool [B].
+
+    The reward of a success is paid when its last step is over, and V of that step is 1, so that n steps before it both
+    are gamma^n.
 
     Args:
         value, later: V(s) and V(s') in [0, 1].
@@ -21,7 +24,7 @@ def keep(value: Array, later: Array, reward: Array, ended: Array, elapsed: Array
         elapsed: n.
         config: threshold and discount.
     """
-    return reward + config.discount**elapsed * later * ~ended - value >= config.epsilon
+    return config.discount**elapsed * (reward + later * ~ended) - value >= config.epsilon
 
 
 class ThresholdFilter(WeightedCloning):

@@ -51,8 +51,8 @@ class WeightedCloning(Algorithm):
         """Of the return that the viability head learns: 1 for the plain outcome."""
         return 1.0
 
-    def begin_round(self, cache: FrameCache) -> None:
-        super().begin_round(cache)
+    def begin_round(self, cache: FrameCache, number: int) -> None:
+        super().begin_round(cache, number)
         self.critics.begin_round(self.data)
         practised = sum(episode.policy_version >= 0 for episode in cache.episodes)
         if self.replay_ratio.wants_measurement(practised):

@@ -143,15 +143,15 @@ class HierarchicalCritic(nn.Module):
         return logit, efficiency.clamp(max=0.0).maximum(-self.max_steps)
 
 
-def viability_loss(logit: Tensor, label: Tensor, mask: Tensor, offset: float = 0.0) -> Tensor:
+def viability_loss(logit: Tensor, label: Tensor, mask: Tensor, offset: Tensor | float = 0.0) -> Tensor:
     """Cross-entropy of z_v over the labelled samples, 0 if there are none.
 
     Args:
         logit: [M, B].
         label: [B], in [0, 1].
         mask: bool [B].
-        offset: log-odds that the batch's class balance adds to the population's. Added inside the loss, so that z_v
-            itself stays calibrated when the classes are drawn equally often.
+        offset: log-odds that the batch's class balance adds to the population's, one number or [B]. Added inside the
+            loss, so that z_v itself stays calibrated when the classes are drawn equally often.
     """
     per_sample = F.binary_cross_entropy_with_logits(logit + offset, label.expand_as(logit), reduction="none").mean(0)
     return masked_mean(per_sample, mask)

@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 class Learner(Protocol):
     """What the loop asks of an algorithm. Everything in it must be a function of its state, the seed and the step."""
 
-    def begin_round(self, cache: FrameCache) -> None:
-        """Take the episodes in the cache as the training data of the coming updates."""
+    def begin_round(self, cache: FrameCache, number: int) -> None:
+        """Take the episodes in the cache as the training data of the coming updates, those of round ``number``."""
         ...
 
     def update(self, step: int) -> dict[str, float]:
@@ -189,7 +189,7 @@ class PracticeRun:
             first_step, state = self._progress
             learner.load_state_dict(state)
         self._progress = None
-        learner.begin_round(self.cache)
+        learner.begin_round(self.cache, stage.round)
         started_s, last_step = time.perf_counter(), first_step
         with tqdm(total=stage.end_step, initial=first_step, desc=stage.name, unit="step", leave=False) as bar:
             for step in range(first_step, stage.end_step):

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         cache = FrameCache(store, Path(folder) / "cache")
         cache.refresh()
         learner = supervised_learner(config, cache)
-        learner.begin_round(cache)
+        learner.begin_round(cache, 0)
         batch_size = config.learning.actor.batch_size
         bare, updates = _bare_pass(learner, batch_size), iter(range(10**9))
         ratio, samples_per_s = _compare(bare, lambda: learner.update(next(updates)), batch_size, options.blocks)

@@ -36,18 +36,22 @@ class MockRobotConfig:
     """The mock's body.
 
     Attributes:
-        joints: A; the state is the joints' positions.
+        joints: A.
+        state_size: S; the state is the joints' positions, then zeros. 0: as many as joints.
         control_hz: rate of the control loop.
         lag_s: time constant with which joints follow their commands.
-        image_size: height and width of the camera's pictures, pixels.
+        cameras: names; all of them show the same.
+        image_size: height and width of the pictures, pixels.
         command_timeout_ms: without a command for so long the robot stops by itself, as real controllers do.
         duration_s: the attempt is truncated then.
         task: the task sentence.
     """
 
     joints: int = 6
+    state_size: int = 0
     control_hz: float = 30.0
     lag_s: float = 0.05
+    cameras: tuple[str, ...] = ("front",)
     image_size: int = 48
     command_timeout_ms: float = 500.0
     duration_s: float = 5.0
@@ -107,9 +111,10 @@ class MockRobot:
             self._image = self._picture()
         if elapsed_s < faults.camera_dies_s:
             self._image_ns = now_ns
-        state = np.full_like(self._position, np.nan) if elapsed_s >= faults.state_nan_s else self._position.copy()
+        state = np.zeros(self.config.state_size or self.config.joints, np.float32)
+        state[: self.config.joints] = np.nan if elapsed_s >= faults.state_nan_s else self._position
         state = self._freshness.state(state, now_ns)
-        images = {"front": self._freshness.image("front", self._image, self._image_ns)}
+        images = {camera: self._freshness.image(camera, self._image, self._image_ns) for camera in self.config.cameras}
         return Observation(images, state, self.config.task, 0, dict(self._freshness.captured_ns))
 
     def rest_command(self) -> Float32Array:

@@ -10,12 +10,12 @@ from vla_rl.core.types import Source
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.execution.virtual import Latency, VirtualLatencyConfig, VirtualPlanner
+from vla_rl.execution.virtual import Latency, LatencyConfig, VirtualPlanner
 
 REST = np.full(1, -1, np.float32)
 
 
-def run(config: ExecutionConfig, latency: VirtualLatencyConfig, ticks: int, seed: int = 0) -> dict[str, np.ndarray]:
+def run(config: ExecutionConfig, latency: LatencyConfig, ticks: int, seed: int = 0) -> dict[str, np.ndarray]:
     """Drive an executor for some ticks; returns one column per field of its actions."""
     clock = VirtualClock()
     executor = Executor(VirtualPlanner(TickPolicy(), clock, 20.0, latency), config)
@@ -58,7 +58,7 @@ def assert_aligned(columns: dict[str, np.ndarray]) -> None:
 
 def test_every_action_is_executed_at_its_own_tick_in_a_million_ticks_of_chaos() -> None:
     config = ExecutionConfig(execute_ticks=5, request_timeout_ticks=6)
-    chaos = VirtualLatencyConfig(
+    chaos = LatencyConfig(
         Latency.HEAVY_TAILED,
         typical=3.0,
         spread=0.7,
@@ -77,7 +77,7 @@ def test_every_action_is_executed_at_its_own_tick_in_a_million_ticks_of_chaos() 
 
 @pytest.mark.parametrize("delay", range(9))
 def test_a_fixed_delay_is_entered_at_the_ticks_that_passed(delay: int) -> None:
-    columns = run(ExecutionConfig(execute_ticks=8), VirtualLatencyConfig(typical=delay), 400)
+    columns = run(ExecutionConfig(execute_ticks=8), LatencyConfig(typical=delay), 400)
     assert_aligned(columns)
     assert columns["planned"][delay:].all()
     entered = np.flatnonzero(np.diff(columns["chunk_id"]) > 0)[2:] + 1
@@ -87,7 +87,7 @@ def test_a_fixed_delay_is_entered_at_the_ticks_that_passed(delay: int) -> None:
 
 def test_cold_start_consumes_nothing_and_the_estimate_forgets_it() -> None:
     warm_up_ticks = 14  # 0.7 s at 20 Hz
-    latency = VirtualLatencyConfig(typical=2.0, warm_up=float(warm_up_ticks - 2))
+    latency = LatencyConfig(typical=2.0, warm_up=float(warm_up_ticks - 2))
     columns = run(ExecutionConfig(), latency, 100)
     assert not columns["planned"][:warm_up_ticks].any()
     assert (columns["value"][:warm_up_ticks] == REST[0]).all()
@@ -98,7 +98,7 @@ def test_cold_start_consumes_nothing_and_the_estimate_forgets_it() -> None:
 
 def test_the_delay_estimate_recovers_within_its_window() -> None:
     clock = VirtualClock()
-    planner = VirtualPlanner(TickPolicy(), clock, 20.0, VirtualLatencyConfig(typical=2.0, warm_up=12.0))
+    planner = VirtualPlanner(TickPolicy(), clock, 20.0, LatencyConfig(typical=2.0, warm_up=12.0))
     executor = Executor(planner, ExecutionConfig(delay_window=4, expected_delay_ticks=1))
     executor.reset(0, REST)
     estimates = []
@@ -116,7 +116,7 @@ def test_the_delay_estimate_recovers_within_its_window() -> None:
 
 def test_latency_within_the_budget_never_starves() -> None:
     """A jittered delay of at most H - s ticks leaves no tick without a planned action."""
-    latency = VirtualLatencyConfig(Latency.RECORDED, samples=(1.0, 2.0, 2.5, 3.0, 4.0, 7.0))
+    latency = LatencyConfig(Latency.RECORDED, samples=(1.0, 2.0, 2.5, 3.0, 4.0, 7.0))
     columns = run(ExecutionConfig(execute_ticks=8), latency, 20_000)
     assert columns["planned"][8:].all()
 
@@ -135,7 +135,7 @@ def test_latency_beyond_the_budget_holds_the_last_command_and_stops_in_time() ->
 
 
 def test_a_chunk_of_another_robot_is_refused_in_one_line() -> None:
-    executor = Executor(VirtualPlanner(TickPolicy(), VirtualClock(), 20.0, VirtualLatencyConfig()))
+    executor = Executor(VirtualPlanner(TickPolicy(), VirtualClock(), 20.0, LatencyConfig()))
     executor.reset(0, np.zeros(3, np.float32))
     with pytest.raises(UserError, match=r"shape \[16, 1\]; this robot takes \[H >= 1, 3\]"):
         executor.propose(observe(0), 0)

@@ -13,7 +13,7 @@ from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.execution.virtual import Latency, VirtualLatencyConfig, VirtualPlanner
+from vla_rl.execution.virtual import Latency, LatencyConfig, VirtualPlanner
 
 JOINTS, HORIZON, HZ = 3, 16, 30.0
 MAX_DELAY = 6
@@ -76,7 +76,7 @@ def run_trial(trial: int) -> tuple[str, float]:
     }.get(kind, MockFaults())
     robot = MockRobot(ROBOT, faults, VirtualClock())
     policy = WavePolicy(round(at_s * HZ) if kind == "nan_action" else np.inf)
-    latency = VirtualLatencyConfig(Latency.RECORDED, samples=tuple(random.uniform(0, MAX_DELAY, 10)))
+    latency = LatencyConfig(Latency.RECORDED, samples=tuple(random.uniform(0, MAX_DELAY, 10)))
     planner = SilentPlanner(
         VirtualPlanner(policy, robot.clock, HZ, latency),
         answers=int(random.integers(1, 12)) if kind == "killed_inference" else 10**9,
@@ -114,7 +114,7 @@ def test_without_a_fault_nothing_stops() -> None:
     for commands_per_tick in (1, 3):
         robot = MockRobot(ROBOT, clock=VirtualClock())
         gate = SafetyGate(SMOOTH, HZ, commands_per_tick)
-        planner = VirtualPlanner(WavePolicy(), robot.clock, HZ, VirtualLatencyConfig(typical=3.0))
+        planner = VirtualPlanner(WavePolicy(), robot.clock, HZ, LatencyConfig(typical=3.0))
         summary = run_episode(robot, Executor(planner, EXECUTION), gate, seed=0)
         assert not summary.stopped
         assert summary.duration_s == pytest.approx(ROBOT.duration_s, abs=2 * TICK_S)

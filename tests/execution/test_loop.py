@@ -20,11 +20,11 @@ from vla_rl.execution.plan import ActionSource
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.sources import Demonstrator, Replay, TakeoverSwitch
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.execution.virtual import Latency, VirtualLatencyConfig, VirtualPlanner
+from vla_rl.execution.virtual import Latency, LatencyConfig, VirtualPlanner
 
 LIMITS = GateConfig(low=(-1.0, -1.0), high=(1.0, 1.0), max_velocity=(1.0, 1.0))
 STEP = 1.0 / 20 + 1e-6
-JITTER = VirtualLatencyConfig(Latency.JITTERED, typical=3.0, spread=1.5, drop_probability=0.1)
+JITTER = LatencyConfig(Latency.JITTERED, typical=3.0, spread=1.5, drop_probability=0.1)
 
 
 def record(robot: EnvRobot, source: ActionSource, seed: int = 0) -> tuple[EpisodeSummary, Episode]:
@@ -35,7 +35,7 @@ def record(robot: EnvRobot, source: ActionSource, seed: int = 0) -> tuple[Episod
     return summary, recorder.episode.validate()
 
 
-def make_executor(robot: EnvRobot, noise: float = 0.0, latency: VirtualLatencyConfig | None = None) -> Executor:
+def make_executor(robot: EnvRobot, noise: float = 0.0, latency: LatencyConfig | None = None) -> Executor:
     policy = ReachPolicy(noise=noise)
     if latency is None:
         return Executor(InlinePlanner(policy), ExecutionConfig())
@@ -68,8 +68,8 @@ def test_a_time_limit_truncates() -> None:
     assert (summary.ticks, summary.terminated, summary.success) == (4, False, False)
 
 
-@pytest.mark.parametrize("latency", [None, VirtualLatencyConfig(typical=2.0)])
-def test_takeover_is_bumpless_and_flagged_to_the_tick(latency: VirtualLatencyConfig | None) -> None:
+@pytest.mark.parametrize("latency", [None, LatencyConfig(typical=2.0)])
+def test_takeover_is_bumpless_and_flagged_to_the_tick(latency: LatencyConfig | None) -> None:
     intervals = [(5, 12), (20, 24)]
     robot = EnvRobot(ReachEnv())
     takeover = ScheduledTakeover(intervals, lambda tick, proposed: np.array([-1, 1], np.float32))

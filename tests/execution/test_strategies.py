@@ -17,7 +17,7 @@ from vla_rl.execution.loop import run_episode
 from vla_rl.execution.plan import TickAction
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import STRATEGIES, ExecutionConfig, make_strategy
-from vla_rl.execution.virtual import Latency, VirtualLatencyConfig, VirtualPlanner
+from vla_rl.execution.virtual import Latency, LatencyConfig, VirtualPlanner
 
 CONTINUOUS = ["rtc", "training_time_prefix", "xiaomi"]
 ASYNCHRONOUS = ["naive", "temporal_ensembling", *CONTINUOUS]
@@ -54,7 +54,7 @@ class WaveringPolicy:
         return ActionChunk(actions, observation.tick, 0, 0)
 
 
-def drive(policy: Policy, config: ExecutionConfig, latency: VirtualLatencyConfig, ticks: int) -> list[TickAction]:
+def drive(policy: Policy, config: ExecutionConfig, latency: LatencyConfig, ticks: int) -> list[TickAction]:
     clock = VirtualClock()
     executor = Executor(VirtualPlanner(policy, clock, 20.0, latency), config)
     executor.reset(0, np.zeros(1, np.float32))
@@ -69,7 +69,7 @@ def drive(policy: Policy, config: ExecutionConfig, latency: VirtualLatencyConfig
 def seam_ratio(strategy: str, delay: int) -> float:
     """The 99th percentile of steps across seams, over the median step within chunks."""
     config = ExecutionConfig(strategy=strategy, execute_ticks=6, expected_delay_ticks=delay)
-    latency = VirtualLatencyConfig(Latency.RECORDED, samples=(delay - 0.5, float(delay)))
+    latency = LatencyConfig(Latency.RECORDED, samples=(delay - 0.5, float(delay)))
     actions = drive(WaveringPolicy(), config, latency, 4000)[2 * HORIZON :]
     steps = np.abs(np.diff([action.action[0] for action in actions]))
     seam = np.diff([action.chunk_id for action in actions]) != 0
@@ -116,7 +116,7 @@ def test_reaction_to_a_teleported_object_takes_at_most_d_plus_s_plus_one_ticks(s
     )
     for teleport in range(40, 40 + 2 * (execute_ticks + delay)):
         clock = VirtualClock()
-        executor = Executor(VirtualPlanner(SeeingPolicy(), clock, 20.0, VirtualLatencyConfig(typical=delay)), config)
+        executor = Executor(VirtualPlanner(SeeingPolicy(), clock, 20.0, LatencyConfig(typical=delay)), config)
         executor.reset(0, np.zeros(1, np.float32))
         for tick in range(teleport + bound + 1):
             clock.sleep_until_ns(tick * TICK_NS)
@@ -135,7 +135,7 @@ def test_sync_costs_the_delay_and_the_others_do_not() -> None:
     minutes, successes = {}, {}
     for name, pause in [("sync", "freeze"), ("sync", "hold"), ("naive", "hold")]:
         robot = EnvRobot(ReachEnv())
-        planner = VirtualPlanner(ReachPolicy(), robot.clock, 20.0, VirtualLatencyConfig(typical=4.0))
+        planner = VirtualPlanner(ReachPolicy(), robot.clock, 20.0, LatencyConfig(typical=4.0))
         executor = Executor(planner, ExecutionConfig(strategy=name, execute_ticks=8, sync_pause=pause))
         gate = SafetyGate(GateConfig().filled([-1, -1], [1, 1]), 20.0)
         episodes = [run_episode(robot, executor, gate, seed=seed) for seed in range(20)]
@@ -151,7 +151,7 @@ def test_sync_costs_the_delay_and_the_others_do_not() -> None:
 def test_a_frozen_world_counts_exactly_the_time_of_inference() -> None:
     """One request per 8 ticks, each 4 ticks long: 12 ticks of time for 8 of motion."""
     robot = EnvRobot(ReachEnv(limit=80))
-    planner = VirtualPlanner(ReachPolicy(pace=0.0), robot.clock, 20.0, VirtualLatencyConfig(typical=4.0))
+    planner = VirtualPlanner(ReachPolicy(pace=0.0), robot.clock, 20.0, LatencyConfig(typical=4.0))
     executor = Executor(planner, ExecutionConfig(strategy="sync", sync_pause="freeze"))
     summary = run_episode(robot, executor, SafetyGate(GateConfig().filled([-1, -1], [1, 1]), 20.0), seed=0)
     assert summary.ticks == 80
@@ -194,7 +194,7 @@ class RecordingPolicy(TickPolicy):
 def test_the_committed_prefix_is_what_will_be_executed(strategy: str, length: int) -> None:
     policy = RecordingPolicy()
     config = ExecutionConfig(strategy=strategy, expected_delay_ticks=3, max_prefix_ticks=5)
-    actions = drive(policy, config, VirtualLatencyConfig(typical=3.0), 100)
+    actions = drive(policy, config, LatencyConfig(typical=3.0), 100)
     executed = np.array([action.action[0] for action in actions])
     assert len(policy.calls) > 10
     assert policy.calls[0][1] is None, "at a cold start nothing is committed"
@@ -207,7 +207,7 @@ def test_the_committed_prefix_is_what_will_be_executed(strategy: str, length: in
 def test_vlash_plans_from_the_state_at_the_time_of_execution() -> None:
     policy = RecordingPolicy()
     config = ExecutionConfig(strategy="vlash", expected_delay_ticks=3)
-    actions = drive(policy, config, VirtualLatencyConfig(typical=3.0), 60)
+    actions = drive(policy, config, LatencyConfig(typical=3.0), 60)
     for observation, committed in policy.calls[2:]:
         assert committed is None
         # The request was made 3 ticks earlier, when the state was 0; its targets moved by one unit a tick since.
@@ -228,7 +228,7 @@ def test_a2c2_corrects_every_action_by_its_age() -> None:
 
 def test_rtc_needs_a_policy_with_guidance() -> None:
     with pytest.raises(UserError, match="needs a flow policy with guidance"):
-        drive(TickPolicy(), ExecutionConfig(strategy="rtc"), VirtualLatencyConfig(), 20)
+        drive(TickPolicy(), ExecutionConfig(strategy="rtc"), LatencyConfig(), 20)
 
 
 def test_the_two_kinds_of_guidance_are_told_apart() -> None:
@@ -242,7 +242,7 @@ def test_the_two_kinds_of_guidance_are_told_apart() -> None:
             return super().infer_guided(observation, previous, delay_ticks, exact_gradient)
 
     for name in ("rtc", "rtc_identity"):
-        drive(Guided(), ExecutionConfig(strategy=name, expected_delay_ticks=2), VirtualLatencyConfig(typical=2.0), 50)
+        drive(Guided(), ExecutionConfig(strategy=name, expected_delay_ticks=2), LatencyConfig(typical=2.0), 50)
     # H = 16, s = 8, d = 2; the request after the cold start comes when 6 were executed: 8 ticks after the first.
     assert {True, False} == {exact for exact, _, _ in seen}
     assert {(8, 2)} <= {(length, delay) for _, length, delay in seen}

@@ -14,6 +14,7 @@ VERBS = {
     "demo": "from demonstrations to a policy that improved by practice, with a report",
     "train": "demonstrations, supervised policy and practice rounds on any task",
     "eval": "success of a policy on held-out seeds",
+    "rollout": "let a policy act on a robot, in real time or on a virtual clock",
     "report": "rebuild the report of a run",
     "doctor": "verify an episode store, and repair it",
     "bench": "measure, and write docs/results/NAME.json",

@@ -2,8 +2,9 @@
 resolved in every run folder.
 """
 
+import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -14,19 +15,23 @@ from vla_rl.core.files import write_atomic
 
 
 def load_config[ConfigT](
-    config_class: type[ConfigT], file: Path | None = None, overrides: Sequence[str] = ()
+    config_class: type[ConfigT],
+    file: Path | None = None,
+    overrides: Sequence[str] = (),
+    base: Mapping[str, Any] | None = None,
 ) -> ConfigT:
-    """Build a config from its defaults, then a YAML file, then overrides.
+    """Build a config from its defaults, then a base, then a YAML file, then overrides.
 
     Args:
         config_class: a frozen dataclass; nested dataclasses are sections.
         file: a YAML mapping; only the keys that differ from the defaults need to stand in it.
         overrides: ``section.key=value`` items; the value is read as YAML.
+        base: plain data, such as sections of another config; the file replaces whole sections of it.
 
     Raises:
         ConfigError: for an unknown key (with the nearest known one), a value of the wrong type, or an unreadable file.
     """
-    raw = _read_yaml(file) if file is not None else {}
+    raw = {**copy.deepcopy(dict(base or {})), **(read_yaml(file) if file is not None else {})}
     for item in overrides:
         key, separator, value = item.partition("=")
         if not separator:
@@ -66,7 +71,12 @@ def save_config(config: Any, file: Path) -> None:
     write_atomic(file, yaml.safe_dump(config_to_dict(config), sort_keys=False).encode())
 
 
-def _read_yaml(file: Path) -> dict[str, Any]:
+def read_yaml(file: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; empty for an empty file.
+
+    Raises:
+        ConfigError: if it cannot be read, or holds no mapping.
+    """
     try:
         raw = yaml.safe_load(file.read_text())
     except OSError as error:

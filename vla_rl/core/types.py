@@ -205,3 +205,30 @@ class Episode:
     def with_success(self, success: bool | None) -> "Episode":
         """The same episode with another outcome label."""
         return replace(self, success=success)
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """What the policy is connected to. Taken from the data or the environment, saved in the checkpoint, compared on
+    loading.
+
+    Attributes:
+        env_id: the environment or robot.
+        cameras: camera names, in the order of the prefix tokens.
+        image_size: height and width of every camera image, pixels.
+        state_dim: S.
+        action_dim: A.
+        control_hz: actions per second.
+        delta_dims: action dimensions that are steps, of which 0 holds still; the others are targets.
+        sizes: (state, action) sizes of the robots that share the policy, if they differ. Then S and A are the largest;
+            smaller vectors are filled up with their mean over the data.
+    """
+
+    env_id: str
+    cameras: tuple[str, ...]
+    image_size: tuple[int, int]
+    state_dim: int
+    action_dim: int
+    control_hz: float = 20.0
+    delta_dims: tuple[int, ...] = ()
+    sizes: tuple[tuple[int, int], ...] = ()

@@ -36,7 +36,7 @@ class LatencyUnit(StrEnum):
 
 
 @dataclass(frozen=True)
-class VirtualLatencyConfig:
+class LatencyConfig:
     """Latencies and faults of simulated inference. All durations in ``unit``.
 
     Attributes:
@@ -69,7 +69,7 @@ class VirtualLatencyConfig:
 class VirtualPlanner(Planner):
     """Answers on a virtual clock. Draws are keyed by the episode's seed and the request, so an episode repeats."""
 
-    def __init__(self, policy: Policy, clock: VirtualClock, control_hz: float, config: VirtualLatencyConfig) -> None:
+    def __init__(self, policy: Policy, clock: VirtualClock, control_hz: float, config: LatencyConfig) -> None:
         if config.latency is Latency.RECORDED and not config.samples:
             raise ConfigError("latency 'recorded' needs samples: give the measured latencies")
         self._policy = policy

@@ -2,12 +2,12 @@
 files.
 """
 
+from vla_rl.core.types import PolicySpec
 from vla_rl.policies.flow_vla.checkpoint import load_policy, save_policy
 from vla_rl.policies.flow_vla.config import (
     BackboneConfig,
     ExpertConfig,
     FlowVLAConfig,
-    PolicySpec,
     TextConfig,
     VisionConfig,
     preset,

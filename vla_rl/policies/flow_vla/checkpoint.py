@@ -17,7 +17,8 @@ import safetensors.torch
 from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.files import write_atomic
-from vla_rl.policies.flow_vla.config import FlowVLAConfig, PolicySpec
+from vla_rl.core.types import PolicySpec
+from vla_rl.policies.flow_vla.config import FlowVLAConfig
 from vla_rl.policies.flow_vla.model import FlowVLA
 from vla_rl.policies.normalization import Statistics
 

@@ -1,6 +1,4 @@
-"""Configuration of the built-in VLA: its interface to the robot (`PolicySpec`) and its architecture
-(`FlowVLAConfig`). Needs no torch.
-"""
+"""Configuration of the built-in VLA: its architecture and the options of its training."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,28 +7,6 @@ from typing import Literal
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.policies.normalization import NormalizationMode
-
-
-@dataclass(frozen=True)
-class PolicySpec:
-    """What the policy is connected to. Taken from the data or the environment, saved in the checkpoint, compared on
-    loading.
-
-    Attributes:
-        env_id: the environment or robot.
-        cameras: camera names, in the order of the prefix tokens.
-        image_size: height and width of every camera image, pixels.
-        state_dim: S.
-        action_dim: A.
-        control_hz: actions per second.
-    """
-
-    env_id: str
-    cameras: tuple[str, ...]
-    image_size: tuple[int, int]
-    state_dim: int
-    action_dim: int
-    control_hz: float = 20.0
 
 
 @dataclass(frozen=True)

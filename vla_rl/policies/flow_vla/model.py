@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_rl.policies.flow_vla.config import FlowVLAConfig, PolicySpec
+from vla_rl.core.types import PolicySpec
+from vla_rl.policies.flow_vla.config import FlowVLAConfig
 from vla_rl.policies.flow_vla.expert import ActionExpert
 from vla_rl.policies.flow_vla.flow import difficulty_weights, draw_flow
 from vla_rl.policies.flow_vla.text import TextEncoder, hash_words

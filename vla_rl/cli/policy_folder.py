@@ -1,0 +1,87 @@
+"""The folder of a policy, read without torch, for the control process: the policy itself may live elsewhere."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vla_rl.core.config import config_from_dict, read_yaml
+from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.core.protocols import Policy
+from vla_rl.core.types import PolicySpec
+
+
+@dataclass(frozen=True)
+class PolicyFolder:
+    """A policy on disk.
+
+    Attributes:
+        path: the folder, for `load_acting_policy`.
+        spec: its interface.
+        horizon: H, actions in a chunk.
+        discrete_dims: action dimensions that are discrete (grippers).
+        version: of the weights.
+        run: the resolved config of the run that it comes from, as plain data; empty for a policy on its own.
+    """
+
+    path: Path
+    spec: PolicySpec
+    horizon: int
+    discrete_dims: tuple[int, ...]
+    version: int
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
+    """The policy in a folder that `save_policy` wrote, or a version (default: the newest) of a run.
+
+    Raises:
+        UserError: if there is neither.
+        CheckpointError: if the policy's description is damaged.
+    """
+    run: Mapping[str, Any] = {}
+    if (path / "policies").exists():
+        run = read_yaml(path / "config.yaml")
+        path = _version_of_run(path, version)
+    elif version is not None:
+        raise UserError(f"--version chooses among the policies of a run; {path} is no run folder")
+    file = path / "config.json"
+    if not file.exists():
+        raise UserError(f"{path} holds neither a run (policies/) nor a policy (config.json)")
+    try:
+        description = json.loads(file.read_bytes())
+        return PolicyFolder(
+            path,
+            config_from_dict(PolicySpec, description["spec"], where=str(file)),
+            int(description["config"]["horizon"]),
+            tuple(map(int, description["statistics"]["discrete_dims"])),
+            int(description["meta"].get("policy_version", 0)),
+            run,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file} is damaged or of another version: {error!r}; take the policy anew") from error
+
+
+def load_acting_policy(path: Path) -> Policy:
+    """Load a policy to act with, on one thread: for the process where inference happens."""
+    import torch
+
+    from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
+
+    torch.set_num_threads(1)
+    model, meta = load_policy(path)
+    return FlowVLAPolicy(model, version=int(meta.get("policy_version", 0)))
+
+
+def _version_of_run(run: Path, version: int | None) -> Path:
+    finished = {
+        int(config.parent.name.removeprefix("version_")): config.parent
+        for config in (run / "policies").glob("version_*/config.json")
+    }
+    if not finished:
+        raise UserError(f"{run} has no policy yet; let it finish its first stages")
+    chosen = max(finished) if version is None else version
+    if chosen not in finished:
+        raise UserError(f"{run} has no policy version {version}; it has {sorted(finished)}")
+    return finished[chosen]

@@ -1,0 +1,70 @@
+"""The robots that ``vla-rl rollout --robot NAME`` knows. Each is a module here with a function ``set_up``, imported
+when it is named, so that no robot's packages are needed for another one.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from robot_io.gate import GateConfig, SafetyGate
+from vla_rl.core.clock import Clock
+from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.types import Origin, PolicySpec
+from vla_rl.execution.loop import EpisodicRobot
+
+ROBOTS = {
+    "sim": "the task's environment",
+    "mock": "a robot without hardware, with the cameras and joints that the policy expects",
+}
+
+
+@dataclass(frozen=True)
+class RobotRequest:
+    """What a robot is set up for.
+
+    Attributes:
+        policy: the interface of the policy that will act.
+        clock: monotonic with ``--realtime``, else virtual. A robot that lives in real time refuses a virtual one.
+        gate: limits from ``--limits`` and overrides; the empty ones are the robot's own.
+        task: the section ``task`` of the run's config, where there is one.
+        options: ``robot.KEY=VALUE`` overrides, for the robot's own configuration.
+    """
+
+    policy: PolicySpec
+    clock: Clock
+    gate: GateConfig
+    task: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RobotSetup:
+    """A robot ready to be connected, and what belongs to it.
+
+    Attributes:
+        robot: closed by whoever asked for it.
+        gate: with the robot's limits.
+        origin: real or sim; a latched stop of a real robot waits for a person.
+        env_id: the name under which its episodes are stored.
+        make_takeover: who may take over with ``--takeover``; None if nobody can.
+    """
+
+    robot: EpisodicRobot
+    gate: SafetyGate
+    origin: Origin
+    env_id: str
+    make_takeover: Callable[[], TakeoverSource] | None = None
+
+
+def set_up_robot(name: str, request: RobotRequest) -> RobotSetup:
+    """Set up the robot of that name.
+
+    Raises:
+        UserError: for an unknown name, or whatever the robot objects to.
+    """
+    if name not in ROBOTS:
+        raise UserError(f"there is no robot {name!r}.{did_you_mean(name, ROBOTS)}")
+    setup: RobotSetup = importlib.import_module(f"vla_rl.cli.robots.{name}").set_up(request)
+    return setup

@@ -8,6 +8,8 @@ from vla_rl.core.clock import Clock, VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array, Observation
 
+_KINDS = ("absolute", "delta")
+
 
 class EnvRobot:
     """Wraps an environment with a Box of actions.
@@ -17,11 +19,16 @@ class EnvRobot:
     ``write`` steps the environment, so it takes one command a tick; the loop's deadlines move its clock.
 
     Args:
-        env: a gymnasium environment; ``env.unwrapped.task_description`` is the task sentence and
-            ``env.metadata["render_fps"]`` the rate.
+        env: a gymnasium environment; ``env.unwrapped.task_description`` is the task sentence,
+            ``env.metadata["render_fps"]`` the rate, and ``env.unwrapped.action_kind``, if it has that, the kind of
+            every action dimension.
         clock: the time that the environment lives in.
         control_hz: overrides the environment's rate.
         task: overrides the task sentence.
+
+    Attributes:
+        action_kind: of each of the A dimensions, "absolute" (a target: repeated, it holds still; the default) or
+            "delta" (a step: 0 holds still).
 
     Raises:
         UserError: if the environment's spaces or metadata do not fit.
@@ -40,6 +47,7 @@ class EnvRobot:
         if len(getattr(env.action_space, "shape", None) or ()) != 1:
             raise UserError(f"{env} has the action space {env.action_space}; expected a Box of shape [A]")
         self._action_size = env.action_space.shape[0]
+        self.action_kind = _action_kind(env, self._action_size)
         self._raw: dict[str, Any] = {}
         self._tick = 0
         self._ended = True
@@ -106,3 +114,11 @@ class EnvRobot:
 
     def close(self) -> None:
         self.env.close()
+
+
+def _action_kind(env: Any, size: int) -> tuple[str, ...]:
+    """What the environment says of its action dimensions; targets where it says nothing."""
+    kinds = tuple(getattr(env.unwrapped, "action_kind", (_KINDS[0],) * size))
+    if len(kinds) != size or not set(kinds) <= set(_KINDS):
+        raise UserError(f"{env} declares action_kind {kinds}; expected {size} entries, each of them one of {_KINDS}")
+    return kinds

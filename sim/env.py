@@ -14,7 +14,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.interface import CAMERAS, check_arguments, observation_space
+from sim.interface import ABSOLUTE, CAMERAS, check_arguments, observation_space
 from sim.pictures import draw_picture
 from sim.rendering import make_renderer
 from sim.scene import FINGER_REACH, GRIPPER_OPENING_MAX, ArmSpec, scene_xml
@@ -50,7 +50,6 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
     arms: ClassVar[tuple[ArmSpec, ...]]
     home: ClassVar[tuple[tuple[float, float, float], ...]]  # grip point of every arm at the start, metres
     objects: ClassVar[tuple[str, ...]]
-    gripper_dims: ClassVar[tuple[int, ...]] = (3, 7)
 
     def __init__(
         self,
@@ -134,6 +133,23 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
 
     def close(self) -> None:
         self.renderer.close()
+
+    @property
+    def action_kind(self) -> tuple[str, ...]:
+        """Per action dimension, see `sim.interface`: all are targets."""
+        return (ABSOLUTE,) * CHANNELS_PER_ARM * len(self.arms)
+
+    @property
+    def gripper_dims(self) -> tuple[int, ...]:
+        """The action dimensions that open and close a gripper: the last channel of every arm."""
+        return tuple(range(CHANNELS_PER_ARM - 1, CHANNELS_PER_ARM * len(self.arms), CHANNELS_PER_ARM))
+
+    def rest_action(self, state: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The action that keeps the arms where they are, float32 [A]: the last targets. The measured state would do
+        for the arms, but a gripper that is sent to where its fingers are lets go.
+        """
+        del state
+        return self._ctrl.astype(np.float32)
 
     def get_state(self) -> NDArray[np.float64]:
         """All that the future depends on, float64 [N]: MuJoCo's integration state and the number of steps taken."""

@@ -9,6 +9,11 @@ import numpy as np
 from vla_rl.core.errors import UserError, did_you_mean
 
 CAMERAS = ("front", "top")
+ABSOLUTE, DELTA = "absolute", "delta"
+"""What a number of an action means: a target, which holds still when it is repeated, or a step, where 0 does. Every
+environment declares it per dimension: ``action_kind``, with ``gripper_dims`` the dimensions that are grippers and
+``rest_action(state)`` the action that keeps everything where it is.
+"""
 
 
 def check_arguments(difficulty: float, image_size: int, cameras: Sequence[str], render_mode: str | None) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.adapters.optional import import_benchmark
-from sim.interface import CAMERAS, check_arguments, observation_space
+from sim.interface import ABSOLUTE, CAMERAS, check_arguments, observation_space
 from sim.rendering import make_renderer
 
 _N_JOINTS = 14
@@ -25,6 +25,7 @@ class AlohaEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 - gymnasium declares it so
     gripper_dims: ClassVar[tuple[int, ...]] = (6, 13)
+    action_kind: ClassVar[tuple[str, ...]] = (ABSOLUTE,) * _N_JOINTS
     max_episode_steps: ClassVar[int] = 300
     native_task: ClassVar[str]
     native_class: ClassVar[str]
@@ -68,11 +69,13 @@ class AlohaEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         super().reset(seed=seed, options=options)
         self._place_objects(int(self.np_random.integers(2**31)))
         state = self._env.reset().observation
+        self._last_action = np.asarray(state, np.float32)
         self.elapsed_steps = 0
         return self._observe(state), {"is_success": False}
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        native = self._env.step(np.clip(action, self._low, self._high))
+        self._last_action = np.clip(action, self._low, self._high).astype(np.float32)
+        native = self._env.step(self._last_action)
         self.elapsed_steps += 1
         success = bool(native.reward == _SOLVED)
         truncated = not success and self.elapsed_steps >= self.max_episode_steps
@@ -85,6 +88,11 @@ class AlohaEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     def close(self) -> None:
         self.renderer.close()
         self._env.close()
+
+    def rest_action(self, state: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The action that keeps the arms where they are, float32 [14]: the last targets, at the start the posture."""
+        del state
+        return self._last_action
 
     def _place_objects(self, seed: int) -> None:
         """gym-aloha takes the start of its objects from a global list; set it just before a reset."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.adapters.optional import import_benchmark
-from sim.interface import CAMERAS, check_arguments, observation_space
+from sim.interface import ABSOLUTE, CAMERAS, DELTA, check_arguments, observation_space
 from sim.rendering import make_renderer
 
 STEP_M = 0.01  # how far a motion action of 1 moves the hand
@@ -42,6 +42,7 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012 - gymnasium declares it so
     gripper_dims: ClassVar[tuple[int, ...]] = (3,)
+    action_kind: ClassVar[tuple[str, ...]] = (DELTA, DELTA, DELTA, ABSOLUTE)
     native_name: ClassVar[str]
     policy_name: ClassVar[str]
     task_description: ClassVar[str]
@@ -103,6 +104,11 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     def close(self) -> None:
         self.renderer.close()
         self.native.close()
+
+    def rest_action(self, state: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The action that keeps the hand where it is, float32 [4]: no motion, and the gripper's last effort."""
+        del state
+        return np.array([0.0, 0.0, 0.0, self.last_action[3]], np.float32)
 
     def _reset_native(self, seed: int) -> NDArray[np.float64]:
         with warnings.catch_warnings():

@@ -22,7 +22,6 @@ class PickPlaceEnv(TabletopEnv):
     arms: ClassVar[tuple[ArmSpec, ...]] = (ArmSpec("right", (-0.18, 0.25)),)
     home: ClassVar[tuple[tuple[float, float, float], ...]] = ((0.16, 0.0, 0.08),)
     objects: ClassVar[tuple[str, ...]] = ("cube", "tray")
-    gripper_dims: ClassVar[tuple[int, ...]] = (3,)
 
     @property
     def tray_half(self) -> float:

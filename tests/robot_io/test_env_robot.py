@@ -99,6 +99,18 @@ def test_the_rest_command_is_the_state_or_what_the_environment_says() -> None:
     np.testing.assert_array_equal(short.rest_command(), np.array([0.5, 0], np.float32))
 
 
+def test_the_kind_of_every_action_dimension_is_what_the_environment_says() -> None:
+    env = CountingEnv()
+    assert EnvRobot(env).action_kind == ("absolute", "absolute")
+    for kinds in (("delta", "absolute"), ["delta", "delta"]):
+        env.action_kind = kinds  # type: ignore[attr-defined]
+        assert EnvRobot(env).action_kind == tuple(kinds)
+    for kinds in (("delta",), ("delta", "relative")):
+        env.action_kind = kinds  # type: ignore[attr-defined]
+        with pytest.raises(UserError, match="action_kind"):
+            EnvRobot(env)
+
+
 def test_environments_that_do_not_fit_are_refused() -> None:
     env = CountingEnv()
     env.metadata = {}

@@ -34,6 +34,8 @@ def test_same_interface_as_our_tasks(name):
     assert (reward, terminated, truncated) == (0.0, False, False)
     assert env.render().shape == (32, 32, 3)
     assert env.task_description
+    assert len(env.action_kind) == env.action_space.shape[0]
+    assert env.action_space.contains(env.rest_action(observation["agent_pos"]))
     env.close()
 
 
@@ -78,6 +80,20 @@ def test_meta_world_can_be_supervised(blind_env):
             ended = success or truncated
         rescued += success
     assert rescued >= 2
+
+
+def test_the_rest_action_of_steps_is_no_motion_and_of_targets_the_last_one():
+    env = make(META_WORLD[0], image_size=32)
+    observation, _ = env.reset(seed=0)
+    assert env.action_kind == ("delta", "delta", "delta", "absolute")
+    env.step(np.array([0.5, -0.5, 0.2, 0.7], np.float32))
+    np.testing.assert_array_equal(env.rest_action(observation["agent_pos"]), np.float32([0, 0, 0, 0.7]))
+    env = make(ALOHA[0], image_size=32)
+    observation, _ = env.reset(seed=0)
+    np.testing.assert_array_equal(env.rest_action(observation["agent_pos"]), observation["agent_pos"])
+    target = observation["agent_pos"] + np.float32(0.01)
+    env.step(target)
+    np.testing.assert_allclose(env.rest_action(observation["agent_pos"]), target, atol=1e-6)
 
 
 def test_aloha_has_no_expert_and_says_so():

@@ -152,3 +152,17 @@ def test_cameras_and_size_are_as_asked():
     env = gymnasium.make("vla_rl/PickPlace-v0", image_size=32, cameras=("top",))
     observation, _ = env.reset(seed=0)
     assert {camera: picture.shape for camera, picture in observation["pixels"].items()} == {"top": (32, 32, 3)}
+
+
+def test_actions_are_targets_and_the_rest_action_is_the_last_one(task, blind_env):
+    env = blind_env(task)
+    observation, _ = env.reset(seed=0)
+    size = env.action_space.shape[0]
+    assert env.action_kind == ("absolute",) * size
+    assert env.gripper_dims == tuple(range(3, size, 4))
+    np.testing.assert_allclose(env.rest_action(observation["agent_pos"]), observation["agent_pos"], atol=1e-7)
+    closing = observation["agent_pos"].copy()
+    closing[list(env.gripper_dims)] = 0.0
+    observation = env.step(closing)[0]
+    assert (observation["agent_pos"][list(env.gripper_dims)] > 0.02).all()  # still on their way
+    np.testing.assert_allclose(env.rest_action(observation["agent_pos"]), closing, atol=1e-7)

@@ -77,6 +77,42 @@ def test_growth_does_not_copy(store: EpisodeStore, tmp_path: Path) -> None:
     assert file.stat().st_ino == inode
 
 
+def test_frame_numbers_do_not_depend_on_the_order_of_arrival(store: EpisodeStore, tmp_path: Path) -> None:
+    cache = FrameCache(store, tmp_path / "cache")
+    for seed, episode_id in enumerate(["m", "z", "a", "k"]):
+        store.add(make_episode(episode_id, length=2 + seed, seed=seed))
+        assert [header.episode_id for header in cache.refresh()] == [episode_id]
+    assert [episode.episode_id for episode in cache.episodes] == ["a", "k", "m", "z"]
+    assert_holds(cache, [store.read(episode_id) for episode_id in store.ids()])
+
+
+def test_a_damaged_row_is_decoded_again_in_its_place(store: EpisodeStore, tmp_path: Path) -> None:
+    for seed, episode_id in enumerate("abc"):
+        store.add(make_episode(episode_id, seed=seed))
+    FrameCache(store, tmp_path / "cache").refresh()
+    file = next((tmp_path / "cache").glob("g*/state.bin"))
+    content = bytearray(file.read_bytes())
+    content[3 * 4 * 6] ^= 1  # in the second episode
+    file.write_bytes(content)
+    cache = FrameCache(store, tmp_path / "cache")
+    assert [header.episode_id for header in cache.refresh()] == ["b"]
+    assert_holds(cache, [store.read(episode_id) for episode_id in "abc"])
+
+
+def test_a_label_given_later_reaches_training(store: EpisodeStore, tmp_path: Path) -> None:
+    for episode_id in "abc":
+        store.add(make_episode(episode_id, success=None))
+    cache = FrameCache(store, tmp_path / "cache")
+    cache.refresh()
+    store.label("b", False)
+    assert [header.episode_id for header in cache.refresh()] == ["b"]
+    assert [(episode.episode_id, episode.success) for episode in cache.episodes] == [
+        ("a", None),
+        ("b", False),
+        ("c", None),
+    ]
+
+
 def test_columns_cannot_be_written_to(store: EpisodeStore, tmp_path: Path) -> None:
     store.add(make_episode("a"))
     cache = FrameCache(store, tmp_path / "cache")
@@ -191,7 +227,7 @@ def test_the_bound_drops_the_oldest_rollouts_for_good(store: EpisodeStore, tmp_p
 def test_arrays_in_use_stay_readable_when_episodes_are_dropped(store: EpisodeStore, tmp_path: Path) -> None:
     for version in range(3):
         store.add(make_episode(f"e{version}", policy_version=version, seed=version))
-    cache = FrameCache(store, tmp_path / "cache", CacheConfig(RetentionConfig(max_staleness=2)))
+    cache = FrameCache(store, tmp_path / "cache", CacheConfig(RetentionConfig(max_frames=15)))
     cache.refresh()
     before = cache.images["front"]
     content = before.copy()
@@ -330,9 +366,10 @@ class CacheMachine(RuleBasedStateMachine):
         if not hasattr(self, "cache"):
             return
         before = {entry.episode_id for entry in self.cache.episodes}
-        taken_in = self.cache.refresh()
-        assert {header.episode_id for header in taken_in} >= set(self.store.ids()) - before
-        assert sorted(entry.episode_id for entry in self.cache.episodes) == self.store.ids()
+        taken_in = [header.episode_id for header in self.cache.refresh()]
+        assert taken_in == sorted(taken_in)
+        assert set(taken_in) >= set(self.store.ids()) - before
+        assert [entry.episode_id for entry in self.cache.episodes] == self.store.ids()
         assert_holds(self.cache, [self.store.read(entry.episode_id) for entry in self.cache.episodes])
 
 

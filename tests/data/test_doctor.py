@@ -95,6 +95,34 @@ def test_what_a_writer_of_settings_left_is_removed(store: EpisodeStore) -> None:
     assert not leftover.exists()
 
 
+def test_labels_are_checked_too(store: EpisodeStore) -> None:
+    for episode_id in "abc":
+        store.label(episode_id, True)
+    assert diagnose(store.path) == []
+    store.label_file("a").write_text("{")
+    (store.path / "episodes" / "b.zarr.zip").unlink()
+    leftover = store.labels_dir / ".c.json.12.tmp"
+    leftover.write_text("")
+    found = {(finding.ailment, finding.file.name) for finding in repair(store.path)}
+    assert found == {
+        (Ailment.DAMAGED, "a.json"),
+        (Ailment.FOREIGN, "b.json"),
+        (Ailment.LEFTOVER, leftover.name),
+    }
+    assert (store.path / "quarantine" / "a.json").read_text() == "{"
+    assert store.read("a").success is True  # its own outcome again
+    assert [finding.ailment for finding in diagnose(store.path)] == [Ailment.FOREIGN]
+
+
+def test_a_run_folder_is_not_taken_for_a_store(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    EpisodeStore(run / "episodes").add(make_episode("a"))
+    for check in (diagnose, repair, lambda path: EpisodeStore(path, create=False)):
+        with pytest.raises(StoreError, match=r"did you mean .*run/episodes\?"):
+            check(run)
+    assert [file.name for file in run.iterdir()] == ["episodes"]
+
+
 def test_no_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no episode store"):
         diagnose(tmp_path)

@@ -40,17 +40,12 @@ def test_without_bounds_nothing_is_dropped() -> None:
     assert episodes_to_drop([*DEMOS, header("a", 0), header("b", 100)], RetentionConfig()) == set()
 
 
-def test_stale_rollouts_go_and_demonstrations_stay() -> None:
-    rollouts = [header(f"v{version}", version) for version in range(6)]
-    assert episodes_to_drop(DEMOS + rollouts, RetentionConfig(max_staleness=2)) == {"v0", "v1", "v2"}
-    assert episodes_to_drop(DEMOS, RetentionConfig(max_staleness=0)) == set()
-
-
-def test_beyond_the_bound_the_oldest_rollouts_go_until_slack_is_free() -> None:
+def test_beyond_the_bound_the_oldest_rollouts_go_in_portions() -> None:
     rollouts = [header("late0", 0), header("a1", 1), header("b1", 1), header("c2", 2)]
     assert episodes_to_drop(DEMOS + rollouts, RetentionConfig(max_frames=60)) == set()
     assert episodes_to_drop(DEMOS + rollouts, RetentionConfig(max_frames=59, slack=0.0)) == {"late0"}
     assert episodes_to_drop(DEMOS + rollouts, RetentionConfig(max_frames=59, slack=0.2)) == {"late0", "a1"}
+    assert episodes_to_drop(DEMOS + rollouts[::-1], RetentionConfig(max_frames=59, slack=0.0)) == {"late0"}
 
 
 def test_demonstrations_that_alone_exceed_the_bound_are_an_error() -> None:
@@ -58,7 +53,7 @@ def test_demonstrations_that_alone_exceed_the_bound_are_an_error() -> None:
         episodes_to_drop([*DEMOS, header("a", 0)], RetentionConfig(max_frames=19))
 
 
-@pytest.mark.parametrize("fields", [{"max_frames": 0}, {"max_staleness": -1}, {"slack": 1.0}])
+@pytest.mark.parametrize("fields", [{"max_frames": 0}, {"slack": 1.0}, {"slack": -0.1}])
 def test_bad_bounds_are_refused(fields: dict) -> None:
     with pytest.raises(ConfigError):
         RetentionConfig(**fields)
@@ -67,18 +62,28 @@ def test_bad_bounds_are_refused(fields: dict) -> None:
 @given(
     rollouts=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 50)), max_size=30),
     max_frames=st.integers(20, 800),
-    max_staleness=st.none() | st.integers(0, 5),
     slack=st.floats(0, 0.5),
 )
 def test_what_remains_fits_and_is_never_older_than_what_went(
-    rollouts: list[tuple[int, int]], max_frames: int, max_staleness: int | None, slack: float
+    rollouts: list[tuple[int, int]], max_frames: int, slack: float
 ) -> None:
     headers = DEMOS + [header(f"{index:03d}", version, length) for index, (version, length) in enumerate(rollouts)]
-    dropped = episodes_to_drop(headers, RetentionConfig(max_frames, max_staleness, slack))
+    dropped = episodes_to_drop(headers, RetentionConfig(max_frames, slack))
     kept = [h for h in headers if h.episode_id not in dropped]
     assert sum(h.length for h in kept) <= max_frames
     assert not dropped & {"demo0", "teleop"}
     ages = [(h.policy_version, h.episode_id) for h in headers if h.origin is Origin.SIM]
     assert sorted(ages)[: len(dropped)] == sorted(age for age in ages if age[1] in dropped)
-    if dropped and max_staleness is None:
+    if dropped:
         assert sum(h.length for h in headers) > max_frames, "dropped although all fitted"
+
+
+@given(lengths=st.lists(st.integers(1, 50), min_size=2, max_size=30), slack=st.floats(0, 0.5))
+def test_what_is_dropped_does_not_depend_on_when_it_was_asked_for(lengths: list[int], slack: float) -> None:
+    config = RetentionConfig(100, slack)
+    rollouts = [header(f"{index:03d}", index, length) for index, length in enumerate(lengths)]
+    so_far: set[str] = set()
+    for count in range(1, len(rollouts) + 1):
+        dropped = episodes_to_drop(DEMOS + rollouts[:count], config)
+        assert dropped >= so_far, "an episode that was dropped came back"
+        so_far = dropped

@@ -127,6 +127,54 @@ def test_any_sentence_can_be_a_task(store: EpisodeStore, task: str) -> None:
     assert store.read("a").task == task
 
 
+def test_a_label_stands_beside_the_episode_and_in_place_of_its_outcome(store: EpisodeStore) -> None:
+    store.add(make_episode("a", success=None))
+    store.add(make_episode("b", success=True))
+    before = episode_file(store, "a").read_bytes()
+    stamps = store.stamps()
+    store.label("a", False)
+    assert episode_file(store, "a").read_bytes() == before
+    assert (store.read("a").success, store.read_header("a").success) == (False, False)
+    assert {name for name, stamp in store.stamps().items() if stamp != stamps[name]} == {"a"}
+    store.label("a", True)
+    store.label("b", None)
+    reopened = EpisodeStore(store.path, create=False)
+    assert [reopened.read(name).success for name in "ab"] == [True, None]
+    assert reopened.ids() == ["a", "b"]
+
+
+def test_a_label_belongs_to_one_episode_and_not_to_its_name(store: EpisodeStore) -> None:
+    store.add(make_episode("a", seed=1, success=None))
+    store.label("a", True)
+    episode_file(store, "a").unlink()
+    store.add(make_episode("a", seed=2, success=None))
+    assert store.read_header("a").success is None
+    assert store.read("a").success is None
+
+
+def test_what_cannot_be_labelled_is_one_clear_error(store: EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in HOSTILE_IDS:
+        with pytest.raises(StoreError, match="bad episode id"):
+            store.label(name, True)
+    with pytest.raises(StoreError, match="no episode 'nothing'"):
+        store.label("nothing", True)
+    assert not store.labels_dir.exists()
+    store.add(make_episode("a", success=None))
+    store.label("a", True)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        with pytest.raises(StoreError, match="cannot label episode 'a'.*No space left"):
+            store.label("a", False)
+    assert store.read("a").success is True
+    store.label_file("a").write_bytes(b"cos\nsystem\n(S'touch pwned'\ntR.")
+    with pytest.raises(DamagedError, match="vla-rl doctor"):
+        store.read("a")
+
+
 def test_an_episode_without_steps_is_refused(store: EpisodeStore) -> None:
     with pytest.raises(UserError, match="no steps"):
         store.add(make_episode("empty", length=0))

@@ -8,14 +8,15 @@ cache is disposable: whatever is wrong with it (deleted, damaged, half-written, 
     DIRECTORY/index              which episodes, in which order, in which generation; replaced atomically, data first
     DIRECTORY/gN/COLUMN.bin      generation N: the raw rows of one column
 
-New episodes are appended to the column files, which costs nothing for what is already there. Dropping episodes writes a
-new generation beside the old one, so arrays that are in use stay readable.
+New episodes whose ids come last are appended to the column files, which costs nothing for what is already there.
+Dropping episodes, or inserting some between others, writes a new generation beside the old one, so arrays that are in
+use stay readable.
 
 Threading law: any number of processes may share a directory; refreshing takes a lock. One `FrameCache` object belongs
 to one thread at a time. numpy only.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from vla_rl.core.types import Float32Array, Uint8Array
 from vla_rl.data.cache_files import (
     Index,
     append_episode,
+    cached_rows,
     common_layout,
     episode_rows,
     map_columns,
@@ -81,9 +83,10 @@ class FrameBatch:
 class FrameCache:
     """Random access to all steps of a store's episodes.
 
-    A frame is the number of a step in the cache, 0 to ``total_frames - 1``. Episodes stand in the order in which they
-    were taken in: within one `refresh` by id. `refresh` may drop episodes and so move frames; frame numbers and arrays
-    obtained before it belong to the cache as it was.
+    A frame is the number of a step in the cache, 0 to ``total_frames - 1``. Episodes stand in the order of their ids,
+    whenever they were taken in, so that a cache that was lost and built anew has the same frame numbers. `refresh` may
+    drop or insert episodes and so move frames; frame numbers and arrays obtained before it belong to the cache as it
+    was.
 
     Attributes:
         episodes: all cached episodes in order.
@@ -170,36 +173,42 @@ class FrameCache:
 
     def _take_in(self) -> list[EpisodeHeader]:
         stamps = self.store.stamps()
-        current = [entry for entry in self._index.entries if stamps.get(entry.header.episode_id) == entry.stamp]
-        before = self._index.dropped if self._index.retention == asdict(self.config.retention) else {}
-        dropped = {episode_id: stamp for episode_id, stamp in before.items() if stamps.get(episode_id) == stamp}
-        known = dropped.keys() | {entry.header.episode_id for entry in current}
-        new = [self.store.read_header(episode_id) for episode_id in stamps if episode_id not in known]
-        candidates = [entry.header for entry in current] + new
-        layout = common_layout(candidates)
+        old = self._index
+        current = {entry.header.episode_id: entry for entry in old.entries}
+        current = {name: entry for name, entry in current.items() if stamps.get(name) == entry.stamp}
+        known = {name: entry.header for name, entry in current.items()}
+        known |= {name: header for name, (header, stamp) in old.dropped.items() if stamps.get(name) == stamp}
+        headers = {name: known.get(name) or self.store.read_header(name) for name in stamps}  # in the order of ids
+        layout = common_layout(list(headers.values()))
+        to_drop = episodes_to_drop(list(headers.values()), self.config.retention)
+        wanted = [name for name in headers if name not in to_drop]
 
-        to_drop = episodes_to_drop(candidates, self.config.retention)
-        kept = [entry for entry in current if entry.header.episode_id not in to_drop]
-        new = [header for header in new if header.episode_id not in to_drop]
-        if kept != self._index.entries or layout != self._index.layout:
-            self._index = new_generation(self.directory, self._index, kept, layout)
-        self._index.retention = asdict(self.config.retention)
-        self._index.dropped = dropped | {episode_id: stamps[episode_id] for episode_id in sorted(to_drop)}
+        # What stands in its place already stays; from the first episode on that does not, everything is written anew.
+        kept = 0
+        while kept < min(len(old.entries), len(wanted)) and current.get(wanted[kept]) == old.entries[kept]:
+            kept += 1
+        if kept < len(old.entries) or layout != old.layout:
+            self._index = new_generation(self.directory, old, old.entries[:kept], layout)
+        self._index.dropped = {name: (headers[name], stamps[name]) for name in sorted(to_drop)}
+        new = []
         try:
-            for header in tqdm(new, desc="decoding episodes", unit="episode", disable=None, delay=2.0):
-                rows = episode_rows(self.store.read(header.episode_id))
-                append_episode(self.directory, self._index, header, stamps[header.episode_id], rows)
+            for name in tqdm(wanted[kept:], desc="decoding episodes", unit="episode", disable=None, delay=2.0):
+                if name in current:
+                    rows = cached_rows(self.directory, old, current[name])
+                else:
+                    rows = episode_rows(self.store.read(name))
+                    new.append(headers[name])
+                append_episode(self.directory, self._index, headers[name], stamps[name], rows)
         finally:  # what was decoded before an error is kept
             self._index.save(self.directory)
             self._map()
         return new
 
     def _forget_damaged(self) -> None:
-        columns = map_columns(self.directory, self._index)
         whole = [
             entry
             for entry in self._index.entries
-            if rows_crc32({name: column[entry.start : entry.end] for name, column in columns.items()}) == entry.crc32
+            if rows_crc32(cached_rows(self.directory, self._index, entry)) == entry.crc32
         ]
         if len(whole) < len(self._index.entries):
             self._index = new_generation(self.directory, self._index, whole, self._index.layout)

@@ -18,7 +18,7 @@ from vla_rl.core.files import fsync_directory, write_atomic
 from vla_rl.core.types import Episode
 from vla_rl.data.episode_file import EpisodeHeader
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 _GENERATION = re.compile(r"g\d+")
 
 Rows = Mapping[str, NDArray[Any]]
@@ -84,16 +84,15 @@ class Index:
         generation: the folder of the column files; "" if there is none yet.
         layout: None as long as there are no episodes.
         entries: the episodes, back to back from frame 0.
-        retention: the policy that decided on ``dropped``.
-        dropped: id -> stamp of the episodes that the policy has dropped, so that they are not taken in again.
+        dropped: id -> header and stamp of the episodes that the retention policy leaves out, so that nobody reads their
+            files again.
         file_crc: identifies the content of the index file that this was loaded from or saved to.
     """
 
     generation: str = ""
     layout: Layout | None = None
     entries: list[Entry] = field(default_factory=list)
-    retention: dict[str, Any] = field(default_factory=dict)
-    dropped: dict[str, tuple[int, int]] = field(default_factory=dict)
+    dropped: dict[str, tuple[EpisodeHeader, tuple[int, int]]] = field(default_factory=dict)
     file_crc: bytes = b""
 
     @property
@@ -126,14 +125,15 @@ class Index:
         layout = Layout.of(entries[0].header) if entries else None
         if not _GENERATION.fullmatch(raw["generation"] or "g0"):
             raise ValueError(f"generation {raw['generation']!r}")
-        dropped = {episode_id: (stamp[0], stamp[1]) for episode_id, stamp in raw["dropped"].items()}
-        return Index(raw["generation"], layout, entries, raw["retention"], dropped, crc)
+        left_out = [(EpisodeHeader.from_plain(plain), (stamp[0], stamp[1])) for plain, stamp in raw["dropped"]]
+        dropped = {header.episode_id: (header, stamp) for header, stamp in left_out}
+        return Index(raw["generation"], layout, entries, dropped, crc)
 
     def save(self, directory: Path) -> None:
         """Flush the columns, then replace the index file. Nothing is written if nothing has changed."""
         entries = [[entry.header.to_plain(), entry.stamp, entry.crc32] for entry in self.entries]
         raw = {"version": CACHE_VERSION, "generation": self.generation, "entries": entries}
-        raw |= {"retention": self.retention, "dropped": self.dropped}
+        raw["dropped"] = [[header.to_plain(), stamp] for header, stamp in self.dropped.values()]
         body = json.dumps(raw).encode()
         crc = b"%08x" % zlib.crc32(body)
         if crc == self.file_crc:
@@ -168,6 +168,11 @@ def episode_rows(episode: Episode) -> dict[str, NDArray[Any]]:
         "source": episode.source,
     }
     return rows | {f"images.{camera}": image for camera, image in episode.images.items()}
+
+
+def cached_rows(directory: Path, index: Index, entry: Entry) -> dict[str, NDArray[Any]]:
+    """The rows of an episode that an index holds."""
+    return {name: column[entry.start : entry.end] for name, column in map_columns(directory, index).items()}
 
 
 def append_episode(directory: Path, index: Index, header: EpisodeHeader, stamp: tuple[int, int], rows: Rows) -> None:

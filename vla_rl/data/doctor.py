@@ -15,17 +15,17 @@ from tqdm import tqdm
 from vla_rl.core.errors import StoreError
 from vla_rl.core.files import fsync_directory
 from vla_rl.data.episode_file import SUFFIX, DamagedError, is_episode_id, verify_file
-from vla_rl.data.store import TEMPORARY_SUFFIX, locked, read_pin, write_settings
+from vla_rl.data.store import TEMPORARY_SUFFIX, locked, no_store_at, read_label, read_pin, write_settings
 
 
 class Ailment(StrEnum):
     """What can be wrong."""
 
     LEFTOVER = "leftover"  # a temporary file of a writer that died
-    DAMAGED = "damaged"  # an episode whose content is not what was written
+    DAMAGED = "damaged"  # an episode or a label whose content is not what was written
     SETTINGS = "settings"  # store.json is missing or damaged
     UNREADABLE = "unreadable"  # an episode of another schema version, or one that the system does not let us read
-    FOREIGN = "foreign"  # a file that is not an episode; readers ignore it
+    FOREIGN = "foreign"  # a file that is not an episode, or a label of none; readers ignore it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ def diagnose(store: Path) -> list[Finding]:
         StoreError: if there is no store in this folder.
     """
     folder = Path(store)
-    episodes = folder / "episodes"
-    if not episodes.is_dir():
-        raise StoreError(f"there is no episode store at {folder} (no folder {episodes.name}/)")
+    episodes, labels = folder / "episodes", folder / "labels"
+    if not episodes.is_dir() or (episodes / "episodes").is_dir():  # nothing at all, or a run folder around a store
+        raise no_store_at(folder)
     findings = []
     try:
         read_pin(folder)
@@ -75,13 +75,18 @@ def diagnose(store: Path) -> list[Finding]:
         findings.append(_finding(ailment, folder / "store.json", _reason(error)))
     try:
         with locked(folder, exclusive=True):  # no write is under way now: every temporary file is a dead writer's
-            leftovers = [file for place in (folder, episodes) for file in place.iterdir() if _is_temporary(file)]
+            places = [place for place in (folder, episodes, labels) if place.is_dir()]
+            leftovers = [file for place in places for file in place.iterdir() if _is_temporary(file)]
     except OSError as error:
         raise StoreError(f"cannot check {folder}: {error.strerror or error}") from error
     findings += [_finding(Ailment.LEFTOVER, file, "a writer died before it had finished") for file in sorted(leftovers)]
+    digests: dict[str, str] = {}
     others = sorted(file for file in episodes.iterdir() if not _is_temporary(file))
     for file in tqdm(others, desc="checking episodes", unit="episode", disable=None, delay=2.0):
-        findings += _check_episode(file)
+        findings += _check_episode(file, digests)
+    if labels.is_dir():
+        for file in sorted(file for file in labels.iterdir() if not _is_temporary(file)):
+            findings += _check_label(file, digests)
     return findings
 
 
@@ -121,15 +126,28 @@ def format_findings(findings: Sequence[Finding]) -> str:
     return "\n".join("  ".join([*map(str.ljust, row[:3], widths), row[3]]) for row in rows)
 
 
-def _check_episode(file: Path) -> list[Finding]:
+def _check_episode(file: Path, digests: dict[str, str]) -> list[Finding]:
+    """What is wrong with an episode; the digest of a whole one is added to ``digests``."""
     if not file.name.endswith(SUFFIX) or not is_episode_id(file.name.removesuffix(SUFFIX)):
         return [_finding(Ailment.FOREIGN, file, "not the name of an episode")]
     try:
-        verify_file(file)
+        digests[file.name.removesuffix(SUFFIX)] = verify_file(file).digest
     except DamagedError as error:
         return [_finding(Ailment.DAMAGED, file, _reason(error))]
     except StoreError as error:
         return [_finding(Ailment.UNREADABLE, file, _reason(error))] if file.exists() else []
+    return []
+
+
+def _check_label(file: Path, digests: dict[str, str]) -> list[Finding]:
+    try:
+        label = read_label(file)
+    except DamagedError as error:
+        return [_finding(Ailment.DAMAGED, file, _reason(error))]
+    except StoreError as error:
+        return [_finding(Ailment.UNREADABLE, file, _reason(error))]
+    if label is None or digests.get(file.name.removesuffix(".json")) != label["digest"]:
+        return [_finding(Ailment.FOREIGN, file, "the label of an episode that is not here")]
     return []
 
 

@@ -1,8 +1,10 @@
-"""Which episodes training goes on reading when there are too many or too old ones.
+"""Which episodes training goes on holding when there are too many.
 
-A pure function of headers, applied to the frame cache; the store keeps everything.
+A pure function of headers, applied to the frame cache; the store keeps everything. How old a rollout may be and still
+teach is not decided here but where it is learnt from: `vla_rl.algorithms.config.MixtureConfig.max_staleness`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,59 +19,53 @@ class RetentionConfig:
 
     Attributes:
         max_frames: the most frames (steps) to hold; None for no bound. A frame takes about 3 H W bytes per camera.
-        max_staleness: rollouts whose policy version is older than the newest one by more than this are dropped; None
-            keeps all.
-        slack: when ``max_frames`` is exceeded, this fraction of it is set free, so that dropping, which copies what
+        slack: rollouts are dropped in portions of this fraction of ``max_frames``, so that dropping, which copies what
             remains, is rare.
     """
 
     max_frames: int | None = None
-    max_staleness: int | None = None
     slack: float = 0.1
 
     def __post_init__(self) -> None:
         if self.max_frames is not None and self.max_frames < 1:
             raise ConfigError(f"retention.max_frames is {self.max_frames}; it must be at least 1, or null for no bound")
-        if self.max_staleness is not None and self.max_staleness < 0:
-            raise ConfigError(
-                f"retention.max_staleness is {self.max_staleness}; it must be at least 0, or null to keep all"
-            )
         if not 0 <= self.slack < 1:
             raise ConfigError(f"retention.slack is {self.slack}; it must be in [0, 1)")
 
 
 def episodes_to_drop(headers: Sequence[EpisodeHeader], config: RetentionConfig) -> set[str]:
-    """The ids to drop: rollouts too stale, then the oldest (by policy version, then arrival) until the rest fits.
+    """The ids to drop: the oldest rollouts (by policy version, then id) until the rest fits.
+
+    As more episodes come, the set grows in portions and never depends on when it was asked for, so that a cache that is
+    built anew holds what the lost one held.
 
     Args:
-        headers: all episodes, in order of arrival.
+        headers: all episodes, in any order.
         config: the bounds.
 
     Raises:
         StoreError: if the demonstrations alone exceed ``max_frames``.
     """
+    total = sum(header.length for header in headers)
+    if config.max_frames is None or total <= config.max_frames:
+        return set()
+    excess = total - config.max_frames
     rollouts = [header for header in headers if not is_demonstration(header)]
-    newest_version = max((header.policy_version for header in rollouts), default=0)
-    dropped: set[str] = set()
-    if config.max_staleness is not None:
-        oldest_allowed = newest_version - config.max_staleness
-        dropped = {header.episode_id for header in rollouts if header.policy_version < oldest_allowed}
-    frames = sum(header.length for header in headers if header.episode_id not in dropped)
-    if config.max_frames is None or frames <= config.max_frames:
-        return dropped
-    demo_frames = sum(header.length for header in headers if is_demonstration(header))
-    if demo_frames > config.max_frames:
+    surplus = excess - sum(header.length for header in rollouts)
+    if surplus > 0:
         raise StoreError(
-            f"the demonstrations alone hold {demo_frames} frames, more than retention.max_frames = "
+            f"the demonstrations alone hold {config.max_frames + surplus} frames, more than retention.max_frames = "
             f"{config.max_frames}; raise the bound or give the run fewer demonstrations"
         )
-    target = int(config.max_frames * (1 - config.slack))
-    for header in sorted(rollouts, key=lambda header: header.policy_version):  # stable: arrival decides among equals
-        if frames <= target:
+    portion = max(1, int(config.max_frames * config.slack))
+    to_free = math.ceil(excess / portion) * portion
+    dropped: set[str] = set()
+    freed = 0
+    for header in sorted(rollouts, key=lambda header: (header.policy_version, header.episode_id)):
+        if freed >= to_free:
             break
-        if header.episode_id not in dropped:
-            dropped.add(header.episode_id)
-            frames -= header.length
+        dropped.add(header.episode_id)
+        freed += header.length
     return dropped
 
 

@@ -8,6 +8,7 @@ afterwards. No index has to be kept in step with the files: the folder listing i
 
     STORE/store.json               schema version, and the pinned layout if there is one
     STORE/episodes/ID.zarr.zip     one immutable file per episode
+    STORE/labels/ID.json           an outcome that a person has given afterwards; readers see it in place of the file's
     STORE/quarantine/              damaged files that `vla-rl doctor` set aside
     STORE/.lock                    shared lock of writers; the doctor takes it alone
 """
@@ -19,11 +20,12 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vla_rl.core.errors import StoreError
-from vla_rl.core.files import fsync_directory, write_atomic
+from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
 from vla_rl.core.types import Episode
 from vla_rl.data.episode_file import (
     SCHEMA_VERSION,
@@ -60,9 +62,10 @@ class EpisodeStore:
     def __init__(self, path: Path, create: bool = True) -> None:
         self.path = Path(path)
         self.episodes_dir = self.path / "episodes"
+        self.labels_dir = self.path / "labels"
         has_settings = (self.path / "store.json").exists()
         if not has_settings and not create:
-            raise StoreError(f"there is no episode store at {self.path} (no store.json)")
+            raise no_store_at(self.path)
         if create:
             try:
                 self.episodes_dir.mkdir(parents=True, exist_ok=True)
@@ -95,7 +98,7 @@ class EpisodeStore:
         try:
             with locked(self.path, exclusive=False), _removed_afterwards(temporary):
                 write_file(episode, temporary)
-                _fsync_file(temporary)
+                fsync_file(temporary)
                 _publish(temporary, file)
                 fsync_directory(self.episodes_dir)
         except FileExistsError:
@@ -113,21 +116,67 @@ class EpisodeStore:
         return sorted(name for name in names if is_episode_id(name))
 
     def stamps(self) -> dict[str, tuple[int, int]]:
-        """Id -> (modification time in ns, size in bytes), by id. Another stamp means another episode under that id."""
+        """Id -> (modification time in ns, size in bytes) of its file and its label, by id.
+
+        Another stamp means another episode under that id, or another label.
+        """
+        labelled = set(os.listdir(self.labels_dir)) if self.labels_dir.is_dir() else set()
         stamps = {}
         for episode_id in self.ids():
             with contextlib.suppress(FileNotFoundError):  # set aside by the doctor since it was listed
-                stat = self._file(episode_id).stat()
-                stamps[episode_id] = (stat.st_mtime_ns, stat.st_size)
+                stats = [self._file(episode_id).stat()]
+                if f"{episode_id}.json" in labelled:
+                    stats.append(self.label_file(episode_id).stat())
+                stamps[episode_id] = (max(stat.st_mtime_ns for stat in stats), sum(stat.st_size for stat in stats))
         return stamps
 
     def read(self, episode_id: str) -> Episode:
-        """The whole episode. Raises StoreError if it is missing or damaged."""
-        return read_file(self._file(episode_id))
+        """The whole episode, with the outcome that `label` gave it. Raises StoreError if it is missing or damaged."""
+        episode = read_file(self._file(episode_id))
+        if not self.label_file(episode_id).exists():
+            return episode
+        return episode.with_success(self.read_header(episode_id).success)
 
     def read_header(self, episode_id: str) -> EpisodeHeader:
-        """What is known of the episode without its columns. Raises StoreError if it is missing or damaged."""
-        return read_file_header(self._file(episode_id))
+        """What is known of the episode without its columns, with the outcome that `label` gave it.
+
+        Raises:
+            StoreError: if the episode or its label is missing or damaged.
+        """
+        header = read_file_header(self._file(episode_id))
+        label = read_label(self.label_file(episode_id))
+        if label is None or label["digest"] != header.digest:  # of an episode that had this id before
+            return header
+        return replace(header, success=label["success"])
+
+    def label(self, episode_id: str, success: bool | None) -> None:
+        """Say how an episode went, after the fact; a later label replaces an earlier one.
+
+        The episode's file stays as it is: the label is a small file of its own beside it, written atomically, which
+        names the episode's digest. When this returns, the label survives a crash.
+
+        Args:
+            episode_id: of an episode in the store.
+            success: the outcome; None: not known after all.
+
+        Raises:
+            StoreError: if there is no such episode, it is damaged, or the disk is full.
+        """
+        digest = read_file_header(self._file(episode_id)).digest
+        content = json.dumps({"schema_version": SCHEMA_VERSION, "digest": digest, "success": success}).encode()
+        try:
+            with locked(self.path, exclusive=False):
+                if not self.labels_dir.is_dir():
+                    self.labels_dir.mkdir(exist_ok=True)
+                    fsync_directory(self.path)
+                write_atomic(self.label_file(episode_id), content)
+        except OSError as error:
+            raise StoreError(f"cannot label episode {episode_id!r} in {self.path}: {error.strerror}") from error
+
+    def label_file(self, episode_id: str) -> Path:
+        """Where the label of an episode is, if it has one. Raises StoreError for a bad id."""
+        check_episode_id(episode_id)
+        return self.labels_dir / f"{episode_id}.json"
 
     def __contains__(self, episode_id: object) -> bool:
         return is_episode_id(episode_id) and self._file(str(episode_id)).exists()
@@ -157,6 +206,13 @@ class EpisodeStore:
                     f"the store {self.path} is pinned to {key} {pinned.get(key)!r}, "
                     f"episode {episode.episode_id!r} has {found!r}; add it to another store"
                 )
+
+
+def no_store_at(path: Path) -> StoreError:
+    """The error for a folder that is no store, with the folder in it that is one if there is."""
+    inner = path / "episodes"
+    hint = f"; did you mean {inner}?" if (inner / "store.json").exists() or (inner / "episodes").is_dir() else ""
+    return StoreError(f"there is no episode store at {path}{hint or ' (no store.json)'}")
 
 
 @contextlib.contextmanager
@@ -191,6 +247,27 @@ def read_pin(path: Path) -> dict[str, Any] | None:
     return pinned
 
 
+def read_label(file: Path) -> dict[str, Any] | None:
+    """A label, ``{"digest": of the episode, "success": bool or None}``; None if there is no such file.
+
+    Raises:
+        DamagedError: if it is not what `EpisodeStore.label` wrote.
+    """
+    try:
+        label = json.loads(file.read_bytes())
+        version, digest, success = label["schema_version"], label["digest"], label["success"]
+        if version != SCHEMA_VERSION or not isinstance(digest, str) or not isinstance(success, bool | None):
+            raise ValueError("not a label of this version")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot read {file}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        store = file.parent.parent
+        raise DamagedError(f"{file} is damaged ({error}); `vla-rl doctor --repair {store}` sets it aside") from error
+    return {"digest": digest, "success": success}
+
+
 def write_settings(path: Path, pinned: dict[str, Any] | None) -> None:
     """Write a store's settings, atomically. The caller holds the lock."""
     settings = {"schema_version": SCHEMA_VERSION, "pinned": pinned}
@@ -220,11 +297,3 @@ def _removed_afterwards(file: Path) -> Iterator[None]:
         yield
     finally:
         file.unlink(missing_ok=True)
-
-
-def _fsync_file(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Origin, Source
-from vla_rl.credit import RULES, ActorKind, CreditConfig, Segment, SegmentKind, assign, assign_batch, segments
+from vla_rl.credit import (
+    RULES,
+    ActorKind,
+    CreditConfig,
+    Segment,
+    SegmentKind,
+    assign,
+    assign_batch,
+    imitated_dims,
+    segments,
+)
 
 P, H, D, W = Source.POLICY, Source.HUMAN, Source.DEMO, Source.HOLD
 FIELDS = ["segment", "viability_label", "viability_mask", "efficiency_mask"]
@@ -79,8 +89,9 @@ def random_episodes(rng, count, longest):
     "options", [(3, 7, True, True), (1, 1, False, True), (5, 5, True, False), (4, 12, False, False)]
 )
 def test_batch_equals_the_reference_on_random_episodes(rule, options):
+    """Over all four options 10,400 episodes for each rule."""
     config = CreditConfig(rule, *options)
-    episodes = random_episodes(np.random.default_rng(options[1]), count=1300, longest=32)
+    episodes = random_episodes(np.random.default_rng(options[1]), count=2600, longest=32)
     sources, success, origin, terminated = zip(*episodes, strict=True)
     batch = assign_batch(np.concatenate(sources), [len(s) for s in sources], success, origin, terminated, config)
     start = 0
@@ -207,6 +218,19 @@ def test_held_steps_are_not_imitated_and_end_a_chunk():
     assert credit.chunk_stop[:4].tolist() == [4] * 4
 
 
+def test_dimensions_that_a_person_does_not_command_are_not_imitated_from_him():
+    source = [P] * 3 + [H] * 10 + [P] * 2
+    credit = assign(source, True, Origin.SIM, True, CreditConfig())
+    assert imitated_dims(credit, 4, CreditConfig()).all()
+    found = imitated_dims(credit, 4, CreditConfig(intervention_dims=(0, 2)))
+    assert found.shape == (15, 4)
+    assert found[3:13].tolist() == [[True, False, True, False]] * 10
+    assert found[:3].all()
+    assert found[13:].all()
+    demonstration = assign([D] * 5, True, Origin.DEMO, True, CreditConfig())
+    assert imitated_dims(demonstration, 4, CreditConfig(intervention_dims=(0,))).all()
+
+
 def test_segments_name_rows():
     assert segments(assign([P, H], True, Origin.SIM, True, CreditConfig(min_human_steps=1, window_steps=1))) == [
         Segment(SegmentKind.BEFORE_TAKEOVER, 0, 1), Segment(SegmentKind.INTERVENTION, 1, 2),
@@ -249,6 +273,11 @@ def test_bad_input_is_one_clear_error():
         CreditConfig(rule="papr")
     with pytest.raises(ConfigError, match="min_human_steps"):
         CreditConfig(min_human_steps=60)
+    with pytest.raises(ConfigError, match="counted from 0"):
+        CreditConfig(intervention_dims=(0, -1))
+    credit = assign([P], True, Origin.SIM, True, CreditConfig())
+    with pytest.raises(UserError, match="4 dimensions"):
+        imitated_dims(credit, 4, CreditConfig(intervention_dims=(4,)))
     with pytest.raises(UserError, match="no steps"):
         assign([], True, Origin.SIM, True, CreditConfig())
     with pytest.raises(UserError, match="value 9"):

@@ -19,6 +19,9 @@ Rules for the policy segment that ends in a takeover:
   out and the value of the initial state tends to s / (s + (1 - f)(1 - s)) instead of the success rate s.
 - ``takeover_is_failure``: label 0, because a takeover is evidence that the policy would have failed. Removes that bias.
 
+A person's device may command fewer dimensions than the robot has (the arm, but not the gripper): during an
+intervention the others still show what the policy left there, and `imitated_dims` keeps them out of the actor's loss.
+
 An unlabelled outcome (``success=None``) gives no label, trains no efficiency and excludes the policy's steps from the
 actor; what people did is still imitated. Pure numpy, vectorised over a flat array of many episodes. Source: arXiv
 2606.17043, intervention-aware credit.
@@ -73,6 +76,8 @@ class CreditConfig:
         demonstrations_train_efficiency: successful demonstrations are targets of the efficiency value.
         timeout_is_failure: an unsuccessful episode that was only truncated is a failure. If False its outcome is
             unknown; set it where episodes are cut for other reasons than the task's time limit.
+        intervention_dims: the action dimensions that a person commands when taking over, counted from 0; empty: all.
+            The actor does not imitate the others during an intervention.
     """
 
     rule: str = "paper"
@@ -80,6 +85,7 @@ class CreditConfig:
     window_steps: int = 50
     demonstrations_train_efficiency: bool = True
     timeout_is_failure: bool = True
+    intervention_dims: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -89,6 +95,8 @@ class CreditConfig:
                 f"min_human_steps is {self.min_human_steps} and window_steps is {self.window_steps}; "
                 "expected 1 <= min_human_steps <= window_steps"
             )
+        if min(self.intervention_dims, default=0) < 0:
+            raise ConfigError(f"credit.intervention_dims is {self.intervention_dims}; dimensions are counted from 0")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,6 +212,27 @@ def assign_batch(
         terminal_success=terminal_success,
         chunk_stop=_run_stops(episode, segment, actor_kind),
     )
+
+
+def imitated_dims(credit: StepCredit, action_dim: int, config: CreditConfig) -> BoolArray:
+    """Which dimensions of each step's action the actor may imitate, bool [N, A]. What a step contributes to a chunk is
+    this and the chunk's own validity (``chunk_stop``).
+
+    Args:
+        credit: of N steps.
+        action_dim: A.
+        config: names the dimensions that a person commands.
+
+    Raises:
+        UserError: if a named dimension does not exist.
+    """
+    if max(config.intervention_dims, default=0) >= action_dim:
+        raise UserError(
+            f"credit.intervention_dims is {config.intervention_dims}, but actions have {action_dim} dimensions, "
+            "counted from 0"
+        )
+    commanded = np.isin(np.arange(action_dim), config.intervention_dims) | (not config.intervention_dims)  # [A]
+    return (credit.segment != SegmentKind.INTERVENTION)[:, None] | commanded
 
 
 def segments(credit: StepCredit) -> list[Segment]:

@@ -1,0 +1,146 @@
+"""The dynamics see no future, and a stream with a bounded cache gives what all frames at once give."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tiny_world_model import make_batch, make_model
+from world_model.dynamics import WorldBatch
+from world_model.model import WorldModel
+
+ABLATIONS: list[dict[str, Any]] = [
+    {},
+    {"anchor": False},
+    {"memory_frames": 0},
+    {"action_tokens": False},
+    {"action_adaln": False},
+    {"proprioception_token": False},
+    {"motion_input": False},
+    {"residual": False},
+    {"proprioception_token": False, "action_tokens": False},
+    {"window": 1, "memory_frames": 5, "memory_pool": 1},
+]
+
+
+@torch.no_grad()
+def at_once(model: WorldModel, batch: WorldBatch) -> Tensor:
+    """Everything that is predicted of every frame, [B, T, numbers]."""
+    dynamics = model.dynamics
+    latents, state = batch.latents[:, :-1], batch.state[:, :-1]
+    context = dynamics.context(batch, latents, state)
+    hidden, condition = dynamics.hidden(context, batch.anchor_latents, batch.anchor_state)
+    predicted = dynamics.predict(hidden, condition, latents, state, torch.ones_like(latents))
+    outcome = [part if part.ndim == 3 else part[..., None] for part in predicted.outcome]
+    return torch.cat([predicted.latents.flatten(2), predicted.state, *outcome], -1)
+
+
+@torch.no_grad()
+def streamed(model: WorldModel, batch: WorldBatch) -> Tensor:
+    dynamics = model.dynamics
+    memory = dynamics.begin(batch.anchor_latents, batch.anchor_state)
+    rows = []
+    for frame in range(batch.action.shape[1]):
+        latents, state = batch.latents[:, frame], batch.state[:, frame]
+        step = dynamics.step(memory, latents, state, batch.action[:, frame], torch.ones_like(latents))
+        outcome = [part if part.ndim == 2 else part[..., None] for part in step.outcome]
+        rows.append(torch.cat([step.latents.flatten(1), step.state, *outcome], -1))
+    return torch.stack(rows, 1)
+
+
+@pytest.mark.parametrize("changes", ABLATIONS, ids=str)
+@pytest.mark.parametrize("column", ["latents", "state", "action"])
+def test_no_frame_sees_the_future(changes: dict[str, Any], column: str) -> None:
+    model = make_model(**changes)
+    batch = make_batch(model)
+    before = at_once(model, batch)
+    for frame in (1, 4, 8):
+        changed = getattr(batch, column).clone()
+        changed[:, frame:] += 1.0
+        after = at_once(model, replace(batch, **{column: changed}))
+        assert torch.equal(after[:, :frame], before[:, :frame])
+    present = getattr(batch, column).clone()
+    present[:, 4] += 1.0
+    seen = at_once(model, replace(batch, **{column: present}))[:, 4]
+    assert not torch.equal(seen, before[:, 4])  # the test can fail: the present is seen
+
+
+@pytest.mark.parametrize("changes", ABLATIONS, ids=str)
+def test_a_stream_equals_all_frames_at_once(changes: dict[str, Any]) -> None:
+    model = make_model(**changes)
+    batch = make_batch(model, frames=11)
+    torch.testing.assert_close(streamed(model, batch), at_once(model, batch), atol=1e-4, rtol=1e-4)
+
+
+def test_streams_restart_one_by_one() -> None:
+    model = make_model()
+    dynamics, batch = model.dynamics, make_batch(model, size=2, frames=6)
+    fresh = streamed(model, batch)
+    with torch.no_grad():
+        memory = dynamics.begin(batch.anchor_latents, batch.anchor_state)
+        for frame in range(4):  # whatever stream 1 lived through before
+            latents = torch.stack([batch.latents[0, frame], 3 * batch.latents[1, 5 - frame]])
+            dynamics.push(memory, latents, batch.state[:, frame], batch.action[:, frame])
+        rows = torch.tensor([1])
+        dynamics.restart(memory, rows, batch.anchor_latents[rows], batch.anchor_state[rows])
+        for frame in range(6):
+            other = min(frame + 4, 5)
+            latents = torch.stack([batch.latents[0, other], batch.latents[1, frame]])
+            state = torch.stack([batch.state[0, other], batch.state[1, frame]])
+            action = torch.stack([batch.action[0, other], batch.action[1, frame]])
+            step = dynamics.step(memory, latents, state, action, torch.ones_like(latents))
+            size = step.latents[1].numel()
+            torch.testing.assert_close(step.latents[1].flatten(), fresh[1, frame, :size], atol=1e-4, rtol=1e-4)
+
+
+def test_the_anchor_and_the_memory_reach_beyond_the_window() -> None:
+    for changes, moved, seen in (
+        ({"memory_frames": 0, "anchor": False, "layers": 1, "motion_input": False}, "latents", 3),
+        ({"memory_frames": 2, "anchor": False, "layers": 1, "motion_input": False}, "latents", 5),
+        ({"memory_frames": 0, "anchor": True, "layers": 1, "motion_input": False}, "anchor_latents", 9),
+    ):
+        model = make_model(**changes)
+        batch = make_batch(model)
+        changed = getattr(batch, moved).clone()
+        if moved == "latents":
+            changed[:, 0] += 1.0
+        else:
+            changed += 1.0
+        differs = (at_once(model, replace(batch, **{moved: changed})) != at_once(model, batch)).any(-1).any(0)
+        assert differs.tolist() == [frame < seen for frame in range(9)], changes
+
+
+def test_the_cache_is_bounded() -> None:
+    model = make_model()
+    batch = make_batch(model, size=1)
+    with torch.no_grad():
+        memory = model.dynamics.begin(batch.anchor_latents, batch.anchor_state)
+
+        def numbers() -> int:
+            pairs = memory.anchor + memory.recent + memory.compressed
+            return sum(key.numel() + value.numel() for key, value in pairs)
+
+        size = numbers()
+        for _ in range(1000):
+            hidden, _ = model.dynamics.push(memory, batch.latents[:, 0], batch.state[:, 0], batch.action[:, 0])
+        assert numbers() == size
+        assert torch.isfinite(hidden).all()
+
+
+def test_the_loss_falls_and_every_mechanism_gets_a_gradient() -> None:
+    model = make_model(self_context=1.0)
+    batch = make_batch(model, size=4, frames=6)
+    batch.success[:, -1] = 1.0
+    optimizer = torch.optim.Adam(model.dynamics.parameters(), 3e-3)
+    losses = []
+    for step in range(60):
+        loss, logs = model.dynamics.loss(batch, torch.Generator().manual_seed(step % 3))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(logs["success_loss"] + logs["proprioception_loss"])
+    assert sum(losses[-3:]) < 0.5 * sum(losses[:3])
+    silent = [name for name, weight in model.dynamics.named_parameters() if not weight.grad.abs().sum() > 0]
+    assert silent == []

@@ -1,0 +1,143 @@
+"""Near-success data for world models: a scripted expert whose aim is off by a little, so that it succeeds or just
+misses (World-VLA-Loop, arXiv 2602.06508).
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+import sim
+from robot_io.env_robot import EnvRobot
+from robot_io.gate import GateConfig
+from robot_io.recorder import Recorder
+from vla_rl.cli.rollouts import make_env, make_gate
+from vla_rl.cli.run_config import TaskConfig
+from vla_rl.core.types import Float32Array, Origin
+from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.loop import run_episode
+from vla_rl.execution.sources import Demonstrator
+
+_STREAM = 11  # keeps these draws apart from those of the environment and of the expert, which have the same seed
+
+
+@dataclass(frozen=True)
+class PerturbationConfig:
+    """How the expert is spoilt. The papers do not state their perturbations; lengths in the action's units (metres).
+
+    Attributes:
+        noise: range of the standard deviation of the wandering noise, drawn once per episode.
+        aim: standard deviation of a constant error of each moving dimension in a stretch of the episode.
+        stretch_s: shortest and longest stretch between two draws of that error.
+        accurate: share of the stretches without an error of aim.
+        slip: share of the episodes in which a gripper is opened or closed at the wrong time, for a stretch.
+        stall: share of the stretches in which the arms hold still.
+    """
+
+    noise: tuple[float, float] = (0.001, 0.005)
+    aim: float = 0.008
+    stretch_s: tuple[float, float] = (0.4, 2.0)
+    accurate: float = 0.7
+    slip: float = 0.1
+    stall: float = 0.05
+
+
+@dataclass
+class PerturbedExpert:
+    """`act` and `reset` for `vla_rl.execution.sources.Demonstrator`: the expert's action and the spoilt one.
+
+    Args:
+        env: an environment of `sim`, wrapped or not.
+        config: how it is spoilt.
+    """
+
+    env: Any
+    config: PerturbationConfig = field(default_factory=PerturbationConfig)
+
+    def __post_init__(self) -> None:
+        self._expert = sim.make_expert(self.env)
+        space = self.env.action_space
+        self._low, self._high = space.low, space.high
+        self._moving = np.ones(space.shape, np.float32)  # [A], 0 for grippers
+        self._moving[list(self.env.unwrapped.gripper_dims)] = 0.0
+        self._hz = float(self.env.metadata["render_fps"])
+
+    def reset(self, seed: int) -> None:
+        """Begin an episode: the seed fixes every draw of it."""
+        self._rng = rng = np.random.default_rng([seed, _STREAM])
+        self._expert.action_noise = rng.uniform(*self.config.noise)
+        self._expert.reset(int(rng.integers(2**31)))
+        self._slips = rng.random() < self.config.slip
+        self._tick = 0
+        self._begin_stretch()
+
+    def act(self) -> tuple[Float32Array, Float32Array]:
+        """(what the expert wanted, what is sent), each float32 [A]."""
+        if self._tick == self._stretch_end:
+            self._begin_stretch()
+        self._tick += 1
+        clean, noisy = self._expert.act()
+        sent = noisy + self._aim
+        if self._stalled:
+            sent = np.asarray(self._expert.last_sent(), np.float32)
+        if self._wrong_gripper is not None:
+            dim, level = self._wrong_gripper
+            sent = sent.copy()
+            sent[dim] = level
+        return clean, np.clip(sent, self._low, self._high).astype(np.float32)
+
+    def _begin_stretch(self) -> None:
+        config, rng = self.config, self._rng
+        self._stretch_end = self._tick + max(1, round(rng.uniform(*config.stretch_s) * self._hz))
+        off = config.aim * rng.standard_normal(len(self._moving)) * self._moving
+        self._aim = off.astype(np.float32) * (rng.random() >= config.accurate)
+        self._stalled = rng.random() < config.stall
+        self._wrong_gripper: tuple[int, float] | None = None
+        if self._slips and rng.random() < 0.5:
+            dim = int(rng.choice(self.env.unwrapped.gripper_dims))
+            self._wrong_gripper = dim, float(rng.choice([self._low[dim], self._high[dim]]))
+
+
+def collect_near_success(
+    task: TaskConfig,
+    gate_config: GateConfig,
+    store: EpisodeStore,
+    episodes: int,
+    first_seed: int,
+    config: PerturbationConfig | None = None,
+) -> None:
+    """Add episodes of the spoilt expert to a store, those that are missing. Their sources say DEMO, their origin sim:
+    no policy learns from a failure among them.
+
+    Args:
+        task: the environment.
+        gate_config: limits of the robot.
+        store: where they go; ``near-00000`` and so on.
+        episodes: how many there are to be.
+        first_seed: the environment's seed of the first one; the others follow.
+        config: how the expert is spoilt.
+    """
+    env = make_env(task)
+    robot, gate = EnvRobot(env), make_gate(env, gate_config)
+    expert = PerturbedExpert(env, config or PerturbationConfig())
+    recorder = Recorder(Origin.SIM, task.env, robot.control_hz)
+    for index in tqdm(range(episodes), desc="near successes", unit="episode", leave=False):
+        episode_id = f"near-{index:05d}"
+        if episode_id in store:
+            continue
+        recorder.begin(episode_id, first_seed + index, policy_version=-1)
+        gate.rearm()
+        source = Demonstrator(expert.act, expert.reset)
+        run_episode(robot, source, gate, seed=first_seed + index, subscribers=[recorder])
+        if recorder.episode is not None:
+            store.add(recorder.episode)
+    robot.close()
+
+
+def near_success_ratio(store: Path) -> float:
+    """Successes among the near-success episodes of a store."""
+    episodes = EpisodeStore(store, create=False)
+    headers = [episodes.read_header(name) for name in episodes.ids() if name.startswith("near-")]
+    return sum(header.success is True for header in headers) / max(len(headers), 1)

@@ -1,0 +1,136 @@
+"""Pictures to latent tokens and back. One convolutional network for all cameras, whose cells at a place share a token."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vla_rl.core.errors import ConfigError
+from world_model.config import AutoencoderConfig, WorldSpec
+
+
+class ResidualBlock(nn.Module):
+    """x + two 3 x 3 convolutions."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(8, channels)
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(F.silu(self.first(F.silu(self.norm(x)))))
+
+
+class Autoencoder(nn.Module):
+    """Encodes and decodes frames with all their cameras.
+
+    Latents leave `encode` standardised per channel, once `set_statistics` has been called.
+
+    Args:
+        config: sizes.
+        spec: cameras and image size.
+
+    Raises:
+        ConfigError: if the images cannot be divided into whole tokens.
+    """
+
+    latent_mean: Tensor
+    latent_std: Tensor
+    background: Tensor
+
+    def __init__(self, config: AutoencoderConfig, spec: WorldSpec) -> None:
+        super().__init__()
+        size = config.pixels_per_token
+        if any(pixels % size for pixels in spec.image_size):
+            raise ConfigError(f"images of {spec.image_size} pixels cannot be divided into tokens of {size} x {size}")
+        self.config, self.cameras = config, spec.cameras
+        self.grid = (spec.image_size[0] // size, spec.image_size[1] // size)
+        narrow, wide = config.widths
+        patch, channels = config.patch, config.latent_channels
+        self.encoder = nn.Sequential(
+            nn.PixelUnshuffle(patch),
+            nn.Conv2d(3 * patch**2, narrow, 3, padding=1),
+            nn.SiLU(),
+            nn.Conv2d(narrow, wide, 2, stride=2),
+            ResidualBlock(wide),
+            nn.Conv2d(wide, channels, 1),
+        )
+        self.decoder = nn.Sequential(
+            nn.Conv2d(channels, wide, 3, padding=1),
+            ResidualBlock(wide),
+            nn.SiLU(),
+            nn.Conv2d(wide, 4 * narrow, 1),
+            nn.PixelShuffle(2),
+            nn.SiLU(),
+            nn.Conv2d(narrow, 3 * patch**2, 3, padding=1),
+            nn.PixelShuffle(patch),
+        )
+        self.register_buffer("latent_mean", torch.zeros(self.token_dim))
+        self.register_buffer("latent_std", torch.ones(self.token_dim))
+        self.register_buffer("background", torch.zeros(len(spec.cameras), 3, *spec.image_size))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a frame, N."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def token_dim(self) -> int:
+        """Numbers in a token, D."""
+        return len(self.cameras) * self.config.token_cells**2 * self.config.latent_channels
+
+    def set_statistics(self, latents: Tensor) -> None:
+        """Standardise latents like these from now on, [B, N, D], as `encode` gives them before the first call."""
+        flat = latents.flatten(0, -2)
+        self.latent_mean.copy_(flat.mean(0))
+        self.latent_std.copy_(flat.std(0).clamp(min=1e-3))
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Frames uint8 [B, cameras, H, W, 3] -> latents [B, N, D]."""
+        return (self._to_tokens(self.encoder(_to_network(images).flatten(0, 1))) - self.latent_mean) / self.latent_std
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Latents [B, N, D] -> frames uint8 [B, cameras, H, W, 3]."""
+        pictures = self._decode(self._to_cells(latents * self.latent_std + self.latent_mean))
+        return ((pictures + 0.5).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 1, 3, 4, 2)
+
+    def loss(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+        """Weighted squared error of the reconstruction.
+
+        Args:
+            images: uint8 [B, cameras, H, W, 3].
+            generator: of the noise on latents.
+        """
+        config = self.config
+        pictures = _to_network(images)
+        cells = self.encoder(pictures.flatten(0, 1))
+        noise = torch.randn(cells.shape, generator=generator).to(cells.device)
+        rebuilt = self._decode(cells + config.latent_noise * noise)
+        error = (rebuilt - pictures).square()
+        moving = (pictures - self.background).abs().amax(2, keepdim=True) > 0.06
+        weight = 1 + config.moving_weight * moving
+        reconstruction = (weight * error).mean() / weight.mean()
+        loss = reconstruction + config.latent_penalty * cells.square().mean()
+        logs = {"reconstruction": float(reconstruction.detach()), "pixel_error": float(error.detach().mean())}
+        return loss, logs
+
+    def _decode(self, cells: Tensor) -> Tensor:
+        """[B cameras, C, h, w] -> [B, cameras, 3, H, W], around 0."""
+        residual: Tensor = self.decoder(cells).unflatten(0, (-1, len(self.cameras)))
+        return residual + self.background
+
+    def _to_tokens(self, cells: Tensor) -> Tensor:
+        """[B cameras, C, h, w] -> [B, N, D]."""
+        side = self.config.token_cells
+        grouped = F.pixel_unshuffle(cells, side).flatten(2)  # [B cameras, C side^2, N]
+        return grouped.unflatten(0, (-1, len(self.cameras))).flatten(1, 2).transpose(1, 2)
+
+    def _to_cells(self, tokens: Tensor) -> Tensor:
+        """The inverse of `_to_tokens`."""
+        grouped = tokens.transpose(1, 2).unflatten(1, (len(self.cameras), -1)).flatten(0, 1)
+        return F.pixel_shuffle(grouped.unflatten(2, self.grid), self.config.token_cells)
+
+
+def _to_network(images: Tensor) -> Tensor:
+    """uint8 [B, cameras, H, W, 3] -> float [B, cameras, 3, H, W] around 0."""
+    return images.permute(0, 1, 4, 2, 3).float() / 255 - 0.5

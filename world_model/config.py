@@ -1,0 +1,205 @@
+"""What a world model may be told: sizes, mechanisms that can be switched off, and its training.
+
+Presets are files in ``configs/world_model``: ``cpu-tiny``, ``gpu-small``, ``gpu-base``.
+"""
+
+from dataclasses import dataclass, field
+
+from vla_rl.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class AutoencoderConfig:
+    """The convolutional autoencoder, shared by all cameras.
+
+    Attributes:
+        patch: pixels on a side that one cell of the first layer covers.
+        widths: channels at 1/patch of the resolution and at half of that.
+        latent_channels: channels of a cell of the latent grid, which is (image size / patch / 2) on a side.
+        token_cells: cells on a side that make up one token. All cameras' cells at a place share a token.
+        moving_weight: how much more a pixel weighs in the loss where the picture differs from the background (the
+            median picture of the camera); 0: all weigh the same.
+        latent_noise: standard deviation of the noise on latents in training, so that the decoder bears imagined ones.
+        latent_penalty: weight of the mean squared latent, which keeps that noise from being outgrown.
+    """
+
+    patch: int = 4
+    widths: tuple[int, int] = (48, 96)
+    latent_channels: int = 8
+    token_cells: int = 2
+    moving_weight: float = 4.0
+    latent_noise: float = 0.05
+    latent_penalty: float = 1e-3
+
+    @property
+    def pixels_per_token(self) -> int:
+        """Pixels on a side that a token covers."""
+        return 2 * self.patch * self.token_cells
+
+
+@dataclass(frozen=True)
+class DynamicsConfig:
+    """The block-causal latent transformer with its flow head. Every mechanism can be switched off for ablation.
+
+    Attributes:
+        width: of all tokens.
+        layers: of the transformer.
+        heads: of attention.
+        mlp_ratio: hidden width of the perceptrons over ``width``.
+        flow_layers: blocks of the flow head, which attend within one frame.
+        flow_steps: K Euler steps of sampling.
+        window: frames that are attended to in full, the present one included.
+        memory_frames: frames before the window that are attended to in compressed form; 0 switches the memory off.
+        memory_pool: tokens on a side of the grid that are averaged into one in compressed frames.
+        anchor: the first frame of the episode stays visible for ever.
+        action_tokens: the action of a frame is a token of it.
+        action_adaln: the action of a frame modulates all its tokens.
+        proprioception_token: the proprioception of a frame is a token of it.
+        motion_input: tokens are also told their change since the frame before.
+        residual: the flow runs over the change from the frame before, in units of its standard deviation; if not, over
+            the latents themselves.
+        start_mass: share of the flow times in training that are exactly 0, where sampling begins.
+        context_noise: largest standard deviation of the noise on latents of the context in training, drawn per window.
+        state_noise: the same for proprioception, in its standard deviations.
+        self_context: share of the training steps whose context is the model's own prediction.
+        self_context_passes: predictions upon predictions at most, in those steps.
+        moving_weight: how much more a token weighs where it changes as much as the mean change.
+        sampling_noise: standard deviation of the sampler's noise; 1 is the flow as trained, 0 its mode.
+    """
+
+    width: int = 128
+    layers: int = 4
+    heads: int = 4
+    mlp_ratio: float = 4.0
+    flow_layers: int = 1
+    flow_steps: int = 4
+    window: int = 6
+    memory_frames: int = 8
+    memory_pool: int = 2
+    anchor: bool = True
+    action_tokens: bool = True
+    action_adaln: bool = True
+    proprioception_token: bool = True
+    motion_input: bool = True
+    residual: bool = True
+    start_mass: float = 0.3
+    context_noise: float = 0.15
+    state_noise: float = 0.01
+    self_context: float = 0.5
+    self_context_passes: int = 3
+    moving_weight: float = 1.0
+    sampling_noise: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ConfigError(f"dynamics.width {self.width} is not a multiple of dynamics.heads {self.heads}")
+        if min(self.layers, self.flow_layers, self.flow_steps, self.window) < 1 or self.memory_frames < 0:
+            raise ConfigError("dynamics: expected at least 1 layer, flow layer, flow step and window frame")
+        if not (self.action_tokens or self.action_adaln):
+            raise ConfigError("dynamics: without action_tokens and action_adaln the model cannot see actions; keep one")
+
+
+@dataclass(frozen=True)
+class HeadsConfig:
+    """Outcome heads: reward, success, termination and proprioception, learnt together with the dynamics.
+
+    Attributes:
+        hidden: units of their hidden layer.
+        reward_weight: of the squared error of the reward.
+        success_weight: of the cross-entropy of success at this step.
+        termination_weight: of the cross-entropy of the task's end at this step.
+        proprioception_weight: of the squared error of the next proprioception, in standard deviations of its change.
+        success_threshold: success probability from which an imagined episode has succeeded (WoVR, World-VLA-Loop: .9).
+        success_consistent: steps in a row that must reach the threshold.
+    """
+
+    hidden: int = 128
+    reward_weight: float = 1.0
+    success_weight: float = 1.0
+    termination_weight: float = 0.5
+    proprioception_weight: float = 1.0
+    success_threshold: float = 0.5
+    success_consistent: int = 1
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Training of the autoencoder, then of the dynamics and heads on its latents.
+
+    Attributes:
+        autoencoder_steps: gradient steps of the autoencoder.
+        autoencoder_batch: frames in each (every one with all cameras).
+        autoencoder_learning_rate: of AdamW.
+        dynamics_steps: gradient steps of dynamics and heads.
+        dynamics_batch: windows in each.
+        window_frames: frames of a window.
+        dynamics_learning_rate: of AdamW.
+        warmup_steps: over which a learning rate rises; afterwards a cosine brings it down to a twentieth.
+        weight_decay: of matrices.
+        max_gradient_norm: longer gradients are shortened to it.
+        ema_decay: of the average of the weights that is used; shorter at first.
+        ending_share: share of the windows that end where an episode ends.
+        checkpoint_every: gradient steps between checkpoints.
+        cpu_seconds: processor time after which a stage stops early, counted over all resumptions, in two equal parts
+            only if both stages need more; 0: no bound.
+        autoencoder_share: of ``cpu_seconds`` for the autoencoder.
+    """
+
+    autoencoder_steps: int = 1500
+    autoencoder_batch: int = 16
+    autoencoder_learning_rate: float = 2e-3
+    dynamics_steps: int = 4000
+    dynamics_batch: int = 8
+    window_frames: int = 16
+    dynamics_learning_rate: float = 1e-3
+    warmup_steps: int = 100
+    weight_decay: float = 0.01
+    max_gradient_norm: float = 1.0
+    ema_decay: float = 0.995
+    ending_share: float = 0.2
+    checkpoint_every: int = 250
+    cpu_seconds: float = 0.0
+    autoencoder_share: float = 0.3
+
+
+@dataclass(frozen=True)
+class WorldModelConfig:
+    """Everything that decides a world model, beside its data.
+
+    Attributes:
+        seed: of initial weights, batches and noise.
+    """
+
+    autoencoder: AutoencoderConfig = field(default_factory=AutoencoderConfig)
+    dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
+    heads: HeadsConfig = field(default_factory=HeadsConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """The robot and task that a world model imagines.
+
+    Attributes:
+        env_id: the environment or robot.
+        task: the task sentence.
+        cameras: names, in the order of the latent channels.
+        image_size: height and width, pixels, equal for all cameras.
+        state_dim: S.
+        action_dim: A.
+        control_hz: frames per second.
+        max_steps: where imagined episodes are truncated.
+        action_low, action_high: bounds of the actions, A numbers each.
+    """
+
+    env_id: str
+    task: str
+    cameras: tuple[str, ...]
+    image_size: tuple[int, int]
+    state_dim: int
+    action_dim: int
+    control_hz: float
+    max_steps: int
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]

@@ -1,0 +1,337 @@
+"""The dynamics: latents, proprioception and actions of the past -> the next latents, proprioception and outcome.
+
+Frame t holds what was sensed at a tick and the action sent at it; its hidden tokens predict frame t + 1. All frames can
+be computed at once (training), or one by one with a bounded memory (imagination); both give the same.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from world_model.config import WorldModelConfig, WorldSpec
+from world_model.heads import FlowHead, Outcome, OutcomeHeads, outcome_loss
+from world_model.transformer import BlockCausalTransformer, FrameLayout, Memory
+
+
+@dataclass(frozen=True)
+class WorldBatch:
+    """B windows of T steps. Latents are the autoencoder's, state and action in raw units.
+
+    Attributes:
+        anchor_latents: [B, N, D], of the first frame of the episode.
+        anchor_state: [B, S].
+        latents: [B, T + 1, N, D], one more than the steps: the last one is only predicted.
+        state: [B, T + 1, S].
+        action: [B, T, A].
+        previous_latents: [B, N, D], of the frame before the window.
+        previous_state: [B, S].
+        has_previous: bool [B], False where the window begins an episode.
+        inside: bool [B, T], False behind the end of an episode.
+        has_next: bool [B, T], whether the next observation is known; it is not after the last action of an episode.
+        success: float [B, T], 1 where the action ended the task in success; the reward is the same.
+        termination: float [B, T], 1 where the action ended the task.
+    """
+
+    anchor_latents: Tensor
+    anchor_state: Tensor
+    latents: Tensor
+    state: Tensor
+    action: Tensor
+    previous_latents: Tensor
+    previous_state: Tensor
+    has_previous: Tensor
+    inside: Tensor
+    has_next: Tensor
+    success: Tensor
+    termination: Tensor
+
+
+class Context(NamedTuple):
+    """What the transformer reads of T frames.
+
+    Attributes:
+        latents, latent_motion: [B, T, N, D], and the change since the frame before.
+        state, state_motion: [B, T, S], raw units.
+        action: [B, T, A], raw units.
+    """
+
+    latents: Tensor
+    latent_motion: Tensor
+    state: Tensor
+    state_motion: Tensor
+    action: Tensor
+
+
+class Prediction(NamedTuple):
+    """One imagined step. ``latents`` [B, T, N, D], ``state`` [B, T, S] in raw units, and the outcome of the action."""
+
+    latents: Tensor
+    state: Tensor
+    outcome: Outcome
+
+
+class Dynamics(nn.Module):
+    """See the module.
+
+    Args:
+        config: of the world model.
+        spec: of the robot.
+        grid: rows and columns of a frame's tokens.
+        token_dim: D.
+    """
+
+    state_mean: Tensor
+    state_std: Tensor
+    state_change_std: Tensor
+    action_mean: Tensor
+    action_std: Tensor
+    latent_change_std: Tensor
+
+    def __init__(self, config: WorldModelConfig, spec: WorldSpec, grid: tuple[int, int], token_dim: int) -> None:
+        super().__init__()
+        self.config, self.heads_config = config.dynamics, config.heads
+        width, mechanisms = self.config.width, self.config
+        extra = int(mechanisms.proprioception_token) + int(mechanisms.action_tokens)
+        layout = FrameLayout(extra, grid, mechanisms.memory_pool)
+        self.transformer = BlockCausalTransformer(mechanisms, layout)
+        inputs = 2 if mechanisms.motion_input else 1
+        self.latent_token = nn.Linear(inputs * token_dim, width)
+        self.place = nn.Parameter(0.02 * torch.randn(layout.tokens, width))
+        if mechanisms.proprioception_token:
+            self.state_token = nn.Linear(inputs * spec.state_dim, width)
+        if mechanisms.action_tokens:
+            self.action_token = nn.Linear(spec.action_dim, width)
+        self.no_action = nn.Parameter(torch.zeros(width))
+        self.condition = nn.Sequential(
+            nn.Linear(spec.action_dim + 2 * spec.state_dim, width), nn.SiLU(), nn.Linear(width, width)
+        )
+        self.anchor_condition = nn.Parameter(0.02 * torch.randn(width))
+        self.flow = FlowHead(mechanisms, token_dim)
+        self.heads = OutcomeHeads(config.heads, width, extra, spec.state_dim)
+        for name in ("state_mean", "state_std", "state_change_std"):
+            self.register_buffer(name, torch.ones(spec.state_dim) * (not name.endswith("mean")))
+        for name in ("action_mean", "action_std"):
+            self.register_buffer(name, torch.ones(spec.action_dim) * (not name.endswith("mean")))
+        self.register_buffer("latent_change_std", torch.ones(token_dim))
+
+    # -- all frames at once ------------------------------------------------------------------------------------------
+
+    def hidden(self, context: Context, anchor_latents: Tensor, anchor_state: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden tokens [B, T, F, width] and conditions [B, T, width]."""
+        condition = self._condition(context)
+        anchor = self._anchor(anchor_latents, anchor_state)
+        anchor_condition = self.anchor_condition.expand(len(anchor), 1, -1)
+        return self.transformer(self._tokens(context), condition, anchor, anchor_condition), condition
+
+    def loss(self, batch: WorldBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+        """Flow matching of the next latents, with the joint heads; and what to log.
+
+        Args:
+            batch: the windows.
+            generator: of flow times, noise and corruption.
+        """
+        latents, state = self._corrupt(batch, generator)
+        if torch.rand((), generator=generator) < self.config.self_context:
+            latents, state = self._imagine_context(batch, latents, state, generator)
+        context = self.context(batch, latents, state)
+        hidden, condition = self.hidden(context, batch.anchor_latents, batch.anchor_state)
+        has_next, inside = batch.has_next.float(), batch.inside.float()
+        flow, logs = self.flow_loss(hidden, condition, latents, batch.latents[:, 1:], has_next, generator)
+        change = (batch.state[:, 1:] - state) / self.state_change_std
+        labels = (batch.success, batch.success, batch.termination)
+        outcome, outcome_logs = outcome_loss(self.heads_config, self.heads(hidden), labels, change, inside, has_next)
+        return flow + outcome, logs | outcome_logs
+
+    def flow_loss(
+        self,
+        hidden: Tensor,
+        condition: Tensor,
+        latents: Tensor,
+        later: Tensor,
+        has_next: Tensor,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Squared error of the predicted clean end of the flow; tokens that move weigh more.
+
+        Args:
+            hidden, condition: from `hidden`.
+            latents: [B, T, N, D], the context's present latents.
+            later: [B, T, N, D], the true next ones.
+            has_next: float [B, T].
+            generator: of flow times and noise.
+        """
+        clean = self.to_flow(later, latents)
+        time = torch.rand(has_next.shape, generator=generator)
+        time = torch.where(torch.rand(has_next.shape, generator=generator) < self.config.start_mass, 0.0, time)
+        noise = torch.randn(clean.shape, generator=generator).to(clean.device)
+        time = time.to(clean.device)
+        noisy = torch.lerp(noise, clean, time[..., None, None])
+        error = (self.flow(noisy, time, self._picture(hidden), condition) - clean).square().mean(-1)  # [B, T, N]
+        weight = self._moving_weight(later, latents, has_next)
+        loss = (weight * error).sum() / weight.sum().clamp(min=1e-6)
+        return loss, {"flow_loss": float(loss.detach())}
+
+    def predict(
+        self, hidden: Tensor, condition: Tensor, latents: Tensor, state: Tensor, noise: Tensor, steps: int | None = None
+    ) -> Prediction:
+        """The next frame of each frame.
+
+        Args:
+            hidden, condition: of T frames.
+            latents: [B, T, N, D].
+            state: [B, T, S], raw units.
+            noise: [B, T, N, D], standard normal.
+            steps: Euler steps; default: the config's.
+        """
+        end = self.flow.sample(
+            noise * self.config.sampling_noise, self._picture(hidden), condition, steps or self.config.flow_steps
+        )
+        outcome = self.heads(hidden)
+        return Prediction(self.from_flow(end, latents), state + outcome.state_change * self.state_change_std, outcome)
+
+    def context(self, batch: WorldBatch, latents: Tensor, state: Tensor) -> Context:
+        """What is read of a batch whose context, [B, T, N, D] and [B, T, S], may be corrupted or imagined."""
+        exists = batch.has_previous[:, None].float()
+        first_motion = (latents[:, 0] - batch.previous_latents) * exists[..., None]
+        first_state_motion = (state[:, 0] - batch.previous_state) * exists
+        return Context(
+            latents,
+            torch.cat([first_motion[:, None], latents.diff(dim=1)], 1),
+            state,
+            torch.cat([first_state_motion[:, None], state.diff(dim=1)], 1),
+            batch.action,
+        )
+
+    # -- one frame after the other -----------------------------------------------------------------------------------
+
+    def begin(self, latents: Tensor, state: Tensor) -> Memory:
+        """A memory for B streams that all begin with the first frames of their episodes, [B, N, D] and [B, S]."""
+        memory = self.transformer.new_memory(len(latents), latents, state)
+        self.restart(memory, torch.arange(len(latents), device=latents.device), latents, state)
+        return memory
+
+    def restart(self, memory: Memory, rows: Tensor, latents: Tensor, state: Tensor) -> None:
+        """Begin the streams int64 [R] anew with the first frames of their episodes, [R, N, D] and [R, S]."""
+        condition = self.anchor_condition.expand(len(rows), 1, -1)
+        self.transformer.set_anchor(memory, rows, self._anchor(latents, state), condition)
+
+    def push(self, memory: Memory, latents: Tensor, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Add a frame, [B, N, D], [B, S] and [B, A], to all streams: hidden tokens [B, 1, F, width] and condition."""
+        begun = (memory.age > 0).float()[:, None]
+        last_latents, last_state = memory.last
+        context = Context(
+            latents[:, None],
+            ((latents - last_latents) * begun[..., None])[:, None],
+            state[:, None],
+            ((state - last_state) * begun)[:, None],
+            action[:, None],
+        )
+        condition = self._condition(context)
+        hidden = self.transformer.push(memory, self._tokens(context), condition)
+        memory.last = (latents, state)
+        return hidden, condition
+
+    def step(self, memory: Memory, latents: Tensor, state: Tensor, action: Tensor, noise: Tensor) -> Prediction:
+        """Act in all streams: the next frame of each. Arguments as `push`, noise [B, N, D]."""
+        hidden, condition = self.push(memory, latents, state, action)
+        predicted = self.predict(hidden, condition, latents[:, None], state[:, None], noise[:, None])
+        outcome = Outcome(*(part[:, 0] for part in predicted.outcome))
+        return Prediction(predicted.latents[:, 0], predicted.state[:, 0], outcome)
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def to_flow(self, later: Tensor, latents: Tensor) -> Tensor:
+        """What the flow generates for the next latents [B, T, N, D], given the present ones."""
+        return (later - latents) / self.latent_change_std if self.config.residual else later
+
+    def from_flow(self, end: Tensor, latents: Tensor) -> Tensor:
+        """The inverse of `to_flow`."""
+        return latents + end * self.latent_change_std if self.config.residual else end
+
+    def _picture(self, hidden: Tensor) -> Tensor:
+        return hidden[:, :, self.transformer.layout.extra :]
+
+    def _moving_weight(self, later: Tensor, latents: Tensor, has_next: Tensor) -> Tensor:
+        """Weights of tokens [B, T, N], 0 where there is no next frame."""
+        change = (later - latents).detach().square().mean(-1)
+        mean = (change * has_next[..., None]).sum() / (has_next.sum() * change.shape[-1]).clamp(min=1)
+        moving = (change / mean.clamp(min=1e-8)).clamp(max=5.0)
+        return (1 + self.config.moving_weight * moving) * has_next[..., None]
+
+    def _condition(self, context: Context) -> Tensor:
+        if not self.config.action_adaln:
+            return self.anchor_condition.expand(*context.action.shape[:2], -1)
+        action = (context.action - self.action_mean) / self.action_std
+        motion = context.state_motion / self.state_change_std
+        if not self.config.motion_input:
+            motion = torch.zeros_like(motion)
+        state = (context.state - self.state_mean) / self.state_std
+        if not self.config.proprioception_token:
+            state, motion = torch.zeros_like(state), torch.zeros_like(motion)
+        return self.condition(torch.cat([action, state, motion], -1))
+
+    def _tokens(self, context: Context) -> Tensor:
+        """[B, T, F, width]."""
+        config, tokens = self.config, []
+        if config.proprioception_token:
+            state = (context.state - self.state_mean) / self.state_std
+            inputs = [state, context.state_motion / self.state_change_std] if config.motion_input else [state]
+            tokens.append(self.state_token(torch.cat(inputs, -1))[:, :, None])
+        if config.action_tokens:
+            tokens.append(self.action_token((context.action - self.action_mean) / self.action_std)[:, :, None])
+        latents = [context.latents]
+        if config.motion_input:
+            latents.append(context.latent_motion / self.latent_change_std)
+        tokens.append(self.latent_token(torch.cat(latents, -1)))
+        return torch.cat(tokens, 2) + self.place
+
+    def _anchor(self, latents: Tensor, state: Tensor) -> Tensor:
+        """The anchor's tokens [B, 1, F, width]: a frame at rest without an action."""
+        config = self.config
+        context = Context(
+            latents[:, None],
+            torch.zeros_like(latents)[:, None],
+            state[:, None],
+            torch.zeros_like(state)[:, None],
+            self.action_mean.expand(len(latents), 1, -1),
+        )
+        tokens = self._tokens(context)
+        if config.action_tokens:
+            tokens = tokens.clone()
+            tokens[:, :, int(config.proprioception_token)] = self.no_action
+        return tokens
+
+    def _corrupt(self, batch: WorldBatch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Noise on the context: latents [B, T, N, D] and state [B, T, S]."""
+        latents, state = batch.latents[:, :-1], batch.state[:, :-1]
+        level = torch.rand(len(latents), 1, 1, 1, generator=generator) * self.config.context_noise
+        latent_noise = level * torch.randn(latents.shape, generator=generator)
+        state_noise = self.config.state_noise * torch.randn(state.shape, generator=generator)
+        return latents + latent_noise.to(latents.device), state + state_noise.to(state.device) * self.state_std
+
+    @torch.no_grad()
+    def _imagine_context(
+        self, batch: WorldBatch, latents: Tensor, state: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """From a random frame of each window on, the context is what the model predicts, several times over.
+
+        Each pass predicts all frames at once from the frames of the pass before, so that after p passes a frame is p
+        open-loop predictions away from the data.
+        """
+        frames = latents.shape[1]
+        passes = int(torch.randint(1, self.config.self_context_passes + 1, (), generator=generator))
+        first = torch.randint(1, frames + 1, (len(latents), 1), generator=generator).to(latents.device)
+        imagined = torch.arange(frames, device=latents.device) >= first  # [B, T]
+        for _ in range(passes):
+            hidden, condition = self.hidden(
+                self.context(batch, latents, state), batch.anchor_latents, batch.anchor_state
+            )
+            noise = torch.randn(latents.shape, generator=generator).to(latents.device)
+            predicted = self.predict(hidden, condition, latents, state, noise)
+            shifted = torch.cat([latents[:, :1], predicted.latents[:, :-1]], 1)
+            latents = torch.where(imagined[..., None, None], shifted, latents)
+            shifted_state = torch.cat([state[:, :1], predicted.state[:, :-1]], 1)
+            state = torch.where(imagined[..., None], shifted_state, state)
+        return latents, state

@@ -1,0 +1,136 @@
+"""Heads on the hidden tokens of a frame: the flow of the next latents, and what came of the action."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from world_model.config import DynamicsConfig, HeadsConfig
+from world_model.transformer import Block
+
+_FREQUENCIES = 32
+
+
+class FlowHead(nn.Module):
+    """Predicts the clean end of a rectified flow, y1, from a point y_tau = (1 - tau) noise + tau y1.
+
+    A small transformer within each frame; its output is zero at first.
+
+    Args:
+        config: sizes.
+        token_dim: D.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, config: DynamicsConfig, token_dim: int) -> None:
+        super().__init__()
+        width = config.width
+        self.noisy = nn.Linear(token_dim, width)
+        self.time = nn.Sequential(nn.Linear(2 * _FREQUENCIES, width), nn.SiLU(), nn.Linear(width, width))
+        self.blocks = nn.ModuleList(
+            Block(width, config.heads, config.mlp_ratio, causal_memory=False) for _ in range(config.flow_layers)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.output = nn.Linear(width, token_dim)
+        nn.init.zeros_(self.output.weight)
+        nn.init.zeros_(self.output.bias)
+        self.register_buffer("frequencies", torch.logspace(0, 2, _FREQUENCIES), persistent=False)
+
+    def forward(self, noisy: Tensor, time: Tensor, hidden: Tensor, condition: Tensor) -> Tensor:
+        """y_tau [B, T, N, D] at flow times tau [B, T], hidden [B, T, N, width], condition [B, T, width] -> y1."""
+        angle = time[..., None] * self.frequencies
+        condition = condition + self.time(torch.cat([angle.sin(), angle.cos()], -1))
+        x = self.noisy(noisy) + hidden
+        for block in self.blocks:
+            x = block.within_frames(x, condition)
+        return self.output(self.norm(x))
+
+    def sample(self, noise: Tensor, hidden: Tensor, condition: Tensor, steps: int) -> Tensor:
+        """``steps`` Euler steps from noise [B, T, N, D] at tau = 0 to y1 at tau = 1."""
+        point = noise
+        for step in range(steps):
+            time = noise.new_full(noise.shape[:2], step / steps)
+            clean = self(point, time, hidden, condition)
+            # dy/dtau = (y1 - y) / (1 - tau), over 1 / steps.
+            point = torch.lerp(point, clean, 1.0 / (steps - step))
+        return point
+
+
+class Outcome(NamedTuple):
+    """What the heads say of one action in its frame.
+
+    Attributes:
+        reward: [B, T].
+        success_logit: [B, T], the action ends the task in success.
+        termination_logit: [B, T], the action ends the task.
+        state_change: [B, T, S], in standard deviations of the change.
+    """
+
+    reward: Tensor
+    success_logit: Tensor
+    termination_logit: Tensor
+    state_change: Tensor
+
+
+class OutcomeHeads(nn.Module):
+    """Reward, success, termination and proprioception from the hidden tokens of a frame.
+
+    Args:
+        config: sizes.
+        width: of the hidden tokens.
+        extra: tokens before the picture's.
+        state_dim: S.
+    """
+
+    def __init__(self, config: HeadsConfig, width: int, extra: int, state_dim: int) -> None:
+        super().__init__()
+        self.extra = extra
+        size = (extra + 2) * width
+        self.outcome = nn.Sequential(nn.Linear(size, config.hidden), nn.SiLU(), nn.Linear(config.hidden, 3))
+        self.state = nn.Sequential(nn.Linear(size, config.hidden), nn.SiLU(), nn.Linear(config.hidden, state_dim))
+        nn.init.zeros_(self.state[-1].weight)
+        nn.init.zeros_(self.state[-1].bias)
+
+    def forward(self, hidden: Tensor) -> Outcome:
+        """Hidden tokens [B, T, F, width]."""
+        picture = hidden[:, :, self.extra :]
+        seen = [hidden[:, :, : self.extra].flatten(2), picture.mean(2), picture.amax(2)]
+        features = torch.cat(seen, -1)
+        reward, success, termination = self.outcome(features).unbind(-1)
+        return Outcome(reward, success, termination, self.state(features))
+
+
+def outcome_loss(
+    config: HeadsConfig,
+    outcome: Outcome,
+    labels: tuple[Tensor, Tensor, Tensor],
+    state_change: Tensor,
+    inside: Tensor,
+    has_next: Tensor,
+) -> tuple[Tensor, dict[str, float]]:
+    """Weighted sum of the heads' losses.
+
+    Args:
+        config: the weights.
+        outcome: the predictions.
+        labels: reward, success and termination of each step, [B, T] each.
+        state_change: [B, T, S], the true one in standard deviations.
+        inside: float [B, T], 0 on steps behind the end of an episode.
+        has_next: float [B, T], 0 where the next observation is not known.
+    """
+    reward, success, termination = labels
+    count, next_count = inside.sum().clamp(min=1), has_next.sum().clamp(min=1)
+
+    def cross_entropy(logit: Tensor, label: Tensor) -> Tensor:
+        return (F.binary_cross_entropy_with_logits(logit, label, reduction="none") * inside).sum() / count
+
+    parts = {
+        "reward": ((outcome.reward - reward).square() * inside).sum() / count,
+        "success": cross_entropy(outcome.success_logit, success),
+        "termination": cross_entropy(outcome.termination_logit, termination),
+        "proprioception": ((outcome.state_change - state_change).square().mean(-1) * has_next).sum() / next_count,
+    }
+    total = sum(getattr(config, f"{name}_weight") * part for name, part in parts.items())
+    return torch.as_tensor(total), {f"{name}_loss": float(part.detach()) for name, part in parts.items()}

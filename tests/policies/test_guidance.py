@@ -6,13 +6,8 @@ import pytest
 import torch
 
 from vla_rl.core.errors import UserError
-from vla_rl.policies.guidance import (
-    from_noise_time,
-    guidance_strength,
-    guidance_weights,
-    guided_velocity,
-    sample_guided,
-)
+from vla_rl.core.flow import guidance_strength, guidance_weights
+from vla_rl.policies.guidance import from_noise_time, guided_velocity, sample_guided
 
 
 @pytest.mark.parametrize(("horizon", "delay", "executed"), [(8, 2, 3), (16, 4, 8), (50, 6, 25), (8, 0, 8), (8, 3, 5)])
@@ -56,7 +51,7 @@ def test_gradient_against_finite_differences() -> None:
 
     generator = torch.Generator().manual_seed(1)
     actions, target = torch.randn(2, 3, 6, 2, generator=generator, dtype=torch.float64)
-    weights, tau, beta = guidance_weights(6, 1, 4).double(), 0.4, 5.0
+    weights, tau, beta = torch.from_numpy(guidance_weights(6, 1, 4)).double(), 0.4, 5.0
     guided = guided_velocity(velocity, actions, tau, target, weights, beta, exact_gradient=True)
     correction = (guided - velocity(actions, tau)) / guidance_strength(tau, beta)
 
@@ -76,7 +71,7 @@ def test_identity_variant_drops_the_jacobian_only() -> None:
     def velocity(actions: torch.Tensor, tau: float) -> torch.Tensor:
         return 3.0 * actions
 
-    actions, target, weights = torch.ones(1, 4, 1), torch.zeros(1, 4, 1), guidance_weights(4, 2, 2)
+    actions, target, weights = torch.ones(1, 4, 1), torch.zeros(1, 4, 1), torch.from_numpy(guidance_weights(4, 2, 2))
     speed = velocity(actions, 0.5)
     exact = guided_velocity(velocity, actions, 0.5, target, weights, 1.0, exact_gradient=True) - speed
     identity = guided_velocity(velocity, actions, 0.5, target, weights, 1.0, exact_gradient=False) - speed
@@ -96,7 +91,8 @@ def test_guidance_follows_the_old_plan_where_it_is_held(exact: bool) -> None:
     noise = torch.randn(64, 8, 2, generator=torch.Generator().manual_seed(0))
     target = torch.full_like(noise, 0.8)
     target[:, 4:] = math.nan  # what the old plan does not know must not be read
-    held = sample_guided(velocity, noise, target, guidance_weights(8, 2, 4), steps=10, exact_gradient=exact)
+    weights = torch.from_numpy(guidance_weights(8, 2, 4))
+    held = sample_guided(velocity, noise, target, weights, steps=10, exact_gradient=exact)
     free = sample_guided(velocity, noise, target, torch.zeros(8), steps=10, exact_gradient=exact)
     assert (held[:, :2] - 0.8).abs().mean() < 0.25 * (free[:, :2] - 0.8).abs().mean()
     assert torch.equal(held[:, 4:], free[:, 4:])
@@ -112,6 +108,6 @@ def test_reversed_time_is_the_same_flow() -> None:
         return -forward_field(actions, 1.0 - time)
 
     noise, plan = torch.randn(2, 1, 6, 2, generator=torch.Generator().manual_seed(3))
-    weights = guidance_weights(6, 1, 3)
+    weights = torch.from_numpy(guidance_weights(6, 1, 3))
     expected = sample_guided(forward_field, noise, plan, weights)
     torch.testing.assert_close(sample_guided(from_noise_time(backward_field), noise, plan, weights), expected)

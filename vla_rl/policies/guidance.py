@@ -7,49 +7,14 @@ it serves any flow policy. Policies that count time the other way round (lerobot
 `from_noise_time`.
 """
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from vla_rl.core.errors import UserError
+from vla_rl.core.flow import guidance_strength
 
 Velocity = Callable[[Tensor, float], Tensor]
-
-
-def guidance_weights(horizon: int, delay: int, overlap: int) -> Tensor:
-    """How firmly each action of the new chunk is held to the old plan (equation 5 of the paper).
-
-    Args:
-        horizon: H, actions in a chunk.
-        delay: d, actions that will be executed before the new chunk takes over: weight 1.
-        overlap: H - s, actions that the old plan still has; they fade from d on, and the rest is free: weight 0.
-
-    Returns:
-        float32 [H]: 1 for i < d; c (e^c - 1) / (e - 1) with c = (H - s - i) / (H - s - d + 1) for d <= i < H - s; 0
-            after.
-
-    Raises:
-        UserError: unless 0 <= d <= H - s <= H.
-    """
-    if not 0 <= delay <= overlap <= horizon:
-        raise UserError(
-            f"guidance needs 0 <= delay <= overlap <= horizon, found {delay}, {overlap} and {horizon}; "
-            "execute fewer actions per chunk or plan longer chunks"
-        )
-    index = torch.arange(horizon, dtype=torch.float64)
-    fade = (overlap - index) / (overlap - delay + 1)
-    fading = fade * torch.expm1(fade) / (math.e - 1)
-    weights = torch.where(index < delay, 1.0, torch.where(index < overlap, fading, 0.0))
-    return weights.float()
-
-
-def guidance_strength(tau: float, beta: float) -> float:
-    """min(beta, (1 - tau) / (tau r^2)) with r^2 = (1 - tau)^2 / (tau^2 + (1 - tau)^2) (equation 2 of the paper)."""
-    if not 0.0 < tau < 1.0:
-        return beta
-    return min(beta, (tau**2 + (1 - tau) ** 2) / (tau * (1 - tau)))
 
 
 def guided_velocity(
@@ -63,7 +28,7 @@ def guided_velocity(
         actions: A_tau, [B, H, A].
         tau: flow time in [0, 1).
         target: Y, [B, H, A]; rows of weight 0 are not read.
-        weights: W, [H], from `guidance_weights`.
+        weights: W, [H], from `vla_rl.core.flow.guidance_weights`.
         beta: largest strength; the paper uses 5.
         exact_gradient: True: the vector-Jacobian product through the network. False: the Jacobian replaced by the
             identity,

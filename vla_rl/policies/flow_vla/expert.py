@@ -148,17 +148,36 @@ class ActionExpert(nn.Module):
             keys, values, modulation, mask: as `read_prefix` returns them.
             hidden: bool [B, H], committed actions that those that are not must not look at.
         """
-        grouped = (self.tokens, self.group)
-        undecided = time[:, :: self.group] < 1  # [B, T]
-        x = self.action_in(noisy.unflatten(1, grouped).flatten(2))  # [B, T, width]
+        return self.denoise(noisy, self.modulate(time), time < 1, keys, values, modulation, mask, hidden)
+
+    def modulate(self, time: Tensor) -> Tensor:
+        """What the layers need of the flow times, [B, H] -> [MODULATIONS, B, T, width]. Does not depend on the
+        observation.
+        """
+        features = time_features(time).unflatten(1, (self.tokens, self.group)).flatten(2)
+        of_time = self.time_modulation(F.silu(self.time_in(features)))
+        return of_time.unflatten(-1, (MODULATIONS, -1)).movedim(2, 0)
+
+    def denoise(
+        self,
+        noisy: Tensor,
+        of_time: Tensor,
+        undecided: Tensor,
+        keys: list[Tensor],
+        values: list[Tensor],
+        modulation: Tensor,
+        mask: Tensor,
+        hidden: Tensor | None = None,
+    ) -> Tensor:
+        """`forward` with the flow times as `modulate` returns them; ``undecided``: bool [B, H], not committed."""
+        undecided = undecided[:, :: self.group]  # [B, T]
+        x = self.action_in(noisy.unflatten(1, (self.tokens, self.group)).flatten(2))  # [B, T, width]
         angle = None
         if self.rotary:
-            index = torch.arange(self.tokens, device=time.device) + self.noisy_shift * undecided
+            index = torch.arange(self.tokens, device=noisy.device) + self.noisy_shift * undecided
             angle = (index[..., None] * self.frequency)[:, None]
         else:
             x = x + self.position
-        of_time = self.time_modulation(F.silu(self.time_in(time_features(time).unflatten(1, grouped).flatten(2))))
-        of_time = of_time.unflatten(-1, (MODULATIONS, -1)).movedim(2, 0)  # [MODULATIONS, B, T, width]
         of_prefix = modulation.unflatten(-1, (MODULATIONS, -1)).movedim(2, 0)  # [MODULATIONS, B, layers, width]
         visible = self._visible(mask, None if hidden is None else undecided[..., None] & hidden[:, None])
         for depth, layer in enumerate(self.layers):

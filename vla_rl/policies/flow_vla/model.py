@@ -18,11 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vla_rl.core.flow import hash_words
 from vla_rl.core.types import PolicySpec
 from vla_rl.policies.flow_vla.config import FlowVLAConfig
 from vla_rl.policies.flow_vla.expert import ActionExpert
 from vla_rl.policies.flow_vla.flow import difficulty_weights, draw_flow
-from vla_rl.policies.flow_vla.text import TextEncoder, hash_words
+from vla_rl.policies.flow_vla.text import TextEncoder
 from vla_rl.policies.flow_vla.vision import VisionEncoder
 from vla_rl.policies.normalization import Normalizer, Statistics
 
@@ -130,7 +131,8 @@ class FlowVLA(nn.Module):
         """Task sentences -> int64 [B, L]."""
         if self.config.backbone.folder:
             return self.backbone.tokenize(sentences)
-        return hash_words(sentences, self.config.text)
+        text = self.config.text
+        return torch.from_numpy(hash_words(sentences, text.max_words, text.vocabulary))
 
     def tokens(
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None = None

@@ -7,17 +7,10 @@ import torch
 from torch import Tensor
 
 from vla_rl.core.errors import UserError
+from vla_rl.core.flow import flow_noise, guidance_weights
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.policies.flow_vla.model import FlowVLA, Indicator, Prefix
-from vla_rl.policies.guidance import guidance_weights, sample_guided
-
-
-def flow_noise(seed: int, tick: int, horizon: int, action_dim: int) -> Float32Array:
-    """The noise of the chunk planned at a tick, float32 [H, A]: a function of (seed, tick), so that an episode
-    replays exactly.
-    """
-    generator = np.random.Generator(np.random.Philox(key=[seed % 2**64, tick % 2**64]))
-    return generator.standard_normal((horizon, action_dim), dtype=np.float32)
+from vla_rl.policies.guidance import sample_guided
 
 
 class FlowVLAPolicy:
@@ -78,7 +71,7 @@ class FlowVLAPolicy:
         scheduled = self._actions(previous)
         target = torch.zeros_like(noise)
         target[:, : len(previous)] = model.action_normalizer.normalize(scheduled)
-        weights = guidance_weights(model.config.horizon, delay_ticks, len(previous)).to(self.device)
+        weights = torch.from_numpy(guidance_weights(model.config.horizon, delay_ticks, len(previous))).to(self.device)
 
         def velocity(actions: Tensor, tau: float) -> Tensor:
             return model.guided_velocity(actions, actions.new_full(actions.shape[:2], tau), prefix, unconditional)

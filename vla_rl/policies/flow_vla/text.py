@@ -1,27 +1,10 @@
 """The task sentence to a token: hashed words, so that there is no vocabulary file and any sentence can be read."""
 
-import re
-import zlib
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
+from vla_rl.core.flow import PADDING
 from vla_rl.policies.flow_vla.config import TextConfig
-
-PADDING = 0
-
-
-def hash_words(sentences: Sequence[str], config: TextConfig) -> Tensor:
-    """Sentences -> word ids, int64 [B, max_words], padded with 0. The same on every machine; longer sentences are
-    cut.
-    """
-    ids = torch.full((len(sentences), config.max_words), PADDING, dtype=torch.int64)
-    for row, sentence in enumerate(sentences):
-        words = re.findall(r"\w+", sentence.lower())[: config.max_words]
-        for column, word in enumerate(words):
-            ids[row, column] = 1 + zlib.crc32(word.encode()) % (config.vocabulary - 1)
-    return ids
 
 
 class TextEncoder(nn.Module):

@@ -6,13 +6,16 @@ Example: vla-rl rollout runs/demo --robot mock --realtime --episodes 3 --out run
 import argparse
 import functools
 import itertools
+import logging
 import re
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from robot_io.display import LiveDisplay
 from robot_io.gate import GateConfig
 from robot_io.recorder import Recorder
 from vla_rl.cli.policy_folder import PolicyFolder, find_policy, load_acting_policy
@@ -31,7 +34,9 @@ from vla_rl.execution.realtime import RealtimeConfig
 from vla_rl.execution.realtime import realtime as prioritised
 from vla_rl.execution.sources import TakeoverSwitch
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.execution.virtual import LatencyConfig, VirtualPlanner
+from vla_rl.execution.virtual import LatencyConfig, make_planner
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -79,20 +84,25 @@ def run(arguments: argparse.Namespace) -> int:
     setup = set_up_robot(arguments.robot, RobotRequest(policy.spec, clock, config.gate, config.task, config.robot))
     store = EpisodeStore(arguments.out) if arguments.out else None
     names = _free_names(store)
-    successes = 0
+    outcomes: list[bool | None] = []
     try:
         setup.robot.connect()
-        with _planner(arguments.realtime, policy, config, setup) as planner:
+        with (
+            _planner(arguments.realtime, policy, config, setup) as planner,
+            _display(arguments.realtime, setup) as displays,
+            prioritised(config.realtime) if arguments.realtime else nullcontext(),  # last: threads would inherit it
+        ):
             source = _source(planner, config.execution, setup, arguments.takeover)
-            rollouts = Rollouts(setup, source, policy.version)
+            rollouts = Rollouts(setup, source, policy.version, displays)
             for seed in range(arguments.seed, arguments.seed + arguments.episodes):
                 episode_id = next(names)
                 summary = rollouts.attempt(episode_id, seed, store)
-                successes += summary.success is True
-                print(_sentence(episode_id, summary), flush=True)
+                outcomes.append(summary.success)
+                logger.info(_sentence(episode_id, summary))
     finally:
         setup.robot.close()
-    print(f"success {successes}/{arguments.episodes}")
+    judged = [outcome for outcome in outcomes if outcome is not None]
+    print(f"success {sum(judged)}/{len(judged)}" if judged else f"{len(outcomes)} attempts, none of them judged")
     return 0
 
 
@@ -150,14 +160,24 @@ def _planner(realtime: bool, policy: PolicyFolder, config: RolloutConfig, setup:
     """Where the policy computes: in a process of its own, or on the virtual clock."""
     robot = setup.robot
     if not realtime:
-        yield VirtualPlanner(load_acting_policy(policy.path), robot.clock, robot.control_hz, config.latency)
+        yield make_planner(load_acting_policy(policy.path), robot.clock, robot.control_hz, config.latency)
         return
     spec = policy.spec
     cameras = tuple((camera, *spec.image_size) for camera in spec.cameras)
     layout = MessageLayout(cameras, spec.state_dim, spec.action_dim, policy.horizon)
     load = functools.partial(load_acting_policy, policy.path)
-    with ProcessPlanner(load, layout, config.execution) as planner, prioritised(config.realtime):
+    with ProcessPlanner(load, layout, config.execution) as planner:
         yield planner
+
+
+@contextmanager
+def _display(realtime: bool, setup: RobotSetup) -> Iterator[Sequence[Subscriber]]:
+    """The live panel, in real time and where somebody can see it."""
+    if not realtime or not sys.stderr.isatty():
+        yield []
+        return
+    with LiveDisplay(setup.env_id, setup.robot.control_hz) as display:
+        yield [display]
 
 
 def _source(planner: Planner, execution: ExecutionConfig, setup: RobotSetup, takeover: bool) -> ActionSource:

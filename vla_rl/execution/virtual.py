@@ -11,10 +11,11 @@ from typing import override
 
 import numpy as np
 
-from vla_rl.core.clock import VirtualClock
+from vla_rl.core.clock import Clock, VirtualClock
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Policy
 from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest
+from vla_rl.execution.planner import InlinePlanner
 
 _LATENCY_STREAM = 0x1A7E
 
@@ -50,8 +51,12 @@ class LatencyConfig:
         warm_up: added to the first request after the planner was made.
         drop_probability: an answer never arrives.
         duplicate_probability: an answer arrives a second time, one latency later.
+        reorder_probability: an answer is held back until the next one has arrived, and comes after it.
         stall_probability: an answer takes ``stall`` longer.
         stall: see above.
+
+    Raises:
+        ConfigError: for negative durations, probabilities outside of 0 to 1, or "recorded" without samples.
     """
 
     latency: Latency = Latency.FIXED
@@ -62,16 +67,26 @@ class LatencyConfig:
     warm_up: float = 0.0
     drop_probability: float = 0.0
     duplicate_probability: float = 0.0
+    reorder_probability: float = 0.0
     stall_probability: float = 0.0
     stall: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.latency is Latency.RECORDED and not self.samples:
+            raise ConfigError("latency 'recorded' needs samples: give the measured latencies")
+        durations = (self.typical, self.spread, self.warm_up, self.stall, *self.samples)
+        if not all(duration >= 0 for duration in durations):
+            raise ConfigError(f"latency: durations cannot be negative, found {min(durations)}")
+        for kind in ("drop", "duplicate", "reorder", "stall"):
+            probability = getattr(self, f"{kind}_probability")
+            if not 0 <= probability <= 1:
+                raise ConfigError(f"latency.{kind}_probability is {probability}; it must be from 0 to 1")
 
 
 class VirtualPlanner(Planner):
     """Answers on a virtual clock. Draws are keyed by the episode's seed and the request, so an episode repeats."""
 
     def __init__(self, policy: Policy, clock: VirtualClock, control_hz: float, config: LatencyConfig) -> None:
-        if config.latency is Latency.RECORDED and not config.samples:
-            raise ConfigError("latency 'recorded' needs samples: give the measured latencies")
         self._policy = policy
         self._clock = clock
         self._config = config
@@ -83,6 +98,7 @@ class VirtualPlanner(Planner):
     def reset(self, seed: int) -> None:
         self._seed = seed % 2**64
         self._arrivals: list[tuple[int, int, Plan]] = []  # a heap of (arrival time, order, answer)
+        self._held_back: list[Plan] = []
         self._order = 0
         self._policy.reset(seed)
 
@@ -90,18 +106,25 @@ class VirtualPlanner(Planner):
     def request(self, request: PlanRequest, inference: Inference) -> None:
         config = self._config
         random = np.random.Generator(np.random.Philox(key=[self._seed, (_LATENCY_STREAM << 32) + request.request_id]))
-        dropped, duplicated, stalled = random.random(3) < (
+        dropped, duplicated, stalled, reordered = random.random(4) < (
             config.drop_probability,
             config.duplicate_probability,
             config.stall_probability,
+            config.reorder_probability,
         )
         latency_ns = self._draw_ns(random) + self._warm_up_ns + (round(config.stall * self._unit_ns) if stalled else 0)
         self._warm_up_ns = 0
         if dropped:
             return
         plan = Plan(request, inference.infer(self._policy, request))
+        if reordered:
+            self._held_back.append(plan)
+            return
         arrival_ns = self._clock.now_ns() + latency_ns
         self._deliver(arrival_ns, plan)
+        for overtaken in self._held_back:
+            self._deliver(arrival_ns, overtaken)
+        self._held_back = []
         if duplicated:
             self._deliver(arrival_ns + self._draw_ns(random), plan)
 
@@ -138,3 +161,22 @@ class VirtualPlanner(Planner):
         else:
             drawn = config.samples[random.integers(len(config.samples))]
         return round(drawn * self._unit_ns)
+
+
+def make_planner(policy: Policy, clock: Clock, control_hz: float, latency: LatencyConfig) -> Planner:
+    """The planner of simulated rollouts: answers at once by default, on the virtual clock with a latency.
+
+    Args:
+        policy: computes in this process.
+        clock: of the robot.
+        control_hz: of the robot; the length of a tick.
+        latency: the section of a run's config.
+
+    Raises:
+        ConfigError: if a latency is asked for on a clock that is not virtual.
+    """
+    if latency == LatencyConfig():
+        return InlinePlanner(policy)
+    if not isinstance(clock, VirtualClock):
+        raise ConfigError("simulated latency needs a virtual clock; in real time inference takes the time it takes")
+    return VirtualPlanner(policy, clock, control_hz, latency)

@@ -1,0 +1,233 @@
+"""A live panel in the terminal: rate, ages, delays, what the gate changed, who acts. A subscriber of the loop.
+
+Threading: steps are counted, and at most five times a second a frame is put together, in the control thread, in the
+slack that follows the command. Only the write to the terminal, which may block, happens in another thread. A thread
+that did more would hold the interpreter while the control thread waits for it.
+"""
+
+import logging
+import os
+import re
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+import numpy as np
+
+from robot_io.gate import Reason
+from vla_rl.core.types import Episode, Source, Step
+
+_WINDOW = 512  # steps of which the panel shows rate and percentiles
+_FRAME_NS = 200_000_000
+_SPARKS = 32  # chunks whose delays are drawn
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_CLEAR_LINE, _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[K", "\x1b[?25l", "\x1b[?25h"
+_RED, _YELLOW, _GREEN, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
+_COLOURS = {
+    **dict.fromkeys(("POLICY", "DEMO"), _GREEN),
+    **dict.fromkeys(("HUMAN", "RATE", "JOINT_LIMIT", "WORKSPACE"), _YELLOW),
+    **dict.fromkeys(("HOLD", "NOT_FINITE", "WRONG_SHAPE", "OBSERVATION_OLD", "ACTION_OLD", "LATCHED"), _RED),
+}
+_WORD = re.compile(rf"\b({'|'.join(_COLOURS)})\b")
+
+
+class LoopStatistics:
+    """What the loop has done lately, from its steps. Costs about two microseconds a step.
+
+    Attributes:
+        ticks: commands sent, in all attempts.
+        missed: ticks that were skipped.
+        held: steps that only held.
+        takeovers: how often a person took over.
+        reasons: gate flags -> steps with exactly these flags.
+        last: the newest step.
+    """
+
+    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._now_ns = now_ns
+        self._period_ns = np.zeros(_WINDOW, np.int64)
+        self._age_ms = np.zeros(_WINDOW)
+        self._delays = np.zeros(_WINDOW, np.int64)
+        self._periods = self._ages = self._chunks = 0
+        self._step_ns: int | None = None
+        self._chunk_id = -1
+        self.ticks = self.missed = self.held = self.takeovers = 0
+        self.reasons: Counter[int] = Counter()
+        self.last: Step | None = None
+
+    def add(self, step: Step) -> None:
+        """Count one step."""
+        now_ns, extras, before = self._now_ns(), step.extras, self.last
+        skipped = 0 if before is None else step.observation.tick - before.observation.tick - 1
+        if before is None or skipped < 0:  # an attempt begins
+            self._chunk_id = -1
+            was_human = False
+        else:
+            self._period_ns[self._periods % _WINDOW] = now_ns - self._step_ns
+            self._periods += 1
+            self.missed += skipped
+            was_human = before.source is Source.HUMAN
+        self._step_ns, self.last = now_ns, step
+        self.ticks += 1
+        self.held += step.source is Source.HOLD
+        self.takeovers += step.source is Source.HUMAN and not was_human
+        self._age_ms[self._ages % _WINDOW] = extras["observation_age_ms"]
+        self._ages += 1
+        chunk_id = int(extras["chunk_id"])
+        if chunk_id > self._chunk_id:
+            self._delays[self._chunks % _WINDOW] = extras["chunk_index"]
+            self._chunks += 1
+            self._chunk_id = chunk_id
+        reasons = int(extras["gate_reasons"])
+        if reasons:
+            self.reasons[reasons] += 1
+
+    def periods_ms(self) -> np.ndarray:
+        """float [N], the time between steps, of the last ones."""
+        return self._period_ns[: min(self._periods, _WINDOW)] * 1e-6
+
+    def ages_ms(self) -> np.ndarray:
+        """float [N], ages of the observations when they were used."""
+        return self._age_ms[: min(self._ages, _WINDOW)]
+
+    def delays(self, last: int) -> np.ndarray:
+        """int [N], the index at which each of the last chunks was entered: its delay in ticks, the newest last."""
+        count = min(self._chunks, last)
+        return self._delays[np.arange(self._chunks - count, self._chunks) % _WINDOW]
+
+    def reason_counts(self) -> dict[Reason, int]:
+        """How many steps the gate changed for each reason."""
+        counts: Counter[Reason] = Counter()
+        for flags, steps in self.reasons.items():
+            for reason in Reason(flags):
+                counts[reason] += steps
+        return dict(counts.most_common())
+
+
+class LiveDisplay:
+    """Shows `LoopStatistics` while it is entered. Messages of `logging` appear above the panel meanwhile.
+
+    Args:
+        title: the robot.
+        control_hz: what the rate should be.
+        stream: the terminal.
+        columns: width of the panel; default: the terminal's.
+    """
+
+    def __init__(self, title: str, control_hz: float, stream: TextIO = sys.stderr, columns: int | None = None) -> None:
+        self.statistics = LoopStatistics()
+        self._title, self._control_hz, self._stream = title, control_hz, stream
+        self._columns = columns
+        self._drawn_ns = 0
+        self._pending: list[str] = []
+        self._frame = ""
+        self._ready = threading.Semaphore(0)
+        self._closing = False
+        self._handler = _LinesAbove(self._say)
+
+    def __enter__(self) -> Self:
+        if self._columns is None:
+            self._columns = os.get_terminal_size(self._stream.fileno()).columns
+        root = logging.getLogger()
+        self._handlers, root.handlers = root.handlers, [self._handler]
+        self._stream.write(_HIDE_CURSOR)
+        self._writer = threading.Thread(target=self._write, name="display", daemon=True)
+        self._writer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._closing = True
+        self._frame = self._compose()
+        self._ready.release()
+        self._writer.join(timeout=1.0)
+        self._stream.write(_SHOW_CURSOR)
+        self._stream.flush()
+        logging.getLogger().handlers = self._handlers
+
+    def on_step(self, step: Step) -> None:
+        """Count the step; now and then put a frame together for the writer."""
+        self.statistics.add(step)
+        now_ns = time.monotonic_ns()
+        if now_ns - self._drawn_ns >= _FRAME_NS:
+            self._drawn_ns = now_ns
+            self._frame = self._compose()
+            self._ready.release()
+
+    def on_episode(self, episode: Episode) -> None:
+        """Nothing to do."""
+
+    def on_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Nothing to do."""
+
+    def _say(self, line: str) -> None:
+        self._pending.append(line)
+
+    def _compose(self) -> str:
+        lines = panel(self.statistics, self._title, self._control_hz)
+        return "\n".join(_paint(line[: self._columns]) for line in lines)
+
+    def _write(self) -> None:
+        """The writer thread: the newest frame, over the one before it."""
+        height = 0
+        while not self._closing:
+            self._ready.acquire()
+            frame = self._frame
+            above = [self._pending.pop(0) for _ in range(len(self._pending))]
+            lines = [*above, *frame.split("\n")]
+            up = f"\x1b[{height}A\r" if height else ""
+            self._stream.write(up + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines))
+            self._stream.flush()
+            height = len(lines) - len(above)
+
+
+class _LinesAbove(logging.Handler):
+    """Hands log messages on as lines."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(record.getMessage())
+
+
+def panel(statistics: LoopStatistics, title: str, control_hz: float) -> list[str]:
+    """The lines of the panel, without colours."""
+    step = statistics.last
+    if step is None:
+        return [f"{title}: no step yet"]
+    extras = step.extras
+    periods, ages = statistics.periods_ms(), statistics.ages_ms()
+    delays = statistics.delays(_SPARKS)
+    gate = ", ".join(f"{reason.name} {steps}" for reason, steps in statistics.reason_counts().items())
+    rate = f"{1e3 / periods.mean():.1f}" if len(periods) else "-"
+    return [
+        f"{title}   tick {step.observation.tick}   {step.source.name}   policy version {extras['policy_version']:.0f}",
+        f"  rate         {rate} of {control_hz:g} Hz   period {_spread(periods)} ms   missed {statistics.missed}",
+        f"  observation  {extras['observation_age_ms']:.1f} ms old   {_spread(ages)} ms",
+        f"  chunk delay  {delays[-1] if len(delays) else '-'} ticks   {_sparkline(delays)}"
+        f"   action {extras['action_age_ms']:.0f} ms old   held {statistics.held}",
+        f"  gate         {gate or 'changed nothing'}",
+        f"  takeovers    {statistics.takeovers}",
+    ]
+
+
+def _spread(values: np.ndarray) -> str:
+    if len(values) == 0:
+        return "-"
+    middle, high = np.percentile(values, (50, 99))
+    return f"p50 {middle:.2f}  p99 {high:.2f}  max {values.max():.2f}"
+
+
+def _sparkline(values: np.ndarray) -> str:
+    return "".join(_BLOCKS[min(int(value), len(_BLOCKS) - 1)] for value in values)
+
+
+def _paint(line: str) -> str:
+    return _WORD.sub(lambda word: f"{_COLOURS[word[0]]}{word[0]}{_PLAIN}", line)

@@ -7,7 +7,7 @@ from torch import nn
 
 from vla_rl.core.errors import UserError
 from vla_rl.critics.activity import active_units
-from vla_rl.critics.calibration import expected_calibration_error, reliability_curve
+from vla_rl.critics.calibration import calibration_record, expected_calibration_error, reliability_curve
 
 
 def test_calibrated_predictions_have_no_error():
@@ -27,6 +27,21 @@ def test_reliability_curve_leaves_empty_bins_out_and_keeps_the_edges():
     assert curve.predicted.tolist() == [0.0, 1.0]
     assert curve.observed.tolist() == [0.0, 0.5]
     assert curve.samples.tolist() == [1, 2]
+
+
+def test_what_a_run_logs_of_its_forecasts():
+    record = calibration_record(np.float32([0.25, 0.25, 0.75, 0.75]), np.float32([0, 1, 1, 1]), bins=4)
+    assert record == {
+        "steps": 4,
+        "calibration_error": pytest.approx(0.25),
+        "brier": pytest.approx((0.0625 + 0.5625 + 0.0625 + 0.0625) / 4),
+        "mean_predicted": 0.5,
+        "mean_observed": 0.75,
+        "predicted": [0.25, 0.75],
+        "observed": [0.5, 1.0],
+        "samples": [2, 2],
+    }
+    assert calibration_record([], []) == {"steps": 0}
 
 
 @pytest.mark.parametrize(("probability", "label"), [([], []), ([0.5], [1, 0]), ([1.5], [1]), ([float("nan")], [1])])

@@ -1,6 +1,10 @@
-"""Is a predicted probability right as often as it says? Numpy only."""
+"""Is a predicted probability right as often as it says? Numpy only.
 
-from typing import NamedTuple
+Measured on steps that the critic was not trained on; what memorised its episodes is calibrated on them whatever it is
+worth elsewhere.
+"""
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,3 +56,27 @@ def expected_calibration_error(probability: ArrayLike, label: ArrayLike, bins: i
     """Mean distance between prediction and frequency over the bins, weighted by their samples. Arguments as above."""
     curve = reliability_curve(probability, label, bins)
     return float((curve.samples * np.abs(curve.predicted - curve.observed)).sum() / curve.samples.sum())
+
+
+def calibration_record(probability: ArrayLike, label: ArrayLike, bins: int = 10) -> dict[str, Any]:
+    """What a run logs of its critic's forecasts. Arguments as above, over the steps that have a label.
+
+    Returns:
+        ``steps``: N; ``calibration_error``: see `expected_calibration_error`; ``brier``: mean squared distance between
+        prediction and label; ``mean_predicted`` and ``mean_observed``; ``predicted``, ``observed`` and ``samples``: the
+        `ReliabilityCurve` as lists. Without a single step only ``steps``, which is 0.
+    """
+    probability, label = np.asarray(probability, dtype=np.float64), np.asarray(label, dtype=np.float64)
+    if len(probability) == 0:
+        return {"steps": 0}
+    curve = reliability_curve(probability, label, bins)
+    return {
+        "steps": len(label),
+        "calibration_error": expected_calibration_error(probability, label, bins),
+        "brier": float(np.mean((probability - label) ** 2)),
+        "mean_predicted": float(probability.mean()),
+        "mean_observed": float(label.mean()),
+        "predicted": curve.predicted.tolist(),
+        "observed": curve.observed.tolist(),
+        "samples": curve.samples.tolist(),
+    }

@@ -136,6 +136,11 @@ class ProcessPlanner(Planner):
         """Of the inference process."""
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        """Whether the inference process runs."""
+        return self._process.is_alive()
+
     @override
     def reset(self, seed: int) -> None:
         """See `Planner.reset`.

@@ -95,7 +95,7 @@ def test_a_damaged_row_is_decoded_again_in_its_place(store: EpisodeStore, tmp_pa
     content[3 * 4 * 6] ^= 1  # in the second episode
     file.write_bytes(content)
     cache = FrameCache(store, tmp_path / "cache")
-    assert [header.episode_id for header in cache.refresh()] == ["b"]
+    assert [header.episode_id for header in cache.refresh()] == ["a", "b"]
     assert_holds(cache, [store.read(episode_id) for episode_id in "abc"])
 
 
@@ -105,7 +105,7 @@ def test_a_label_given_later_reaches_training(store: EpisodeStore, tmp_path: Pat
     cache = FrameCache(store, tmp_path / "cache")
     cache.refresh()
     store.label("b", False)
-    assert [header.episode_id for header in cache.refresh()] == ["b"]
+    assert [header.episode_id for header in cache.refresh()] == ["a", "b"]
     assert [(episode.episode_id, episode.success) for episode in cache.episodes] == [
         ("a", None),
         ("b", False),
@@ -172,6 +172,18 @@ def test_episodes_of_unequal_shapes_are_a_clear_error(store: EpisodeStore, tmp_p
     with pytest.raises(StoreError, match=r"'a' has .*'b' has .*separate stores"):
         cache.refresh()
     assert cache.total_frames == 5
+
+
+def test_episodes_of_smaller_robots_end_with_zeros(store: EpisodeStore, tmp_path: Path) -> None:
+    store.add(make_episode("a", state=np.ones((5, 2), np.float32)))
+    cache = FrameCache(store, tmp_path / "cache")
+    cache.refresh()
+    large = make_episode("b")  # one more state dimension: what is cached is laid out anew
+    store.add(large)
+    assert [header.episode_id for header in cache.refresh()] == ["a", "b"]
+    np.testing.assert_array_equal(cache.state[:5], [[1, 1, 0]] * 5)
+    np.testing.assert_array_equal(cache.state[5:], large.state)
+    assert [episode.state_dim for episode in cache.episodes] == [2, 3]
 
 
 def test_an_index_with_another_digit_is_not_believed(store: EpisodeStore, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_what_cannot_be_labelled_is_one_clear_error(store: EpisodeStore, monkeyp
 
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", full)
-        with pytest.raises(StoreError, match="cannot label episode 'a'.*No space left"):
+        with pytest.raises(StoreError, match=r"cannot label episode 'a'.*No space left"):
             store.label("a", False)
     assert store.read("a").success is True
     store.label_file("a").write_bytes(b"cos\nsystem\n(S'touch pwned'\ntR.")

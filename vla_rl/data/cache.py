@@ -93,7 +93,7 @@ class FrameCache:
         total_frames: N.
         tasks: the different task sentences, in order of first appearance.
         images: camera name -> uint8 [N, H, W, 3], memory-mapped, read-only, as are the next four.
-        state: float32 [N, S].
+        state: float32 [N, S]; S and A are the largest of all episodes, the rows of smaller robots end with zeros.
         action: float32 [N, A], what imitation should reproduce (`Episode.imitation_action`).
         action_sent: float32 [N, A], what really went to the robot.
         source: uint8 [N], values of `Source`.
@@ -131,7 +131,7 @@ class FrameCache:
             the headers of the newly cached episodes, in id order.
 
         Raises:
-            StoreError: for a damaged episode, one whose cameras or sizes differ from the others', or a full disk. What
+            StoreError: for a damaged episode, one whose cameras differ from the others', or a full disk. What
                 had been taken in before the error stays.
         """
         try:
@@ -180,6 +180,8 @@ class FrameCache:
         known |= {name: header for name, (header, stamp) in old.dropped.items() if stamps.get(name) == stamp}
         headers = {name: known.get(name) or self.store.read_header(name) for name in stamps}  # in the order of ids
         layout = common_layout(list(headers.values()))
+        if layout != old.layout:  # rows of another width are of no use
+            current = {}
         to_drop = episodes_to_drop(list(headers.values()), self.config.retention)
         wanted = [name for name in headers if name not in to_drop]
 
@@ -193,10 +195,11 @@ class FrameCache:
         new = []
         try:
             for name in tqdm(wanted[kept:], desc="decoding episodes", unit="episode", disable=None, delay=2.0):
+                assert layout is not None  # there are episodes
                 if name in current:
                     rows = cached_rows(self.directory, old, current[name])
                 else:
-                    rows = episode_rows(self.store.read(name))
+                    rows = episode_rows(self.store.read(name), layout)
                     new.append(headers[name])
                 append_episode(self.directory, self._index, headers[name], stamps[name], rows)
         finally:  # what was decoded before an error is kept

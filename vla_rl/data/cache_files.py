@@ -26,7 +26,7 @@ Rows = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The sizes that all episodes of a cache share. ``cameras``: camera name -> (H, W)."""
+    """The sizes of the columns. ``cameras``: camera name -> (H, W). Shorter states and actions are filled with 0."""
 
     state_dim: int
     action_dim: int
@@ -49,17 +49,19 @@ class Layout:
 
 
 def common_layout(headers: Sequence[EpisodeHeader]) -> Layout | None:
-    """The layout that all episodes share; None for no episodes. Raises StoreError if they differ."""
+    """A layout that all episodes fit in; None for no episodes. Raises StoreError if their cameras differ."""
     if not headers:
         return None
-    layout = Layout.of(headers[0])
-    for header in headers:
-        if Layout.of(header) != layout:
+    layouts = [Layout.of(header) for header in headers]
+    for header, layout in zip(headers, layouts, strict=True):
+        if layout.cameras != layouts[0].cameras:
             raise StoreError(
-                f"these episodes have unequal shapes: {headers[0].episode_id!r} has {layout}, "
-                f"{header.episode_id!r} has {Layout.of(header)}; keep them in separate stores"
+                f"these episodes have different cameras: {headers[0].episode_id!r} has {layouts[0].cameras}, "
+                f"{header.episode_id!r} has {layout.cameras}; keep them in separate stores"
             )
-    return layout
+    return Layout(
+        max(layout.state_dim for layout in layouts), max(layout.action_dim for layout in layouts), layouts[0].cameras
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +161,12 @@ class Index:
         return crc != self.file_crc or not (directory / self.generation).is_dir()
 
 
-def episode_rows(episode: Episode) -> dict[str, NDArray[Any]]:
+def episode_rows(episode: Episode, layout: Layout) -> dict[str, NDArray[Any]]:
     """The columns that the cache keeps of an episode."""
     rows: dict[str, NDArray[Any]] = {
-        "state": episode.state,
-        "action": episode.imitation_action(),
-        "action_sent": episode.action_sent,
+        "state": _filled(episode.state, layout.state_dim),
+        "action": _filled(episode.imitation_action(), layout.action_dim),
+        "action_sent": _filled(episode.action_sent, layout.action_dim),
         "source": episode.source,
     }
     return rows | {f"images.{camera}": image for camera, image in episode.images.items()}
@@ -233,3 +235,8 @@ def rows_crc32(rows: Rows) -> int:
 def _row_bytes(layout: Layout | None) -> dict[str, int]:
     columns = layout.columns() if layout is not None else {}
     return {name: dtype.itemsize * int(np.prod(row)) for name, (dtype, row) in columns.items()}
+
+
+def _filled(rows: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+    """[T, D] with zeros behind, [T, width]."""
+    return rows if rows.shape[1] == width else np.pad(rows, ((0, 0), (0, width - rows.shape[1])))

@@ -26,9 +26,9 @@ from tqdm import tqdm
 from vla_rl.core.errors import StoreError, UserError, did_you_mean
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.cache_files import common_layout
-from vla_rl.data.episode_file import EpisodeHeader, episode_digest
+from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.lerobot_files import LeRobotFiles
-from vla_rl.data.store import EpisodeStore
+from vla_rl.data.store import EpisodeStore, add_unless_same
 
 LABELS = "vla_rl.labels"
 LABELS_VERSION = 1
@@ -250,14 +250,8 @@ def import_lerobot(dataset_dir: Path, store: EpisodeStore, mapping: LeRobotMappi
     added = []
     for index in tqdm(range(len(files.episodes)), desc="importing", unit="episode", disable=None, delay=2.0):
         episode = _read_episode(files, index, mapping).validate()
-        if episode.episode_id not in store:
-            store.add(episode)
+        if add_unless_same(store, episode, "lerobot.episode_prefix"):
             added.append(episode.episode_id)
-        elif store.read_header(episode.episode_id).digest != episode_digest(episode):
-            raise StoreError(
-                f"{store.path} already has another episode {episode.episode_id!r}; "
-                "choose another mapping.episode_prefix or store"
-            )
     return added
 
 

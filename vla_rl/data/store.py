@@ -33,6 +33,7 @@ from vla_rl.data.episode_file import (
     DamagedError,
     EpisodeHeader,
     check_episode_id,
+    episode_digest,
     is_episode_id,
     read_file,
     read_file_header,
@@ -206,6 +207,30 @@ class EpisodeStore:
                     f"the store {self.path} is pinned to {key} {pinned.get(key)!r}, "
                     f"episode {episode.episode_id!r} has {found!r}; add it to another store"
                 )
+
+
+def add_unless_same(store: EpisodeStore, episode: Episode, remedy: str) -> bool:
+    """Add an episode that came from elsewhere, unless the store has this very episode already.
+
+    Args:
+        store: the store.
+        episode: any; it is validated here.
+        remedy: the setting that gives the episode another id.
+
+    Returns:
+        whether it was added.
+
+    Raises:
+        StoreError: if the store has another episode under this id. Others as `EpisodeStore.add`.
+    """
+    if episode.episode_id not in store:
+        store.add(episode)
+        return True
+    if store.read_header(episode.episode_id).digest != episode_digest(episode):
+        raise StoreError(
+            f"{store.path} already has another episode {episode.episode_id!r}; set {remedy}, or choose another store"
+        )
+    return False
 
 
 def no_store_at(path: Path) -> StoreError:

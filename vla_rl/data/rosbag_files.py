@@ -1,0 +1,162 @@
+"""Reads the messages of a ROS 2 bag (mcap and sqlite3): numbers and pictures, without ROS.
+
+Safety law: nothing that a bag carries is executed. Message types are the common ones of ROS 2; the definitions that a
+bag brings along, which would have to be turned into code, are not used.
+
+Dependency law: rosbags and PIL are imported where they are used.
+"""
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from vla_rl.core.errors import StoreError, UserError, did_you_mean
+from vla_rl.core.types import Uint8Array
+
+_CHANNELS = {"rgb8": (3, (0, 1, 2)), "bgr8": (3, (2, 1, 0)), "rgba8": (4, (0, 1, 2)), "bgra8": (4, (2, 1, 0))}
+_CHANNELS["mono8"] = (1, (0, 0, 0))
+# Of a message without a named field: the part of it that means something as a vector.
+_DEFAULT_FIELDS = {"sensor_msgs/msg/JointState": "position", "trajectory_msgs/msg/JointTrajectory": "points"}
+_NOT_NUMBERS = ("header", "layout", "name", "joint_names", "time_from_start")
+
+
+def is_bag(path: Path) -> bool:
+    """Whether a path looks like a ROS 2 bag: a folder with metadata.yaml, or a single .mcap or .db3 file."""
+    return (path / "metadata.yaml").is_file() or (path.suffix in (".mcap", ".db3") and path.is_file())
+
+
+class BagReader:
+    """A bag that is open for reading. Whatever goes wrong in rosbags becomes one StoreError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            from rosbags.rosbag2 import Reader
+            from rosbags.typesys import Stores, get_typestore
+        except ImportError as error:
+            raise UserError(f"reading a ROS 2 bag needs {error.name}; install vla-rl with the extra 'ros'") from error
+        self._typestore = get_typestore(Stores.ROS2_JAZZY)
+        with self._reading():
+            _check_names(path)
+            self._reader = Reader(path)
+
+    def __enter__(self) -> "BagReader":
+        with self._reading():
+            self._reader.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+
+    def messages(
+        self, topic: str, start_ns: int | None = None, stop_ns: int | None = None
+    ) -> Iterator[tuple[int, str, Any]]:
+        """The messages of a topic in the order of recording: (recorded at in ns, type, message)."""
+        connections = [connection for connection in self._reader.connections if connection.topic == topic]
+        if not connections:
+            known = {connection.topic for connection in self._reader.connections}
+            raise UserError(f"{self.path} has no topic {topic!r}.{did_you_mean(topic, known)}")
+        kind = connections[0].msgtype
+        if kind not in self._typestore.types:
+            raise UserError(f"{self.path}: {topic} is a {kind}, which is none of the common ROS 2 types; leave it out")
+        with self._reading():
+            for connection, recorded_ns, raw in self._reader.messages(connections, start_ns, stop_ns):
+                yield recorded_ns, kind, self._typestore.deserialize_cdr(raw, connection.msgtype)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (UserError, GeneratorExit):
+            raise
+        except Exception as error:  # YAML, SQLite, mcap, CDR and decompression raise dozens of kinds
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise StoreError(f"cannot read {self.path} as a ROS 2 bag: {reason}") from error
+
+
+def _check_names(path: Path) -> None:
+    """Raise ValueError if a bag's metadata names files that are not in the bag's own folder."""
+    metadata = path / "metadata.yaml"
+    if metadata.is_file():
+        names = yaml.safe_load(metadata.read_text())["rosbag2_bagfile_information"]["relative_file_paths"]
+        foreign = [name for name in names if Path(str(name)).name != name]
+        if foreign:
+            raise ValueError(f"its metadata.yaml names files outside of it: {foreign[0]!r}")
+
+
+def capture_time_ns(message: Any) -> int:
+    """The time stamp in a message's header; 0 if there is none."""
+    stamp = getattr(getattr(message, "header", None), "stamp", None)
+    return 0 if stamp is None else int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
+
+
+def vector(
+    bag: BagReader, topic: str, kind: str, message: Any, path: str, joints: Sequence[str]
+) -> NDArray[np.float64]:
+    """The numbers of a message of a type, or of one field of it; of a JointState in the order of ``joints``."""
+    path = path or _DEFAULT_FIELDS.get(kind, "")
+    value = message
+    for part in filter(None, path.split(".")):
+        if not is_dataclass(value) or not hasattr(value, part):
+            known = [item.name for item in fields(value)] if is_dataclass(value) else []
+            raise UserError(f"{bag.path}: {topic} has no field {part!r}.{did_you_mean(part, known)}")
+        value = getattr(value, part)
+    numbers = np.array(_numbers(value), dtype=np.float64)
+    if joints and hasattr(message, "position") and hasattr(message, "name"):
+        missing = [joint for joint in joints if joint not in message.name]
+        if missing or len(numbers) != len(message.name):
+            raise UserError(f"{bag.path}: {topic} has the joints {list(message.name)}, asked for are {list(joints)}")
+        numbers = numbers[[message.name.index(joint) for joint in joints]]
+    if not len(numbers):
+        raise UserError(f"{bag.path}: {topic} holds no numbers in {path or 'its fields'}; name a field as TOPIC#FIELD")
+    return numbers
+
+
+def _numbers(value: Any) -> list[float]:
+    """All numbers of a message, depth first in the order of its fields."""
+    if isinstance(value, np.ndarray):
+        return [float(number) for number in value.ravel()]
+    if isinstance(value, bool | int | float | np.number):
+        return [float(value)]
+    if isinstance(value, list | tuple):
+        return [number for item in value for number in _numbers(item)]
+    if is_dataclass(value):
+        names = [item.name for item in fields(value) if item.name not in _NOT_NUMBERS]
+        return [number for name in names if name != "__msgtype__" for number in _numbers(getattr(value, name))]
+    return []
+
+
+def decode_picture(bag: BagReader, topic: str, kind: str, message: Any, size: tuple[int, int] | None) -> Uint8Array:
+    """A picture message as uint8 [H, W, 3]."""
+    from PIL import Image
+
+    if kind == "sensor_msgs/msg/CompressedImage":
+        try:
+            with Image.open(io.BytesIO(message.data.tobytes()), formats=("JPEG", "PNG", "WEBP")) as opened:
+                picture = opened.convert("RGB")
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{bag.path}: a picture of {topic} cannot be decoded: {error}") from error
+    elif kind == "sensor_msgs/msg/Image":
+        if message.encoding not in _CHANNELS:
+            known = did_you_mean(message.encoding, _CHANNELS)
+            raise UserError(f"{bag.path}: {topic} has the encoding {message.encoding!r}.{known}")
+        channels, order = _CHANNELS[message.encoding]
+        if message.step < message.width * channels or message.data.size != message.height * message.step:
+            raise StoreError(
+                f"{bag.path}: a picture of {topic} has {message.data.size} bytes, which is not {message.height} rows "
+                f"of {message.width} pixels in {message.encoding}"
+            )
+        rows = message.data.reshape(message.height, message.step)[:, : message.width * channels]
+        picture = Image.fromarray(np.ascontiguousarray(rows.reshape(message.height, -1, channels)[..., list(order)]))
+    else:
+        raise UserError(f"{bag.path}: {topic} is a {kind}; a camera is a sensor_msgs Image or CompressedImage")
+    if size is not None and picture.size != (size[1], size[0]):
+        picture = picture.resize((size[1], size[0]), Image.Resampling.BOX)
+    return np.asarray(picture)

@@ -1,0 +1,90 @@
+"""Logged episodes from wherever they are: an episode store, a run folder, a LeRobotDataset v3, a ROS 2 bag.
+
+All of them are taken into one store, so that what trains on them knows one form only. Taking in can be repeated: what
+is there already, with the same content, is left alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from vla_rl.core.errors import StoreError, UserError
+from vla_rl.core.types import Episode
+from vla_rl.data.episode_file import episode_digest
+from vla_rl.data.lerobot_io import LeRobotMapping, import_lerobot
+from vla_rl.data.rosbag_files import is_bag
+from vla_rl.data.rosbag_io import BagMapping, import_bag
+from vla_rl.data.store import EpisodeStore
+
+
+@dataclass(frozen=True)
+class DataMapping:
+    """How logged data becomes episodes, by kind of source. Stores need no mapping."""
+
+    lerobot: LeRobotMapping = field(default_factory=LeRobotMapping)
+    bag: BagMapping = field(default_factory=BagMapping)
+
+
+def take_in(source: Path, store: EpisodeStore, mapping: DataMapping) -> list[str]:
+    """Add what a source holds to a store.
+
+    Args:
+        source: a store, a run folder, a LeRobotDataset, a bag, or a folder whose entries are bags.
+        store: the store to add to.
+        mapping: of topics and columns.
+
+    Returns:
+        the ids that were added; another episode of a store under a taken id gets an id ending in ``.2``, ``.3`` ...
+
+    Raises:
+        UserError: if the source is none of these, or cannot be read.
+    """
+    return _reader(Path(source))(store, mapping)
+
+
+def _reader(source: Path) -> Callable[[EpisodeStore, DataMapping], list[str]]:
+    """What takes a source in."""
+    for folder in (source, source / "episodes"):
+        if (folder / "store.json").is_file():
+            return lambda store, mapping: _copy(EpisodeStore(folder, create=False), store)
+    if (source / "meta" / "info.json").is_file():
+        return lambda store, mapping: import_lerobot(source, store, mapping.lerobot)
+    bags = [source] if is_bag(source) else _bags_in(source)
+    if bags:
+        return lambda store, mapping: [name for bag in bags for name in import_bag(bag, store, mapping.bag)]
+    if not source.exists():
+        raise UserError(f"there is no {source}; --data names episode stores, run folders, LeRobotDatasets or bags")
+    raise UserError(
+        f"{source} is no episode store (store.json), no LeRobotDataset v3 (meta/info.json) and no ROS 2 bag "
+        "(metadata.yaml, .mcap, .db3)"
+    )
+
+
+def _bags_in(source: Path) -> list[Path]:
+    return sorted(entry for entry in source.iterdir() if is_bag(entry)) if source.is_dir() else []
+
+
+def _copy(source: EpisodeStore, store: EpisodeStore) -> list[str]:
+    """Copy the episodes of another store, with the labels that they were given there."""
+    if source.path.resolve() == store.path.resolve():
+        raise StoreError(f"{source.path} cannot be taken into itself")
+    added = []
+    for name in tqdm(source.ids(), desc=f"reading {source.path}", unit="episode", disable=None, delay=2.0):
+        episode = _with_free_id(source.read(name), store)
+        if episode is not None:
+            store.add(episode)
+            added.append(episode.episode_id)
+    return added
+
+
+def _with_free_id(episode: Episode, store: EpisodeStore) -> Episode | None:
+    """The episode under the first id that is free; None if it is there already."""
+    name, number = episode.episode_id, 1
+    while episode.episode_id in store:
+        if store.read_header(episode.episode_id).digest == episode_digest(episode):
+            return None
+        number += 1
+        episode = replace(episode, episode_id=f"{name[:95]}.{number}")
+    return episode

@@ -49,7 +49,7 @@ def make_episode(
     )
 
 
-def evaluation(number: int, successes: int, control: str | None = None) -> dict[str, Any]:
+def evaluation(number: int, successes: int) -> dict[str, Any]:
     return {
         "round": number,
         "label": "supervised" if number == 0 else f"round {number}",
@@ -59,13 +59,11 @@ def evaluation(number: int, successes: int, control: str | None = None) -> dict[
         "successes": successes,
         "episodes": 100,
         "mean_success_length": 60.4 - number,
-        "control": control,
     }
 
 
 def write_run(run: Path) -> None:
     evaluations = [evaluation(number, successes) for number, successes in enumerate(SUCCESSES)]
-    evaluations.append(evaluation(2, 47, control="more supervised training"))
     summary = {
         "task": "vla_rl/PegInsert-v0",
         "algorithm": "habc",
@@ -74,9 +72,11 @@ def write_run(run: Path) -> None:
         "machine": {"cpu": "Some CPU", "cores": 2, "gpu": None, "versions": {"numpy": "2.2.6"}},
         "stages": [{"name": "demonstrate 0", "wall_s": 12.2}, {"name": "supervise 0", "wall_s": 420.0}],
         "evaluations": evaluations,
+        "controls": [{"name": "more supervised training", "successes": 47, "episodes": 100}],
     }
     (run / "summary.json").write_text(json.dumps(summary))
-    (run / "config.yaml").write_text("task: vla_rl/PegInsert-v0\nbudget:\n  rounds: 2\n")
+    config = "supervised: {actor: {batch_size: 64}}\nlearning: {actor: {batch_size: 128}}\nbudget:\n  rounds: 2\n"
+    (run / "config.yaml").write_text(config)
     with JsonlSink(run / "metrics.jsonl") as sink:
         sink.on_metrics(
             {"kind": "collect", "round": 0, "step": 0, "episodes": 40, "successes": 40, "takeovers": 0, "rescued": 0}
@@ -84,7 +84,7 @@ def write_run(run: Path) -> None:
         for step in range(50, 4501, 50):
             critics = {} if step <= 1500 else {"viability_loss": 0.3, "gate_mean": 0.9, "gate_saturated": 0.1}
             number = (step - 1) // 1500
-            train = {"kind": "train", "round": number, "step": step, "actor_loss": 50 / step, "samples_per_s": 1200.0}
+            train = {"kind": "train", "round": number, "step": step, "actor_loss": 50 / step, "steps_per_s": 10.0}
             sink.on_metrics(train | critics)
         practice = {
             "kind": "collect",
@@ -96,6 +96,11 @@ def write_run(run: Path) -> None:
             "rescued": 26,
         }
         sink.on_metrics(practice | {"mean_length": 84.2})
+        forecast = {"steps": 60, "calibration_error": 0.125, "brier": 0.2, "mean_predicted": 0.5, "mean_observed": 0.4}
+        curve = {"predicted": [0.25, 0.75], "observed": [0.25, 0.55], "samples": [30, 30]}
+        for number, error in ((2, 0.25), (3, 0.125)):
+            own = {"kind": "calibrate", "round": number, "step": 1500 * number, "calibration_error": error}
+            sink.on_metrics(forecast | curve | own)
     write_episodes(run)
 
 

@@ -159,7 +159,7 @@ def test_curves_machine_and_config_are_there(run_dir: Path):
     for words in (
         "Actor loss 0.01111",
         "Gate: mean, saturated 0.9 0.1",
-        "Samples per second 1200",
+        "Actor samples per second 1280",
         "Some CPU",
         "numpy 2.2.6",
     ):
@@ -167,6 +167,61 @@ def test_curves_machine_and_config_are_there(run_dir: Path):
     assert page.row("supervise 0")[1] == "7 min 00 s"
     assert "budget: rounds: 2" in page.prose
     assert "gpu" not in page.prose
+
+
+def test_forecasts_are_shown_per_round_with_what_they_were_measured_on(run_dir: Path):
+    page = Page(build_report(run_dir))
+    assert page.row("episodes of") == [
+        "episodes of",
+        "calibration error",
+        "Brier score",
+        "mean predicted",
+        "observed",
+        "steps",
+    ]
+    rows = [row for row in page.rows if len(row) == 6 and row[0] in ("round 2", "round 3")]
+    assert rows == [
+        ["round 2", "0.250", "0.200", "50 %", "40 %", "60"],
+        ["round 3", "0.125", "0.200", "50 %", "40 %", "60"],
+    ]
+    assert "trained on none of them" in page.prose
+    assert page.prose.count("round 3: predicted 75 %, observed 55 %, 30 steps") == 1
+    chart = page.text[page.text.index('class="square"') :]
+    (x, y) = map(float, re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"[^>]*class="bin newest"', chart)[1])
+    left, right, bottom, top = 66, 406, 318, 12
+    assert ((x - left) / (right - left), (bottom - y) / (bottom - top)) == pytest.approx((0.75, 0.55), abs=0.002)
+
+
+@pytest.mark.parametrize(
+    "damage", [{"steps": None}, {"samples": [1, 2]}, {"samples": []}, {"brier": None}, {"predicted": "x"}]
+)
+def test_a_damaged_forecast_is_left_out(run_dir: Path, damage):
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        whole = {"kind": "calibrate", "round": 4, "step": 6000, "steps": 9, "calibration_error": 0.1, "brier": 0.1}
+        whole |= {"mean_predicted": 0.5, "mean_observed": 0.5, "predicted": [0.5], "observed": [0.5], "samples": [9]}
+        file.write(json.dumps({**whole, **damage}) + "\n")
+    page = Page(build_report(run_dir))
+    assert not [row for row in page.rows if row and row[0] == "round 4"]
+    assert [row for row in page.rows if row[0] == "round 3" and len(row) == 6]
+
+
+def test_every_algorithm_has_panels_of_its_own(run_dir: Path):
+    columns = {
+        "value": np.linspace(-1, 0, 24),
+        "advantage": np.linspace(-0.2, 0.3, 24),
+        "indicator": np.array([0] * 4 + [1] * 10 + [2] * 10),
+    }
+    np.savez(run_dir / "traces" / "round002-00000.npz", **columns)
+    page = Page(build_report(run_dir))
+    for title in ("expected return", "N-step advantage, in lengths of the task", "indicator (1: better than usual"):
+        assert page.prose.count(title) == 1
+    broken = re.search(r'<path d="([^"]*)" class="line indicator"', page.text)[1]
+    assert broken.count("M") == 1
+    assert broken.count("L") == 19, "where nothing was judged there is no line"
+    np.savez(run_dir / "traces" / "round002-00000.npz", discounted_value=np.full(24, 0.5), weight=np.full(24, 7.0))
+    page = Page(build_report(run_dir))
+    assert "discounted chance of success" in page.prose
+    assert page.prose.count("weight in the actor's loss") > page.prose.count("and weight in the actor's loss")
 
 
 def test_a_resumed_run_counts_a_round_once(run_dir: Path):
@@ -183,8 +238,8 @@ def test_a_resumed_run_counts_a_round_once(run_dir: Path):
         ("summary.json", "No policy has been evaluated yet."),
         ("config.yaml", "There is no config.yaml in this run folder."),
         ("metrics.jsonl", "No gradient steps have been logged yet."),
-        ("traces", "There are no traces of values and weights yet."),
-        ("episodes", "There are no traces of values and weights yet."),
+        ("traces", "There are no traces of values and weights yet, or the algorithm (habc) has no critics."),
+        ("episodes", "There are no traces of values and weights yet, or"),
         ("evaluation", "There are no evaluation episodes of two policies on the same seeds yet."),
         ("evaluation/store.json", "The episodes in evaluation/ were left out"),
     ],
@@ -194,19 +249,20 @@ def test_a_missing_part_is_left_out_with_a_sentence(run_dir: Path, missing: str,
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     page = Page(build_report(run_dir))
     assert sentence in page.prose
-    assert page.tags.count("section") == 7
+    assert page.tags.count("section") == 8
 
 
 def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path):
     (tmp_path / "config.yaml").write_text("seed: 0\n")
     page = Page(build_report(tmp_path))
     assert "No policy has been evaluated yet." in page.prose
-    assert page.tags.count("section") == 7
+    assert page.tags.count("section") == 8
 
 
 def test_one_evaluation_is_a_result_too(run_dir: Path):
     summary = json.loads((run_dir / "summary.json").read_text())
     summary["evaluations"] = summary["evaluations"][:1]
+    del summary["controls"]
     (run_dir / "summary.json").write_text(json.dumps(summary))
     page = Page(build_report(run_dir))
     assert "Success 38 % [29, 48] after supervised training." in page.prose
@@ -215,9 +271,9 @@ def test_one_evaluation_is_a_result_too(run_dir: Path):
 
 def test_controls_alone_are_drawn(run_dir: Path):
     summary = json.loads((run_dir / "summary.json").read_text())
-    summary["evaluations"] = summary["evaluations"][-1:]
+    summary["evaluations"] = []
     (run_dir / "summary.json").write_text(json.dumps(summary))
-    assert Page(build_report(run_dir)).row("more supervised training, round 2")[1] == "47 %"
+    assert Page(build_report(run_dir)).row("more supervised training, round 0")[1] == "47 %"
 
 
 @pytest.mark.parametrize(
@@ -226,6 +282,16 @@ def test_controls_alone_are_drawn(run_dir: Path):
 def test_a_damaged_summary_is_left_out_with_a_sentence(run_dir: Path, content: str):
     (run_dir / "summary.json").write_bytes(content.encode("latin-1"))
     assert "left out" in Page(build_report(run_dir)).prose
+
+
+@pytest.mark.parametrize("entry", [{}, {"name": "x"}, {"name": "x", "successes": 5, "episodes": 4}, 7])
+def test_an_impossible_control_is_left_out_with_a_sentence(run_dir: Path, entry):
+    summary = json.loads((run_dir / "summary.json").read_text())
+    summary["controls"].append(entry)
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    page = Page(build_report(run_dir))
+    assert "A control in summary.json is not complete and was left out." in page.prose
+    assert page.row("more supervised training, round 2")[1] == "47 %"
 
 
 @pytest.mark.parametrize(
@@ -304,7 +370,7 @@ def test_words_from_the_run_cannot_become_markup(run_dir: Path):
     (run_dir / "config.yaml").write_text(evil)
     summary = json.loads((run_dir / "summary.json").read_text())
     summary |= {"task": evil, "algorithm": evil, "seed": evil, "machine": {evil: evil}}
-    summary["stages"][0]["name"] = summary["evaluations"][0]["label"] = summary["evaluations"][-1]["control"] = evil
+    summary["stages"][0]["name"] = summary["evaluations"][0]["label"] = summary["controls"][0]["name"] = evil
     (run_dir / "summary.json").write_text(json.dumps(summary))
     with (run_dir / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "train", "round": evil, "step": 9000, evil: 1.0}) + "\n")

@@ -1,5 +1,6 @@
 """The charts of the report, as SVG text: success per round, training curves, an episode over its values and weights."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -8,8 +9,8 @@ from numpy.typing import NDArray
 from vla_rl.core.types import Source
 from vla_rl.report import svg
 from vla_rl.report.images import encode_webp, film_strip, webp_uri
-from vla_rl.report.run_episodes import TRACE_PANELS, Trace, segments
-from vla_rl.report.run_files import Evaluation
+from vla_rl.report.run_episodes import Panel, Trace, segments
+from vla_rl.report.run_files import Evaluation, Forecasts
 from vla_rl.report.svg import Axis
 from vla_rl.report.wording import count, percent, percent_interval
 
@@ -90,7 +91,7 @@ def trace_chart(trace: Trace) -> str:
     x = Axis(0, length, left, width - right)
     strip, strip_height = _strip(trace, x)
     parts, top = [strip], strip_height + gap
-    for title, lines, y in _panels(trace, top, panel, gap):
+    for title, lines, y in _stacked(trace.panels, top, panel, gap):
         parts += [_segment(source, start, end, x, y) for source, start, end in segments(trace.episode.source)]
         parts.append(svg.grid(x, y, [], y.ticks(3)))
         parts += [
@@ -102,6 +103,36 @@ def trace_chart(trace: Trace) -> str:
     words = svg.text(x.start_px - 7, top + 7, "step", text_anchor="end", dominant_baseline="hanging")
     label = f"Values and weights along a {trace.kind}"
     return svg.picture(width, top + 24, "".join([*parts, ticks, words]), label, class_="trace")
+
+
+def reliability_chart(forecasts: Sequence[Forecasts]) -> str:
+    """Observed against predicted success, bin by bin: one line per round, the newest one strong. On the diagonal a
+    forecast is right as often as it says; the area of a mark is its share of the steps.
+    """
+    width, height = 420, 372
+    x, y = Axis(0, 1, 66, width - 14), Axis(0, 1, height - 54, 12)
+    quarters = [0, 0.25, 0.5, 0.75, 1]
+    parts = [svg.grid(x, y, [], quarters, percent=True)]
+    parts += [
+        svg.text(float(x(share)), y.start_px + 8, percent(share), text_anchor="middle", dominant_baseline="hanging")
+        for share in quarters
+    ]
+    parts.append(svg.text((x.start_px + x.end_px) / 2, height - 8, "predicted chance of success", text_anchor="middle"))
+    sideways = f"rotate(-90 16 {(y.start_px + y.end_px) / 2:.1f})"
+    parts.append(
+        svg.text(16, (y.start_px + y.end_px) / 2, "observed successes", text_anchor="middle", transform=sideways)
+    )
+    parts.append(svg.line(x([0, 1]), y([0, 1]), class_="boundary"))
+    for forecast in forecasts:
+        style = "newest" if forecast is forecasts[-1] else "older"
+        parts.append(svg.line(x(forecast.predicted), y(forecast.observed), class_=f"line {style}"))
+        for predicted, observed, samples in zip(forecast.predicted, forecast.observed, forecast.samples, strict=True):
+            words = f"round {forecast.round}: predicted {percent(predicted)}, observed {percent(observed)}, "
+            radius = 2.5 + 12 * math.sqrt(samples / sum(forecast.samples))
+            place = {"cx": float(x(predicted)), "cy": float(y(observed)), "r": radius}
+            title = svg.tooltip(words + count(samples, "step"))
+            parts.append(svg.element("circle", title, **place, class_=f"bin {style}"))
+    return svg.picture(width, height, "".join(parts), "Reliability of the viability critic", class_="square")
 
 
 def _strip(trace: Trace, x: Axis) -> tuple[str, float]:
@@ -146,26 +177,15 @@ def _value_axis(lowest: float, highest: float, start_px: float, end_px: float, l
     return Axis(low, highest + margin, start_px, end_px)
 
 
-def _panels(
-    trace: Trace, top: float, panel: float, gap: float
+def _stacked(
+    panels: Sequence[tuple[Panel, dict[str, NDArray[np.float64]]]], top: float, height: float, gap: float
 ) -> list[tuple[str, dict[str, NDArray[np.float64]], Axis]]:
-    """(title, lines by style class, vertical axis) of every panel that the trace has data for."""
-    panels: list[tuple[str, dict[str, NDArray[np.float64]], Axis]] = []
-    for title, names in TRACE_PANELS:
-        lines = {name: trace.columns[name] for name in names if name in trace.columns}
-        if lines:
-            start_px = top + len(panels) * (panel + gap)
-            values = np.concatenate(list(lines.values()))
-            panels.append((title, lines, Axis(*_panel_range(names[0], values), start_px + panel, start_px)))
-    return panels
-
-
-def _panel_range(name: str, values: NDArray[np.float64]) -> tuple[float, float]:
-    if name == "viability":
-        return 0.0, 1.0
-    if name == "efficiency":
-        return min(1.08 * float(np.nanmin(values, initial=0)), -1.0), 0.0
-    return 0.0, 1.05 * float(np.nanmax(values, initial=2))
+    """(title, lines by style class, vertical axis) of panels one below the other."""
+    stacked = []
+    for index, (panel, lines) in enumerate(panels):
+        start_px = top + index * (height + gap)
+        stacked.append((panel.title, lines, Axis(*panel.span(lines), start_px + height, start_px)))
+    return stacked
 
 
 def _segment(source: int, start: int, end: int, x: Axis, y: Axis) -> str:

@@ -30,6 +30,7 @@ def build_report(run_dir: Path) -> Path:
         sections.success(run),
         sections.clips(run),
         sections.traces(run),
+        sections.calibration(run),
         sections.training(run),
         sections.collection(run),
         sections.machine(run),

@@ -10,7 +10,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.types import Source
 from vla_rl.report.images import film_strip
-from vla_rl.report.run_episodes import TRACE_PANELS, Trace, open_store, read_traces, segments
+from vla_rl.report.run_episodes import Trace, open_store, read_traces, segments
 from vla_rl.report.run_files import Run, read_run
 from vla_rl.report.wording import headline, percent
 
@@ -101,19 +101,18 @@ def _draw_trace(figure: Any, trace: Trace, left: float, right: float) -> None:
         strip.vlines(range(1, _FRAMES), 0, 1, color="white", linewidth=2)
         strip.set_axis_off()
         top -= height + 0.01
-    panels = [(title, [name for name in names if name in trace.columns]) for title, names in TRACE_PANELS]
-    panels = [panel for panel in panels if panel[1]]
+    panels = trace.panels
     height = (top - 0.13) / len(panels)
-    for index, (title, names) in enumerate(panels):
+    for index, (panel, lines) in enumerate(panels):
         axes = figure.add_axes((left, 0.13 + (len(panels) - 1 - index) * height, width, height - 0.055))
         for source, start, end in segments(trace.episode.source):
             axes.axvspan(start, end, color=_SHADES[Source(source)], linewidth=0)
-        for name in names:
+        for name, values in lines.items():
             look = {"color": _WEIGHT, "linestyle": "--"} if name == "weight" else {"color": _POLICY}
-            axes.plot(np.arange(length) + 0.5, trace.columns[name], linewidth=1.3, **look)
+            axes.plot(np.arange(length) + 0.5, values, linewidth=1.3, **look)
         axes.set_xlim(0, length)
-        axes.set_ylim(**({"top": 0} if names == ["efficiency"] else {"bottom": 0}))
-        axes.set_title(title, fontsize=7, color=_INK, loc="left", pad=2.5)
+        axes.set_ylim(panel.span(lines))
+        axes.set_title(panel.title, fontsize=7, color=_INK, loc="left", pad=2.5)
         axes.locator_params(axis="y", nbins=3)
         _plain(axes)
         if index < len(panels) - 1:

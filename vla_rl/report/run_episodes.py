@@ -4,7 +4,7 @@ import itertools
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +17,44 @@ from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.report.wording import outcome
 
-# What is drawn together along an episode: (title, columns of a trace file).
-TRACE_PANELS = (
-    ("chance of success", ("viability",)),
-    ("expected steps to success, negated", ("efficiency",)),
-    ("gate (solid) and weight in the actor's loss (dashed)", ("gate", "weight")),
+
+@dataclass(frozen=True)
+class Panel:
+    """What is drawn on one axis along an episode.
+
+    Attributes:
+        title: with the unit.
+        columns: of a trace file.
+        low, high: ends of the axis; None: as far as the values go, and to 0.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    low: float | None = None
+    high: float | None = None
+
+    def span(self, lines: Mapping[str, NDArray[np.float64]]) -> tuple[float, float]:
+        """The ends of the axis for these values; they differ, and NaN is passed over."""
+        values = np.concatenate([*lines.values(), np.zeros(1)])
+        low = 1.06 * float(np.nanmin(values)) if self.low is None else self.low
+        high = 1.06 * float(np.nanmax(values)) if self.high is None else self.high
+        if low == high:  # nothing but zeros
+            return (low, high + 1.0) if self.high is None else (low - 1.0, high)
+        return low, high
+
+
+# A column is drawn in the first panel that has it; a trace shows the panels whose first column it has.
+_PANELS = (
+    Panel("chance of success", ("viability",), 0.0, 1.0),
+    Panel("discounted chance of success", ("discounted_value",), 0.0, 1.0),
+    Panel("expected steps to success, negated", ("efficiency",), None, 0.0),
+    Panel("expected return (0: at the goal, \N{MINUS SIGN}1: failure)", ("value",), -1.0, 0.0),
+    Panel("N-step advantage, in lengths of the task", ("advantage",)),
+    Panel("indicator (1: better than usual, 0: not)", ("indicator",), 0.0, 1.0),
+    Panel("gate (solid) and weight in the actor's loss (dashed)", ("gate", "weight"), 0.0, 2.0),
+    Panel("weight in the actor's loss", ("weight",), 0.0),
 )
-_COLUMNS = tuple(name for _, names in TRACE_PANELS for name in names)
+_COLUMNS = tuple(dict.fromkeys(name for panel in _PANELS for name in panel.columns))
 # What numpy and zipfile let out for a damaged file.
 _NPZ_ERRORS = (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _EVALUATION_ID = re.compile(r"v(\d{4,})-(\d+)")
@@ -49,12 +80,23 @@ class Trace:
     Attributes:
         kind: "success", "failure", "takeover" or "demonstration".
         episode: whose T steps they are.
-        columns: any of viability (probability), efficiency (steps), gate and weight, each [T].
+        columns: what the algorithm traces, each [T]; see the panels for the names.
     """
 
     kind: str
     episode: Episode
     columns: dict[str, NDArray[np.float64]]
+
+    @property
+    def panels(self) -> list[tuple[Panel, dict[str, NDArray[np.float64]]]]:
+        """The panels that there is something to draw in, with their lines by column."""
+        shown: list[tuple[Panel, dict[str, NDArray[np.float64]]]] = []
+        drawn: set[str] = set()
+        for panel in _PANELS:
+            if panel.columns[0] in self.columns and panel.columns[0] not in drawn:
+                shown.append((panel, {name: self.columns[name] for name in panel.columns if name in self.columns}))
+                drawn.update(panel.columns)
+        return shown
 
 
 def open_store(directory: Path, problems: list[str]) -> EpisodeStore | None:
@@ -132,6 +174,9 @@ def _read_columns(file: Path, length: int) -> dict[str, NDArray[np.float64]]:
         if column.shape != (length,):
             raise ValueError(f"its {name} has shape {list(column.shape)}, the episode has {length} steps")
         column[~np.isfinite(column)] = np.nan
+    if "indicator" in columns:  # 0: not judged, 1: negative, 2: positive
+        judged = columns["indicator"] - 1.0
+        columns["indicator"] = np.where(judged < 0, np.nan, judged)
     if not columns:
         raise ValueError(f"it has none of {', '.join(_COLUMNS)}")
     return columns

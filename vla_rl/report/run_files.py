@@ -3,11 +3,14 @@
 What is missing is empty, what is damaged is left out with a sentence.
 """
 
+import contextlib
 import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+
+import yaml
 
 from vla_rl.core.errors import UserError
 from vla_rl.report.sinks import read_records
@@ -69,14 +72,58 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Forecasts:
+    """How right the viability critic was about the episodes of a round before it was trained on them.
+
+    Attributes:
+        round: that collected the episodes; the critic is that of the round before.
+        steps: with a label, behind all figures.
+        calibration_error: expected calibration error, 0 to 1.
+        brier: mean squared distance between prediction and label.
+        mean_predicted: mean prediction.
+        mean_observed: share of the steps that led to success.
+        predicted, observed, samples: the reliability curve, bin by bin.
+    """
+
+    round: int
+    steps: int
+    calibration_error: float
+    brier: float
+    mean_predicted: float
+    mean_observed: float
+    predicted: list[float]
+    observed: list[float]
+    samples: list[int]
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> Self:
+        """From a record of kind ``calibrate``. Raises KeyError, TypeError or ValueError if it is none."""
+        numbers = {name: float(record[name]) for name in ("calibration_error", "brier")}
+        numbers |= {name: float(record[name]) for name in ("mean_predicted", "mean_observed")}
+        predicted, observed = ([float(value) for value in record[name]] for name in ("predicted", "observed"))
+        samples = [int(value) for value in record["samples"]]
+        if not len(predicted) == len(observed) == len(samples) > 0 or min(samples) < 1:
+            raise ValueError("a reliability curve whose columns do not fit")
+        return cls(
+            int(record["round"]),
+            int(record["steps"]),
+            **numbers,
+            predicted=predicted,
+            observed=observed,
+            samples=samples,
+        )
+
+
+@dataclass(frozen=True)
 class Run:
     """What the report needs of a run folder, besides its episodes.
 
     Attributes:
         path: the run folder.
         config_text: the resolved config as YAML; empty if missing.
+        config: what it says; empty if it is damaged.
         summary: summary.json; empty if missing.
-        evaluations: by round, controls among them.
+        evaluations: of the run's own policies by round, then the controls.
         stages: (name, wall-clock seconds) of every stage that ran.
         metrics: the records of metrics.jsonl, in the order written.
         problems: a sentence for every part that could not be read.
@@ -84,6 +131,7 @@ class Run:
 
     path: Path
     config_text: str
+    config: dict[str, Any]
     summary: dict[str, Any]
     evaluations: list[Evaluation]
     stages: list[tuple[str, float]]
@@ -112,6 +160,22 @@ class Run:
         """Wall-clock seconds of all stages."""
         return _number(self.summary.get("wall_s"))
 
+    @property
+    def forecasts(self) -> list[Forecasts]:
+        """Calibration by round; records that are damaged or without a step are left out."""
+        found = []
+        for record in self.records("calibrate"):
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                found.append(Forecasts.from_record(record))
+        return found
+
+    def actor_batch(self, number: int) -> float:
+        """Samples in a gradient step of the actor in a round, as the config says; NaN if it does not."""
+        section = self.config.get("supervised" if number == 0 else "learning")
+        actor = section.get("actor") if isinstance(section, dict) else None
+        size = _number(actor.get("batch_size")) if isinstance(actor, dict) else None
+        return math.nan if size is None else float(size)
+
     def records(self, kind: str) -> list[dict[str, Any]]:
         """The records of one kind, by step; of a step that a resumed run did again, the later record."""
         records = [
@@ -133,11 +197,14 @@ def read_run(run_dir: Path) -> Run:
         )
     problems: list[str] = []
     summary = _read_summary(run_dir / "summary.json", problems)
+    policies = _read_evaluations(summary.get("evaluations", []), problems)
+    config_text = _read_text(run_dir / "config.yaml", problems)
     return Run(
         path=run_dir,
-        config_text=_read_text(run_dir / "config.yaml", problems),
+        config_text=config_text,
+        config=_read_config(config_text),
         summary=summary,
-        evaluations=_read_evaluations(summary.get("evaluations", []), problems),
+        evaluations=[*policies, *_read_controls(summary.get("controls", []), policies, problems)],
         stages=_read_stages(summary.get("stages", []), problems),
         metrics=_read_metrics(run_dir / "metrics.jsonl", problems),
         problems=problems,
@@ -174,6 +241,27 @@ def _read_evaluations(entries: Any, problems: list[str]) -> list[Evaluation]:
         except (KeyError, TypeError, ValueError, AttributeError, UserError):
             problems.append("An evaluation in summary.json is not complete and was left out.")
     return sorted(evaluations, key=lambda evaluation: evaluation.round)
+
+
+def _read_controls(entries: Any, policies: list[Evaluation], problems: list[str]) -> list[Evaluation]:
+    """Entries {name, successes, episodes}; one that names no round spent the budget of the whole run."""
+    last_round = policies[-1].round if policies else 0
+    controls = []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        try:
+            named = {"control": entry["name"], "label": entry["name"], "round": last_round}
+            controls.append(Evaluation.from_summary({**named, **entry}))
+        except (KeyError, TypeError, ValueError, AttributeError, UserError):
+            problems.append("A control in summary.json is not complete and was left out.")
+    return controls
+
+
+def _read_config(text: str) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def _read_stages(entries: Any, problems: list[str]) -> list[tuple[str, float]]:

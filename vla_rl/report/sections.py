@@ -27,8 +27,7 @@ _CURVES = (
     ("Viability loss", ("viability_loss",)),
     ("Efficiency loss", ("efficiency_loss",)),
     ("Gate: mean, saturated", ("gate_mean", "gate_saturated")),
-    ("Samples per second", ("samples_per_s",)),
-    ("Gradient steps per second", ("steps_per_s",)),
+    ("Actor samples per second", ("samples_per_s",)),
 )
 _UNKNOWN = "\N{EN DASH}"
 _NO_CURVE = {"kind", "round", "step", "wall_s", "time_s"}
@@ -110,8 +109,14 @@ def traces(run: Run) -> str:
     store = open_store(run.path / "episodes", problems)
     found = read_traces(run.path / "traces", store, problems) if store is not None else []
     if not found:
-        return _section(title, _missing("There are no traces of values and weights yet.") + _problems(problems))
-    lead = "What the critics expect at each step, and how much the step weighs in the actor's loss."
+        algorithm = run.summary.get("algorithm")
+        words = "There are no traces of values and weights yet"
+        words += f", or the algorithm ({algorithm}) has no critics." if algorithm else "."
+        return _section(title, _missing(words) + _problems(problems))
+    lead = (
+        "What the critics expect at each step, and what the actor's loss makes of it, after the round in which the "
+        "episode was collected and trained on."
+    )
     figures = [
         f'<h3>{_TRACE_TITLES[trace.kind]}</h3><figure><div class="scroll">{charts.trace_chart(trace)}</div>'
         f"<figcaption>{_trace_caption(trace)}</figcaption></figure>"
@@ -120,9 +125,42 @@ def traces(run: Run) -> str:
     return _section(title, _lead(lead) + "".join(figures) + _problems(problems))
 
 
+def calibration(run: Run) -> str:
+    """How often the viability critic is right about episodes that it has not been trained on."""
+    title = "Is the viability critic right as often as it says?"
+    forecasts = run.forecasts
+    if not forecasts:
+        return _section(title, _missing("There are no forecasts yet: they begin with the second round of practice."))
+    lead = (
+        "Measured on the practice episodes of a round with the critic as the round before left it, so that it was "
+        "trained on none of them. Counted are the policy's steps: with the outcome of the episode where no person took "
+        "over after them, otherwise as a failure. Calibration error: mean distance between predicted and observed over "
+        "ten bins, weighted by steps."
+    )
+    rows = [
+        [
+            f"round {forecast.round}",
+            f"{forecast.calibration_error:.3f}",
+            f"{forecast.brier:.3f}",
+            percent(forecast.mean_predicted),
+            percent(forecast.mean_observed),
+            f"{forecast.steps:,}",
+        ]
+        for forecast in forecasts
+    ]
+    heads = ["episodes of", "calibration error", "Brier score", "mean predicted", "observed", "steps"]
+    key = {"newest": f"round {forecasts[-1].round}"} | ({"older": "rounds before"} if len(forecasts) > 1 else {})
+    note = f'<p class="note">{_legend(key)}. Dotted: perfect calibration. Area of a mark: its share of the steps.</p>'
+    chart = f"<figure>{charts.reliability_chart(forecasts)}{note}</figure>"
+    return _section(title, _lead(lead) + f'<div class="beside">{chart}{_table(heads, rows)}</div>')
+
+
 def training(run: Run) -> str:
     """Training curves over gradient steps."""
-    records = run.records("train")
+    records = [
+        {"samples_per_s": _float(record.get("steps_per_s")) * run.actor_batch(record.get("round", 0)), **record}
+        for record in run.records("train")
+    ]
     steps = np.array([record["step"] for record in records], np.float64)
     rounds = [record.get("round") for record in records]
     boundaries = [float(steps[i - 1]) for i in range(1, len(rounds)) if rounds[i] != rounds[i - 1]]

@@ -32,7 +32,7 @@ def split_heads(rows: Tensor, heads: int) -> Tensor:
 def rotate(rows: Tensor, angle: Tensor) -> Tensor:
     """Rotary positions (RoFormer, arXiv 2104.09864): rows [B, heads, T, size] turned by angles [B, 1, T, size / 2]."""
     first, second = rows.chunk(2, -1)
-    cosine, sine = angle.cos(), angle.sin()
+    cosine, sine = angle.cos().to(rows.dtype), angle.sin().to(rows.dtype)
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
 
 

@@ -140,7 +140,7 @@ class FlowVLA(nn.Module):
         """Prefix tokens [B, N, width] and their mask, bool [B, N]. Critics that share the policy's features start
         here.
         """
-        return self._tokens(images, self.state_normalizer.normalize(state), text, indicator)
+        return self.tokens_of(images, self.state_normalizer.normalize(state), text, indicator)
 
     def encode(self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None = None) -> Prefix:
         """The prefix graph, once per observation.
@@ -173,7 +173,7 @@ class FlowVLA(nn.Module):
         """
         config = self.config
         state = self._corrupt(self.state_normalizer.normalize(batch.state), generator)
-        tokens, mask = self._tokens(batch.images, state, batch.text, self._drop_indicator(batch, generator))
+        tokens, mask = self.tokens_of(batch.images, state, batch.text, self._drop_indicator(batch, generator))
         draws = config.flow_samples
         prefix = Prefix(*self.expert.read_prefix(tokens, mask), mask).repeat(draws)
         draw = draw_flow(config, len(batch.state), self.spec.action_dim, generator)
@@ -262,9 +262,10 @@ class FlowVLA(nn.Module):
             return raw
         return torch.where(self.discrete, torch.where(actions > 0, self.upper_level, self.lower_level), raw)
 
-    def _tokens(
+    def tokens_of(
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None
     ) -> tuple[Tensor, Tensor]:
+        """`tokens` of a normalised state."""
         own = [self.state_token(state)[:, None]]
         if self.config.indicator:
             values = torch.zeros(len(state), dtype=torch.int64, device=state.device) if indicator is None else indicator

@@ -11,7 +11,7 @@ from vla_rl.algorithms.base import actor_groups, weights_without_failures
 from vla_rl.algorithms.config import MixtureConfig
 from vla_rl.algorithms.habc import Habc
 from vla_rl.algorithms.registry import make_algorithm
-from vla_rl.algorithms.round_data import RoundData
+from vla_rl.algorithms.round_data import RoundData, data_statistics
 from vla_rl.core.types import Origin
 from vla_rl.credit import ActorKind
 from vla_rl.policies.flow_vla import Indicator
@@ -23,15 +23,57 @@ def read(cache, max_staleness=None, model=None):
 
 def test_chunks_end_where_the_persons_steps_end(make_cache):
     data = read(make_cache([make_episode("a", [P] * 4 + [H] * 5 + [P] * 6, False)]))
-    valid = data.policy_batch(np.array([4, 6, 8, 9, 13])).valid.sum(1)
+    valid = data.policy_batch(np.array([4, 6, 8, 9, 13])).valid.all(2).sum(1)
     assert valid.tolist() == [4, 3, 1, 4, 2]
 
 
 def test_after_a_success_the_last_action_is_held(make_cache):
     episode = make_episode("a", [P] * 4 + [H] * 5 + [P] * 6, True)
     batch = read(make_cache([episode])).policy_batch(np.array([7, 13]))
-    assert batch.valid.sum(1).tolist() == [2, 4]  # the person's steps still end; the success is held
+    assert batch.valid.all(2).sum(1).tolist() == [2, 4]  # the person's steps still end; the success is held
     np.testing.assert_array_equal(batch.actions[1, 1:].numpy(), np.repeat(episode.action_sent[-1:], 3, axis=0))
+
+
+def test_after_a_success_steps_hold_still_and_targets_are_repeated(make_cache):
+    episode = make_episode("a", [P] * 6, True)
+    model = make_model()
+    model.spec = replace(model.spec, delta_dims=(1,))
+    actions = read(make_cache([episode]), model=model).policy_batch(np.array([4])).actions[0].numpy()
+    np.testing.assert_array_equal(actions[:2], episode.action_sent[4:])
+    np.testing.assert_array_equal(actions[2:], [[episode.action_sent[5, 0], 0.0]] * 2)
+
+
+def test_only_what_a_person_commanded_is_imitated(make_cache):
+    """One arm was taken over: the other one's commands during that are nobody's example."""
+    episode = make_episode("a", [P] * 4 + [H] * 8, True)
+    data = RoundData(make_cache([episode]), replace(TINY.credit, intervention_dims=(1,)), None, make_model())
+    valid = data.policy_batch(np.array([0, 4])).valid.numpy()
+    assert valid[1].tolist() == [[False, True]] * 4
+    model = make_model()
+    data = RoundData(make_cache([episode]), replace(TINY.credit, intervention_dims=(1,)), None, model)
+    batch = data.policy_batch(np.array([4]))
+    loss = model.loss(batch, torch.Generator().manual_seed(0))[0]
+    loss.sum().backward()
+    head = next(p for name, p in reversed(list(model.expert.named_parameters())) if p.ndim == 1)
+    assert head.grad.view(-1, 2)[:, 0].abs().max() == 0
+    assert head.grad.view(-1, 2)[:, 1].abs().max() > 0
+
+
+def test_a_smaller_robot_is_filled_up_with_what_is_zero_to_the_network(make_cache):
+    large = make_episode("a", [D] * 6, True)
+    small = make_episode("b", [D] * 5, True, state=large.state[:5, :1] + 3, action=large.action_sent[:5, :1] - 3)
+    cache = make_cache([large, small])
+    statistics = data_statistics(cache, ())
+    both = np.concatenate([large.state[:, 0], small.state[:, 0]])
+    assert statistics.state.mean == pytest.approx((both.mean(), large.state[:, 1].mean()), abs=1e-6)
+    assert statistics.action.std[1] == pytest.approx(large.action_policy[:, 1].std(), abs=1e-6)
+    model = make_model()
+    model.spec, model.statistics = replace(model.spec, sizes=((1, 1), (2, 2))), statistics
+    batch = read(cache, model=model).policy_batch(np.array([0, 7]))
+    np.testing.assert_array_equal(batch.state[0].numpy(), large.state[0])
+    np.testing.assert_allclose(batch.state[1].numpy(), [small.state[1, 0], statistics.state.mean[1]], rtol=1e-6)
+    np.testing.assert_array_equal(batch.actions[1, :3, 0].numpy(), small.action_policy[1:4, 0])
+    np.testing.assert_allclose(batch.actions[1, :, 1].numpy(), statistics.action.mean[1], rtol=1e-6)
 
 
 def test_batches_carry_the_sentence_and_the_raw_columns(make_cache):

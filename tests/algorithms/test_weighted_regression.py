@@ -26,7 +26,7 @@ class GaussianActor(nn.Module):
 def action_batch(actions):
     count = len(actions)
     state, text = torch.zeros(count, 2), torch.zeros(count, 1, dtype=torch.int64)
-    return PolicyBatch({}, state, text, actions[:, None], torch.ones(count, 1, dtype=torch.bool))
+    return PolicyBatch({}, state, text, actions[:, None], torch.ones(count, 1, 1, dtype=torch.bool))
 
 
 def converge(actions, weight, updates=800):
@@ -55,7 +55,7 @@ def vla_batch(model, rows):
     count = 3
     images = {"front": torch.randint(0, 255, (count, 8, 8, 3), dtype=torch.uint8, generator=generator)}
     columns = [torch.randn(count, 2, generator=generator), model.tokenize(["put it in"] * count)]
-    columns += [torch.randn(count, 4, 2, generator=generator), torch.ones(count, 4, dtype=torch.bool)]
+    columns += [torch.randn(count, 4, 2, generator=generator), torch.ones(count, 4, 1, dtype=torch.bool)]
     return PolicyBatch({"front": images["front"][rows]}, *(column[rows] for column in columns))
 
 

@@ -95,7 +95,7 @@ def test_a_damaged_row_is_decoded_again_in_its_place(store: EpisodeStore, tmp_pa
     content[3 * 4 * 6] ^= 1  # in the second episode
     file.write_bytes(content)
     cache = FrameCache(store, tmp_path / "cache")
-    assert [header.episode_id for header in cache.refresh()] == ["a", "b"]
+    assert [header.episode_id for header in cache.refresh()] == ["b"]
     assert_holds(cache, [store.read(episode_id) for episode_id in "abc"])
 
 
@@ -105,7 +105,7 @@ def test_a_label_given_later_reaches_training(store: EpisodeStore, tmp_path: Pat
     cache = FrameCache(store, tmp_path / "cache")
     cache.refresh()
     store.label("b", False)
-    assert [header.episode_id for header in cache.refresh()] == ["a", "b"]
+    assert [header.episode_id for header in cache.refresh()] == ["b"]
     assert [(episode.episode_id, episode.success) for episode in cache.episodes] == [
         ("a", None),
         ("b", False),

@@ -19,7 +19,7 @@ def blank_batch(model: FlowVLA, actions: Tensor, sentences: list[str] | None = N
     size, spec = len(actions), model.spec
     images = {camera: torch.zeros(size, *spec.image_size, 3, dtype=torch.uint8) for camera in spec.cameras}
     text = model.tokenize(sentences or ["go"] * size)
-    valid = torch.ones(actions.shape[:2], dtype=torch.bool)
+    valid = torch.ones(actions.shape, dtype=torch.bool)
     return PolicyBatch(images, torch.zeros(size, spec.state_dim), text, actions, valid)
 
 

@@ -91,3 +91,21 @@ def test_what_does_not_fit_is_refused() -> None:
     for committed in (np.zeros((9, 2), np.float32), np.zeros((2, 3), np.float32), np.zeros(2, np.float32)):
         with pytest.raises(UserError, match="given actions"):
             policy.infer(good, committed)
+
+
+def test_robots_of_two_sizes_share_a_policy() -> None:
+    """The small robot sees what it would if its missing dimensions were average, and gets its own action size back."""
+    model = make_model()
+    model.spec = dataclasses.replace(model.spec, sizes=((2, 1), (3, 2)))
+    policy = FlowVLAPolicy(model)
+    policy.reset(5)
+    large = make_observation()
+    small = dataclasses.replace(large, state=large.state[:2])
+    average = dataclasses.replace(large, state=np.float32([*large.state[:2], model.statistics.state.mean[2]]))
+    chunk = policy.infer(small).actions
+    assert chunk.shape == (8, 1)
+    np.testing.assert_array_equal(chunk, policy.infer(average).actions[:, :1])
+    committed = np.full((2, 1), 0.5, np.float32)
+    np.testing.assert_array_equal(policy.infer(small, committed).actions[:2], committed)
+    with pytest.raises(UserError, match=r"trained on \[2\] or \[3\]"):
+        policy.infer(dataclasses.replace(large, state=large.state[:1]))

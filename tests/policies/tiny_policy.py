@@ -49,7 +49,7 @@ def make_batch(model: FlowVLA, size: int = 4, seed: int = 0) -> PolicyBatch:
         state=torch.randn(size, spec.state_dim, generator=generator),
         text=model.tokenize(["push the block"] * size),
         actions=torch.randn(size, model.config.horizon, spec.action_dim, generator=generator),
-        valid=torch.ones(size, model.config.horizon, dtype=torch.bool),
+        valid=torch.ones(size, model.config.horizon, 1, dtype=torch.bool),
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vla_rl.core.errors import CheckpointError
-from vla_rl.training.checkpoint import load_checkpoint, load_newest_checkpoint, newest_step, save_checkpoint
+from vla_rl.training.checkpoint import load_checkpoint, load_newest_checkpoint, save_checkpoint
 
 
 def trained_state() -> dict[str, object]:
@@ -48,7 +48,7 @@ def test_what_goes_in_comes_out_bit_by_bit(tmp_path: Path) -> None:
     state = trained_state()
     save_checkpoint(tmp_path, 7, state)
     step, loaded = load_newest_checkpoint(tmp_path) or (0, {})
-    assert step == newest_step(tmp_path) == 7
+    assert step == 7
     assert_equal(state, loaded)
 
 

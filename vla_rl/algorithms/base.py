@@ -19,7 +19,7 @@ from vla_rl.credit import ActorKind
 from vla_rl.critics.backbones import Backbone
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.sampler import MixtureSampler
-from vla_rl.policies.flow_vla import FlowVLA, save_policy
+from vla_rl.policies.flow_vla import FlowVLA, FlowVLAConfig, save_policy
 
 RolloutUse = Literal["none", "successes", "all"]
 
@@ -48,6 +48,14 @@ class Algorithm:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(seed, "critic weights"))
             self.build_critics(cache, backbone)
+
+    @classmethod
+    def check(cls, policy: FlowVLAConfig) -> None:
+        """Refuse a policy that lacks what the algorithm needs.
+
+        Raises:
+            ConfigError: in that case.
+        """
 
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
         """Make what the algorithm needs beside the actor; nothing here."""

@@ -24,7 +24,7 @@ from vla_rl.critics.backbones import Backbone, make_backbone
 from vla_rl.critics.distributional import DistributionalCritic, distributional_loss, normalised_return
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.sampler import MixtureSampler
-from vla_rl.policies.flow_vla import Indicator
+from vla_rl.policies.flow_vla import FlowVLAConfig, Indicator
 
 _EVALUATION_BATCH = 512
 
@@ -60,12 +60,15 @@ class Recap(Algorithm):
     name = "recap"
     uses_rollouts = "all"
 
-    def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
-        del cache
-        if not self.model.config.indicator:
+    @classmethod
+    def check(cls, policy: FlowVLAConfig) -> None:
+        if not policy.indicator:
             raise ConfigError(
                 "recap conditions the policy on an indicator; set policy.indicator=true before supervised training"
             )
+
+    def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
+        del cache
         config, training = self.config.recap.critic, self.config.critic_training
         backbone = backbone or make_backbone(config.backbone, self.model, config.vision, config.token_width)
         self.critic = DistributionalCritic(backbone, config).to(next(self.model.parameters()).device)

@@ -28,6 +28,17 @@ _CLASSES: tuple[type[Algorithm], ...] = (
 ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in _CLASSES}
 
 
+def find_algorithm(name: str) -> type[Algorithm]:
+    """The class of an algorithm.
+
+    Raises:
+        ConfigError: for an unknown name.
+    """
+    if name not in ALGORITHMS:
+        raise ConfigError(f"unknown algorithm {name!r}.{did_you_mean(name, ALGORITHMS)}")
+    return ALGORITHMS[name]
+
+
 def make_algorithm(
     name: str,
     config: AlgorithmConfig,
@@ -41,6 +52,6 @@ def make_algorithm(
     Raises:
         ConfigError: for an unknown name, or a policy that lacks what the algorithm needs.
     """
-    if name not in ALGORITHMS:
-        raise ConfigError(f"unknown algorithm {name!r}.{did_you_mean(name, ALGORITHMS)}")
-    return ALGORITHMS[name](config, model, cache, seed, backbone)
+    algorithm = find_algorithm(name)
+    algorithm.check(model.config)
+    return algorithm(config, model, cache, seed, backbone)

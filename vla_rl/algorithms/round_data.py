@@ -1,5 +1,7 @@
 """The cached frames and their credit, as a round found them; and batches of them as tensors."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -7,10 +9,11 @@ from torch import Tensor
 
 from vla_rl.advantage import Samples
 from vla_rl.core.types import Origin
-from vla_rl.credit import ActorKind, CreditConfig, assign_batch
+from vla_rl.credit import ActorKind, CreditConfig, assign_batch, imitated_dims
 from vla_rl.data.cache import FrameCache
 from vla_rl.policies.augmentation import random_shift
 from vla_rl.policies.flow_vla.model import FlowVLA, Indicator, PolicyBatch
+from vla_rl.policies.normalization import Statistics
 
 Frames = NDArray[np.int64]
 Inputs = tuple[dict[str, Tensor], Tensor, Tensor]
@@ -56,6 +59,10 @@ class RoundData:
         self.longest = max(lengths, default=1)
         number = {task: index for index, task in enumerate(cache.tasks)}
         self._task_of_episode = np.array([number[episode.task] for episode in episodes], dtype=np.int64)
+        self._imitated = imitated_dims(self.credit, model.spec.action_dim, credit)
+        self._fill = None
+        if model.spec.sizes:
+            self._fill = _Fill(cache, model.statistics)
         self._text = model.tokenize(cache.tasks) if cache.tasks else torch.zeros(0, 1, dtype=torch.int64)
 
     @property
@@ -74,14 +81,16 @@ class RoundData:
         if shift and generator is not None:
             images = random_shift(images, shift, generator)
         text = self._text[torch.from_numpy(np.asarray(batch.task_index, dtype=np.int64))]
-        device = self.device
-        return {camera: image.to(device) for camera, image in images.items()}, self.tensor(batch.state), text.to(device)
+        device, state = self.device, batch.state
+        if self._fill is not None:
+            state = self._fill.states(state, frames)
+        return {camera: image.to(device) for camera, image in images.items()}, self.tensor(state), text.to(device)
 
     def policy_batch(
         self, frames: Frames, shift: int = 0, generator: torch.Generator | None = None, indicator: Tensor | None = None
     ) -> PolicyBatch:
-        """A batch of the actor: chunks that end where the credit of their first step ends, or hold the last action
-        after a success, so that no part of a chunk near the goal is one that nobody taught.
+        """A batch of the actor: chunks that end where the credit of their first step ends, or hold still after a
+        success, so that no part of a chunk near the goal is one that nobody taught.
 
         Args:
             frames: int64 [B].
@@ -93,10 +102,15 @@ class RoundData:
         steps = np.asarray(frames)[:, None] + np.arange(actions.shape[1])
         stop = self.credit.chunk_stop[frames][:, None]
         valid = (steps < stop) | (~inside & self.credit.terminal_success[stop - 1])
+        # Behind the end the last action is repeated, which holds a target; a step holds still at 0.
+        actions[..., list(self._model.spec.delta_dims)] *= inside[..., None]
+        if self._fill is not None:
+            actions = self._fill.actions(actions, frames)
+        counted = valid[..., None] & self._imitated[np.minimum(steps, stop - 1)]  # [B, H, A]
         if indicator is None and self._model.config.indicator:
             indicator = torch.full((len(frames),), int(Indicator.POSITIVE), device=self.device)
         inputs = self.inputs(frames, shift, generator)
-        return PolicyBatch(*inputs, self.tensor(actions), self.tensor(valid), indicator)
+        return PolicyBatch(*inputs, self.tensor(actions), self.tensor(counted), indicator)
 
     def transition(self, frames: Frames, steps: int) -> tuple[Frames, Tensor, Tensor]:
         """The frames ``steps`` later: int64 [B], the steps really taken float [B], and bool [B], the episode ended
@@ -135,3 +149,34 @@ class RoundData:
     def tensor(self, array: NDArray[np.generic]) -> Tensor:
         """On the model's device."""
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+
+class _Fill:
+    """Fills the vectors of smaller robots up with the mean over the data, which is 0 once normalised."""
+
+    def __init__(self, cache: FrameCache, statistics: Statistics) -> None:
+        self._state = _outside([episode.state_dim for episode in cache.episodes], cache.state.shape[1])
+        self._action = _outside([episode.action_dim for episode in cache.episodes], cache.action.shape[1])
+        self._state_mean = np.asarray(statistics.state.mean, np.float32)
+        self._action_mean = np.asarray(statistics.action.mean, np.float32)
+        self._episode = cache.episode_index
+
+    def states(self, state: NDArray[np.float32], frames: Frames) -> NDArray[np.float32]:
+        """[B, S]"""
+        return np.where(self._state[self._episode[frames]], self._state_mean, state)
+
+    def actions(self, actions: NDArray[np.float32], frames: Frames) -> NDArray[np.float32]:
+        """[B, H, A]"""
+        return np.where(self._action[self._episode[frames]][:, None], self._action_mean, actions)
+
+
+def data_statistics(cache: FrameCache, discrete_dims: Sequence[int]) -> Statistics:
+    """Statistics of everything in the cache; each dimension's over the robots that have it."""
+    states = _outside([episode.state_dim for episode in cache.episodes], cache.state.shape[1])[cache.episode_index]
+    actions = _outside([episode.action_dim for episode in cache.episodes], cache.action.shape[1])[cache.episode_index]
+    return Statistics.from_arrays(cache.state, cache.action, discrete_dims, ~states, ~actions)
+
+
+def _outside(sizes: Sequence[int], width: int) -> NDArray[np.bool_]:
+    """bool [E, width], the dimensions that each episode does not have."""
+    return np.arange(width) >= np.array(sizes, dtype=np.int64)[:, None]

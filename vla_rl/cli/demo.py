@@ -9,8 +9,10 @@ import itertools
 import logging
 from pathlib import Path
 
-from vla_rl.cli.practice import add_run_arguments, open_run, practise
+from vla_rl.cli.practice import add_run_arguments, asked_config, open_run, practise
 from vla_rl.cli.run_config import RunConfig
+from vla_rl.core.config import load_config
+from vla_rl.core.errors import UserError
 from vla_rl.training.run_folder import RunFolder
 
 DEFAULT_OUT = "runs/demo"
@@ -24,13 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if not arguments.resume and arguments.out == Path(DEFAULT_OUT):
+    if not arguments.resume and arguments.out is None:
         _choose_folder(arguments)
     folder, config = open_run(arguments)
     budget = config.budget
     logger.info(
         "%s: %d demonstrations, then %d rounds of %d episodes; about %.0f minutes on two CPU cores. Ctrl-C is safe.",
-        config.task.env,
+        ", ".join(config.task.envs),
         budget.demonstrations,
         budget.rounds,
         budget.episodes_per_round,
@@ -57,15 +59,23 @@ def _expected_minutes(config: RunConfig) -> float:
 
 
 def _choose_folder(arguments: argparse.Namespace) -> None:
-    """Without --out: go on with an unfinished demo of the same command, or else take the next free name."""
+    """Without --out: go on with an unfinished demo of the same config, or else take the next free name."""
+    config = asked_config(arguments)
     for number in itertools.count(1):
-        folder = Path(DEFAULT_OUT if number == 1 else f"{DEFAULT_OUT}-{number}")
-        run = RunFolder(folder)
-        if not run.config_file.exists():
-            arguments.out = folder
+        folder = RunFolder(Path(DEFAULT_OUT if number == 1 else f"{DEFAULT_OUT}-{number}"))
+        if not folder.config_file.exists():
+            arguments.out = folder.path
             return
-        plain = arguments.seed is None and not arguments.overrides and not arguments.start
-        if plain and not (folder / "report.html").exists():
-            logger.info("going on with the unfinished run in %s", folder)
-            arguments.resume = folder
+        if arguments.start is None and not folder.is_finished() and _config_of(folder) == config:
+            logger.info("going on with the unfinished run in %s", folder.path)
+            arguments.resume = folder.path
+            arguments.config = arguments.policy = arguments.seed = None
+            arguments.overrides = []
             return
+
+
+def _config_of(folder: RunFolder) -> RunConfig | None:
+    try:
+        return load_config(RunConfig, folder.config_file)
+    except UserError:  # of another version of this program
+        return None

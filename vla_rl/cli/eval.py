@@ -5,6 +5,7 @@ Example: vla-rl eval runs/demo --version 3 --episodes 200
 
 import argparse
 import functools
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,15 +45,18 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out or folder.path / f"eval-v{version:04d}-difficulty-{config.task.difficulty:g}"
     store = EpisodeStore(out)
     jobs = [
-        RolloutJob(f"v{version:04d}-{index:06d}", out, (evaluation_seed(index),), folder.policy(version))
-        for index in range(arguments.episodes)
+        RolloutJob(f"v{version:04d}-{index:06d}", out, task, (evaluation_seed(index),), folder.policy(version))
+        for index, task in zip(range(arguments.episodes), itertools.cycle(config.task.envs), strict=False)
     ]
     missing = [job for job in jobs if job.episode_id not in store]
     with RolloutPool(functools.partial(SimulatorWorker, config), config.workers) as pool:
         for _ in tqdm(pool.run(missing), total=len(missing), unit="episode", leave=False):
             pass
-    successes = sum(store.read_header(job.episode_id).success is True for job in jobs)
-    low, high = wilson_interval(successes, len(jobs))
-    rate = successes / len(jobs)
-    print(f"{config.task.env} version {version}: {successes}/{len(jobs)} = {rate:.1%} [{low:.1%}, {high:.1%}]")
+    for task in config.task.envs:
+        ids = [job.episode_id for job in jobs if job.task == task]
+        if ids:
+            successes = sum(store.read_header(episode_id).success is True for episode_id in ids)
+            low, high = wilson_interval(successes, len(ids))
+            rate = successes / len(ids)
+            print(f"{task} version {version}: {successes}/{len(ids)} = {rate:.1%} [{low:.1%}, {high:.1%}]")
     return 0

@@ -2,13 +2,15 @@
 
 import argparse
 import functools
-import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_rl.cli.run_config import CONFIGS, RunConfig
-from vla_rl.core.config import load_config
-from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.config import config_to_dict, load_config, read_yaml
+from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.types import PolicySpec
+from vla_rl.policies.flow_vla.config import preset
 from vla_rl.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -17,11 +19,13 @@ if TYPE_CHECKING:
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, config: str, out: str) -> None:
-    """The arguments of every verb that makes a run folder."""
+    """The arguments of every verb that makes a run folder. ``open_run`` reads them."""
     names = ", ".join(sorted(file.stem for file in CONFIGS.glob("*.yaml")))
-    parser.add_argument("--config", default=config, help=f"a YAML file, or one of {names} (default: {config})")
+    parser.set_defaults(default_config=config, default_out=Path(out))
+    parser.add_argument("--config", help=f"a YAML file, or one of {names} (default: {config})")
+    parser.add_argument("--policy", help="size of the policy: one of the files in configs/policy (default: cpu)")
     parser.add_argument("--seed", type=int, help="seed of the run (default: the config's)")
-    parser.add_argument("--out", type=Path, default=Path(out), help=f"the run folder to make (default: {out})")
+    parser.add_argument("--out", type=Path, help=f"the run folder to make (default: {out})")
     parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with a run; needs nothing else")
     parser.add_argument(
         "--from", dest="start", type=Path, metavar="RUN_DIR", help="share demonstrations and supervised policy of a run"
@@ -30,24 +34,66 @@ def add_run_arguments(parser: argparse.ArgumentParser, config: str, out: str) ->
 
 
 def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig]:
-    """The run folder that the arguments name, made or found, and its config.
+    """The run folder that the arguments name, made or found, and its config. Nothing is written for a bad config.
 
     Raises:
         UserError: for arguments that contradict each other, or a bad config.
     """
     if arguments.resume:
-        if arguments.overrides or arguments.seed is not None or arguments.start:
-            raise UserError("--resume goes on with the run's own config; leave --seed, --from and overrides out")
-        return RunFolder.open(arguments.resume, RunConfig)
+        names = ("config", "policy", "seed", "out", "start", "overrides")
+        if any(getattr(arguments, name) not in (None, []) for name in names):
+            raise UserError(
+                "--resume goes on with the run's own config; leave --config, --policy, --seed, --out, --from and "
+                "overrides out"
+            )
+        folder, config = RunFolder.open(arguments.resume, RunConfig)
+        check_config(config)
+        return folder, config
+    config = asked_config(arguments)
+    start = _check_start(arguments.start, config) if arguments.start else None
+    check_config(config)
+    return RunFolder.create(arguments.out or arguments.default_out, config, start), config
+
+
+def asked_config(arguments: argparse.Namespace) -> RunConfig:
+    """The config that the arguments describe: defaults, then the policy's size, then the file, then overrides.
+
+    Raises:
+        UserError: for a config or a size that there is not, or a bad value in one.
+    """
     overrides = list(arguments.overrides)
     if arguments.seed is not None:
         overrides.append(f"seed={arguments.seed}")
-    config = load_config(RunConfig, config_file(arguments.config), overrides)
-    start = _check_start(arguments.start, config) if arguments.start else None
-    folder = RunFolder.create(arguments.out, config)
-    if start:
-        _share_start(start, folder)
-    return folder, config
+    file = config_file(arguments.config or arguments.default_config)
+    base = {"policy": config_to_dict(preset(arguments.policy))} if arguments.policy else {}
+    if base and "policy" in read_yaml(file):
+        raise ConfigError(f"{file} has a policy of its own; leave --policy out, or the section in the file")
+    return load_config(RunConfig, file, overrides, base)
+
+
+def check_config(config: RunConfig) -> None:
+    """Build once what a config can get wrong only when it is built: task, expert, supervisor, gate, strategy, policy.
+
+    Raises:
+        UserError: for what cannot be built.
+    """
+    import torch
+
+    from vla_rl.algorithms.registry import find_algorithm
+    from vla_rl.cli.rollouts import SimulatorWorker
+
+    find_algorithm("sft").check(config.policy)
+    find_algorithm(config.algorithm).check(config.policy)
+    for name in (config.device, config.rollout_device):
+        try:
+            torch.empty(0, device=name)
+        except (RuntimeError, AssertionError) as error:
+            raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    worker = SimulatorWorker(config)
+    try:
+        worker.check()
+    finally:
+        worker.close()
 
 
 def config_file(name: str) -> Path:
@@ -71,74 +117,79 @@ def practise(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     import torch
 
     from vla_rl.cli.benchmarks.machine import describe_machine
-    from vla_rl.cli.rollouts import SimulatorWorker, make_env
+    from vla_rl.cli.rollouts import SimulatorWorker
     from vla_rl.report.html import build_report
     from vla_rl.report.sinks import JsonlSink, TensorBoardSink, read_records
-    from vla_rl.training.checkpoint import newest_step
+    from vla_rl.training.checkpoint import load_newest_checkpoint
     from vla_rl.training.rounds import PracticeRun
     from vla_rl.training.workers import RolloutPool
 
     torch.set_num_threads(config.torch_threads)
-    make_env(config.task).close()  # a wrong task is found here, before any worker starts
+    spec = policy_spec(config)
     with (
         folder,
         RolloutPool(functools.partial(SimulatorWorker, config), config.workers) as pool,
         JsonlSink(folder.metrics_file) as metrics,
         TensorBoardSink(folder.path / "tensorboard") as board,
     ):
+        progress = load_newest_checkpoint(folder.checkpoints)
         for sink in (metrics, board):
-            sink.truncate_after(newest_step(folder.checkpoints))
+            sink.truncate_after(progress[0] if progress else 0)
         published = {(record["kind"], record["round"]) for record in read_records(folder.metrics_file)}
-        described = {"task": config.task.env, "algorithm": config.algorithm, "seed": config.seed}
+        described = {"task": ", ".join(config.task.envs), "algorithm": config.algorithm, "seed": config.seed}
         folder.write_summary({**folder.read_summary(), **described, "machine": describe_machine()})
         run = PracticeRun(
             folder,
             config.budget,
             config.seed,
+            config.task.envs,
             pool,
-            supervised=functools.partial(supervised_learner, config),
-            practised=functools.partial(practised_learner, config),
+            progress,
+            supervised=functools.partial(supervised_learner, config, spec),
+            practised=functools.partial(practised_learner, config, spec),
             subscribers=[metrics, board],
             published=published,
             takeover=config.takeover.enabled,
         )
-        summary = run.run()
-    build_report(folder.path)
+        run.run()
+        build_report(folder.path)
+        summary = {**folder.read_summary(), "finished": True}
+        folder.write_summary(summary)
     return summary
 
 
-def supervised_learner(config: RunConfig, cache: "FrameCache") -> "Algorithm":
+def policy_spec(config: RunConfig) -> PolicySpec:
+    """The interface of the policy that the config's environments need."""
+    from vla_rl.cli.rollouts import SimulatorWorker
+
+    worker = SimulatorWorker(config)
+    worker.close()
+    return worker.spec
+
+
+def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache") -> "Algorithm":
     """Behaviour cloning of a fresh policy on the demonstrations in the cache; its statistics are theirs."""
     import torch
 
     from vla_rl.algorithms.registry import make_algorithm
+    from vla_rl.algorithms.round_data import data_statistics
     from vla_rl.algorithms.seeds import derived_seed
-    from vla_rl.policies.flow_vla import FlowVLA, PolicySpec
-    from vla_rl.policies.normalization import Statistics
+    from vla_rl.policies.flow_vla import FlowVLA
 
-    episode = cache.episodes[0]
-    spec = PolicySpec(
-        env_id=config.task.env,
-        cameras=tuple(episode.cameras),
-        image_size=next(iter(episode.cameras.values())),
-        state_dim=episode.state_dim,
-        action_dim=episode.action_dim,
-        control_hz=episode.control_hz,
-    )
-    statistics = Statistics.from_arrays(cache.state, cache.action, config.execution.discrete_dims)
+    statistics = data_statistics(cache, config.execution.discrete_dims)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "policy weights"))
-        model = FlowVLA(config.policy, spec, statistics)
+        model = FlowVLA(config.policy, spec, statistics).to(config.device)
     return make_algorithm("sft", config.supervised, model, cache, config.seed)
 
 
-def practised_learner(config: RunConfig, cache: "FrameCache", supervised: Path) -> "Algorithm":
+def practised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", supervised: Path) -> "Algorithm":
     """The configured algorithm, starting from the supervised policy."""
     from vla_rl.algorithms.registry import make_algorithm
     from vla_rl.policies.flow_vla import load_policy
 
-    model, _ = load_policy(supervised)
-    return make_algorithm(config.algorithm, config.learning, model, cache, config.seed)
+    model, _ = load_policy(supervised, expected=spec)
+    return make_algorithm(config.algorithm, config.learning, model.to(config.device), cache, config.seed)
 
 
 def _check_start(path: Path, config: RunConfig) -> RunFolder:
@@ -150,22 +201,21 @@ def _check_start(path: Path, config: RunConfig) -> RunFolder:
     source, found = RunFolder.open(path, RunConfig)
     if not source.policy_exists(0):
         raise UserError(f"{path} has no supervised policy yet; let it finish its first stages")
-    for name in ("task", "policy", "supervised"):
-        if getattr(found, name) != getattr(config, name):
-            raise UserError(f"{path} was made with {getattr(found, name)}, asked for is {getattr(config, name)}")
-    for name in ("demonstrations", "supervised_steps"):
-        theirs, ours = getattr(found.budget, name), getattr(config.budget, name)
-        if theirs != ours:
-            raise UserError(f"{path} was made with budget.{name}={theirs}, asked for is {ours}; they must be equal")
+    ours, theirs = _flat(config_to_dict(config)), _flat(config_to_dict(found))
+    sections = ("task", "policy", "supervised", "execution", "gate")
+    shared = [name for name in ours.keys() | theirs.keys() if name.partition(".")[0] in sections]
+    shared += ["budget.demonstrations", "budget.supervised_steps"]
+    for name in sorted(shared):
+        if ours.get(name) != theirs.get(name):
+            raise UserError(
+                f"{path} was made with {name}={theirs.get(name)}, asked for is {ours.get(name)}; they must be equal"
+            )
     return source
 
 
-def _share_start(source: RunFolder, target: RunFolder) -> None:
-    """Copy what a run had before its first round: demonstrations, supervised policy and its evaluation."""
-    for store in ("episodes", "evaluation"):
-        (target.path / store / "episodes").mkdir(parents=True)
-        shutil.copy(source.path / store / "store.json", target.path / store)
-        for pattern in ("demo-*", "v0000-*"):
-            for file in (source.path / store / "episodes").glob(pattern):
-                shutil.copy(file, target.path / store / "episodes")
-    shutil.copytree(source.policy(0), target.policy(0))
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections as ``section.key``."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat

@@ -2,11 +2,12 @@
 its store.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-import torch
 
 import sim
 from robot_io.env_robot import EnvRobot
@@ -14,30 +15,32 @@ from robot_io.gate import GateConfig, SafetyGate
 from robot_io.recorder import Recorder
 from sim.correctors import Corrector
 from vla_rl.cli.run_config import RunConfig, TaskConfig
-from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.types import Episode, Origin
+from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.types import Episode, Origin, PolicySpec
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.plan import ActionSource
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.sources import Demonstrator, TakeoverSwitch
+from vla_rl.execution.strategies import make_strategy
 from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
 from vla_rl.training.workers import RolloutJob
 
 
-def make_env(task: TaskConfig) -> Any:
-    """The environment of a task.
+def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
+    """The environment of a task, or another one with the same settings.
 
     Raises:
         UserError: for an unknown id, or arguments that the environment does not take.
     """
     sim.register_environments()
-    if task.env not in gymnasium.registry:
+    env_id = env_id or task.env
+    if env_id not in gymnasium.registry:
         known = [name for name in gymnasium.registry if name.startswith("vla_rl/")]
-        raise UserError(f"there is no task {task.env!r}.{did_you_mean(task.env, known)}")
+        raise UserError(f"there is no task {env_id!r}.{did_you_mean(env_id, known)}")
     return gymnasium.make(
-        task.env,
+        env_id,
         difficulty=task.difficulty,
         image_size=task.image_size,
         renderer=task.renderer,
@@ -52,58 +55,134 @@ def make_gate(env: Any, config: GateConfig) -> SafetyGate:
     return SafetyGate(filled, env.metadata["render_fps"])
 
 
+@dataclass(frozen=True)
+class Station:
+    """One environment with its robot and gate."""
+
+    env_id: str
+    env: Any
+    robot: EnvRobot
+    gate: SafetyGate
+
+    @classmethod
+    def build(cls, env_id: str, config: RunConfig) -> "Station":
+        """Build and connect."""
+        env = make_env(config.task, env_id)
+        robot = EnvRobot(env)
+        robot.connect()
+        return cls(env_id, env, robot, make_gate(env, config.gate))
+
+    def spec(self) -> PolicySpec:
+        """The interface of a policy for this station alone."""
+        spaces, kinds = self.env.observation_space, self.robot.action_kind
+        cameras = {name: space.shape[:2] for name, space in spaces["pixels"].items()}
+        return PolicySpec(
+            env_id=self.env_id,
+            cameras=tuple(cameras),
+            image_size=next(iter(cameras.values())),
+            state_dim=spaces["agent_pos"].shape[0],
+            action_dim=self.env.action_space.shape[0],
+            control_hz=self.robot.control_hz,
+            delta_dims=tuple(dim for dim, kind in enumerate(kinds) if kind == "delta"),
+        )
+
+
 class SimulatorWorker:
-    """Runs rollout jobs on one environment. Implements `vla_rl.training.workers.RolloutWorker`."""
+    """Runs rollout jobs, each on the environment that it names. Implements `vla_rl.training.workers.RolloutWorker`."""
 
     def __init__(self, config: RunConfig) -> None:
-        torch.set_num_threads(1)  # the learner and the other workers have the other cores
         self._config = config
-        self._env = make_env(config.task)
-        self._robot = EnvRobot(self._env)
-        self._gate = make_gate(self._env, config.gate)
+        self._stations = {env_id: Station.build(env_id, config) for env_id in config.task.envs}
+        self.spec = shared_spec([station.spec() for station in self._stations.values()])
         self._policy: FlowVLAPolicy | None = None
         self._policy_folder: Path | None = None
-        self._robot.connect()
+
+    def check(self) -> None:
+        """Build everything that a job may need but the policy.
+
+        Raises:
+            UserError: for what cannot be built: an environment without an expert, a strategy that does not exist...
+        """
+        for station in self._stations.values():
+            self._demonstrator(station)
+            Corrector(station.env, self._config.takeover.corrector)
+        make_strategy(self._config.execution)
 
     def run(self, job: RolloutJob) -> None:
         """Run the episode and save it; a demonstration is tried again with the next seed until one succeeds."""
+        station = self._stations[job.task]
         for seed in job.seeds:
-            episode = self._attempt(job, seed)
+            episode = self._attempt(station, job, seed)
             if job.policy is not None or episode.success:
                 EpisodeStore(job.store).add(episode)
                 return
-        raise UserError(f"the expert of {self._config.task.env} failed on all seeds {job.seeds}; lower the difficulty")
+        raise UserError(f"the expert of {job.task} failed on all seeds {job.seeds}; lower the difficulty")
 
     def close(self) -> None:
-        """Close the environment."""
-        self._robot.close()
+        """Close the environments."""
+        for station in self._stations.values():
+            station.robot.close()
 
-    def _attempt(self, job: RolloutJob, seed: int) -> Episode:
+    def _attempt(self, station: Station, job: RolloutJob, seed: int) -> Episode:
         origin = Origin.DEMO if job.policy is None else Origin.SIM
-        recorder = Recorder(origin, self._config.task.env, self._robot.control_hz)
-        source, version = self._demonstrator(), -1
+        recorder = Recorder(origin, station.env_id, station.robot.control_hz)
+        source, version = self._demonstrator(station), -1
         if job.policy is not None:
             policy = self._load(job.policy)
-            source, version = self._acting(policy, job.takeover), policy.version
+            source, version = self._acting(station, policy, job.takeover), policy.version
         recorder.begin(job.episode_id, seed, version)
-        self._gate.rearm()  # nobody stands beside a simulated robot, and no episode may depend on the ones before it
-        run_episode(self._robot, source, self._gate, seed=seed, subscribers=[recorder])
+        station.gate.rearm()  # nobody stands beside a simulated robot, and no episode may depend on the ones before it
+        run_episode(station.robot, source, station.gate, seed=seed, subscribers=[recorder])
         if recorder.episode is None:
             raise UserError(f"episode {job.episode_id} ended without a step")
         return recorder.episode
 
-    def _demonstrator(self) -> ActionSource:
-        expert = sim.make_expert(self._env, self._config.task.demonstration_noise)
+    def _demonstrator(self, station: Station) -> ActionSource:
+        expert = sim.make_expert(station.env, self._config.task.demonstration_noise)
         return Demonstrator(expert.act, expert.reset)
 
-    def _acting(self, policy: FlowVLAPolicy, takeover: bool) -> ActionSource:
+    def _acting(self, station: Station, policy: FlowVLAPolicy, takeover: bool) -> ActionSource:
         executor = Executor(InlinePlanner(policy), self._config.execution)
         if not takeover:
             return executor
-        return TakeoverSwitch(executor, Corrector(self._env, self._config.takeover.corrector))
+        return TakeoverSwitch(executor, Corrector(station.env, self._config.takeover.corrector))
 
     def _load(self, folder: Path) -> FlowVLAPolicy:
         if self._policy is None or folder != self._policy_folder:
-            model, meta = load_policy(folder)
-            self._policy, self._policy_folder = FlowVLAPolicy(model, version=meta["policy_version"]), folder
+            model, meta = load_policy(folder, expected=self.spec)
+            self._policy = FlowVLAPolicy(model, self._config.rollout_device, meta["policy_version"])
+            self._policy_folder = folder
         return self._policy
+
+
+def shared_spec(specs: Sequence[PolicySpec]) -> PolicySpec:
+    """The interface of one policy for several stations: the largest vectors; smaller ones are filled up.
+
+    Raises:
+        ConfigError: if their cameras, rates or kinds of action differ, or two cannot be told apart by their state.
+    """
+    first = specs[0]
+    largest = max(specs, key=lambda spec: spec.action_dim)
+    for spec in specs[1:]:
+        for name in ("cameras", "image_size", "control_hz"):
+            if getattr(spec, name) != getattr(first, name):
+                ours, theirs = getattr(first, name), getattr(spec, name)
+                raise ConfigError(
+                    f"{first.env_id} and {spec.env_id} cannot share a policy: their {name} are {ours} and {theirs}"
+                )
+        if spec.delta_dims != tuple(dim for dim in largest.delta_dims if dim < spec.action_dim):
+            raise ConfigError(f"{largest.env_id} and {spec.env_id} cannot share a policy: their delta actions differ")
+    sizes = {spec.state_dim: spec.action_dim for spec in specs}
+    for spec in specs:
+        if sizes[spec.state_dim] != spec.action_dim:
+            raise ConfigError(f"{spec.env_id}: another task has the same state size and another action size")
+    return PolicySpec(
+        env_id=" ".join(spec.env_id for spec in specs),
+        cameras=first.cameras,
+        image_size=first.image_size,
+        state_dim=max(sizes),
+        action_dim=max(sizes.values()),
+        control_hz=first.control_hz,
+        delta_dims=largest.delta_dims,
+        sizes=tuple(sorted(sizes.items())) if len(sizes) > 1 else (),
+    )

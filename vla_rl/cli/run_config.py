@@ -22,6 +22,8 @@ class TaskConfig:
 
     Attributes:
         env: its gymnasium id.
+        also: ids of further environments that the same policy learns; the task sentence decides. Demonstrations,
+            practice and evaluation episodes take turns among all of them.
         difficulty: 0 to 1, where the task has a difficulty.
         image_size: height and width of the cameras, pixels.
         renderer: ``raycast``, ``egl`` or ``auto``.
@@ -30,10 +32,22 @@ class TaskConfig:
     """
 
     env: str = "vla_rl/PegInsert-v0"
+    also: tuple[str, ...] = ()
     difficulty: float = 0.5
     image_size: int = 64
     renderer: str = "raycast"
     demonstration_noise: float = 0.003
+
+    def __post_init__(self) -> None:
+        if len(set(self.envs)) < len(self.envs):
+            raise ConfigError(f"task: an environment is named twice in {', '.join(self.envs)}")
+        if not self.demonstration_noise >= 0:
+            raise ConfigError(f"task.demonstration_noise is {self.demonstration_noise}; it cannot be negative")
+
+    @property
+    def envs(self) -> tuple[str, ...]:
+        """All environments."""
+        return (self.env, *self.also)
 
 
 @dataclass(frozen=True)
@@ -61,6 +75,8 @@ class RunConfig:
         seed: of demonstrations, initial weights, batches and practice episodes.
         workers: rollout processes; 0 runs episodes in the learner's process.
         torch_threads: threads of the learner.
+        device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
+        rollout_device: where policies are run when they act.
     """
 
     task: TaskConfig = field(default_factory=TaskConfig)
@@ -75,6 +91,8 @@ class RunConfig:
     seed: int = 0
     workers: int = 2
     torch_threads: int = 2
+    device: str = "cpu"
+    rollout_device: str = "cpu"
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1000:  # of the environments' seeds, those from 1,000,000,000 on are the evaluation's

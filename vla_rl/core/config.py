@@ -81,7 +81,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         raw = yaml.safe_load(file.read_text())
     except OSError as error:
         raise ConfigError(f"cannot read the config {file}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid YAML: {_first_line(error)}") from error
     if raw is None:
         return {}

@@ -29,8 +29,8 @@ class VectorStatistics:
     q99: tuple[float, ...]
 
     @classmethod
-    def from_array(cls, column: NDArray[np.floating[Any]], name: str) -> Self:
-        """Statistics of a column [N, D].
+    def from_array(cls, column: NDArray[np.floating[Any]], name: str, present: NDArray[np.bool_] | None = None) -> Self:
+        """Statistics of a column [N, D], over the entries that are present, bool [N, D] (default: all).
 
         Raises:
             UserError: for an empty column, or one with numbers that are not finite.
@@ -44,9 +44,11 @@ class VectorStatistics:
             raise UserError(
                 f"statistics of {name}: dimension {int(np.argwhere(~np.isfinite(values))[0, 1])} is not always finite"
             )
-        q01, q99 = np.quantile(values, [0.01, 0.99], axis=0)
-        rows = (values.mean(0), values.std(0), values.min(0), values.max(0), q01, q99)
-        return cls(*(tuple(row.tolist()) for row in rows))
+        if present is None:
+            present = np.ones(column.shape, dtype=bool)
+        dimensions = [values[present[:, dim], dim] for dim in range(column.shape[1])]
+        rows = [(row.mean(), row.std(), row.min(), row.max(), *np.quantile(row, [0.01, 0.99])) for row in dimensions]
+        return cls(*(tuple(map(float, row)) for row in np.array(rows).reshape(-1, 6).T))
 
     @property
     def size(self) -> int:
@@ -93,9 +95,15 @@ class Statistics:
 
     @classmethod
     def from_arrays(
-        cls, state: NDArray[np.floating[Any]], action: NDArray[np.floating[Any]], discrete_dims: Sequence[int] = ()
+        cls,
+        state: NDArray[np.floating[Any]],
+        action: NDArray[np.floating[Any]],
+        discrete_dims: Sequence[int] = (),
+        state_present: NDArray[np.bool_] | None = None,
+        action_present: NDArray[np.bool_] | None = None,
     ) -> Self:
-        """Statistics of state [N, S] and action [N, A], raw units.
+        """Statistics of state [N, S] and action [N, A], raw units; of robots with fewer dimensions only the present
+        entries count, bool of the same shapes.
 
         Raises:
             UserError: for empty or non-finite columns, or a discrete dimension that does not exist.
@@ -105,7 +113,11 @@ class Statistics:
             raise UserError(
                 f"discrete_dims {list(dims)} do not fit an action of {action.shape[-1]} dimensions, counted from 0"
             )
-        return cls(VectorStatistics.from_array(state, "state"), VectorStatistics.from_array(action, "action"), dims)
+        return cls(
+            VectorStatistics.from_array(state, "state", state_present),
+            VectorStatistics.from_array(action, "action", action_present),
+            dims,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON. Floats survive exactly."""

@@ -33,6 +33,9 @@ def save_checkpoint(directory: Path, step: int, state: Mapping[str, Any], keep: 
         directory: the ``checkpoints`` folder of a run.
         step: gradient steps done so far.
         state: nested mappings and lists of tensors, numbers, strings, booleans and None.
+
+    Raises:
+        CheckpointError: if it cannot be written (for example: disk full); the checkpoints before it stay.
     """
     directory.mkdir(parents=True, exist_ok=True)
     final = directory / f"step_{step:08d}"
@@ -47,6 +50,11 @@ def save_checkpoint(directory: Path, step: int, state: Mapping[str, Any], keep: 
         for file in temporary.iterdir():
             fsync_file(file)
         fsync_directory(temporary)
+    except SafetensorError as error:  # its writer does not raise OSError
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointError(
+            f"cannot write the checkpoint {final}: {error}; what is saved is safe: make room, then go on with --resume"
+        ) from error
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -97,11 +105,6 @@ def load_newest_checkpoint(directory: Path) -> tuple[int, dict[str, Any]] | None
             f"none of the {len(found)} checkpoints in {directory} can be read; see the warnings above"
         )
     return None
-
-
-def newest_step(directory: Path) -> int:
-    """Gradient steps that the newest checkpoint stands for; 0 where there is none."""
-    return max((int(folder.name.removeprefix("step_")) for folder in directory.glob("step_*")), default=0)
 
 
 def _take_tensors_out(node: Any, tensors: dict[str, torch.Tensor], path: str) -> Any:

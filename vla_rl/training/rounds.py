@@ -6,6 +6,7 @@ moment costs at most the gradient steps since the last checkpoint: on a CPU the 
 bit by bit, as an uninterrupted one.
 """
 
+import io
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,11 +17,12 @@ import numpy as np
 from tqdm import tqdm
 
 from vla_rl.core.errors import CheckpointError
+from vla_rl.core.files import write_atomic
 from vla_rl.core.protocols import Subscriber
 from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training import plan
-from vla_rl.training.checkpoint import load_newest_checkpoint, save_checkpoint
+from vla_rl.training.checkpoint import save_checkpoint
 from vla_rl.training.plan import BudgetConfig, Stage
 from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, RolloutPool
@@ -61,7 +63,9 @@ class PracticeRun:
         folder: the run folder, locked by the caller.
         budget: episodes and steps to spend.
         seed: of the run.
+        tasks: ids of the environments; episodes take turns among them.
         pool: runs episodes.
+        progress: the newest checkpoint, (gradient steps done, state); None where there is none.
         supervised: makes the learner of the first stage from the demonstrations in the cache.
         practised: makes the learner of the rounds from the supervised policy's folder.
         subscribers: told of every metric.
@@ -74,21 +78,23 @@ class PracticeRun:
         folder: RunFolder,
         budget: BudgetConfig,
         seed: int,
+        tasks: Sequence[str],
         pool: RolloutPool,
+        progress: tuple[int, dict[str, Any]] | None,
         supervised: Callable[[FrameCache], Learner],
         practised: Callable[[FrameCache, Path], Learner],
         subscribers: Sequence[Subscriber],
         published: Iterable[tuple[str, int]] = (),
         takeover: bool = True,
     ) -> None:
-        self.folder, self.budget, self.seed, self.pool = folder, budget, seed, pool
+        self.folder, self.budget, self.seed, self.tasks, self.pool = folder, budget, seed, tasks, pool
         self._make_supervised, self._make_practised = supervised, practised
         self._subscribers, self._takeover = subscribers, takeover
         self.store = EpisodeStore(folder.episodes)
         self.evaluation_store = EpisodeStore(folder.evaluation)
         self.cache = FrameCache(self.store, folder.cache)
         self._practised: Learner | None = None
-        self._progress = load_newest_checkpoint(folder.checkpoints)
+        self._progress = progress
         self._published = set(published)
 
     def run(self) -> dict[str, Any]:
@@ -96,15 +102,23 @@ class PracticeRun:
         stages = plan.plan(self.budget)
         for number, stage in enumerate(stages, start=1):
             logger.info("[%d/%d] %s", number, len(stages), stage.name)
-            started_s = time.perf_counter()
-            worked = getattr(self, f"_{stage.kind}")(stage)
-            if worked:
-                self._note_wall_time(stage.name, time.perf_counter() - started_s)
+            started_s, worked = time.perf_counter(), True
+            try:
+                worked = getattr(self, f"_{stage.kind}")(stage)
+            finally:  # an attempt that broke off has cost its time as well
+                if worked:
+                    self._note_wall_time(stage.name, time.perf_counter() - started_s)
         return self.folder.read_summary()
 
     def _demonstrate(self, stage: Stage) -> bool:
         jobs = [
-            RolloutJob(f"demo-{index:05d}", self.folder.episodes, self._demonstration_seeds(index), policy=None)
+            RolloutJob(
+                f"demo-{index:05d}",
+                self.folder.episodes,
+                self._task(index),
+                self._demonstration_seeds(index),
+                policy=None,
+            )
             for index in range(self.budget.demonstrations)
         ]
         return self._gather(jobs, stage)
@@ -117,6 +131,7 @@ class PracticeRun:
             RolloutJob(
                 f"round{stage.round:03d}-{index:05d}",
                 self.folder.episodes,
+                self._task(index),
                 (plan.practice_seed(self.seed, stage.round, index),),
                 policy,
                 self._takeover,
@@ -145,6 +160,7 @@ class PracticeRun:
             RolloutJob(
                 f"v{version:04d}-{index:06d}",
                 self.folder.evaluation,
+                self._task(index),
                 (plan.evaluation_seed(index),),
                 self.folder.policy(version),
             )
@@ -214,6 +230,9 @@ class PracticeRun:
             pass
         return bool(missing)
 
+    def _task(self, index: int) -> str:
+        return self.tasks[index % len(self.tasks)]
+
     def _demonstration_seeds(self, index: int) -> tuple[int, ...]:
         attempts = range(DEMONSTRATION_ATTEMPTS)
         return tuple(plan.demonstration_seed(self.seed, index, attempt) for attempt in attempts)
@@ -252,8 +271,20 @@ class PracticeRun:
             "episodes": len(episodes),
             "mean_success_length": float(np.mean(lengths)) if lengths else None,
         }
+        if len(self.tasks) > 1:
+            result["tasks"] = {
+                task: {
+                    "successes": sum(episode.success is True for episode in episodes if episode.env_id == task),
+                    "episodes": sum(episode.env_id == task for episode in episodes),
+                }
+                for task in self.tasks
+            }
         summary = self.folder.read_summary()
-        others = [entry for entry in summary.get("evaluations", []) if entry["round"] != stage.round]
+        others = [
+            entry
+            for entry in summary.get("evaluations", [])
+            if entry["round"] != stage.round or entry.get("control") is not None
+        ]
         summary["evaluations"] = sorted([*others, result], key=lambda entry: entry["round"])
         self.folder.write_summary(summary)
         self._publish_once("evaluate", stage, {"success": len(lengths) / len(episodes), "episodes": len(episodes)})
@@ -270,4 +301,6 @@ class PracticeRun:
             if columns:
                 self.folder.traces.mkdir(exist_ok=True)
                 columns["source"] = self.cache.source[frames]
-                np.savez(self.folder.traces / f"{episode.episode_id}.npz", allow_pickle=False, **columns)
+                content = io.BytesIO()
+                np.savez(content, allow_pickle=False, **columns)
+                write_atomic(self.folder.traces / f"{episode.episode_id}.npz", content.getvalue())

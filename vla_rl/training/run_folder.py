@@ -5,15 +5,17 @@ collectors and robots load), ``evaluation/`` (a store of the evaluation episodes
 ``summary.json`` and ``report.html``. ``cache/`` can be deleted at any time.
 """
 
+import errno
 import fcntl
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any, Self
 
 from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import UserError
-from vla_rl.core.files import write_atomic
+from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
 
 
 class RunFolder:
@@ -33,8 +35,13 @@ class RunFolder:
         self._lock: int | None = None
 
     @classmethod
-    def create(cls, path: Path, config: Any) -> Self:
+    def create(cls, path: Path, config: Any, start: Self | None = None) -> Self:
         """Make a new run folder around a config.
+
+        Args:
+            path: of the folder; its config.yaml is written last, so that a folder with one is whole.
+            config: a dataclass.
+            start: a run whose demonstrations, supervised policy and evaluation of it are copied.
 
         Raises:
             UserError: if the folder already holds a run, or cannot be made.
@@ -43,10 +50,14 @@ class RunFolder:
         if run.config_file.exists():
             raise UserError(f"{path} already holds a run; continue it with --resume {path}, or choose another --out")
         try:
+            if start is not None:
+                _copy_start(start, run)
             path.mkdir(parents=True, exist_ok=True)
+            save_config(config, run.config_file)
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
             raise UserError(f"cannot make the run folder {path}: {error.strerror}") from error
-        save_config(config, run.config_file)
         return run
 
     @classmethod
@@ -85,6 +96,10 @@ class RunFolder:
         """Replace summary.json."""
         write_atomic(self.summary_file, json.dumps(summary, indent=1).encode())
 
+    def is_finished(self) -> bool:
+        """Whether the run has come to its end, its report included."""
+        return bool(self.read_summary().get("finished"))
+
     def __enter__(self) -> Self:
         self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT)
         try:
@@ -98,3 +113,21 @@ class RunFolder:
         if self._lock is not None:
             os.close(self._lock)  # closing releases the lock
             self._lock = None
+
+
+def _copy_start(source: RunFolder, target: RunFolder) -> None:
+    """Copy what a run had before its first round. Made under another name, so that a crash leaves no half of it."""
+    if target.path.exists() and any(target.path.iterdir()):
+        raise UserError(f"{target.path} is not empty; choose another --out")
+    unfinished = RunFolder(target.path.with_name(f".{target.path.name}.unfinished"))
+    shutil.rmtree(unfinished.path, ignore_errors=True)
+    for theirs, ours in ((source.episodes, unfinished.episodes), (source.evaluation, unfinished.evaluation)):
+        (ours / "episodes").mkdir(parents=True)
+        shutil.copy(theirs / "store.json", ours)
+        for pattern in ("demo-*", "v0000-*"):
+            for file in (theirs / "episodes").glob(pattern):
+                shutil.copy(file, ours / "episodes")
+    shutil.copytree(source.policy(0), unfinished.policy(0))
+    for file in unfinished.path.rglob("*"):
+        fsync_directory(file) if file.is_dir() else fsync_file(file)
+    unfinished.path.replace(target.path)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
+import torch
+
 from vla_rl.core.errors import UserError
 
 _PR_SET_PDEATHSIG = 1
@@ -24,6 +26,7 @@ class RolloutJob:
     Attributes:
         episode_id: the id under which it is saved.
         store: the folder of the episode store.
+        task: id of the environment.
         seeds: reset seeds; the next one is tried when a demonstration fails, otherwise the first is used.
         policy: folder of the policy version that acts; None for the scripted expert.
         takeover: whether the supervisor may take over.
@@ -31,6 +34,7 @@ class RolloutJob:
 
     episode_id: str
     store: Path
+    task: str
     seeds: tuple[int, ...]
     policy: Path | None
     takeover: bool = False
@@ -69,6 +73,7 @@ class RolloutPool:
 
         Raises:
             UserError: if a worker process dies (out of memory, killed); what was saved stays saved.
+            Exception: what building a worker or running a job raised, as it was.
         """
         if self._pool is None:
             self._local = self._local or self._build()
@@ -97,16 +102,22 @@ class RolloutPool:
             self._local.close()
 
 
-_worker: RolloutWorker
+_worker: RolloutWorker | Exception
 
 
 def _start_worker(build: Callable[[], RolloutWorker]) -> None:
     # A learner that is killed must not leave workers behind; Ctrl-C is the learner's to handle.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)  # the learner and the other workers have the other cores
     global _worker
-    _worker = build()
+    try:
+        _worker = build()
+    except Exception as error:
+        _worker = error  # a pool whose initialiser raises says only that it is broken: the first job tells why
 
 
 def _run_in_worker(job: RolloutJob) -> None:
+    if isinstance(_worker, Exception):
+        raise _worker
     _worker.run(job)

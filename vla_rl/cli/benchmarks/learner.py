@@ -39,13 +39,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         store = EpisodeStore(Path(folder) / "episodes")
         worker = SimulatorWorker(config)
         for seed in range(20):
-            worker.run(RolloutJob(f"demo-{seed}", store.path, (seed, seed + 100), policy=None))
+            worker.run(RolloutJob(f"demo-{seed}", store.path, config.task.env, (seed, seed + 100), policy=None))
         worker.close()
         cache = FrameCache(store, Path(folder) / "cache")
         cache.refresh()
-        learner = supervised_learner(config, cache)
+        learner = supervised_learner(config, worker.spec, cache)
         learner.begin_round(cache, 0)
-        batch_size = config.learning.actor.batch_size
+        batch_size = config.supervised.actor.batch_size
         bare, updates = _bare_pass(learner, batch_size), iter(range(10**9))
         ratio, samples_per_s = _compare(bare, lambda: learner.update(next(updates)), batch_size, options.blocks)
     parameters = sum(parameter.numel() for parameter in learner.model.parameters())

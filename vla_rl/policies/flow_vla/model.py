@@ -68,7 +68,8 @@ class PolicyBatch:
         state: float32 [B, S], raw units.
         text: int64 [B, L], from `FlowVLA.tokenize`.
         actions: float32 [B, horizon, A], raw units.
-        valid: bool [B, horizon], False on steps past the end of the episode.
+        valid: bool [B, horizon, A] (or one that broadcasts to it), what has a loss: not the steps past the end of the
+            episode, nor dimensions that nobody commanded.
         indicator: int64 [B], values of `Indicator`; None: NONE everywhere.
     """
 
@@ -168,8 +169,8 @@ class FlowVLA(nn.Module):
             generator: source of noise, flow times, prefix lengths and state corruption.
 
         Returns:
-            [B], the squared velocity error averaged over draws, valid unconditioned steps and dimensions (0 if there
-            are none), and logs.
+            [B], the squared velocity error averaged over draws and over valid dimensions of unconditioned steps (0 if
+            there are none), and logs.
         """
         config = self.config
         state = self._corrupt(self.state_normalizer.normalize(batch.state), generator)
@@ -183,22 +184,23 @@ class FlowVLA(nn.Module):
         actions = self.action_normalizer.normalize(batch.actions).repeat_interleave(draws, 0)
         noisy = torch.lerp(noise, actions, time[..., None])
         velocity = self.velocity(noisy, time, prefix, hidden if config.prefix_hiding else None)
-        error = (velocity - (actions - noise)).square().mean(-1)  # [K B, H]
-        counted = batch.valid.repeat_interleave(draws, 0) & ~committed
+        error = (velocity - (actions - noise)).square()  # [K B, H, A]
+        valid = batch.valid.expand_as(batch.actions)
+        counted = valid.repeat_interleave(draws, 0) & ~committed[..., None]
         if config.difficulty_weighting:
             with torch.no_grad():
                 rollout = self._integrate(
                     torch.where(committed[..., None], actions, noise), committed, prefix, ROLLOUT_STEPS
                 )
-            error = error * difficulty_weights(rollout, actions, counted)
-        per_sample = (error * counted).unflatten(0, (-1, draws)).sum((1, 2))
-        per_sample = per_sample / counted.unflatten(0, (-1, draws)).sum((1, 2)).clamp(min=1)
+            error = error * difficulty_weights(rollout, actions, counted.any(-1))[..., None]
+        per_sample = (error * counted).unflatten(0, (-1, draws)).sum((1, 2, 3))
+        per_sample = per_sample / counted.unflatten(0, (-1, draws)).sum((1, 2, 3)).clamp(min=1)
         logs = {"flow_loss": per_sample.detach().mean().item()}
         if config.regression_weight:
-            target = torch.where(batch.valid[..., None], self.action_normalizer.normalize(batch.actions), 0.0)
+            target = torch.where(valid, self.action_normalizer.normalize(batch.actions), 0.0)
             guess = self.regression((tokens * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)).view_as(target)
-            distance = F.smooth_l1_loss(guess, target, beta=0.3, reduction="none").mean(-1)
-            regression = (distance * batch.valid).sum(1) / batch.valid.sum(1).clamp(min=1)
+            distance = F.smooth_l1_loss(guess, target, beta=0.3, reduction="none")
+            regression = (distance * valid).sum((1, 2)) / valid.sum((1, 2)).clamp(min=1)
             per_sample = per_sample + config.regression_weight * regression
             logs["regression_loss"] = regression.detach().mean().item()
         return per_sample, logs

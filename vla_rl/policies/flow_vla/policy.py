@@ -28,6 +28,10 @@ class FlowVLAPolicy:
         self.device = device
         self.version = version
         self.steps = steps or model.config.sampling_steps
+        spec, statistics = model.spec, model.statistics
+        self._action_size = dict(spec.sizes or [(spec.state_dim, spec.action_dim)])  # by the size of the state
+        self._mean_state = np.asarray(statistics.state.mean, np.float32)
+        self._mean_action = np.asarray(statistics.action.mean, np.float32)
         self._text: dict[str, Tensor] = {}
         self.reset(0)
 
@@ -84,7 +88,8 @@ class FlowVLAPolicy:
         model, spec = self.model, self.model.spec
         self._check(observation)
         images = {name: self._tensor(observation.images[name]) for name in spec.cameras}
-        state, text = self._tensor(observation.state), self._tokens(observation.task)
+        state = self._tensor(_filled(observation.state, self._mean_state))
+        text = self._tokens(observation.task)
         noise = self._tensor(flow_noise(self._seed, observation.tick, model.config.horizon, spec.action_dim))
         if not model.config.indicator:
             return model.encode(images, state, text), None, noise
@@ -93,7 +98,8 @@ class FlowVLAPolicy:
         return prefix, unconditional, noise
 
     def _chunk(self, observation: Observation, actions: Tensor) -> ActionChunk:
-        chunk = ActionChunk(actions[0].cpu().numpy(), observation.tick, self._chunk_id, self.version)
+        own = actions[0, :, : self._action_size[observation.state.size]].cpu().numpy()
+        chunk = ActionChunk(own, observation.tick, self._chunk_id, self.version)
         self._chunk_id += 1
         return chunk
 
@@ -106,10 +112,12 @@ class FlowVLAPolicy:
         return self._text[task]
 
     def _actions(self, actions: Float32Array) -> Tensor:
-        spec, horizon = self.model.spec, self.model.config.horizon
-        if actions.ndim != 2 or actions.shape[1] != spec.action_dim or len(actions) > horizon:
-            raise UserError(f"given actions are {list(actions.shape)}, expected [at most {horizon}, {spec.action_dim}]")
-        return self._tensor(actions.astype(np.float32, copy=False))
+        horizon = self.model.config.horizon
+        sizes = sorted(set(self._action_size.values()))
+        if actions.ndim != 2 or actions.shape[1] not in sizes or len(actions) > horizon:
+            size = " or ".join(map(str, sizes))
+            raise UserError(f"given actions are {list(actions.shape)}, expected [at most {horizon}, {size}]")
+        return self._tensor(_filled(actions.astype(np.float32, copy=False), self._mean_action))
 
     def _check(self, observation: Observation) -> None:
         spec = self.model.spec
@@ -124,7 +132,14 @@ class FlowVLAPolicy:
                     f"camera {camera!r} gives {found.dtype} {list(found.shape)}, "
                     f"the policy was trained on uint8 {expected}; set the image size"
                 )
-        if observation.state.shape != (spec.state_dim,):
-            raise UserError(
-                f"the state is {list(observation.state.shape)}, the policy was trained on [{spec.state_dim}]"
-            )
+        if observation.state.ndim != 1 or observation.state.size not in self._action_size:
+            sizes = " or ".join(f"[{size}]" for size in self._action_size)
+            raise UserError(f"the state is {list(observation.state.shape)}, the policy was trained on {sizes}")
+
+
+def _filled(vectors: Float32Array, mean: Float32Array) -> Float32Array:
+    """[..., d] -> [..., D]: the dimensions that a smaller robot lacks get their mean, which is 0 once normalised."""
+    if vectors.shape[-1] == len(mean):
+        return vectors
+    behind = np.broadcast_to(mean[vectors.shape[-1] :], (*vectors.shape[:-1], len(mean) - vectors.shape[-1]))
+    return np.concatenate([vectors, behind], axis=-1)

@@ -32,6 +32,8 @@ def reference(source, success, origin, terminated, config):
         outcome = None
 
     def dense(step):
+        if config.endings_are_takeovers and all(source[t] == H for t in range(step, length)):
+            return True
         for start in range(step - config.window_steps + 1, step + 1):
             window = [t for t in range(max(start, 0), min(start + config.window_steps, length)) if source[t] == H]
             if len(window) >= config.min_human_steps:
@@ -86,7 +88,8 @@ def random_episodes(rng, count, longest):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(
-    "options", [(3, 7, True, True), (1, 1, False, True), (5, 5, True, False), (4, 12, False, False)]
+    "options",
+    [(3, 7, False, True, True), (1, 1, False, False, True), (5, 5, True, True, False), (4, 12, True, False, False)],
 )
 def test_batch_equals_the_reference_on_random_episodes(rule, options):
     """Over all four options 10,400 episodes for each rule."""
@@ -216,6 +219,20 @@ def test_held_steps_are_not_imitated_and_end_a_chunk():
     assert credit.viability_mask.all()
     assert credit.actor_kind.tolist() == [1] * 4 + [0] * 2 + [1] * 4
     assert credit.chunk_stop[:4].tolist() == [4] * 4
+
+
+def test_a_rescue_that_success_cuts_short_can_count_as_one():
+    source = [P] * 20 + [H] * 4
+    assert kinds(source)[1] == [(SegmentKind.AUTONOMOUS, 24)]
+    ending = CreditConfig(endings_are_takeovers=True)
+    credit = assign(source, True, Origin.SIM, True, ending)
+    assert [(s.kind, s.stop - s.start) for s in segments(credit)] == [
+        (SegmentKind.BEFORE_TAKEOVER, 20), (SegmentKind.INTERVENTION, 4),
+    ]  # fmt: skip
+    assert not credit.viability_mask.any()
+    touch = assign([P] * 20 + [H] * 4 + [P] * 2, True, Origin.SIM, True, ending)
+    assert (touch.segment == SegmentKind.AUTONOMOUS).all()
+    assert (assign([H] * 3, True, Origin.SIM, True, ending).segment == SegmentKind.INTERVENTION).all()
 
 
 def test_dimensions_that_a_person_does_not_command_are_not_imitated_from_him():

@@ -73,6 +73,9 @@ class CreditConfig:
             steps around it holds at least this many human steps. Fewer are a touch, not a takeover: they count as the
             policy's steps.
         window_steps: the length of that window.
+        endings_are_takeovers: the human steps that an episode ends with are an intervention, however few. A success
+            ends the episode, so it cuts rescues short: without this, the nine steps in which a person finishes what
+            the policy could not make the whole episode a success of the policy. False is the paper.
         demonstrations_train_efficiency: successful demonstrations are targets of the efficiency value.
         timeout_is_failure: an unsuccessful episode that was only truncated is a failure. If False its outcome is
             unknown; set it where episodes are cut for other reasons than the task's time limit.
@@ -83,6 +86,7 @@ class CreditConfig:
     rule: str = "paper"
     min_human_steps: int = 10
     window_steps: int = 50
+    endings_are_takeovers: bool = False
     demonstrations_train_efficiency: bool = True
     timeout_is_failure: bool = True
     intervention_dims: tuple[int, ...] = ()
@@ -248,11 +252,15 @@ def segments(credit: StepCredit) -> list[Segment]:
 def _segment_kinds(
     source: Uint8Array, demonstrated: BoolArray, episode: Int64Array, last_step: Int64Array, config: CreditConfig
 ) -> Uint8Array:
-    intervention = _dense_human_steps((source == Source.HUMAN) & ~demonstrated, episode, config)
-    # Inside a mixed episode a demonstrator takes the commands over just as a corrector does.
-    taken = demonstrated | intervention
     row = np.arange(len(source))
     first_step = np.concatenate([[0], last_step[:-1] + 1]) if len(last_step) else last_step
+    human = (source == Source.HUMAN) & ~demonstrated
+    intervention = _dense_human_steps(human, episode, config)
+    if config.endings_are_takeovers:
+        last_other = np.maximum.reduceat(np.where(human, -1, row), first_step)  # [E]
+        intervention |= row > last_other[episode]
+    # Inside a mixed episode a demonstrator takes the commands over just as a corrector does.
+    taken = demonstrated | intervention
     last_taken = np.maximum.reduceat(np.where(taken, row, -1), first_step)[episode]
     return np.select(
         [demonstrated, intervention, row < last_taken, last_taken >= 0],

@@ -1,4 +1,4 @@
-"""Pictures to latent tokens and back. One convolutional network for all cameras, whose cells at a place share a token."""
+"""Pictures to latent tokens and back: one convolutional network for all cameras; cells at a place share a token."""
 
 import torch
 import torch.nn.functional as F

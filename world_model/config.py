@@ -191,6 +191,8 @@ class WorldSpec:
         control_hz: frames per second.
         max_steps: where imagined episodes are truncated.
         action_low, action_high: bounds of the actions, A numbers each.
+        action_kind: per action dimension, ``absolute`` (a target) or ``delta`` (a step); empty: all absolute.
+        gripper_dims: action dimensions that are grippers.
     """
 
     env_id: str
@@ -203,3 +205,5 @@ class WorldSpec:
     max_steps: int
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
+    action_kind: tuple[str, ...] = ()
+    gripper_dims: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""Block-causal attention over frames of tokens, in two forms that agree: all frames at once, and one by one with a cache.
+"""Block-causal attention over frames of tokens, in two forms that agree: all at once, and one by one with a cache.
 
 A frame attends to itself and the ``window - 1`` frames before it in full, to the ``memory_frames`` before those in
 compressed form (keys and values averaged over squares of tokens), and to the anchor, the first frame of the episode. So
@@ -116,15 +116,19 @@ class Memory:
     last: tuple[Tensor, Tensor]
     step: int = field(default=0)
 
-    def rows(self, index: Tensor) -> "Memory":
-        """Copies of the streams int64 [R], in that order."""
-
-        def take(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-            return [(key[index], value[index]) for key, value in pairs]
-
-        last = (self.last[0][index], self.last[1][index])
-        own = (take(self.anchor), take(self.recent), take(self.compressed), self.age[index], self.has_anchor[index])
-        return Memory(*own, last, self.step)
+    def put(self, rows: Tensor, other: "Memory") -> None:
+        """Replace the streams int64 [R] by those of another memory that has taken as many steps."""
+        for ours, theirs in (
+            (self.anchor, other.anchor),
+            (self.recent, other.recent),
+            (self.compressed, other.compressed),
+        ):
+            for (key, value), (other_key, other_value) in zip(ours, theirs, strict=True):
+                key[rows], value[rows] = other_key, other_value
+        self.age[rows], self.has_anchor[rows] = other.age, other.has_anchor
+        last = (self.last[0].clone(), self.last[1].clone())
+        last[0][rows], last[1][rows] = other.last
+        self.last = last
 
 
 class BlockCausalTransformer(nn.Module):

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_world_model import make_batch, make_model
 from torch import Tensor
 
-from tiny_world_model import make_batch, make_model
 from world_model.dynamics import WorldBatch
 from world_model.model import WorldModel
 

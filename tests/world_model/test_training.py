@@ -1,0 +1,157 @@
+"""Windows, autoencoder, and training that goes on exactly where it was interrupted."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from episode_maker import toy_cache, toy_episode
+from tiny_world_model import SPEC, make_config, make_model
+
+from vla_rl.core.errors import CheckpointError, ConfigError, UserError
+from vla_rl.core.types import Origin
+from vla_rl.data.cache import FrameCache
+from vla_rl.data.store import EpisodeStore
+from world_model.autoencoder import Autoencoder
+from world_model.config import AutoencoderConfig
+from world_model.model import load_world_model
+from world_model.training import Stage, train_world_model
+from world_model.windows import LatentEpisodes, draw_pictures, real_episodes, spec_of
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> FrameCache:
+    return toy_cache(tmp_path_factory.mktemp("toy"))
+
+
+def test_tokens_and_cells_are_inverse_and_latents_are_standardised(cache: FrameCache) -> None:
+    coder = Autoencoder(AutoencoderConfig(patch=2, widths=(8, 8), latent_channels=2, token_cells=2), SPEC).eval()
+    cells = torch.randn(6, 2, 4, 4)
+    torch.testing.assert_close(coder._to_cells(coder._to_tokens(cells)), cells)
+    images = draw_pictures(cache, SPEC.cameras, 0, 0, 32)
+    with torch.no_grad():
+        coder.set_statistics(coder.encode(images))
+        latents = coder.encode(images)
+    assert latents.shape == (32, coder.tokens, coder.token_dim)
+    torch.testing.assert_close(latents.flatten(0, 1).mean(0), torch.zeros(coder.token_dim), atol=1e-4, rtol=0)
+    assert coder.decode(latents).shape == images.shape
+    assert coder.decode(latents).dtype == torch.uint8
+
+
+def test_images_that_cannot_be_divided_are_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot be divided into tokens of 16 x 16"):
+        Autoencoder(AutoencoderConfig(), replace(SPEC, image_size=(24, 24)))
+
+
+def test_windows_end_where_episodes_end(cache: FrameCache) -> None:
+    data = LatentEpisodes(cache, make_model().autoencoder)
+    batch = data.windows(torch.tensor([1, 2]), torch.tensor([8, 0]), 6)
+    assert batch.inside.tolist() == [[True] * 4 + [False] * 2, [True] * 6]
+    assert batch.has_next.tolist() == [[True] * 3 + [False] * 3, [True] * 6]
+    assert batch.success.tolist() == [[0, 0, 0, 1, 0, 0], [0] * 6]  # episode 1 succeeds at its 12th step
+    assert batch.has_previous.tolist() == [True, False]
+    torch.testing.assert_close(batch.state[0, 0], data.state[12 + 8])
+    torch.testing.assert_close(batch.previous_state[0], data.state[12 + 7])
+    torch.testing.assert_close(batch.anchor_state[0], data.state[12])
+    torch.testing.assert_close(batch.latents[0, 3], data.latents[12 + 11])
+
+
+def test_draws_are_functions_of_seed_and_step(cache: FrameCache) -> None:
+    data = LatentEpisodes(cache, make_model().autoencoder)
+    first, again, other = (data.draw(3, step, 64, 5, 0.2) for step in (7, 7, 8))
+    assert torch.equal(first.latents, again.latents)
+    assert not torch.equal(first.latents, other.latents)
+    assert not first.has_previous.all()
+    assert first.has_previous.any()
+    assert first.success.any()
+
+
+def test_imagined_episodes_never_teach(tmp_path: Path) -> None:
+    cache = toy_cache(tmp_path, episodes=2)
+    cache.store.add(toy_episode("zz-imagined", 5, origin=Origin.IMAGINED))
+    cache.refresh()
+    assert len(cache.episodes) == 3
+    assert len(real_episodes(cache)) == 2
+    assert len(LatentEpisodes(cache, make_model().autoencoder).state) == 24
+
+
+def test_a_store_without_real_episodes_is_refused(tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path / "episodes")
+    with pytest.raises(UserError, match="no real episodes"):
+        spec_of(FrameCache(store, tmp_path / "cache"))
+
+
+def test_interrupted_training_ends_in_the_same_weights(
+    cache: FrameCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config()
+    whole = train_world_model(config, SPEC, cache, tmp_path / "whole")
+    run = Stage.run
+    for stop in (3, 2, 3):  # inside the autoencoder, inside the dynamics, and again
+
+        def interrupted(self: Stage, stop_after: int | None = None, stop: int = stop) -> None:
+            done = self.step
+            run(self, stop)
+            if self.step < self.config.steps and self.step > done:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(Stage, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train_world_model(config, SPEC, cache, tmp_path / "cut")
+    monkeypatch.setattr(Stage, "run", run)
+    resumed = train_world_model(config, SPEC, cache, tmp_path / "cut")
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+    again, version = load_world_model(tmp_path / "cut")
+    assert version == 0
+    assert again.spec == SPEC
+    assert all(torch.equal(value, whole.state_dict()[name]) for name, value in again.state_dict().items())
+
+
+def test_the_clock_bounds_training(cache: FrameCache, tmp_path: Path) -> None:
+    config = make_config()
+    training = replace(config.training, autoencoder_steps=10**6, dynamics_steps=10**6, cpu_seconds=1.0)
+    model = train_world_model(replace(config, training=training), SPEC, cache, tmp_path)
+    assert all(torch.isfinite(value).all() for value in model.state_dict().values())
+
+
+def test_damaged_files_are_refused(cache: FrameCache, tmp_path: Path) -> None:
+    train_world_model(make_config(), SPEC, cache, tmp_path / "model")
+    for name, damage in (("weights.safetensors", b"nothing"), ("config.json", b"{}")):
+        folder = tmp_path / name
+        shutil.copytree(tmp_path / "model", folder)
+        (folder / name).write_bytes(damage)
+        with pytest.raises(CheckpointError, match="no readable world model"):
+            load_world_model(folder)
+    (tmp_path / "model" / "config.json").unlink()
+    (tmp_path / "model" / "dynamics.checkpoint").write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match="remove it to begin this stage anew"):
+        train_world_model(make_config(), SPEC, cache, tmp_path / "model")
+
+
+def test_the_toy_world_is_learnt(tmp_path: Path) -> None:
+    """The dynamics follow actions: with the true ones the state is foretold, with others it is not."""
+    cache = toy_cache(tmp_path, episodes=30)
+    config = make_config(self_context=0.2)
+    training = replace(
+        config.training, autoencoder_steps=60, dynamics_steps=250, dynamics_batch=8, autoencoder_batch=16, warmup_steps=10,
+        dynamics_learning_rate=3e-3, checkpoint_every=1000,
+    )  # fmt: skip
+    model = train_world_model(replace(config, training=training), SPEC, cache, tmp_path / "model")
+    from world_model.open_loop import imagine
+
+    data = LatentEpisodes(cache, model.autoencoder)
+    episode, first = torch.arange(30), torch.full((30,), 2)
+    index = (data.start[episode] + 2)[:, None] + torch.arange(6)
+    actions, truth = data.action[index], data.state[index[:, -1] + 1]
+
+    def error(sent: torch.Tensor) -> float:
+        return float(
+            np.linalg.norm((imagine(model, data, episode, first, sent).state[:, -1] - truth)[:, :2], axis=-1).mean()
+        )
+
+    still = float((data.state[index[:, 0]] - truth)[:, :2].norm(dim=-1).mean())
+    assert error(actions) < 0.5 * error(actions.roll(1, 0))
+    assert error(actions) < 0.5 * still

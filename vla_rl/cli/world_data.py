@@ -1,0 +1,44 @@
+"""The episodes of a world model: gathered from runs and from the spoilt expert into a store of its own."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Origin
+from vla_rl.data.cache import FrameCache
+from vla_rl.data.store import EpisodeStore
+
+
+def gather_episodes(store: EpisodeStore, sources: dict[str, Path], env_id: str) -> None:
+    """Copy the episodes of other stores that happened in an environment; what is there already stays.
+
+    Args:
+        store: where they go, under the source's name and their own id.
+        sources: name -> episode store.
+        env_id: of the episodes that are wanted.
+    """
+    for name, path in sources.items():
+        source = EpisodeStore(path, create=False)
+        for episode_id in tqdm(source.ids(), desc=f"episodes of {name}", unit="episode", leave=False, delay=2.0):
+            copied = f"{name}-{episode_id}"
+            if copied in store:
+                continue
+            episode = source.read(episode_id)
+            if episode.env_id == env_id and episode.origin is not Origin.IMAGINED:
+                # Simulated captures, chunks and ages tell a world model nothing.
+                store.add(replace(episode, episode_id=copied, extras={}))
+
+
+def open_cache(folder: Path, directory: Path) -> FrameCache:
+    """The frame cache of a store, up to date.
+
+    Raises:
+        UserError: if there are no episodes.
+    """
+    cache = FrameCache(EpisodeStore(folder, create=False), directory)
+    cache.refresh()
+    if not cache.episodes:
+        raise UserError(f"{folder} holds no episodes; record some first")
+    return cache

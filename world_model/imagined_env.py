@@ -1,0 +1,225 @@
+"""The world model as Gymnasium environments: a vector of them, and one alone that robots, the control loop and the
+recorder take for any other environment.
+
+An observation is ``{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}``; actions are the real robot's.
+Every environment of the vector has its own seed, start and sampler noise: what it imagines does not depend on the
+others beside it. Not thread-safe.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Float32Array
+from world_model.model import WorldModel
+from world_model.open_loop import relive, sampler_noise
+from world_model.starts import Start, StartBank
+from world_model.windows import LatentEpisodes
+
+
+@dataclass(frozen=True)
+class ImaginedEnvConfig:
+    """Options of imagined environments.
+
+    Attributes:
+        horizon: imagined steps after which an episode is cut without an outcome; 0: it runs to the task's time limit.
+        success_threshold: success probability that counts; 0: the world model's own (`HeadsConfig`).
+    """
+
+    horizon: int = 0
+    success_threshold: float = 0.0
+
+
+class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[Any]]):
+    """B imagined environments that step together.
+
+    Finished environments are not reset by themselves: call ``reset(options={"reset_mask": bool [B]})``. ``reset``
+    takes a seed (each environment then has seed + index) or one seed each; ``options["starts"]`` overrides the draw of
+    the starts, one `Start` each, so that a group can share its reset and differ in its seeds.
+
+    Args:
+        model: in eval mode.
+        data: real episodes, encoded by the model's autoencoder.
+        bank: draws the starts.
+        num_envs: B.
+        config: see `ImaginedEnvConfig`.
+    """
+
+    def __init__(
+        self,
+        model: WorldModel,
+        data: LatentEpisodes,
+        bank: StartBank,
+        num_envs: int,
+        config: ImaginedEnvConfig | None = None,
+    ) -> None:
+        spec = model.spec
+        self.model, self.data, self.bank, self.num_envs = model, data, bank, num_envs
+        self.config = config or ImaginedEnvConfig()
+        self.metadata = {"render_fps": spec.control_hz, "autoreset_mode": AutoresetMode.DISABLED}
+        self.render_mode, self.spec = None, None
+        box = gymnasium.spaces.Box(0, 255, (*spec.image_size, 3), np.uint8)
+        pixels: dict[str, gymnasium.Space[Any]] = dict.fromkeys(spec.cameras, box)
+        agent_pos = gymnasium.spaces.Box(-np.inf, np.inf, (spec.state_dim,), np.float32)
+        self.single_observation_space = gymnasium.spaces.Dict(
+            {"pixels": gymnasium.spaces.Dict(pixels), "agent_pos": agent_pos}
+        )
+        self.single_action_space = gymnasium.spaces.Box(
+            np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
+        )
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        heads = model.config.heads
+        self._threshold = self.config.success_threshold or heads.success_threshold
+        self._needed = heads.success_consistent
+        # Placeholders until the first reset.
+        self._latents = data.latents[:1].repeat(num_envs, 1, 1).to(model.device)
+        self._state = data.state[:1].repeat(num_envs, 1).to(model.device)
+        with torch.no_grad():
+            self._memory = model.dynamics.begin(self._latents, self._state)
+        self._seeds = np.arange(num_envs, dtype=np.int64)
+        self._tick = np.zeros(num_envs, np.int64)  # imagined steps
+        self._elapsed = np.zeros(num_envs, np.int64)  # and the real ones before them
+        self._in_row = np.zeros(num_envs, np.int64)
+        self._ended = np.ones(num_envs, bool)
+        self.starts: list[Start] = [Start(0, 0)] * num_envs
+        self.last_action = np.zeros((num_envs, spec.action_dim), np.float32)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        options = options or {}
+        mask = np.asarray(options.get("reset_mask", np.ones(self.num_envs, bool)), bool)
+        rows = np.flatnonzero(mask)
+        given = [seed + row if isinstance(seed, int) else None for row in range(self.num_envs)]
+        if isinstance(seed, Sequence):
+            given = list(seed)
+        chosen: Sequence[Start] | None = options.get("starts")
+        for row in rows:
+            own = given[row]
+            self._seeds[row] = np.random.default_rng().integers(2**31) if own is None else own
+            self.starts[row] = self.bank.choose(int(self._seeds[row])) if chosen is None else chosen[row]
+        self._begin(torch.from_numpy(rows))
+        self._tick[rows] = self._in_row[rows] = 0
+        self._ended[rows] = False
+        return self._observe(), {"is_success": np.zeros(self.num_envs, bool)}
+
+    @torch.no_grad()
+    def step(
+        self, actions: NDArray[np.float32]
+    ) -> tuple[dict[str, Any], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        low, high = self.single_action_space.low, self.single_action_space.high
+        actions = np.clip(np.asarray(actions, np.float32), low, high)
+        if not np.isfinite(actions).all():
+            raise UserError("an action is not finite; check the policy")
+        device = self.model.device
+        noise = sampler_noise(self._seeds, self._tick, *self._latents.shape[1:])
+        predicted = self.model.dynamics.step(
+            self._memory, self._latents, self._state, torch.from_numpy(actions).to(device), noise.to(device)
+        )
+        self._latents, self._state = predicted.latents, predicted.state
+        self.last_action = actions
+        self._tick += 1
+        self._elapsed += 1
+        outcome = predicted.outcome
+        probability = outcome.success_logit.sigmoid().cpu().numpy()
+        self._in_row = np.where(probability >= self._threshold, self._in_row + 1, 0)
+        success = (self._in_row >= self._needed) & ~self._ended
+        terminated = success.copy()
+        cut = (self._tick >= self.config.horizon) & (self.config.horizon > 0)
+        truncated = ~terminated & ((self._elapsed >= self.model.spec.max_steps) | cut)
+        self._ended |= terminated | truncated
+        info = {"is_success": success, "success_probability": probability, "reward_head": outcome.reward.cpu().numpy()}
+        return self._observe(), success.astype(np.float64), terminated, truncated, info
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Nothing to close."""
+
+    def _begin(self, rows: Tensor) -> None:
+        """Live through the real frames up to the rows' starts."""
+        data, device = self.data, self.model.device
+        starts = [self.starts[row] for row in rows.tolist()]
+        episode = torch.tensor([start.episode for start in starts])
+        step = torch.tensor([start.step for start in starts])
+        now = data.start[episode] + step
+        self._memory.put(rows.to(device), relive(self.model, data, episode, step, self._memory.step))
+        self._latents[rows.to(device)] = data.latents[now].to(device)
+        self._state[rows.to(device)] = data.state[now].to(device)
+        self._elapsed[rows.numpy()] = step.numpy()
+        before = data.action[(now - 1).clamp(min=0)].numpy()
+        fresh = np.stack([self._rest_at_start(frame) for frame in now.tolist()])
+        self.last_action[rows.numpy()] = np.where(step.numpy()[:, None] > 0, before, fresh)
+
+    def _rest_at_start(self, frame: int) -> Float32Array:
+        """Where nothing was sent yet, targets are where the robot is: the state, or what was sent first."""
+        spec, first = self.model.spec, self.data.action[frame].numpy()
+        delta = np.array([kind == "delta" for kind in spec.action_kind] or [False] * spec.action_dim)
+        here = self.data.state[frame, : spec.action_dim].numpy() if spec.state_dim >= spec.action_dim else first
+        return np.where(delta, 0.0, here).astype(np.float32)
+
+    @torch.no_grad()
+    def _observe(self) -> dict[str, Any]:
+        images = self.model.autoencoder.decode(self._latents).cpu().numpy()
+        pixels = {camera: images[:, index] for index, camera in enumerate(self.model.spec.cameras)}
+        return {"pixels": pixels, "agent_pos": self._state.cpu().numpy().copy()}
+
+
+class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
+    """One imagined environment: what `robot_io.env_robot.EnvRobot` and the control loop expect of any.
+
+    Arguments as `ImaginedVectorEnv`.
+    """
+
+    def __init__(
+        self, model: WorldModel, data: LatentEpisodes, bank: StartBank, config: ImaginedEnvConfig | None = None
+    ) -> None:
+        self.vector = ImaginedVectorEnv(model, data, bank, 1, config)
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": model.spec.control_hz}
+        self.render_mode = "rgb_array"
+        self.observation_space = self.vector.single_observation_space
+        self.action_space = self.vector.single_action_space
+        self.task_description = model.spec.task
+        self.action_kind = model.spec.action_kind or ("absolute",) * model.spec.action_dim
+        self.gripper_dims = model.spec.gripper_dims
+        self._seen: dict[str, Any] = {}
+
+    @property
+    def start(self) -> Start:
+        """Where the present episode began."""
+        return self.vector.starts[0]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """``options["start"]``: a `Start` to begin at instead of the seed's."""
+        start = (options or {}).get("start")
+        observation, _ = self.vector.reset(seed=[seed], options=None if start is None else {"starts": [start]})
+        return self._first(observation), {"is_success": False}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.vector.step(np.asarray(action)[None])
+        own = {"is_success": bool(info["is_success"][0]), "success_probability": float(info["success_probability"][0])}
+        return self._first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), own
+
+    def render(self) -> NDArray[np.uint8]:  # type: ignore[override]
+        """The cameras side by side, uint8 [H, cameras W, 3]."""
+        return np.concatenate(list(self._seen["pixels"].values()), axis=1)
+
+    def rest_action(self, state: NDArray[np.float32]) -> Float32Array:
+        """The action that keeps the robot where it is, float32 [A]: the last target."""
+        del state
+        return self.vector.last_action[0].copy()
+
+    def _first(self, observation: dict[str, Any]) -> dict[str, Any]:
+        pixels = {camera: image[0] for camera, image in observation["pixels"].items()}
+        self._seen = {"pixels": pixels, "agent_pos": observation["agent_pos"][0]}
+        return self._seen

@@ -1,0 +1,133 @@
+"""The state probe: reads where things are from pictures, real, rebuilt or imagined. What a world model is judged by.
+
+PSNR cannot tell a world model from a still picture; the error of a probe can. The probe is trained on real pictures and
+true positions, which only a simulator or a motion-capture system knows, and it is never shown to the world model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from vla_rl.core.types import Episode, Float32Array
+from vla_rl.data.cache import FrameCache
+from world_model.config import WorldSpec
+from world_model.windows import pictures, real_episodes
+
+
+class GroundTruth(Protocol):
+    """Knows the true state of recorded episodes, for example by replaying their actions in the simulator."""
+
+    def __call__(self, episode: Episode) -> Float32Array:
+        """Positions of K points at every step, float32 [T, K, 3], metres, at the time of each observation."""
+        ...
+
+
+@dataclass(frozen=True)
+class ProbeConfig:
+    """Options of the probe.
+
+    Attributes:
+        width: channels.
+        steps: gradient steps.
+        batch_size: frames in each.
+        learning_rate: of AdamW.
+    """
+
+    width: int = 48
+    steps: int = 2500
+    batch_size: int = 48
+    learning_rate: float = 2e-3
+
+
+class StateProbe(nn.Module):
+    """Pictures of all cameras -> positions of K points.
+
+    Args:
+        config: sizes.
+        spec: cameras and image size.
+        points: K.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: ProbeConfig, spec: WorldSpec, points: int) -> None:
+        super().__init__()
+        width, (height, breadth) = config.width, spec.image_size
+        self.features = nn.Sequential(
+            nn.Conv2d(3 * len(spec.cameras), width, 4, stride=2, padding=1),
+            nn.SiLU(),
+            nn.Conv2d(width, width, 4, stride=2, padding=1),
+            nn.SiLU(),
+            nn.Conv2d(width, width, 4, stride=2, padding=1),
+            nn.SiLU(),
+        )
+        flat = width * (height // 8) * (breadth // 8)
+        self.readout = nn.Sequential(nn.Flatten(), nn.Linear(flat, 128), nn.SiLU(), nn.Linear(128, 3 * points))
+        self.register_buffer("mean", torch.zeros(points, 3))
+        self.register_buffer("std", torch.ones(points, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """uint8 [B, cameras, H, W, 3] -> metres [B, K, 3]."""
+        x = images.permute(0, 1, 4, 2, 3).flatten(1, 2).float() / 255 - 0.5
+        out: Tensor = self.readout(self.features(x)).unflatten(1, (-1, 3))
+        return out * self.std + self.mean
+
+
+def true_positions(cache: FrameCache, truth: GroundTruth) -> Float32Array:
+    """Positions of all frames of the cache's real episodes, in their order, float32 [N, K, 3]."""
+    episodes = tqdm(real_episodes(cache), desc="true positions", unit="episode", leave=False, delay=2.0)
+    return np.concatenate([truth(cache.store.read(episode.episode_id)) for episode in episodes])
+
+
+def train_probe(
+    config: ProbeConfig, spec: WorldSpec, cache: FrameCache, positions: Float32Array, seed: int = 0
+) -> StateProbe:
+    """Train a probe on real frames.
+
+    Args:
+        config: options.
+        spec: cameras.
+        cache: the episodes.
+        positions: from `true_positions` of the same cache.
+        seed: of weights and batches.
+    """
+    frames = np.concatenate([np.arange(e.start, e.start + e.length) for e in real_episodes(cache)])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        probe = StateProbe(config, spec, positions.shape[1])
+    target = torch.from_numpy(positions)
+    probe.mean.copy_(target.mean(0))
+    probe.std.copy_(target.std(0).clamp(min=1e-4))
+    optimizer = torch.optim.AdamW(probe.parameters(), config.learning_rate, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
+    random = np.random.default_rng(seed)
+    for _ in tqdm(range(config.steps), desc="state probe", unit="step", leave=False):
+        drawn = random.integers(len(frames), size=config.batch_size)
+        error = (probe(pictures(cache, frames[drawn], spec.cameras)) - target[drawn]) / probe.std
+        loss = F.smooth_l1_loss(error, torch.zeros_like(error), beta=0.05)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return probe.eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def read_positions(probe: StateProbe, images: Tensor, batch: int = 256) -> Float32Array:
+    """What the probe reads of frames uint8 [B, cameras, H, W, 3]: float32 [B, K, 3], metres."""
+    parts = [probe(part) for part in images.split(batch)]
+    return torch.cat(parts).numpy()
+
+
+def position_error(found: NDArray[np.float32], true: NDArray[np.float32], points: Sequence[int]) -> Float32Array:
+    """Mean distance over some of the points, float32 [...], metres, of [..., K, 3] and [..., K, 3]."""
+    distance = np.linalg.norm(found[..., list(points), :] - true[..., list(points), :], axis=-1)
+    return distance.mean(-1).astype(np.float32)

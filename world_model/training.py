@@ -1,0 +1,289 @@
+"""Training: the autoencoder, then dynamics and heads on its latents; and refinement on more episodes.
+
+Resumable: everything random is keyed by (seed, purpose, step), and a checkpoint holds all else, so that on a CPU a
+resumed training ends in the weights of an uninterrupted one, bit by bit. A bound of processor time trades that for a
+promise of cost: the learning rate then follows the clock.
+
+::
+
+    FOLDER/autoencoder.checkpoint   weights, average, optimiser, steps and processor seconds of the first stage
+    FOLDER/dynamics.checkpoint      and of the second; both are safetensors
+    FOLDER/metrics.jsonl            a line for every 50 steps
+    FOLDER/config.json, weights.safetensors   the finished model
+"""
+
+import copy
+import json
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from vla_rl.core.errors import CheckpointError
+from vla_rl.core.files import write_atomic
+from vla_rl.data.cache import FrameCache
+from world_model.config import TrainingConfig, WorldModelConfig, WorldSpec
+from world_model.model import WorldModel, load_world_model, save_world_model
+from world_model.windows import LatentEpisodes, background, draw_pictures
+
+LOG_EVERY_STEPS = 50
+FINAL_RATE = 0.05
+_STATISTICS_FRAMES = 512
+_SEEDS_APART = 1_000_003
+logger = logging.getLogger(__name__)
+
+type Loss = Callable[[int], tuple[Tensor, dict[str, float]]]
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """One stage of training.
+
+    Attributes:
+        name: for files and progress.
+        steps: gradient steps.
+        learning_rate: after the warm-up.
+        cpu_seconds: bound of processor time; 0: none.
+        training: the other options.
+    """
+
+    name: str
+    steps: int
+    learning_rate: float
+    cpu_seconds: float
+    training: TrainingConfig
+
+
+class Stage:
+    """Optimises one module, from its newest checkpoint to the end.
+
+    Args:
+        config: the stage.
+        module: trained in place.
+        loss: step -> (loss, logs); a function of the module's weights and the step alone.
+        folder: of checkpoints and metrics.
+    """
+
+    def __init__(self, config: StageConfig, module: nn.Module, loss: Loss, folder: Path) -> None:
+        self.config, self.module, self._loss, self._folder = config, module, loss, folder
+        self.average = copy.deepcopy(module).requires_grad_(False)
+        decay = config.training.weight_decay
+        groups = [
+            {"params": [p for p in module.parameters() if p.ndim >= 2], "weight_decay": decay},
+            {"params": [p for p in module.parameters() if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        self._optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
+        self.step, self.cpu_s = 0, 0.0
+        self._file = folder / f"{config.name}.checkpoint"
+        if self._file.exists():
+            self._load()
+
+    @property
+    def progress(self) -> float:
+        """0 at the start, 1 at the end: by steps, or by processor time where that is further."""
+        by_time = self.cpu_s / self.config.cpu_seconds if self.config.cpu_seconds else 0.0
+        return max(self.step / max(self.config.steps, 1), by_time)
+
+    def run(self, stop_after: int | None = None) -> None:
+        """Train to the end, or for at most ``stop_after`` more steps. The module then holds the averaged weights."""
+        self.module.train()
+        last = self.config.steps if stop_after is None else min(self.config.steps, self.step + stop_after)
+        started_s, before_s = time.process_time(), self.cpu_s
+        with tqdm(total=self.config.steps, initial=self.step, desc=self.config.name, unit="step", leave=False) as bar:
+            while self.step < last and self.progress < 1:
+                logs = self._update()
+                self.cpu_s = before_s + time.process_time() - started_s
+                bar.update()
+                ended = self.step >= last or self.progress >= 1
+                if self.step % LOG_EVERY_STEPS == 0 or ended:
+                    self._log(logs)
+                    bar.set_postfix({name: f"{value:.4f}" for name, value in logs.items() if name.endswith("loss")})
+                if self.step % self.config.training.checkpoint_every == 0 or ended:
+                    self._save()
+        if self.progress >= 1:
+            self.module.load_state_dict(self.average.state_dict())
+        self.module.eval()
+
+    def _update(self) -> dict[str, float]:
+        training = self.config.training
+        rate = min(1.0, (self.step + 1) / max(training.warmup_steps, 1))
+        rate = min(rate, FINAL_RATE + (1 - FINAL_RATE) * 0.5 * (1 + math.cos(math.pi * min(self.progress, 1.0))))
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.config.learning_rate * rate
+        loss, logs = self._loss(self.step)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.module.parameters(), training.max_gradient_norm, foreach=True)
+        self._optimizer.step()
+        self.step += 1
+        decay = min(training.ema_decay, self.step / (self.step + 10.0))
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.parameters()), list(self.module.parameters()), 1.0 - decay)
+            for ours, theirs in zip(self.average.buffers(), self.module.buffers(), strict=True):
+                ours.copy_(theirs)
+        return {"loss": float(loss.detach()), **logs, "gradient_norm": float(norm)}
+
+    def _log(self, logs: dict[str, float]) -> None:
+        record = {"stage": self.config.name, "step": self.step, "cpu_s": round(self.cpu_s, 2), **logs}
+        with (self._folder / "metrics.jsonl").open("a") as stream:
+            stream.write(json.dumps(record) + "\n")
+
+    def _save(self) -> None:
+        tensors = {f"module.{name}": value for name, value in self.module.state_dict().items()}
+        tensors |= {f"average.{name}": value for name, value in self.average.state_dict().items()}
+        for index, moments in self._optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
+        metadata = {"step": str(self.step), "cpu_s": repr(self.cpu_s)}
+        content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()}, metadata)
+        write_atomic(self._file, content)
+
+    def _load(self) -> None:
+        try:
+            with safe_open(self._file, "pt") as content:
+                metadata = content.metadata()
+                tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a mapping
+            self.step, self.cpu_s = int(metadata["step"]), float(metadata["cpu_s"])
+            self.module.load_state_dict(_under("module.", tensors))
+            self.average.load_state_dict(_under("average.", tensors))
+            moments: dict[int, dict[str, Tensor]] = {}
+            for name, value in _under("optimizer.", tensors).items():
+                index, _, key = name.partition(".")
+                moments.setdefault(int(index), {})[key] = value
+            groups: list[Any] = self._optimizer.state_dict()["param_groups"]
+            self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+            raise CheckpointError(
+                f"{self._file} cannot be read ({type(error).__name__}: {error}); remove it to begin this stage anew"
+            ) from error
+
+
+def train_world_model(
+    config: WorldModelConfig, spec: WorldSpec, cache: FrameCache, folder: Path, device: str = "cpu"
+) -> WorldModel:
+    """Train a world model on the real episodes of a cache, or go on where an earlier call stopped.
+
+    Returns:
+        the model in eval mode, also saved in the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "config.json").exists():
+        return load_world_model(folder, device)[0]
+    training = config.training
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = WorldModel(config, spec).to(device)
+    model.autoencoder.background.copy_(background(cache, spec.cameras, config.seed))
+    autoencoder_stage = Stage(
+        StageConfig(
+            "autoencoder",
+            training.autoencoder_steps,
+            training.autoencoder_learning_rate,
+            training.cpu_seconds * training.autoencoder_share,
+            training,
+        ),
+        model.autoencoder,
+        autoencoder_loss(model, cache),
+        folder,
+    )
+    autoencoder_stage.run()
+    sample = draw_pictures(cache, spec.cameras, config.seed, 0, _STATISTICS_FRAMES).to(device)
+    with torch.no_grad():
+        model.autoencoder.set_statistics(model.autoencoder.encode(sample))
+    data = LatentEpisodes(cache, model.autoencoder)
+    set_dynamics_statistics(model, data)
+    left_s = max(training.cpu_seconds - autoencoder_stage.cpu_s, 1.0) if training.cpu_seconds else 0.0
+    train_dynamics(model, data, training.dynamics_steps, folder, cpu_seconds=left_s)
+    save_world_model(folder, model)
+    return model
+
+
+def refine_world_model(
+    model: WorldModel, version: int, cache: FrameCache, folder: Path, steps: int, cpu_seconds: float = 0.0
+) -> WorldModel:
+    """Train the dynamics and heads further on the cache as it is now, and save them as the next version.
+
+    The autoencoder stays, so that latents mean what they meant.
+
+    Args:
+        model: refined in place.
+        version: of the refined model; keys its batches.
+        cache: old and new real episodes.
+        folder: of this version.
+        steps: gradient steps.
+        cpu_seconds: bound of processor time; 0: none.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "config.json").exists():
+        data = LatentEpisodes(cache, model.autoencoder)
+        train_dynamics(model, data, steps, folder, version, cpu_seconds)
+        save_world_model(folder, model, version)
+    return load_world_model(folder, str(model.device))[0]
+
+
+def train_dynamics(
+    model: WorldModel, data: LatentEpisodes, steps: int, folder: Path, version: int = 0, cpu_seconds: float = 0.0
+) -> None:
+    """Gradient steps of dynamics and heads; ``version`` keys their batches."""
+    training = model.config.training
+    stage = Stage(
+        StageConfig("dynamics", steps, training.dynamics_learning_rate, cpu_seconds, training),
+        model.dynamics,
+        dynamics_loss(model, data, model.config.seed + version * _SEEDS_APART),
+        folder,
+    )
+    stage.run()
+
+
+def autoencoder_loss(model: WorldModel, cache: FrameCache) -> Loss:
+    """The loss of the autoencoder at a training step."""
+    config, cameras = model.config, model.spec.cameras
+
+    def loss(step: int) -> tuple[Tensor, dict[str, float]]:
+        images = draw_pictures(cache, cameras, config.seed, step, config.training.autoencoder_batch)
+        return model.autoencoder.loss(images.to(model.device), keyed_generator(config.seed, step))
+
+    return loss
+
+
+def dynamics_loss(model: WorldModel, data: LatentEpisodes, seed: int) -> Loss:
+    """The loss of dynamics and heads at a training step."""
+    training = model.config.training
+
+    def loss(step: int) -> tuple[Tensor, dict[str, float]]:
+        batch = data.draw(seed, step, training.dynamics_batch, training.window_frames, training.ending_share)
+        moved = type(batch)(*(getattr(batch, name).to(model.device) for name in batch.__dataclass_fields__))
+        return model.dynamics.loss(moved, keyed_generator(seed, step))
+
+    return loss
+
+
+def set_dynamics_statistics(model: WorldModel, data: LatentEpisodes) -> None:
+    """Means and standard deviations of the training data, once: they are part of the model."""
+    latent_change, state_change = data.changes()
+    dynamics = model.dynamics
+    dynamics.latent_change_std.copy_(latent_change.square().mean((0, 1)).sqrt().clamp(min=1e-3))
+    # Dimensions that never move must not be blown up.
+    floor = 1e-3 * data.state.std(0).max().clamp(min=1e-6)
+    dynamics.state_change_std.copy_(state_change.square().mean(0).sqrt().clamp(min=floor))
+    dynamics.state_mean.copy_(data.state.mean(0))
+    dynamics.state_std.copy_(data.state.std(0).clamp(min=floor))
+    dynamics.action_mean.copy_(data.action.mean(0))
+    dynamics.action_std.copy_(data.action.std(0).clamp(min=1e-3 * data.action.std(0).max().clamp(min=1e-6)))
+
+
+def keyed_generator(seed: int, step: int) -> torch.Generator:
+    """A generator on the CPU that depends on (seed, step) alone."""
+    return torch.Generator().manual_seed((seed * _SEEDS_APART + step) % 2**63)
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

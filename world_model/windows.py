@@ -1,0 +1,168 @@
+"""Windows of real episodes as training batches. Draws are functions of (seed, step), so that a resumed run goes on
+exactly where it stopped.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Origin
+from vla_rl.data.cache import CachedEpisode, FrameCache
+from world_model.autoencoder import Autoencoder
+from world_model.config import WorldSpec
+from world_model.dynamics import WorldBatch
+
+_ENCODE_FRAMES = 64
+_WINDOWS, _PICTURES = 0x77696E, 0x706963  # purposes of draws
+
+
+def real_episodes(cache: FrameCache) -> list[CachedEpisode]:
+    """The episodes that happened: a world model never learns from what it imagined."""
+    return [episode for episode in cache.episodes if episode.origin is not Origin.IMAGINED]
+
+
+def spec_of(
+    cache: FrameCache,
+    max_steps: int | None = None,
+    action_low: Sequence[float] = (),
+    action_high: Sequence[float] = (),
+) -> WorldSpec:
+    """The robot and task of a cache's episodes.
+
+    Args:
+        cache: the episodes.
+        max_steps: where imagined episodes are truncated; default: the longest real one.
+        action_low, action_high: bounds of the actions; default: those seen.
+
+    Raises:
+        UserError: if there are no episodes, or no pictures, or cameras of different sizes.
+    """
+    episodes = real_episodes(cache)
+    if not episodes:
+        raise UserError(f"{cache.store.path} holds no real episodes; a world model needs some to learn from")
+    first = episodes[0]
+    sizes = set(first.cameras.values())
+    if len(sizes) != 1:
+        raise UserError(f"the cameras of {cache.store.path} have the sizes {sorted(sizes)}; expected one size")
+    low = tuple(action_low) or tuple(map(float, cache.action_sent.min(0)))
+    high = tuple(action_high) or tuple(map(float, cache.action_sent.max(0)))
+    return WorldSpec(
+        env_id=first.env_id,
+        task=first.task,
+        cameras=tuple(first.cameras),
+        image_size=sizes.pop(),
+        state_dim=first.state_dim,
+        action_dim=first.action_dim,
+        control_hz=first.control_hz,
+        max_steps=max_steps or max(episode.length for episode in episodes),
+        action_low=low,
+        action_high=high,
+    )
+
+
+def pictures(cache: FrameCache, frames: NDArray[np.int64], cameras: Sequence[str]) -> Tensor:
+    """uint8 [B, cameras, H, W, 3]."""
+    return torch.from_numpy(np.stack([cache.images[camera][frames] for camera in cameras], 1))
+
+
+def draw_pictures(cache: FrameCache, cameras: Sequence[str], seed: int, step: int, batch_size: int) -> Tensor:
+    """Frames of real episodes, uniformly: uint8 [B, cameras, H, W, 3]."""
+    random = np.random.Generator(np.random.Philox(key=[seed, step], counter=[0, 0, 0, _PICTURES]))
+    frames = _real_frames(cache)
+    return pictures(cache, frames[random.integers(len(frames), size=batch_size)], cameras)
+
+
+def background(cache: FrameCache, cameras: Sequence[str], seed: int, frames: int = 256) -> Tensor:
+    """The median picture of each camera around 0, float [cameras, 3, H, W]."""
+    drawn = draw_pictures(cache, cameras, seed, 0, frames)
+    return drawn.median(0).values.permute(0, 3, 1, 2).float() / 255 - 0.5
+
+
+class LatentEpisodes:
+    """The real episodes of a cache as latents, in memory.
+
+    Args:
+        cache: the episodes; must not be refreshed while this is used.
+        autoencoder: trained, with its statistics set.
+
+    Attributes:
+        latents: float32 [N, tokens, D].
+        state: float32 [N, S].
+        action: float32 [N, A], what was sent.
+        start, length: int64 [E], the frames of each episode.
+        success, terminated: bool [E].
+        episodes: headers of the E episodes.
+    """
+
+    def __init__(self, cache: FrameCache, autoencoder: Autoencoder) -> None:
+        frames = _real_frames(cache)
+        self.episodes = real_episodes(cache)
+        self.latents = encode_frames(cache, frames, autoencoder)
+        self.state = torch.from_numpy(np.asarray(cache.state[frames]))
+        self.action = torch.from_numpy(np.asarray(cache.action_sent[frames]))
+        self.length = torch.tensor([episode.length for episode in self.episodes])
+        self.start = self.length.cumsum(0) - self.length
+        self.success = torch.tensor([episode.success is True for episode in self.episodes])
+        self.terminated = torch.tensor([episode.terminated for episode in self.episodes])
+
+    def changes(self) -> tuple[Tensor, Tensor]:
+        """Changes from frame to frame within episodes: of latents [M, tokens, D] and of state [M, S]."""
+        last = self.start + self.length - 1
+        inner = torch.ones(len(self.state), dtype=torch.bool)
+        inner[last] = False
+        first = inner.nonzero()[:, 0]
+        return self.latents[first + 1] - self.latents[first], self.state[first + 1] - self.state[first]
+
+    def windows(self, episode: Tensor, first: Tensor, frames: int) -> WorldBatch:
+        """The windows of ``frames`` steps that begin at step ``first`` [B] of the episodes [B]."""
+        start, length = self.start[episode], self.length[episode]
+        step = first[:, None] + torch.arange(frames + 1)  # [B, T + 1]
+        index = start[:, None] + torch.minimum(step, length[:, None] - 1)
+        previous = start + (first - 1).clamp(min=0)
+        at_end = step[:, :-1] == length[:, None] - 1
+        return WorldBatch(
+            anchor_latents=self.latents[start],
+            anchor_state=self.state[start],
+            latents=self.latents[index],
+            state=self.state[index],
+            action=self.action[index[:, :-1]],
+            previous_latents=self.latents[previous],
+            previous_state=self.state[previous],
+            has_previous=first > 0,
+            inside=step[:, :-1] < length[:, None],
+            has_next=step[:, 1:] < length[:, None],
+            success=(at_end & (self.success & self.terminated)[episode][:, None]).float(),
+            termination=(at_end & self.terminated[episode][:, None]).float(),
+        )
+
+    def draw(self, seed: int, step: int, batch_size: int, frames: int, ending_share: float) -> WorldBatch:
+        """The batch of a training step: windows at any step, some of which end where their episode ends."""
+        random = np.random.Generator(np.random.Philox(key=[seed, step], counter=[0, 0, 0, _WINDOWS]))
+        uniform = torch.from_numpy(random.random((3, batch_size)))
+        # Episodes in proportion to their length: every step is as likely.
+        drawn = (uniform[0] * len(self.state)).long().clamp(max=len(self.state) - 1)
+        episode = torch.searchsorted(self.start, drawn, right=True) - 1
+        length = self.length[episode]
+        anywhere = (uniform[1] * (length - frames // 2).clamp(min=1)).long()
+        ending = (length - frames).clamp(min=0)
+        return self.windows(episode, torch.where(uniform[2] < ending_share, ending, anywhere), frames)
+
+
+@torch.no_grad()
+def encode_frames(cache: FrameCache, frames: NDArray[np.int64], autoencoder: Autoencoder) -> Tensor:
+    """Latents of frames, float32 [N, tokens, D], on the CPU."""
+    device = autoencoder.latent_mean.device
+    parts = [
+        autoencoder.encode(pictures(cache, frames[index : index + _ENCODE_FRAMES], autoencoder.cameras).to(device))
+        for index in range(0, len(frames), _ENCODE_FRAMES)
+    ]
+    return torch.cat(parts).cpu()
+
+
+def _real_frames(cache: FrameCache) -> NDArray[np.int64]:
+    spans = [np.arange(episode.start, episode.start + episode.length) for episode in real_episodes(cache)]
+    return np.concatenate(spans) if spans else np.empty(0, np.int64)

@@ -34,5 +34,6 @@ def test_a_run_without_anything_to_draw_is_refused(tmp_path: Path):
 
 
 def test_a_place_that_cannot_be_written_is_one_clear_error(run_dir: Path, tmp_path: Path):
+    (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the picture"):
-        save_picture(run_dir, tmp_path / "nowhere" / "picture.png")
+        save_picture(run_dir, tmp_path / "file" / "picture.png")

@@ -1,21 +1,33 @@
-"""Rebuild the report of a run, also of one that is still going on or was killed.
+"""Rebuild the report of a run, also of one that is still going on or was killed; or draw pictures of it.
 
-Example: vla-rl report runs/demo
+Example: vla-rl report runs/demo --picture docs/images/demo.png
 """
 
 import argparse
 from pathlib import Path
 
 from vla_rl.cli.run_config import RunConfig
+from vla_rl.report.figures import save_figures
 from vla_rl.report.html import build_report
+from vla_rl.report.picture import save_picture
 from vla_rl.training.run_folder import RunFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="the run folder")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="success and one episode in one PNG, no report")
+    parser.add_argument(
+        "--figures", type=Path, metavar="DIR", help="the PNGs of docs/method.md from this run, no report"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     RunFolder.open(arguments.run, RunConfig)
-    print(build_report(arguments.run))
+    if arguments.picture:
+        print(save_picture(arguments.run, arguments.picture))
+    if arguments.figures:
+        for file in save_figures(arguments.run, arguments.figures):
+            print(file)
+    if not (arguments.picture or arguments.figures):
+        print(build_report(arguments.run))
     return 0

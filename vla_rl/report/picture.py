@@ -1,57 +1,44 @@
 """The picture of a run for a README: success per round, and an episode with its values and weights, by matplotlib."""
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.files import write_atomic
 from vla_rl.core.types import Source
-from vla_rl.report.images import film_strip
+from vla_rl.report.episode_figures import draw_strip, strip_height
+from vla_rl.report.plotting import INK, POLICY, SHADES, WEIGHT, axis_labels, new_figure, plain, save_png
 from vla_rl.report.run_episodes import Trace, open_store, read_traces, segments
 from vla_rl.report.run_files import Run, read_run
 from vla_rl.report.wording import headline, percent
 
-_WIDTH_IN, _HEIGHT_IN, _DPI = 8.0, 3.7, 150
-_INK, _MUTED, _POLICY, _WEIGHT = "#1b1f24", "#5f6873", "#1764c8", "#c2571a"
-_SHADES = {Source.POLICY: "#eef4fc", Source.HUMAN: "#f9dfb5", Source.DEMO: "#e4dafa", Source.HOLD: "#dddfe2"}
 _CONTROL_COLOURS = ("#c2571a", "#7b4fd6", "#12805c", "#b0317a", "#5f6873")
 _CONTROL_MARKERS = "Ds^pP"
-_FRAMES = 8
 
 
-def save_picture(run_dir: Path, out_png: Path) -> None:
-    """Draw the success of a run, and its most telling trace (a takeover if there is one), 1200 pixels wide, as PNG.
+def save_picture(run_dir: Path, out_png: Path) -> Path:
+    """Draw the success of a run, and its most telling trace (a takeover if there is one), 1200 pixels wide, as PNG;
+    returns the file.
 
     Raises:
         UserError: if the run has neither an evaluation nor a trace yet, or the file cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     run, problems = read_run(run_dir), list[str]()
     store = open_store(run_dir / "episodes", problems)
     found = {trace.kind: trace for trace in (read_traces(run_dir / "traces", store, problems) if store else [])}
     trace = found.get("takeover") or found.get("success") or found.get("failure") or found.get("demonstration")
     if not run.evaluations and trace is None:
         raise UserError(f"{run_dir} has neither an evaluation nor a trace to draw yet; let the run get further")
-    figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN), dpi=_DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    figure.suptitle(headline(run), x=0.015, y=0.975, ha="left", fontsize=9.5, fontweight="bold", color=_INK)
+    figure = new_figure(8.0, 3.7)
+    figure.suptitle(headline(run), x=0.015, y=0.975, ha="left", fontsize=9.5, fontweight="bold", color=INK)
     shares = [0.36 * bool(run.evaluations), 0.64 * (trace is not None)]
     left_end = shares[0] / sum(shares)
     if run.evaluations:
         _draw_success(figure.add_axes((0.062, 0.13, left_end - 0.075, 0.74)), run)
     if trace is not None:
         _draw_trace(figure, trace, left_end + 0.045, 0.985)
-    content = io.BytesIO()
-    figure.savefig(content, format="png")
-    try:
-        write_atomic(out_png, content.getvalue())
-    except OSError as error:
-        raise UserError(f"cannot write the picture {out_png}: {error.strerror}") from error
+    return save_png(figure, out_png)
 
 
 def _draw_success(axes: Any, run: Run) -> None:
@@ -59,13 +46,11 @@ def _draw_success(axes: Any, run: Run) -> None:
     rounds, rates = [policy.round for policy in policies], np.array([policy.rate for policy in policies])
     if policies:
         low, high = np.array([policy.interval for policy in policies]).T
-        axes.fill_between(rounds, low, high, color=_POLICY, alpha=0.14, linewidth=0)
-        axes.errorbar(
-            rounds, rates, [rates - low, high - rates], color=_POLICY, marker="o", linewidth=1.8, elinewidth=1
-        )
+        axes.fill_between(rounds, low, high, color=POLICY, alpha=0.14, linewidth=0)
+        axes.errorbar(rounds, rates, [rates - low, high - rates], color=POLICY, marker="o", linewidth=1.8, elinewidth=1)
         for number, rate, top in zip(rounds, rates, high, strict=True):
             place = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontweight": "bold"}
-            axes.annotate(percent(rate), (number, max(top, rate + 0.02)), color=_POLICY, fontsize=8.5, **place)
+            axes.annotate(percent(rate), (number, max(top, rate + 0.02)), color=POLICY, fontsize=8.5, **place)
     names = list(dict.fromkeys(control.control for control in run.controls))
     for control in run.controls:
         index = names.index(control.control)
@@ -82,45 +67,31 @@ def _draw_success(axes: Any, run: Run) -> None:
     axes.set_ylim(0, 1.08)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], [percent(share) for share in (0, 0.25, 0.5, 0.75, 1)])
     axes.set_xticks(range(last_round + 1))
-    axes.set_xlabel("rounds of practice", fontsize=8, color=_MUTED)
-    axes.grid(axis="y", color="#e3e5e8", linewidth=0.7)
-    _plain(axes)
+    axis_labels(axes, "rounds of practice")
+    plain(axes, "y")
 
 
 def _draw_trace(figure: Any, trace: Trace, left: float, right: float) -> None:
     """A film strip over panels with one time axis between two shares of the picture's width."""
     length, width, top = len(trace.episode), right - left, 0.87
-    images = next(iter(trace.episode.images.values()), None)
-    if images is not None:
-        height = width * _WIDTH_IN / _HEIGHT_IN / _FRAMES * images.shape[1] / images.shape[2]
-        strip = figure.add_axes((left, top - height, width, height))
-        scale = width * _WIDTH_IN * _DPI / _FRAMES / images.shape[2]
-        strip.imshow(
-            film_strip(images, _FRAMES, scale), aspect="auto", extent=(0, _FRAMES, 0, 1), interpolation="antialiased"
-        )
-        strip.vlines(range(1, _FRAMES), 0, 1, color="white", linewidth=2)
-        strip.set_axis_off()
+    if trace.episode.images:
+        height = strip_height(figure, width, trace.episode)
+        draw_strip(figure, (left, top - height, width, height), trace.episode)
         top -= height + 0.01
     panels = trace.panels
     height = (top - 0.13) / len(panels)
     for index, (panel, lines) in enumerate(panels):
         axes = figure.add_axes((left, 0.13 + (len(panels) - 1 - index) * height, width, height - 0.055))
         for source, start, end in segments(trace.episode.source):
-            axes.axvspan(start, end, color=_SHADES[Source(source)], linewidth=0)
+            axes.axvspan(start, end, color=SHADES[Source(source)], linewidth=0)
         for name, values in lines.items():
-            look = {"color": _WEIGHT, "linestyle": "--"} if name == "weight" else {"color": _POLICY}
+            look = {"color": WEIGHT, "linestyle": "--"} if name == "weight" else {"color": POLICY}
             axes.plot(np.arange(length) + 0.5, values, linewidth=1.3, **look)
         axes.set_xlim(0, length)
         axes.set_ylim(panel.span(lines))
-        axes.set_title(panel.title, fontsize=7, color=_INK, loc="left", pad=2.5)
+        axes.set_title(panel.title, fontsize=7, color=INK, loc="left", pad=2.5)
         axes.locator_params(axis="y", nbins=3)
-        _plain(axes)
+        plain(axes)
         if index < len(panels) - 1:
             axes.set_xticklabels([])
-    axes.set_xlabel("step" + " (orange: a person acts)" * bool(trace.kind == "takeover"), fontsize=8, color=_MUTED)
-
-
-def _plain(axes: Any) -> None:
-    axes.tick_params(length=0, labelsize=7, colors=_MUTED)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    axis_labels(axes, "step" + " (orange: a person acts)" * (trace.kind == "takeover"))

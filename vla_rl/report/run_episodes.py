@@ -54,7 +54,8 @@ _PANELS = (
     Panel("gate (solid) and weight in the actor's loss (dashed)", ("gate", "weight"), 0.0, 2.0),
     Panel("weight in the actor's loss", ("weight",), 0.0),
 )
-_COLUMNS = tuple(dict.fromkeys(name for panel in _PANELS for name in panel.columns))
+_IN_PANELS = tuple(dict.fromkeys(name for panel in _PANELS for name in panel.columns))
+_COLUMNS = (*_IN_PANELS, "viability_advantage", "efficiency_advantage")
 # What numpy and zipfile let out for a damaged file.
 _NPZ_ERRORS = (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _EVALUATION_ID = re.compile(r"v(\d{4,})-(\d+)")
@@ -177,6 +178,6 @@ def _read_columns(file: Path, length: int) -> dict[str, NDArray[np.float64]]:
     if "indicator" in columns:  # 0: not judged, 1: negative, 2: positive
         judged = columns["indicator"] - 1.0
         columns["indicator"] = np.where(judged < 0, np.nan, judged)
-    if not columns:
-        raise ValueError(f"it has none of {', '.join(_COLUMNS)}")
+    if not columns.keys() & set(_IN_PANELS):
+        raise ValueError(f"it has none of {', '.join(_IN_PANELS)}")
     return columns

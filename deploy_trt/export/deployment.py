@@ -1,0 +1,185 @@
+"""Writes a deployment folder: graphs, weights, probes with torch's answers, and the manifest last."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from deploy_trt.export.flow_vla import Precision, flow_vla_graphs
+from deploy_trt.export.graph import ExportedGraph, split_weights
+from deploy_trt.runtime.manifest import (
+    Affine,
+    FileInfo,
+    GraphInfo,
+    Manifest,
+    SamplerInfo,
+    TextInfo,
+    save_manifest,
+    write_digested,
+)
+from deploy_trt.runtime.policy import Normalization
+from deploy_trt.runtime.weights import Array
+from vla_rl.core.config import config_to_dict
+from vla_rl.core.flow import flow_noise
+from vla_rl.core.types import Observation, PolicySpec
+from vla_rl.policies.flow_vla import FlowVLA, Indicator
+from vla_rl.policies.normalization import VectorStatistics
+
+PROBES = 8
+NOT_WRITTEN = FileInfo("", "")  # until `save_deployment` has written it
+
+
+def export_flow_vla(
+    model: FlowVLA,
+    folder: Path,
+    meta: Mapping[str, Any],
+    precision: Precision = "fp32",
+    unrolled: bool = False,
+    observations: Sequence[Observation] = (),
+) -> Manifest:
+    """Export the built-in policy.
+
+    Args:
+        model: with trained weights, on the CPU.
+        folder: made if missing; a deployment in it is replaced.
+        meta: of its checkpoint; ``policy_version`` becomes the manifest's.
+        precision, unrolled: see `flow_vla_graphs`.
+        observations: real ones to compare the graphs on; without any, random ones are used.
+
+    Returns:
+        what was written.
+    """
+    config, spec, statistics = model.config, model.spec, model.statistics
+    offset, scale = statistics.action.affine(config.action_normalization, statistics.discrete_dims)
+    levels = [(dim, statistics.action.low[dim], statistics.action.high[dim]) for dim in statistics.discrete_dims]
+    graphs = flow_vla_graphs(model, precision, unrolled)
+    manifest = Manifest(
+        policy="flow_vla",
+        policy_version=int(meta.get("policy_version", 0)),
+        spec=spec,
+        horizon=config.horizon,
+        precision=precision,
+        graphs={},
+        weights=None,
+        probes=NOT_WRITTEN,
+        state=_affine(*statistics.state.affine(config.state_normalization)),
+        action=_affine(offset, scale),
+        state_mean=statistics.state.mean,
+        action_mean=statistics.action.mean,
+        discrete=tuple(levels) if config.snap_discrete else (),
+        text=_text(model, folder),
+        sampler=SamplerInfo(
+            kind="unrolled" if unrolled else "flow",
+            steps=config.sampling_steps,
+            width=spec.action_dim,
+            horizon=config.horizon,
+            committed=not unrolled,
+            guidance_scale=config.guidance_scale if config.indicator else 1.0,
+        ),
+        source={"meta": dict(meta), "config": config_to_dict(config)},
+    )
+    probes = flow_vla_probes(model, Normalization(manifest.state), observations)
+    return save_deployment(folder, manifest, graphs, probes)
+
+
+def save_deployment(
+    folder: Path, manifest: Manifest, graphs: Sequence[ExportedGraph], probes: Mapping[str, Array]
+) -> Manifest:
+    """Write a deployment; ``graphs``, ``weights`` and ``probes`` of the manifest are filled in.
+
+    Args:
+        folder: made if missing.
+        manifest: everything else.
+        graphs: they lose their weights here.
+        probes: inputs of the first graph as ``input.NAME`` [K, ...], ``noise`` [K, rows, W], and ``actions``
+            [K, rows, W], normalised: what torch made of them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    serialized, weights = split_weights(graphs)
+    infos = {}
+    for graph in graphs:
+        written = write_digested(folder, graph.name, ".onnx", serialized[graph.name])
+        infos[graph.name] = GraphInfo(written.file, written.sha256, graph.inputs, graph.outputs)
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **probes)
+    manifest = replace(
+        manifest,
+        graphs=infos,
+        weights=write_digested(folder, "weights", ".safetensors", weights),
+        probes=write_digested(folder, "probes", ".npz", buffer.getvalue()),
+    )
+    save_manifest(folder, manifest)
+    remove_stale(folder, manifest)
+    return manifest
+
+
+def remove_stale(folder: Path, manifest: Manifest) -> None:
+    """Remove what the manifest no longer names."""
+    named = {graph.file for graph in manifest.graphs.values()} | {manifest.probes.file}
+    named |= {manifest.weights.file} if manifest.weights else set()
+    for pattern in ("*-*.onnx", "weights-*.safetensors", "probes-*.npz"):
+        for file in folder.glob(pattern):
+            if file.name not in named:
+                file.unlink(missing_ok=True)
+
+
+@torch.no_grad()
+def flow_vla_probes(model: FlowVLA, state: Normalization, observations: Sequence[Observation] = ()) -> dict[str, Array]:
+    """Probe inputs and what the model in torch makes of them, see `save_deployment`."""
+    config, spec = model.config, model.spec
+    rows, noises, chunks = [], [], []
+    for index, observation in enumerate(observations or random_observations(model.spec, model.statistics.state)):
+        images = {name: torch.from_numpy(np.ascontiguousarray(observation.images[name]))[None] for name in spec.cameras}
+        raw_state, text = torch.from_numpy(observation.state)[None], model.tokenize([observation.task])
+        prefixes = [model.encode(images, raw_state, text, indicator) for indicator in _indicators(model)]
+        noise = flow_noise(0, index, config.horizon, spec.action_dim)
+        actions = torch.from_numpy(noise)[None]
+        for step in range(config.sampling_steps):
+            time = torch.full(actions.shape[:2], step / config.sampling_steps)
+            velocity = model.guided_velocity(actions, time, prefixes[0], prefixes[1] if len(prefixes) > 1 else None)
+            actions = actions + velocity / config.sampling_steps
+        row: dict[str, Array] = {f"input.image.{name}": image.numpy() for name, image in images.items()}
+        rows.append({**row, "input.state": state.normalize(observation.state)[None], "input.text": text.numpy()})
+        noises.append(noise)
+        chunks.append(actions[0].numpy())
+    inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    return {**inputs, "noise": np.stack(noises), "actions": np.stack(chunks)}
+
+
+def random_observations(spec: PolicySpec, state: VectorStatistics) -> list[Observation]:
+    """Observations of nothing, for where there are no real ones: noise in the images, states of the usual size."""
+    rng = np.random.default_rng(0)
+    mean, std = np.float32(state.mean), np.float32(state.std)
+    return [
+        Observation(
+            {name: rng.integers(0, 256, (*spec.image_size, 3), dtype=np.uint8) for name in spec.cameras},
+            mean + std * rng.standard_normal(spec.state_dim, dtype=np.float32),
+            "put the peg into the hole",
+            tick,
+        )
+        for tick in range(PROBES)
+    ]
+
+
+def _indicators(model: FlowVLA) -> list[torch.Tensor | None]:
+    if not model.config.indicator:
+        return [None]
+    positive = torch.tensor([int(Indicator.POSITIVE)])
+    return [positive, torch.tensor([int(Indicator.NONE)])] if model.config.guidance_scale != 1.0 else [positive]
+
+
+def _affine(offset: Array, scale: Array) -> Affine:
+    return Affine(tuple(map(float, offset)), tuple(map(float, scale)))
+
+
+def _text(model: FlowVLA, folder: Path) -> TextInfo:
+    text = model.config.text
+    if not model.config.backbone.folder:
+        return TextInfo("hashed_words", text.max_words, text.vocabulary)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.backbone.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    return TextInfo("tokenizer", text.max_words, file="tokenizer.json", first=1)

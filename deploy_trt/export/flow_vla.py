@@ -1,0 +1,172 @@
+"""The graphs of the built-in policy: ``prefix`` once per observation, ``time`` once per weights, ``step`` once per
+integration step. Or one unrolled graph.
+
+Normalisation, noise, the loop and discrete dimensions are the runtime's. The integration inside ``step`` is in float32
+whatever the precision of the network: in half precision its rounding errors add up to other actions.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from deploy_trt.export.graph import ExportedGraph, export_module
+from vla_rl.core.errors import UserError
+from vla_rl.policies.flow_vla import FlowVLA, Indicator
+
+Precision = Literal["fp32", "fp16", "bf16"]
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class PrefixGraph(nn.Module):
+    """Images, normalised state and text -> what ``step`` reads: keys, values, modulation (and mask)."""
+
+    def __init__(self, policy: FlowVLA) -> None:
+        super().__init__()
+        self.policy = policy
+        self.dtype = policy.state_token.weight.dtype
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        policy, cameras = self.policy, self.policy.spec.cameras
+        images = {camera: image.to(self.dtype) for camera, image in zip(cameras, inputs[: len(cameras)], strict=True)}
+        state, text, *indicator = inputs[len(cameras) :]
+        tokens, mask = policy.tokens_of(images, state.to(self.dtype), text, indicator[0] if indicator else None)
+        keys, values, modulation = policy.expert.read_prefix(tokens, mask)
+        return (*keys, *values, modulation, *([mask] if _masked(policy) else []))
+
+
+class TimeGraph(nn.Module):
+    """Flow times of all steps, float32 [steps, H] -> [steps, 4, 1, T, width]. Always in float32: it runs once, and the
+    sines of its largest angles mean nothing in half precision.
+    """
+
+    def __init__(self, policy: FlowVLA) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, time: Tensor) -> Tensor:
+        return self.policy.expert.modulate(time).transpose(0, 1).unsqueeze(2)
+
+
+class StepGraph(nn.Module):
+    """One Euler step. ``step_size`` float32 [1, H] is 0 for committed actions, which stay as they are."""
+
+    def __init__(self, policy: FlowVLA, tokens: int) -> None:
+        super().__init__()
+        self.policy = policy
+        self.tokens = tokens
+
+    def forward(
+        self, actions: Tensor, time_modulation: Tensor, step_size: Tensor, *prefix: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        expert = self.policy.expert
+        layers = len(expert.layers)
+        keys, values, modulation = list(prefix[:layers]), list(prefix[layers : 2 * layers]), prefix[2 * layers]
+        # Without a backbone every token is there always: a constant, which the optimiser removes.
+        mask = prefix[-1] if _masked(self.policy) else torch.ones(1, self.tokens, dtype=torch.bool)
+        noisy, of_time = actions.to(modulation.dtype), time_modulation.to(modulation.dtype)
+        velocity = expert.denoise(noisy, of_time, step_size > 0, keys, values, modulation, mask).float()
+        return velocity, actions + step_size[..., None] * velocity
+
+
+class UnrolledGraph(nn.Module):
+    """Everything from images to normalised actions in one graph: fastest where a call is dear, slow to export."""
+
+    def __init__(self, policy: FlowVLA) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, noise: Tensor, *inputs: Tensor) -> Tensor:
+        prefix = PrefixGraph(self.policy)(*inputs)
+        steps = self.policy.config.sampling_steps
+        step = StepGraph(self.policy, prefix[0].shape[2])
+        times = (torch.arange(steps) / steps)[:, None].expand(-1, noise.shape[1])
+        modulations, actions = TimeGraph(self.policy)(times), noise
+        for index in range(steps):
+            _, actions = step(actions, modulations[index], torch.full(noise.shape[:2], 1 / steps), *prefix)
+        return actions
+
+
+def flow_vla_graphs(model: FlowVLA, precision: Precision = "fp32", unrolled: bool = False) -> list[ExportedGraph]:
+    """Export a policy with trained weights; its dtype is put back afterwards.
+
+    Args:
+        model: on the CPU.
+        precision: of weights and activations. TensorRT takes it from the graph's types; there is no builder flag.
+        unrolled: one graph instead of three, in float32.
+
+    Raises:
+        UserError: for what has no graph: an unrolled policy with classifier-free guidance or in half precision.
+    """
+    if unrolled:
+        if model.config.guidance_scale != 1.0 or precision != "fp32":
+            raise UserError("an unrolled graph is in fp32 and has no classifier-free guidance; leave --unrolled out")
+        noise = torch.randn(1, model.config.horizon, model.spec.action_dim)
+        inputs = {"noise": noise, **example_inputs(model)}
+        return [export_module("policy", UnrolledGraph(model), inputs, ["actions"], strip="policy.")]
+    times = torch.rand(model.config.sampling_steps, model.config.horizon)
+    time = export_module("time", TimeGraph(model), {"time": times}, ["time_modulation"], strip="policy.")
+    with torch.no_grad():
+        modulation = TimeGraph(model)(times)[0]
+    with _cast(model, DTYPES[precision]):
+        return [time, *_prefix_and_step(model, modulation)]
+
+
+def _prefix_and_step(model: FlowVLA, time_modulation: Tensor) -> Iterator[ExportedGraph]:
+    inputs, names = example_inputs(model), prefix_outputs(model)
+    yield export_module("prefix", PrefixGraph(model), inputs, names, strip="policy.")
+    with torch.no_grad():
+        prefix = dict(zip(names, PrefixGraph(model)(*inputs.values()), strict=True))
+    horizon = model.config.horizon
+    step = StepGraph(model, prefix["key.0"].shape[2])
+    inputs = {
+        "actions": torch.randn(1, horizon, model.spec.action_dim),
+        "time_modulation": time_modulation,
+        "step_size": torch.rand(1, horizon),
+        **prefix,
+    }
+    yield export_module("step", step, inputs, ["velocity", "next_actions"], strip="policy.")
+
+
+def example_inputs(model: FlowVLA) -> dict[str, Tensor]:
+    """Inputs of ``prefix``, batch 1."""
+    spec = model.spec
+    inputs = {
+        f"image.{camera}": torch.randint(0, 256, (1, *spec.image_size, 3), dtype=torch.uint8) for camera in spec.cameras
+    }
+    inputs |= {"state": torch.randn(1, spec.state_dim), "text": model.tokenize(["put the peg into the hole"])}
+    if model.config.indicator:
+        inputs["indicator"] = torch.tensor([int(Indicator.POSITIVE)])
+    return inputs
+
+
+def prefix_outputs(model: FlowVLA) -> Sequence[str]:
+    """Names of what ``prefix`` gives and ``step`` takes."""
+    layers = range(len(model.expert.layers))
+    mask = ["mask"] if _masked(model) else []
+    return [*(f"key.{i}" for i in layers), *(f"value.{i}" for i in layers), "modulation", *mask]
+
+
+def _masked(model: FlowVLA) -> bool:
+    return bool(model.config.backbone.folder)
+
+
+@contextmanager
+def _cast(model: FlowVLA, dtype: torch.dtype) -> Iterator[None]:
+    """Parameters of another dtype for a while; the old tensors come back untouched."""
+    kept = {name: parameter.data for name, parameter in model.named_parameters()}
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        if dtype != torch.float32:
+            model.to(dtype)
+            if model.config.expert.rotary:  # rounded angles would be other positions
+                model.expert.frequency = buffers["expert.frequency"]
+        yield
+    finally:
+        for name, parameter in model.named_parameters():
+            parameter.data = kept[name]
+        for name, buffer in buffers.items():
+            module, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(module), leaf, buffer)

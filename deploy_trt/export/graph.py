@@ -1,0 +1,166 @@
+"""A torch module -> an ONNX graph whose weights keep their names. Needs torch and onnxscript.
+
+Exported without the exporter's optimiser: it would fold transposes into weights and merge weights that happen to be
+equal (fresh norms are all ones), after which new weights could no longer be put in by name.
+"""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from deploy_trt.runtime.manifest import WEIGHTS_LOCATION, TensorInfo
+from deploy_trt.runtime.weights import Array, layout, numpy_dtype, pack
+from vla_rl.core.errors import UserError
+
+OPSET = 20
+
+
+@dataclass(frozen=True)
+class ExportedGraph:
+    """One graph.
+
+    Attributes:
+        name: of the graph.
+        model: `onnx_ir.Model`, with its weights.
+        weights: names of the initializers that are weights (entries of the module's state_dict).
+        inputs, outputs: name -> dtype and shape.
+    """
+
+    name: str
+    model: Any
+    weights: tuple[str, ...]
+    inputs: dict[str, TensorInfo]
+    outputs: dict[str, TensorInfo]
+
+
+def export_module(
+    name: str,
+    module: nn.Module,
+    inputs: Mapping[str, Tensor],
+    outputs: Sequence[str],
+    dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
+    strip: str = "",
+) -> ExportedGraph:
+    """Export a module's ``forward``.
+
+    Args:
+        name: of the graph.
+        module: its parameters must be trained or perturbed: a fresh initialisation hides mistakes (zeros, ones).
+        inputs: names -> example tensors, in the order of ``forward``'s arguments.
+        outputs: names of what ``forward`` returns: a tensor, or a flat tuple of them.
+        dynamic_axes: input -> {axis: symbol} that may vary; all other axes are fixed, and checked to be.
+        strip: taken off the beginning of weight names: the name of the policy inside a wrapping module.
+
+    Raises:
+        UserError: if an input is not used, an axis came out other than asked for, or a weight lost its name.
+    """
+    dynamic = dynamic_axes or {}
+    shapes = [dict.fromkeys(dynamic[key], torch.export.Dim.DYNAMIC) if dynamic.get(key) else None for key in inputs]
+    with _quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            module.eval(),
+            tuple(inputs.values()),
+            dynamo=True,
+            optimize=False,
+            opset_version=OPSET,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_shapes=tuple(shapes) if dynamic else None,
+            verbose=False,
+        )
+    assert program is not None
+    model = program.model
+    weights = _named_weights(name, model, set(module.state_dict()), strip)
+    found_inputs = {value.name: _info(value) for value in model.graph.inputs}
+    _check_inputs(name, model, inputs, dynamic, found_inputs)
+    return ExportedGraph(
+        name, model, weights, found_inputs, {value.name: _info(value) for value in model.graph.outputs}
+    )
+
+
+def split_weights(graphs: Sequence[ExportedGraph]) -> tuple[dict[str, bytes], bytes]:
+    """Take the weights out of graphs, into one file that all of them refer to.
+
+    Returns:
+        name of the graph -> ONNX without weights, and the content of the safetensors file. A weight that several
+        graphs use stands there once.
+    """
+    import onnx_ir
+
+    tensors: dict[str, Array] = {}
+    for graph in graphs:
+        tensors |= {name: graph.model.graph.initializers[name].const_value.numpy() for name in graph.weights}
+    content = pack(tensors)
+    places = layout(content)
+    serialized = {}
+    for graph in graphs:
+        for name in graph.weights:
+            dtype, shape, offset, size = places[name]
+            value = graph.model.graph.initializers[name]
+            value.const_value = onnx_ir.ExternalTensor(
+                WEIGHTS_LOCATION, offset, size, value.const_value.dtype, shape=onnx_ir.Shape(shape), name=name
+            )
+        serialized[graph.name] = onnx_ir.to_proto(graph.model).SerializeToString()
+    return serialized, content
+
+
+def _named_weights(graph: str, model: Any, known: set[str], strip: str) -> tuple[str, ...]:
+    """Give weights the names that they have in training; the names of all of them, sorted."""
+    initializers = model.graph.initializers
+    weights = []
+    for name in list(initializers):
+        if name not in known:
+            continue
+        new = name.removeprefix(strip)
+        if new != name:
+            value = initializers.pop(name)
+            value.name = new
+            initializers[new] = value
+        weights.append(new)
+    if not weights and known:
+        raise UserError(f"graph {graph!r} lost the names of its weights; export with optimize=False and torch >= 2.7")
+    return tuple(sorted(weights))
+
+
+def _check_inputs(
+    graph: str,
+    model: Any,
+    asked: Mapping[str, Tensor],
+    dynamic: Mapping[str, Mapping[int, str]],
+    found: Mapping[str, TensorInfo],
+) -> None:
+    for value in model.graph.inputs:
+        if not value.uses():
+            raise UserError(f"graph {graph!r} does not use its input {value.name!r}; leave it out, engines drop it")
+    for key, tensor in asked.items():
+        expected = tuple(-1 if axis in dynamic.get(key, {}) else size for axis, size in enumerate(tensor.shape))
+        if key not in found or found[key].shape != expected:
+            raise UserError(
+                f"graph {graph!r}: input {key!r} was asked for with shape {list(expected)} and came out as "
+                f"{list(found[key].shape) if key in found else 'nothing'}; the exporter froze or freed an axis"
+            )
+
+
+def _info(value: Any) -> TensorInfo:
+    shape = tuple(size if isinstance(size, int) else -1 for size in value.shape)
+    return TensorInfo(np.dtype(numpy_dtype(value.dtype.numpy().name)).name, shape)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter warns of its own deprecations; what matters is checked afterwards."""
+    level = logging.getLogger("torch.onnx").level
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.getLogger("torch.onnx").setLevel(level)

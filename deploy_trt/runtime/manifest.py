@@ -1,0 +1,212 @@
+"""``manifest.json`` of a deployment folder: everything that a robot computer has to know beside the graphs.
+
+::
+
+    FOLDER/manifest.json             this description; written last, it names the other files by their digests
+    FOLDER/prefix.onnx, step.onnx    graphs as exported, unoptimised, without weights
+    FOLDER/weights-DIGEST.safetensors  all weights under the names that they have in training; the graphs refer to it
+    FOLDER/probes-DIGEST.npz         inputs, and what the policy in torch made of them
+    FOLDER/engines/KEY/              what was built from the graphs on this very machine; may be deleted
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vla_rl.core.config import config_from_dict, config_to_dict
+from vla_rl.core.errors import CheckpointError, ConfigError
+from vla_rl.core.files import write_atomic
+from vla_rl.core.types import PolicySpec
+
+FORMAT = "vla-rl-deployment"
+FORMAT_VERSION = 1
+WEIGHTS_LOCATION = "weights.safetensors"  # the name that the graphs know the weights by, whatever the file is called
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor's dtype, as numpy or ml_dtypes name it, and shape; -1 marks an axis of any size."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """A file of the folder and its digest."""
+
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class GraphInfo:
+    """One ONNX graph.
+
+    Attributes:
+        file, sha256: where it is.
+        inputs, outputs: name -> dtype and shape, in the graph's order.
+    """
+
+    file: str
+    sha256: str
+    inputs: dict[str, TensorInfo]
+    outputs: dict[str, TensorInfo]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """``normalised = (raw - offset) / scale``; scale 0 marks a constant dimension, which is 0 when normalised."""
+
+    offset: tuple[float, ...]
+    scale: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class TextInfo:
+    """How the task sentence becomes numbers.
+
+    Attributes:
+        kind: ``none``; ``hashed_words`` (see `vla_rl.core.flow.hash_words`); ``tokenizer`` (a ``tokenizer.json``).
+        length: L, fixed.
+        vocabulary: hash buckets of ``hashed_words``.
+        file: of ``tokenizer``.
+        first: added to every number of a ``tokenizer``, so that 0 is free to mean that there is no token.
+        suffix: appended to the sentence.
+    """
+
+    kind: str = "none"
+    length: int = 0
+    vocabulary: int = 0
+    file: str = ""
+    first: int = 0
+    suffix: str = ""
+
+
+@dataclass(frozen=True)
+class SamplerInfo:
+    """How a chunk comes out of the graphs.
+
+    Attributes:
+        kind: ``direct``: graph ``policy`` gives the chunk. ``unrolled``: it also takes noise. ``flow`` and
+            ``diffusion``: graph ``prefix`` once, then graph ``step`` so often, from noise to ``next_actions``.
+        steps: integration steps.
+        width: size of the noise's last dimension, at least that of an action.
+        horizon: rows of the noise, at least the length of a chunk.
+        first_action: row of the chunk that belongs to the tick of the observation.
+        schedule: inputs of ``step`` that differ from step to step: name -> [steps, ...].
+        committed: whether a chunk may be made to begin with given actions.
+        guidance_scale: of classifier-free guidance towards the positive indicator; 1: none.
+        step_noise: fresh noise in every step.
+    """
+
+    kind: str
+    steps: int = 0
+    width: int = 0
+    horizon: int = 0
+    first_action: int = 0
+    schedule: dict[str, list[Any]] = field(default_factory=dict)
+    committed: bool = False
+    guidance_scale: float = 1.0
+    step_noise: bool = False
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """See the module.
+
+    Attributes:
+        policy: its kind: flow_vla, act, diffusion, smolvla, pi0.
+        policy_version: counts the updates of the weights.
+        spec: the robot's interface.
+        horizon: H, actions in a chunk.
+        precision: of weights and activations; see `deploy_trt.quantize`.
+        graphs: by name.
+        weights: the file with all weights; None where they stand inside the graphs (quantised ones).
+        probes: the file with recorded inputs and outputs.
+        state, action: normalisation.
+        state_mean, action_mean: fill the dimensions that a smaller robot lacks.
+        discrete: (dimension, lower level, upper level) of action dimensions that have two levels.
+        text, sampler: see there.
+        source: where the policy comes from; plain data for people.
+    """
+
+    policy: str
+    policy_version: int
+    spec: PolicySpec
+    horizon: int
+    precision: str
+    graphs: dict[str, GraphInfo]
+    weights: FileInfo | None
+    probes: FileInfo
+    state: Affine
+    action: Affine
+    state_mean: tuple[float, ...]
+    action_mean: tuple[float, ...]
+    discrete: tuple[tuple[int, float, float], ...]
+    text: TextInfo
+    sampler: SamplerInfo
+    source: dict[str, Any] = field(default_factory=dict)
+
+
+def save_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest; all files that it names must be there."""
+    content = {"format": FORMAT, "format_version": FORMAT_VERSION, **config_to_dict(manifest)}
+    write_atomic(folder / "manifest.json", json.dumps(content, indent=1).encode())
+
+
+def is_deployment(folder: Path) -> bool:
+    """Whether a folder holds a deployed policy."""
+    return (folder / "manifest.json").is_file()
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Read the manifest.
+
+    Raises:
+        CheckpointError: if it is missing, damaged or of another version.
+    """
+    file = folder / "manifest.json"
+    try:
+        content = json.loads(file.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{folder} holds no deployed policy: {file.name}: {error.strerror}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{file} is damaged: {error}") from error
+    if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
+        raise CheckpointError(f"{file} is not the manifest of a {FORMAT}; make one with `vla-rl export`")
+    if (version := content.pop("format_version", None)) != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{file} has format version {version!r}, this program reads {FORMAT_VERSION}; export anew"
+        )
+    try:
+        return config_from_dict(Manifest, content, where=str(file))
+    except ConfigError as error:
+        raise CheckpointError(f"{error}; export the policy anew") from error
+
+
+def read_verified(folder: Path, info: FileInfo | GraphInfo) -> bytes:
+    """The content of a file of the folder.
+
+    Raises:
+        CheckpointError: if it is missing, outside the folder, or not the one that the manifest means.
+    """
+    if Path(info.file).name != info.file:
+        raise CheckpointError(f"{folder / 'manifest.json'} names {info.file!r}; only files beside it are read")
+    try:
+        content = (folder / info.file).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {folder / info.file}: {error.strerror}") from error
+    if hashlib.sha256(content).hexdigest() != info.sha256:
+        raise CheckpointError(f"{folder / info.file} is not the file that the manifest means; copy the folder anew")
+    return content
+
+
+def write_digested(folder: Path, stem: str, suffix: str, content: bytes) -> FileInfo:
+    """Write a file whose name holds its digest, so that it never changes under a reader of the manifest."""
+    digest = hashlib.sha256(content).hexdigest()
+    info = FileInfo(f"{stem}-{digest[:16]}{suffix}", digest)
+    write_atomic(folder / info.file, content)
+    return info

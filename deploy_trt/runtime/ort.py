@@ -1,0 +1,84 @@
+"""Graphs on ONNX Runtime, on the CPU or on CUDA. The weights are put in by name before anything is optimised."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from deploy_trt.runtime.backend import Backend, Value
+from deploy_trt.runtime.manifest import WEIGHTS_LOCATION
+from deploy_trt.runtime.weights import Array
+from vla_rl.core.errors import UserError
+
+PROVIDERS = {"ort-cuda": "CUDAExecutionProvider", "ort-cpu": "CPUExecutionProvider"}
+_ERRORS_ONLY = 3
+
+
+class OrtBackend(Backend):
+    """One session per graph.
+
+    Args:
+        name: ``ort-cpu`` or ``ort-cuda``.
+        graphs: name -> ONNX.
+        weights: content of the safetensors file that the graphs refer to; None if they hold their weights themselves.
+        threads: of one inference.
+        optimise: False executes the graph node by node as it was exported, for reference.
+
+    Raises:
+        UserError: if ONNX Runtime does not give the provider that was asked for: it would silently use another one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        graphs: Mapping[str, bytes],
+        weights: bytes | None,
+        threads: int = 1,
+        optimise: bool = True,
+    ) -> None:
+        import onnxruntime
+
+        self.name = name
+        self._ort = onnxruntime
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = _ERRORS_ONLY
+        if not optimise:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if weights is not None:
+            # As the content of an external file, which is read before constants are folded. `add_initializer` would
+            # come after: what was folded would keep the old weights.
+            options.add_external_initializers_from_files_in_memory([WEIGHTS_LOCATION], [weights], [len(weights)])
+        provider = PROVIDERS[name]
+        self._device = "cuda" if name == "ort-cuda" else "cpu"
+        self.sessions = {
+            graph: onnxruntime.InferenceSession(content, options, providers=[provider])
+            for graph, content in graphs.items()
+        }
+        for graph, session in self.sessions.items():
+            if session.get_providers()[0] != provider:
+                raise UserError(f"ONNX Runtime runs graph {graph!r} on {session.get_providers()[0]}, not on {provider}")
+        self._outputs = {
+            graph: [output.name for output in session.get_outputs()] for graph, session in self.sessions.items()
+        }
+
+    def put(self, array: Array) -> Value:
+        return self._ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self._device, 0)
+
+    def get(self, value: Value) -> Array:
+        array: Array = value.numpy()
+        return array
+
+    def run(self, graph: str, feeds: Mapping[str, Value]) -> dict[str, Value]:
+        names = self._outputs[graph]
+        if self._device == "cpu":
+            values: list[Any] = self.sessions[graph].run_with_ort_values(names, feeds)
+            return dict(zip(names, values, strict=True))
+        binding = self.sessions[graph].io_binding()
+        for name, value in feeds.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in names:
+            binding.bind_output(name, self._device)
+        self.sessions[graph].run_with_iobinding(binding)
+        return dict(zip(names, binding.get_outputs(), strict=True))

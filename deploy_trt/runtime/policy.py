@@ -1,0 +1,209 @@
+"""A deployed policy behind the loop's `Policy` protocol. Numpy in, numpy out.
+
+One instance belongs to one thread, but for `swap`: another thread may put new weights in at any time; the chunk that is
+being computed is finished with the old ones.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from deploy_trt.runtime.manifest import Affine, Manifest
+from deploy_trt.runtime.program import Guidance, Program
+from deploy_trt.runtime.text import make_tokenizer
+from deploy_trt.runtime.weights import Array
+from vla_rl.core.errors import UserError
+from vla_rl.core.flow import flow_noise, guidance_weights
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
+
+_STEP_NOISE_SEED = 0x9E3779B9  # so that noise within the steps is not the noise that they start from
+
+
+class Normalization:
+    """`Affine` on arrays [..., D]."""
+
+    def __init__(self, affine: Affine) -> None:
+        self.offset, self.scale = np.float32(affine.offset), np.float32(affine.scale)
+        self._inverse = np.divide(1, self.scale, out=np.zeros_like(self.scale), where=self.scale > 0)
+
+    def normalize(self, raw: Float32Array) -> Float32Array:
+        """Raw units to normalised units."""
+        normalised: Float32Array = (raw - self.offset) * self._inverse
+        return normalised
+
+    def denormalize(self, normalised: Float32Array) -> Float32Array:
+        """Normalised units to raw units."""
+        raw: Float32Array = normalised * self.scale + self.offset
+        return raw
+
+
+class DeployedPolicy:
+    """Plans chunks with a `Program`. Made by `deploy_trt.runtime.load_deployed`.
+
+    Args:
+        program: manifest and graphs.
+        folder: of the deployment, for its tokenizer.
+    """
+
+    def __init__(self, program: Program, folder: Path) -> None:
+        self._program = program
+        self.folder = folder
+        manifest = program.manifest
+        self.spec, self.horizon = manifest.spec, manifest.horizon
+        self._state, self._action = Normalization(manifest.state), Normalization(manifest.action)
+        self._state_mean, self._action_mean = np.float32(manifest.state_mean), np.float32(manifest.action_mean)
+        spec = manifest.spec
+        self._action_size = dict(spec.sizes or [(spec.state_dim, spec.action_dim)])  # by the size of the state
+        self._tokenize = make_tokenizer(manifest.text, folder)
+        self._taken = frozenset((manifest.graphs.get("prefix") or manifest.graphs["policy"]).inputs)
+        self.reset(0)
+
+    @property
+    def program(self) -> Program:
+        """What computes the chunks at the moment."""
+        return self._program
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the weights that act."""
+        return self._program.manifest
+
+    @property
+    def version(self) -> int:
+        """Counts the updates of the weights."""
+        return self._program.manifest.policy_version
+
+    def swap(self, program: Program) -> None:
+        """From the next chunk on, use other weights of the same policy."""
+        self._program = program
+
+    def reset(self, seed: int) -> None:
+        """Start an episode: the sampling noise of each tick follows from the seed."""
+        self._seed = seed
+        self._chunk_id = 0
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        """Plan a chunk that starts at the observation's tick.
+
+        Args:
+            observation: the newest observation.
+            committed: float32 [d, A]; the chunk begins with exactly these actions.
+
+        Raises:
+            UserError: for a missing camera, a wrong shape, a longer committed prefix than a chunk, or one that the
+                policy's graphs do not take.
+        """
+        program = self._program
+        fixed = None if committed is None or len(committed) == 0 else self._given(committed)
+        if fixed is not None and not program.manifest.sampler.committed:
+            raise UserError(
+                f"this deployment of {program.manifest.policy} cannot begin a chunk with given actions; "
+                "use execution.strategy 'naive', 'sync' or 'temporal_ensembling'"
+            )
+        start = None if fixed is None else self._padded(self._action.normalize(fixed), program.manifest)
+        normalised = self._sample(program, observation, committed=start)
+        raw = self._to_raw(normalised, program.manifest)
+        if fixed is not None:
+            raw[: len(fixed)] = fixed
+        return self._chunk(program, observation, raw)
+
+    def infer_guided(
+        self, observation: Observation, previous: Float32Array, delay_ticks: int, exact_gradient: bool
+    ) -> ActionChunk:
+        """Plan a chunk that goes on from an earlier one: real-time chunking without the gradient.
+
+        Args:
+            observation: the newest observation.
+            previous: float32 [K, A], what is scheduled from the observation's tick on.
+            delay_ticks: how many of them will be executed before this chunk is used.
+            exact_gradient: must be False: a deployed graph has no backward pass.
+
+        Raises:
+            UserError: as `infer`; for ``exact_gradient``; for a policy that is not a flow.
+        """
+        program = self._program
+        if exact_gradient:
+            raise UserError("a deployed policy has no gradients; use execution.strategy 'rtc_identity', not 'rtc'")
+        if program.manifest.sampler.kind != "flow":
+            raise UserError(f"a deployment of kind {program.manifest.sampler.kind!r} cannot be guided; use 'naive'")
+        target = np.zeros((self.horizon, program.manifest.sampler.width), np.float32)
+        scheduled = self._padded(self._action.normalize(self._given(previous)), program.manifest)
+        target[: len(previous)] = scheduled
+        guidance = Guidance(target, guidance_weights(self.horizon, delay_ticks, len(previous)))
+        normalised = self._sample(program, observation, guidance=guidance)
+        return self._chunk(program, observation, self._to_raw(normalised, program.manifest))
+
+    def inputs(self, observation: Observation) -> dict[str, Array]:
+        """What the first graph reads of an observation, batch 1."""
+        self._check(observation)
+        images = {f"image.{name}": observation.images[name][None] for name in self.spec.cameras}
+        state = self._state.normalize(_filled(observation.state, self._state_mean))
+        every = {**images, "state": state[None], **self._tokenize(observation.task)}
+        return {name: array for name, array in every.items() if name in self._taken}
+
+    def _sample(
+        self,
+        program: Program,
+        observation: Observation,
+        committed: Float32Array | None = None,
+        guidance: Guidance | None = None,
+    ) -> Float32Array:
+        sampler = program.manifest.sampler
+        noise = flow_noise(self._seed, observation.tick, sampler.horizon, sampler.width)
+        step_noise = None
+        if sampler.step_noise:
+            rows = flow_noise(
+                self._seed ^ _STEP_NOISE_SEED, observation.tick, sampler.steps * sampler.horizon, sampler.width
+            )
+            step_noise = rows.reshape(sampler.steps, sampler.horizon, sampler.width)
+        return program.sample(self.inputs(observation), noise, committed, guidance, step_noise)
+
+    def _to_raw(self, normalised: Float32Array, manifest: Manifest) -> Float32Array:
+        """[rows, W] -> float32 [H, A] in raw units; discrete dimensions to the nearer of their two levels."""
+        first = manifest.sampler.first_action
+        chosen = normalised[first : first + self.horizon, : self.spec.action_dim].astype(np.float32)
+        raw = self._action.denormalize(chosen)
+        for dimension, lower, upper in manifest.discrete:
+            raw[:, dimension] = np.where(chosen[:, dimension] > 0, np.float32(upper), np.float32(lower))
+        return raw
+
+    def _chunk(self, program: Program, observation: Observation, raw: Float32Array) -> ActionChunk:
+        own = np.ascontiguousarray(raw[:, : self._action_size[observation.state.size]])
+        chunk = ActionChunk(own, observation.tick, self._chunk_id, program.manifest.policy_version)
+        self._chunk_id += 1
+        return chunk
+
+    def _given(self, actions: Float32Array) -> Float32Array:
+        sizes = sorted(set(self._action_size.values()))
+        if actions.ndim != 2 or actions.shape[1] not in sizes or len(actions) > self.horizon:
+            size = " or ".join(map(str, sizes))
+            raise UserError(f"given actions are {list(actions.shape)}, expected [at most {self.horizon}, {size}]")
+        return _filled(actions.astype(np.float32, copy=False), self._action_mean)
+
+    def _padded(self, actions: Float32Array, manifest: Manifest) -> Float32Array:
+        """[d, A] -> [d, W], zeros in the dimensions that only the network has."""
+        return np.pad(actions, ((0, 0), (0, manifest.sampler.width - actions.shape[1])))
+
+    def _check(self, observation: Observation) -> None:
+        expected = [*self.spec.image_size, 3]
+        for camera in self.spec.cameras:
+            if camera not in observation.images:
+                known = ", ".join(sorted(observation.images)) or "none"
+                raise UserError(f"the policy needs camera {camera!r}, the observation has {known}; check the names")
+            found = observation.images[camera]
+            if list(found.shape) != expected or found.dtype != np.uint8:
+                raise UserError(
+                    f"camera {camera!r} gives {found.dtype} {list(found.shape)}, "
+                    f"the policy was exported for uint8 {expected}; set the image size"
+                )
+        if observation.state.ndim != 1 or observation.state.size not in self._action_size:
+            sizes = " or ".join(f"[{size}]" for size in self._action_size)
+            raise UserError(f"the state is {list(observation.state.shape)}, the policy was exported for {sizes}")
+
+
+def _filled(vectors: Float32Array, mean: Float32Array) -> Float32Array:
+    """[..., d] -> [..., D]: the dimensions that a smaller robot lacks get their mean, which is 0 once normalised."""
+    if vectors.shape[-1] == len(mean):
+        return vectors.astype(np.float32, copy=False)
+    behind = np.broadcast_to(mean[vectors.shape[-1] :], (*vectors.shape[:-1], len(mean) - vectors.shape[-1]))
+    return np.concatenate([vectors, behind], axis=-1, dtype=np.float32)

@@ -1,0 +1,170 @@
+"""Graphs on a backend -> a chunk in normalised units: the sampling loop around them.
+
+A program belongs to one version of the weights and is replaced as a whole when new ones come.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from deploy_trt.runtime.backend import Backend, Value
+from deploy_trt.runtime.manifest import Manifest
+from deploy_trt.runtime.weights import Array
+from vla_rl.core.flow import guidance_strength
+from vla_rl.core.types import Float32Array
+
+INDICATOR_NONE, INDICATOR_POSITIVE = 0, 2  # of vla_rl.policies.flow_vla.Indicator
+GUIDANCE_BETA = 5.0  # largest strength of guidance, as in the paper
+
+Velocity = Callable[[Float32Array, Mapping[str, Value]], Float32Array]
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """What a chunk is pulled to (real-time chunking with the Jacobian replaced by the identity).
+
+    Attributes:
+        target: float32 [H, W], normalised.
+        weights: float32 [H], how firmly each action is held.
+    """
+
+    target: Float32Array
+    weights: Float32Array
+
+
+class Program:
+    """The sampler of a manifest on a backend.
+
+    Args:
+        manifest: of the deployment.
+        backend: with all graphs.
+    """
+
+    def __init__(self, manifest: Manifest, backend: Backend) -> None:
+        self.manifest, self.backend = manifest, backend
+        self._stepped: dict[int, list[dict[str, Value]]] = {}
+        sampler = manifest.sampler
+        self._takes_step_size = "step" in manifest.graphs and "step_size" in manifest.graphs["step"].inputs
+        self._by_velocity = sampler.kind == "flow" and sampler.guidance_scale != 1.0
+
+    def sample(
+        self,
+        inputs: Mapping[str, Array],
+        noise: Float32Array,
+        committed: Float32Array | None = None,
+        guidance: Guidance | None = None,
+        step_noise: Float32Array | None = None,
+    ) -> Float32Array:
+        """One chunk.
+
+        Args:
+            inputs: of the first graph, batch 1.
+            noise: float32 [rows, W].
+            committed: float32 [d, W], normalised; the chunk begins with them.
+            guidance: see there.
+            step_noise: float32 [steps, rows, W], of samplers that want it.
+
+        Returns:
+            float32 [rows, W], normalised.
+        """
+        kind, backend = self.manifest.sampler.kind, self.backend
+        features = {name: backend.put(array) for name, array in inputs.items()}
+        if kind in ("direct", "unrolled"):
+            if kind == "unrolled":
+                features["noise"] = backend.put(noise[None])
+            return backend.get(backend.run("policy", features)["actions"])[0]
+        length = 0 if committed is None else len(committed)
+        start = noise.copy()
+        if committed is not None:
+            start[:length] = committed
+        stepped = self._steps(length, step_noise)
+        if guidance is None and not self._by_velocity:
+            prefix = backend.run("prefix", self._with_indicator(features, INDICATOR_POSITIVE))
+            fixed = {name: value for name, value in prefix.items() if name in self.manifest.graphs["step"].inputs}
+            return backend.integrate(start[None], fixed, stepped)[0]
+        return self._integrate(start, length, self._velocity(features), stepped, guidance)
+
+    def _integrate(
+        self,
+        start: Float32Array,
+        committed: int,
+        velocity: Velocity,
+        stepped: list[dict[str, Value]],
+        guidance: Guidance | None,
+    ) -> Float32Array:
+        """Euler steps with a velocity that is not the graph's alone."""
+        actions, steps = start, len(stepped)
+        for index, inputs in enumerate(stepped):
+            tau = index / steps
+            speed = velocity(actions, inputs)
+            if guidance is not None:
+                clean = actions + np.float32(1 - tau) * speed
+                rows = guidance.weights[:, None]
+                pull = np.where(rows > 0, rows * (guidance.target - clean), np.float32(0))
+                speed = speed + np.float32(guidance_strength(tau, GUIDANCE_BETA)) * pull
+            speed[:committed] = 0
+            actions = actions + speed / np.float32(steps)
+        return actions
+
+    def _velocity(self, features: dict[str, Value]) -> Velocity:
+        """The velocity field of an observation; with classifier-free guidance v_none + scale (v - v_none)."""
+        backend, scale = self.backend, np.float32(self.manifest.sampler.guidance_scale)
+        indicators = [INDICATOR_POSITIVE, INDICATOR_NONE] if self._by_velocity else [INDICATOR_POSITIVE]
+        wanted = self.manifest.graphs["step"].inputs
+        prefixes: list[dict[str, Value]] = []
+        for indicator in indicators:
+            prefix = backend.run("prefix", self._with_indicator(features, indicator))
+            # A copy: what a graph gives is valid only until it runs again.
+            copied = {name: backend.put(backend.get(value).copy()) for name, value in prefix.items()}
+            prefixes.append({name: value for name, value in copied.items() if name in wanted})
+
+        def velocity(actions: Float32Array, inputs: Mapping[str, Value]) -> Float32Array:
+            speeds = [
+                backend.get(
+                    backend.run("step", {"actions": backend.put(actions[None]), **prefix, **inputs})["velocity"]
+                )
+                .astype(np.float32)
+                .copy()[0]
+                for prefix in prefixes
+            ]
+            return speeds[0] if len(speeds) == 1 else speeds[1] + scale * (speeds[0] - speeds[1])
+
+        return velocity
+
+    def _with_indicator(self, features: dict[str, Value], indicator: int) -> dict[str, Value]:
+        if "indicator" not in self.manifest.graphs["prefix"].inputs:
+            return features
+        return {**features, "indicator": self.backend.put(np.array([indicator], np.int64))}
+
+    def _steps(self, committed: int, step_noise: Float32Array | None) -> list[dict[str, Value]]:
+        """The inputs of each step. They depend on the weights, but not on the observation: computed once."""
+        if committed not in self._stepped:
+            self._stepped[committed] = self._new_steps(committed)
+        steps = self._stepped[committed]
+        if step_noise is None:
+            return steps
+        noisy = (self.backend.put(row[None]) for row in step_noise)
+        return [{**inputs, "step_noise": noise} for inputs, noise in zip(steps, noisy, strict=True)]
+
+    def _new_steps(self, committed: int) -> list[dict[str, Value]]:
+        backend, sampler = self.backend, self.manifest.sampler
+        columns: dict[str, Array] = {
+            name: np.array(rows, self.manifest.graphs["step"].inputs[name].dtype)
+            for name, rows in sampler.schedule.items()
+        }
+        fixed: dict[str, Value] = {}
+        if self._takes_step_size:
+            decided = np.arange(sampler.horizon) < committed
+            fixed["step_size"] = backend.put(
+                np.where(decided, 0, np.float32(1 / sampler.steps))[None].astype(np.float32)
+            )
+            times = np.arange(sampler.steps, dtype=np.float32)[:, None] / np.float32(sampler.steps)
+            times = np.where(decided, np.float32(1), times)
+            columns["time_modulation"] = backend.get(
+                backend.run("time", {"time": backend.put(times)})["time_modulation"]
+            )
+        return [
+            {**fixed, **{name: backend.put(rows[index]) for name, rows in columns.items()}}
+            for index in range(sampler.steps)
+        ]

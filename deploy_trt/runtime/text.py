@@ -1,0 +1,60 @@
+"""The task sentence as the numbers that the prefix graph reads."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from deploy_trt.runtime.manifest import TextInfo
+from deploy_trt.runtime.weights import Array
+from vla_rl.core.errors import UserError
+from vla_rl.core.flow import PADDING, hash_words
+
+
+def make_tokenizer(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Array]]:
+    """A function: sentence -> inputs of the prefix graph by name, ``text`` int64 [1, L] and, of a tokenizer,
+    ``text_mask`` bool [1, L]. A sentence is read once and remembered.
+
+    Raises:
+        UserError: if the tokenizers package or the tokenizer's file is missing.
+    """
+    known: dict[str, dict[str, Array]] = {}
+    read = _READERS[info.kind](info, folder)
+
+    def tokenize(sentence: str) -> dict[str, Array]:
+        if sentence not in known:
+            known[sentence] = read(sentence)
+        return known[sentence]
+
+    return tokenize
+
+
+def _nothing(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Array]]:
+    return lambda sentence: {}
+
+
+def _hashed_words(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Array]]:
+    return lambda sentence: {"text": hash_words([sentence], info.length, info.vocabulary)}
+
+
+def _tokenizer(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Array]]:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise UserError("this policy reads its task with a tokenizer; install the package 'tokenizers'") from error
+    file = folder / info.file
+    if not file.is_file():
+        raise UserError(f"the tokenizer {file} is missing; copy the deployment folder anew")
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.enable_truncation(info.length)
+
+    def read(sentence: str) -> dict[str, Array]:
+        ids = tokenizer.encode(sentence + info.suffix).ids
+        text, mask = np.full((1, info.length), PADDING, np.int64), np.zeros((1, info.length), np.bool_)
+        text[0, : len(ids)], mask[0, : len(ids)] = np.array(ids) + info.first, True
+        return {"text": text, "text_mask": mask}
+
+    return read
+
+
+_READERS = {"none": _nothing, "hashed_words": _hashed_words, "tokenizer": _tokenizer}

@@ -1,0 +1,130 @@
+"""ROS time for the control loop: a monotonic clock on which the stamps of messages are capture times.
+
+Without sim time the loop lives on the machine's monotonic clock and stamps are moved onto it by their age at arrival.
+With sim time it lives on /clock. Either way a jump never moves the loop's time backwards: it is noticed, and whoever
+reads the streams stops the robot. Callbacks of the ROS thread write, the control thread reads; one condition guards it.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from vla_rl.core.clock import Clock
+from vla_rl.core.errors import UserError
+
+
+class ClockStoppedError(UserError):
+    """/clock has been silent for too long."""
+
+
+class RosTime(Clock):
+    """See the module. A `vla_rl.core.clock.Clock`.
+
+    Args:
+        system_ns: ROS time without sim time, ns; `time.time_ns` is what the machine's ROS clock gives.
+        simulated: live on /clock; its messages go to `on_clock`.
+        max_jump_ms: a larger jump is a fault.
+        max_future_ms: a stamp further in the future is not believed.
+        timeout_s: wall time without /clock after which waiting for it ends.
+
+    Attributes:
+        jump_s: the size of the jump since `begin`; None if there was none.
+    """
+
+    def __init__(
+        self,
+        simulated: bool,
+        max_jump_ms: float = 500.0,
+        max_future_ms: float = 50.0,
+        timeout_s: float = 5.0,
+        system_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._simulated = simulated
+        self._system_ns = system_ns
+        self._max_jump_ns = round(max_jump_ms * 1e6)
+        self._max_future_ns = round(max_future_ms * 1e6)
+        self._timeout_s = timeout_s
+        self._changed = threading.Condition()
+        self._sim_ns: int | None = None  # the newest /clock
+        self._offset_ns = 0 if simulated else system_ns() - time.monotonic_ns()  # ROS time - loop time
+        self._heard_s = time.monotonic()
+        self._interrupted = False
+        self.jump_s: float | None = None
+
+    def begin(self) -> None:
+        """Start an attempt: jumps that have been dealt with are forgotten, and sleeping is possible again."""
+        with self._changed:
+            self._watch_system()
+            self.jump_s = None
+            self._interrupted = False
+
+    def interrupt(self) -> None:
+        """Wake whoever sleeps; until `begin` nobody sleeps."""
+        with self._changed:
+            self._interrupted = True
+            self._changed.notify_all()
+
+    def on_clock(self, sim_ns: int) -> None:
+        """The time of a /clock message."""
+        with self._changed:
+            self._heard_s = time.monotonic()
+            if self._sim_ns is not None:
+                step_ns = sim_ns - self._sim_ns
+                if step_ns < 0 or step_ns > self._max_jump_ns:
+                    self._note_jump(step_ns)
+                    self._offset_ns += step_ns  # the loop's time stands still over the jump
+            self._sim_ns = sim_ns
+            self._changed.notify_all()
+
+    def now_ns(self) -> int:
+        if not self._simulated:
+            return time.monotonic_ns()
+        with self._changed:
+            return 0 if self._sim_ns is None else self._sim_ns - self._offset_ns
+
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        """See `Clock.sleep_until_ns`.
+
+        Raises:
+            ClockStoppedError: if /clock falls silent.
+        """
+        with self._changed:
+            while not self._interrupted:
+                if self._simulated:
+                    left_s = self._heard_s + self._timeout_s - time.monotonic()
+                    if self._sim_ns is not None and self._sim_ns - self._offset_ns >= deadline_ns:
+                        return
+                    if left_s <= 0:
+                        raise ClockStoppedError(f"/clock has been silent for {self._timeout_s:g} s")
+                else:
+                    left_s = (deadline_ns - time.monotonic_ns()) * 1e-9
+                    if left_s <= 0:
+                        return
+                self._changed.wait(left_s)
+
+    def loop_ns(self, stamp_ns: int) -> int | None:
+        """A stamp in the loop's time; None for one that is not to be believed, because it lies in the future."""
+        with self._changed:
+            self._watch_system()
+            now_ns = (self._sim_ns or 0) - self._offset_ns if self._simulated else time.monotonic_ns()
+            loop_ns = stamp_ns - self._offset_ns
+        # On a simulation the picture of a moment may overtake the clock.
+        return None if loop_ns - now_ns > self._max_future_ns and not self._simulated else loop_ns
+
+    def watch(self) -> None:
+        """Look whether the machine's clock has jumped."""
+        with self._changed:
+            self._watch_system()
+
+    def _watch_system(self) -> None:
+        if self._simulated:
+            return
+        offset_ns = self._system_ns() - time.monotonic_ns()
+        moved_ns = offset_ns - self._offset_ns
+        self._offset_ns = offset_ns  # a slow correction is followed
+        if abs(moved_ns) > self._max_jump_ns:
+            self._note_jump(moved_ns)
+
+    def _note_jump(self, jump_ns: int) -> None:
+        if self.jump_s is None:
+            self.jump_s = jump_ns * 1e-9

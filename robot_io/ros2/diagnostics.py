@@ -1,0 +1,85 @@
+"""What /diagnostics says: a status each for attempts, streams, commands, policy and gate, with the reason of a stop."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from robot_io.ros2.robot import Ros2Robot
+
+Level = bytes
+OK, WARN, ERROR = b"\x00", b"\x01", b"\x02"
+
+
+@dataclass(frozen=True)
+class Health:
+    """How policy, gate and loop are, as the session knows.
+
+    Attributes:
+        policy_error: why no plans come; empty if they do.
+        gate_reasons: what the gate objects to at this moment; empty if nothing.
+        latched: the gate's stop has latched.
+        values: further numbers and texts, by the name of the status ("loop", "policy", "gate").
+    """
+
+    policy_error: str = ""
+    gate_reasons: str = ""
+    latched: bool = False
+    values: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+
+def diagnose(
+    node_name: str,
+    robot: "Ros2Robot",
+    health: Health,
+    listeners: Mapping[str, int],
+    taken_over: bool,
+    stopped_because: str,
+    standing_by: str,
+) -> list[Any]:
+    """The list of diagnostic_msgs/DiagnosticStatus.
+
+    Args:
+        node_name: with its namespace: several robots share /diagnostics.
+        robot: whose streams are looked at.
+        health: of the session.
+        listeners: output -> how many subscribe to it.
+        taken_over: a person has the commands.
+        stopped_because: why the robot was stopped; empty if it was not.
+        standing_by: why no attempt runs; empty if one does.
+    """
+    acting = "a person acts" if taken_over else "the policy acts"
+    ages = {f"{stream} age ms": f"{age_ms:.1f}" for stream, age_ms in robot.ages_ms().items()}
+    deaf = [output for output, count in listeners.items() if count == 0]
+    why = robot.why()
+    attempt = (ERROR, f"stopped: {stopped_because}") if stopped_because else (OK, standing_by or acting)
+    entries: list[tuple[str, Level, str, Mapping[str, object]]] = [
+        ("attempts", *attempt, {"standing by": standing_by, "taken over": taken_over, **health.values.get("loop", {})}),
+        ("streams", ERROR if why else OK, why or "all streams are fresh", ages),
+        (
+            "commands",
+            ERROR if deaf else OK,
+            f"nobody listens to output {', '.join(deaf)}" if deaf else "every output has a listener",
+            listeners,
+        ),
+        (
+            "policy",
+            ERROR if health.policy_error else OK,
+            health.policy_error or "plans",
+            health.values.get("policy", {}),
+        ),
+        (
+            "gate",
+            ERROR if health.latched else WARN if health.gate_reasons else OK,
+            ("latched stop: " if health.latched else "") + (health.gate_reasons or "passes actions"),
+            health.values.get("gate", {}),
+        ),
+    ]
+    return [_status(f"{node_name}: {name}", level, message, values) for name, level, message, values in entries]
+
+
+def _status(name: str, level: Level, message: str, values: Mapping[str, object]) -> Any:
+    from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
+
+    pairs = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
+    return DiagnosticStatus(name=name, level=level, message=message, hardware_id="vla_rl", values=pairs)

@@ -1,0 +1,275 @@
+"""Any gymnasium environment as a ROS 2 robot: cameras, joint states, /clock, and controllers that obey trajectories.
+
+For everyone who has ROS 2 and no robot, and for the tests. The environment is named by its gymnasium id with the module
+that registers it (``sim:vla_rl/PegInsert-v0``). It says the outcome of an attempt as a person does: by calling the
+services of the policy node. Faults can be injected through the topic ``~/fault``.
+
+Time: with ``realtime_factor`` 1 the world runs with the machine; with another one, or with ``lockstep``, it has its own
+time and publishes /clock. In lockstep it waits for a command before every step, so a busy machine slows the world and
+changes nothing in it. The ROS thread receives commands and requests; a thread of its own steps the environment.
+"""
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.node import Node
+from rosgraph_msgs.msg import Clock as ClockMessage
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import Float64MultiArray, String
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from robot_io.env_robot import EnvRobot
+from robot_io.ros2 import messages, qos
+from robot_io.ros2.parameters import Parameter, declare, value_of
+from robot_io.ros2.spinning import run_ros
+from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.types import Float32Array, Observation
+
+PARAMETERS = (
+    Parameter("env", "sim:vla_rl/PegInsert-v0", "Gymnasium id, with the module that registers it"),
+    Parameter("env_options", "{}", "JSON mapping of the environment's arguments"),
+    Parameter("seed", 0, "Of the first reset; the next one has the next seed", 0, 2**31 - 1),
+    Parameter("joints", [], "Names of the state's dimensions; empty: joint_1, joint_2, ..."),
+    Parameter(
+        "realtime_factor", 1.0, "Seconds of the world in one second; other than 1: it publishes /clock", 0.01, 100.0
+    ),
+    Parameter("lockstep", False, "Wait for a command before every step; publishes /clock"),
+    Parameter("lockstep_timeout_s", 0.5, "Without a command for so long (wall time) the world goes on", 0.001, 60.0),
+    Parameter(
+        "command_timeout_ms", 500.0, "Without a command for so long (its own time) the robot holds", 1.0, 60000.0
+    ),
+    Parameter("operator", "", "Name of the policy node that is told the outcomes; empty: nobody"),
+)
+FAULTS = ("camera_silent", "camera_frozen", "joints_silent", "joints_frozen", "clock_jump")
+_LATENCIES = 512
+
+
+class EnvNode(Node):
+    """See the module. Topics: ``CAMERA/image_raw``, ``joint_states``, ``arm_controller/joint_trajectory``,
+    ``arm_controller/commands``. Services: ``~/reset``.
+    """
+
+    def __init__(self, name: str = "env_robot") -> None:
+        super().__init__(name)
+        declare(self, PARAMETERS)
+        self._robot = EnvRobot(_make_env(value_of(self, "env"), value_of(self, "env_options")))
+        self._seed, self._lockstep = value_of(self, "seed"), value_of(self, "lockstep")
+        self._factor: float = value_of(self, "realtime_factor")
+        self._own_time = self._lockstep or self._factor != 1.0
+        self._period_ns = round(1e9 / self._robot.control_hz)
+        self._time_ns = 1_000_000_000  # 0 would mean that there is no time yet
+        self._skew_ns = 0
+        self._reset_asked = False
+        self._condition = threading.Condition()
+        self._target: Float32Array | None = None
+        self._commands = 0
+        self._commanded_ns = 0
+        self._fault = ""
+        self._frozen: Observation | None = None
+        self._published_s = 0.0
+        self._latencies_ms: list[float] = []
+        self._open = True
+        self._robot.reset(self._seed)
+        observation = self._robot.read()
+        self._make_topics(observation)
+
+        self._thread = threading.Thread(target=self._run, name="world", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """The world stands still."""
+        with self._condition:
+            self._open = False
+            self._condition.notify_all()
+        self._thread.join()
+        self._robot.close()
+
+    def _run(self) -> None:
+        next_s, outcome_told = time.monotonic(), True  # nobody has asked for the first world yet
+        while self._open:
+            if self._reset_asked:
+                self._begin()
+                outcome_told = False
+            seen = self._commands
+            self._publish(self._robot.read())
+            if not self._lockstep:
+                next_s = max(next_s + self._period_ns * 1e-9 / self._factor, time.monotonic() - 1.0)
+            self._await_command(seen, next_s)
+            if not (self._robot.terminated or self._robot.truncated):
+                self._robot.write(self._obeyed())
+            elif not outcome_told:
+                self._tell_outcome(self._robot.success is True)
+                outcome_told = True
+            self._time_ns += self._period_ns
+
+    def _make_topics(self, observation: Observation) -> None:
+        self._joints: Sequence[str] = value_of(self, "joints") or [
+            f"joint_{index + 1}" for index in range(len(observation.state))
+        ]
+        if len(self._joints) != len(observation.state):
+            raise UserError(f"{len(self._joints)} joints are named, the state has {len(observation.state)} numbers")
+        self._cameras = {
+            camera: self.create_publisher(Image, f"{camera}/image_raw", qos.sensors()) for camera in observation.images
+        }
+        self._joint_states = self.create_publisher(JointState, "joint_states", qos.sensors())
+        self._clock_publisher = self.create_publisher(ClockMessage, "/clock", qos.clock()) if self._own_time else None
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self.create_subscription(
+            JointTrajectory, "arm_controller/joint_trajectory", self._on_trajectory, qos.commands()
+        )
+        self.create_subscription(Float64MultiArray, "arm_controller/commands", self._on_array, qos.commands())
+        self.create_subscription(String, "~/fault", self._on_fault, qos.commands())
+        self.create_service(Trigger, "~/reset", self._on_reset)
+        operator = value_of(self, "operator")
+        self._labels = {
+            outcome: self.create_client(Trigger, f"{operator}/{name}")
+            for outcome, name in ((True, "success"), (False, "failure"))
+            if operator
+        }
+
+    def _begin(self) -> None:
+        """The next seed's world."""
+        with self._condition:
+            self._robot.reset(self._seed)
+            self._seed += 1
+            self._target = None
+            self._reset_asked = False
+            self._condition.notify_all()
+
+    def _obeyed(self) -> Float32Array:
+        """The target of the controllers; without fresh commands they hold it, as a real controller does."""
+        with self._condition:
+            if self._target is None:
+                self._target = self._robot.rest_command()
+            return self._target
+
+    def _await_command(self, seen: int, next_s: float) -> None:
+        """Wait for the end of the step: for one more command than were seen in lockstep, else for the wall clock."""
+        with self._condition:
+            if self._lockstep:
+                self._condition.wait_for(
+                    lambda: self._commands > seen or self._reset_asked or not self._open,
+                    value_of(self, "lockstep_timeout_s"),
+                )
+                return
+            while self._open and not self._reset_asked and (left_s := next_s - time.monotonic()) > 0:
+                self._condition.wait(left_s)
+
+    def _publish(self, observation: Observation) -> None:
+        """Readings first, then the time that they belong to."""
+        fault = self._fault
+        if fault and self._frozen is None:
+            self._frozen = observation
+        stamp_ns = self._time_ns if self._own_time else time.time_ns() + self._skew_ns
+        stamp = {"sec": stamp_ns // 1_000_000_000, "nanosec": stamp_ns % 1_000_000_000}
+        self._published_s = time.perf_counter()
+        if fault != "joints_silent":
+            shown = self._frozen if fault == "joints_frozen" and self._frozen else observation
+            message = JointState(name=list(self._joints), position=shown.state.astype(np.float64).tolist())
+            _set_stamp(message.header.stamp, stamp)
+            self._joint_states.publish(message)
+        if fault != "camera_silent":
+            shown = self._frozen if fault == "camera_frozen" and self._frozen else observation
+            for camera, publisher in self._cameras.items():
+                picture = Image()
+                messages.fill_image(picture, shown.images[camera])
+                _set_stamp(picture.header.stamp, stamp)
+                picture.header.frame_id = camera
+                publisher.publish(picture)
+        if self._clock_publisher is not None:
+            message = ClockMessage()
+            _set_stamp(message.clock, stamp)
+            self._clock_publisher.publish(message)
+
+    def _tell_outcome(self, success: bool) -> None:
+        self.get_logger().info(f"seed {self._seed - 1}: {'success' if success else 'failure'}")
+        client = self._labels.get(success)
+        if client is not None and client.service_is_ready():
+            client.call_async(Trigger.Request())
+
+    # The ROS thread.
+
+    def _on_trajectory(self, message: Any) -> None:
+        """The robot goes to the end of a trajectory; an empty one holds it where it is."""
+        if message.points:
+            self._command(dict(zip(message.joint_names, message.points[-1].positions, strict=False)))
+
+    def _on_array(self, message: Any) -> None:
+        self._command(dict(zip(self._joints, message.data, strict=False)))
+
+    def _command(self, positions: dict[str, float]) -> None:
+        with self._condition:
+            if self._reset_asked:
+                return
+            target = self._robot.rest_command() if self._target is None else self._target.copy()
+            for index, joint in enumerate(self._joints[: len(target)]):
+                if joint in positions:
+                    target[index] = positions[joint]
+            self._latencies_ms.append((time.perf_counter() - self._published_s) * 1e3)
+            del self._latencies_ms[:-_LATENCIES]
+            self._target = target
+            self._commands += 1
+            self._condition.notify_all()
+
+    def _on_reset(self, _: Any, response: Any) -> Any:
+        with self._condition:
+            self._reset_asked = True
+            self._condition.notify_all()
+            response.success = self._condition.wait_for(lambda: not self._reset_asked, 5.0)
+        self._tell_latency()
+        response.message = f"seed {self._seed - 1}"
+        return response
+
+    def _on_fault(self, message: Any) -> None:
+        """``NAME`` injects a fault, ``clock_jump SECONDS`` moves the time, an empty text mends everything."""
+        name, _, amount = message.data.partition(" ")
+        if name and name not in FAULTS:
+            self.get_logger().error(f"there is no fault {name!r}.{did_you_mean(name, FAULTS)}")
+            return
+        with self._condition:
+            self._fault, self._frozen = name, None
+            if name == "clock_jump":
+                jump_ns = round(float(amount or "-1") * 1e9)
+                self._time_ns += jump_ns
+                self._skew_ns += jump_ns
+
+    def _tell_latency(self) -> None:
+        """How long a command takes from the reading that it follows, wall time; exact in lockstep."""
+        if self._latencies_ms:
+            p50, p99 = np.percentile(self._latencies_ms, (50, 99))
+            values = [KeyValue(key="p50 ms", value=f"{p50:.3f}"), KeyValue(key="p99 ms", value=f"{p99:.3f}")]
+            name = f"{self.get_fully_qualified_name()}: reading to command"
+            status = DiagnosticStatus(name=name, message=f"{p50:.2f} ms", hardware_id="vla_rl", values=values)
+            self._diagnostics.publish(DiagnosticArray(status=[status]))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """``ros2 run vla_rl_ros env_robot``"""
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s", stream=sys.stderr)
+    return run_ros(EnvNode, "env_robot", arguments)
+
+
+def _make_env(name: str, options: str) -> Any:
+    import gymnasium
+
+    try:
+        arguments = json.loads(options)
+        return gymnasium.make(name, disable_env_checker=True, **arguments)
+    except (gymnasium.error.Error, ModuleNotFoundError, TypeError, ValueError) as error:
+        raise UserError(f"cannot make the environment {name!r} with {options}: {error}") from error
+
+
+def _set_stamp(stamp: Any, value: dict[str, int]) -> None:
+    stamp.sec, stamp.nanosec = value["sec"], value["nanosec"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

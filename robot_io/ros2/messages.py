@@ -1,0 +1,119 @@
+"""Between ROS messages and numpy. The functions touch only fields of messages, so they run without ROS."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.types import Float32Array, Uint8Array
+
+# encoding -> (channels, the channels that are red, green and blue)
+_ENCODINGS: Mapping[str, tuple[int, tuple[int, int, int]]] = {
+    "rgb8": (3, (0, 1, 2)),
+    "bgr8": (3, (2, 1, 0)),
+    "rgba8": (4, (0, 1, 2)),
+    "bgra8": (4, (2, 1, 0)),
+    "mono8": (1, (0, 0, 0)),
+    "8UC1": (1, (0, 0, 0)),
+    "8UC3": (3, (2, 1, 0)),  # OpenCV's order
+}
+
+
+def stamp_ns(header: Any) -> int:
+    """A header's stamp in ns of ROS time; 0 if the driver has not set it."""
+    return int(header.stamp.sec) * 1_000_000_000 + int(header.stamp.nanosec)
+
+
+def image_to_rgb(message: Any) -> Uint8Array:
+    """A sensor_msgs/Image as uint8 [H, W, 3].
+
+    Raises:
+        UserError: for an encoding that is no 8-bit colour or grey, or too few bytes.
+    """
+    if message.encoding not in _ENCODINGS:
+        raise UserError(f"image encoding {message.encoding!r} is not read.{did_you_mean(message.encoding, _ENCODINGS)}")
+    channels, order = _ENCODINGS[message.encoding]
+    height, width, step = int(message.height), int(message.width), int(message.step)
+    if step < width * channels or len(message.data) < height * step:
+        raise UserError(
+            f"an image of {height} x {width} {message.encoding} came with {len(message.data)} bytes in steps of {step}"
+        )
+    rows = np.frombuffer(message.data, np.uint8)[: height * step].reshape(height, step)
+    pixels = rows[:, : width * channels].reshape(height, width, channels)
+    return pixels if order == (0, 1, 2) and channels == 3 else pixels[..., order]
+
+
+def compressed_to_rgb(message: Any) -> Uint8Array:
+    """A sensor_msgs/CompressedImage (JPEG or PNG) as uint8 [H, W, 3].
+
+    Raises:
+        UserError: if the picture cannot be decoded, or the package pillow is missing.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise UserError("compressed images need the package pillow: pip install 'vla-rl[ros]'") from error
+    try:
+        with Image.open(io.BytesIO(message.data)) as picture:
+            return np.asarray(picture.convert("RGB"))
+    except (UnidentifiedImageError, OSError, ValueError) as error:
+        raise UserError(f"a compressed image of format {message.format!r} cannot be decoded: {error}") from error
+
+
+def resize(image: Uint8Array, size: tuple[int, int]) -> Uint8Array:
+    """The image at [height, width]: averaged when it shrinks, the same array when it fits.
+
+    Raises:
+        UserError: if the package pillow is missing.
+    """
+    if image.shape[:2] == size:
+        return image
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UserError("pictures of another size need the package pillow: pip install 'vla-rl[ros]'") from error
+    picture = Image.fromarray(np.ascontiguousarray(image))
+    return np.asarray(picture.resize((size[1], size[0]), Image.Resampling.BOX))
+
+
+def fill_image(message: Any, image: Uint8Array) -> None:
+    """Put uint8 [H, W, 3] into a sensor_msgs/Image."""
+    message.height, message.width = image.shape[:2]
+    message.encoding, message.step, message.is_bigendian = "rgb8", image.shape[1] * 3, 0
+    message.data.frombytes(np.ascontiguousarray(image).data)
+
+
+def joint_positions(message: Any, joints: Sequence[str]) -> Float32Array:
+    """The positions of these joints out of a sensor_msgs/JointState, float32 [S], in this order.
+
+    Raises:
+        UserError: if a joint is missing; a robot may publish its joints in several messages, which are merged before.
+    """
+    known = dict(zip(message.name, message.position, strict=False))
+    missing = [joint for joint in joints if joint not in known]
+    if missing:
+        raise UserError(f"the joint states have no position of {missing[0]!r}.{did_you_mean(missing[0], known)}")
+    return np.array([known[joint] for joint in joints], np.float32)
+
+
+def trajectory(joints: Sequence[str], positions: Float32Array, reach_ns: int) -> Any:
+    """A trajectory_msgs/JointTrajectory of one point, to be reached ``reach_ns`` after its arrival (stamp 0: now)."""
+    from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+    point = JointTrajectoryPoint(positions=positions.astype(np.float64).tolist())
+    point.time_from_start.sec, point.time_from_start.nanosec = divmod(reach_ns, 1_000_000_000)
+    return JointTrajectory(joint_names=list(joints), points=[point])
+
+
+def array(values: Float32Array) -> Any:
+    """A std_msgs/Float64MultiArray, as forward command controllers take it."""
+    from std_msgs.msg import Float64MultiArray
+
+    return Float64MultiArray(data=values.astype(np.float64).tolist())
+
+
+def vector(message: Any) -> Float32Array:
+    """The numbers of a std_msgs/Float64MultiArray, float32 [A]."""
+    return np.asarray(message.data, np.float32)

@@ -1,0 +1,390 @@
+"""The lifecycle node: parameters in, topics and services around a robot, and attempts in a control thread.
+
+What an attempt is (policy, gate, recorder, the loop) is a `Session` that the command line injects: this package knows
+robots, not policies. configure makes the session (and loads the policy), activate runs attempts, deactivate ends the
+present one at its next tick, cleanup closes the session. A stop of any kind stays until somebody calls `rearm`.
+"""
+
+import functools
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, override
+
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.clock import Clock, ClockType
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rosgraph_msgs.msg import Clock as ClockMessage
+from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import Float64MultiArray
+from std_srvs.srv import SetBool, Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from robot_io.ros2 import messages, qos
+from robot_io.ros2.clock import RosTime
+from robot_io.ros2.diagnostics import Health, diagnose
+from robot_io.ros2.operator import OperatorDesk, TopicTakeover
+from robot_io.ros2.parameters import OutputSettings, Settings, declare_all, read_settings
+from robot_io.ros2.robot import Interrupted, Publish, Ros2Robot
+from robot_io.ros2.spinning import run_ros
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Float32Array
+
+_OK, _NO = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
+_SWITCH_INTERVAL_S = 5e-4  # a callback in Python gives the control thread its turn after this time, not after 5 ms
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What the policy is connected to, where the parameters leave it open.
+
+    Attributes:
+        control_hz: rate of the loop.
+        image_size: [height, width] of its pictures; None takes them as they come.
+        gripper_dims: dimensions of the action that a takeover commands absolutely.
+        command_period_ns: between two commands.
+    """
+
+    control_hz: float
+    image_size: tuple[int, int] | None
+    gripper_dims: tuple[int, ...]
+    command_period_ns: int
+
+
+class Session(Protocol):
+    """Attempts of one policy on one robot. Made in two steps, since the robot needs the policy's interface."""
+
+    @property
+    def interface(self) -> Interface: ...
+
+    def connect(self, robot: Ros2Robot, takeover: TopicTakeover) -> None:
+        """Get ready for attempts: load the policy, make the gate. Raises UserError if that fails."""
+        ...
+
+    def attempt(self, seed: int, wait_for_label: Callable[[], None]) -> str:
+        """Run one attempt and record it; returns why the robot was stopped, empty if it was not.
+
+        ``wait_for_label`` is called if the attempt ends without an outcome, before it is stored.
+        """
+        ...
+
+    def rearm(self) -> None:
+        """A person has looked: release the gate, bring a dead policy back. Raises UserError if that fails."""
+        ...
+
+    def health(self) -> Health: ...
+
+    def close(self) -> None: ...
+
+
+class PolicyNode(LifecycleNode):
+    """See the module.
+
+    Args:
+        make_session: from the settings and the desk; called by configure. Raises UserError for what does not fit.
+        name: of the node; launch files remap it.
+    """
+
+    def __init__(self, make_session: Callable[[Settings, OperatorDesk], Session], name: str = "policy_node") -> None:
+        super().__init__(name)
+        self._make_session = make_session
+        self._desk = OperatorDesk()
+        self._session: Session | None = None
+        self._thread: threading.Thread | None = None
+        self._entities: list[tuple[Callable[[Any], object], Any]] = []
+        self._stopped_because = ""
+        self._standing_by = "not started yet"
+        self._attempts = 0
+        declare_all(self)
+        self.add_on_set_parameters_callback(self._on_set_parameters)
+        self._make_services()
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
+
+    # Transitions.
+
+    @override
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Read the parameters, subscribe, and load the policy."""
+        try:
+            self._settings = settings = read_settings(self)
+            self._session = session = self._make_session(settings, self._desk)
+            self._connect(settings, session)
+        except Exception as error:  # rclpy would swallow it without a word
+            expected = isinstance(error, UserError)
+            self.get_logger().error(f"cannot configure: {error if expected else traceback.format_exc()}")
+            self._release()
+            return _NO
+        period_s = 1 / settings["diagnostics_hz"]
+        timer = self.create_timer(period_s, self._publish_diagnostics, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self._entities.append((self.destroy_timer, timer))
+        return _OK
+
+    @override
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Start the control thread. A latched stop stays latched."""
+        self._desk.open()
+        self._robot.connect()
+        self._thread = threading.Thread(target=self._run_attempts, name="control", daemon=True)
+        self._thread.start()
+        return super().on_activate(state)
+
+    @override
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """End the attempt at its next tick, store it, and stand still."""
+        self._end_attempts()
+        return super().on_deactivate(state)
+
+    @override
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Let go of the policy and the topics."""
+        self._release()
+        return _OK
+
+    @override
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """The same from any state."""
+        self.close()
+        return _OK
+
+    @override
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """A transition raised: let go of everything; the node can be configured again."""
+        self.close()
+        return _OK
+
+    def close(self) -> None:
+        """End what runs and let go of everything."""
+        self._end_attempts()
+        self._release()
+
+    # What is around the robot.
+
+    def _connect(self, settings: Settings, session: Session) -> None:
+        """Make topics, robot and takeover, then let the session load what takes long."""
+        interface = session.interface
+        simulated = bool(self.get_parameter("use_sim_time").value)
+        clock = RosTime(
+            simulated,
+            settings["max_clock_jump_ms"],
+            settings["max_future_ms"],
+            settings["clock_timeout_s"],
+            lambda: int(self.get_clock().now().nanoseconds),
+        )
+        publishers = [self._publisher(output, interface.command_period_ns) for output in settings.outputs]
+        reset_world = self._reset_world if settings["reset_service"] else None
+        if reset_world:
+            self._resetting = self.create_client(Trigger, settings["reset_service"])
+            self._entities.append((self.destroy_client, self._resetting))
+        self._robot = robot = Ros2Robot(
+            settings, clock, self._desk, interface.control_hz, interface.image_size, publishers, reset_world
+        )
+        relative = settings["takeover_mode"] == "relative"
+        self._takeover = TopicTakeover(
+            robot.last_command, clock.now_ns, relative, interface.gripper_dims, settings["takeover_timeout_ms"]
+        )
+        for camera in settings.cameras:
+            kind = Image if camera.type == "raw" else CompressedImage
+            self._subscribe(kind, camera.topic, functools.partial(robot.on_image, camera.name))
+        self._subscribe(JointState, "joint_states", robot.on_joints)
+        self._subscribe(Float64MultiArray, "~/takeover_command", self._on_takeover_command)
+        if simulated:
+            # After the streams: a picture that arrives together with its moment is seen first.
+            subscription = self.create_subscription(ClockMessage, "/clock", self._on_clock(clock), qos.clock())
+            self._entities.append((self.destroy_subscription, subscription))
+        session.connect(robot, self._takeover)
+
+    def _publisher(self, output: OutputSettings, period_ns: int) -> Publish:
+        kind = JointTrajectory if output.type == "trajectory" else Float64MultiArray
+        publisher = self.create_publisher(kind, output.topic, qos.commands())
+        self._entities.append((self.destroy_publisher, publisher))
+
+        def publish(command: Float32Array) -> None:
+            if output.type == "trajectory":
+                publisher.publish(messages.trajectory(output.joints, command, period_ns))
+            else:
+                publisher.publish(messages.array(command))
+
+        return publish
+
+    def _subscribe(self, kind: Any, topic: str, callback: Callable[[Any], None]) -> None:
+        subscription = self.create_subscription(kind, topic, callback, qos.sensors())
+        self._entities.append((self.destroy_subscription, subscription))
+
+    def _on_clock(self, clock: RosTime) -> Callable[[Any], None]:
+        return lambda message: clock.on_clock(message.clock.sec * 1_000_000_000 + message.clock.nanosec)
+
+    def _reset_world(self) -> None:
+        """Call the reset service from the control thread; the ROS thread brings the answer."""
+        name, timeout_s = self._settings["reset_service"], self._settings["reset_timeout_s"]
+        if not self._resetting.wait_for_service(timeout_s):
+            raise UserError(f"there is no service {name!r} (parameter reset_service)")
+        answered = threading.Event()
+        future = self._resetting.call_async(Trigger.Request())
+        future.add_done_callback(lambda _: answered.set())
+        if not answered.wait(timeout_s) or not future.result().success:
+            raise UserError(f"the service {name!r} did not reset the world within {timeout_s:g} s")
+
+    def _release(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        for destroy, entity in self._entities:
+            destroy(entity)
+        self._entities.clear()
+
+    # Attempts.
+
+    def _run_attempts(self) -> None:
+        """The control thread."""
+        assert self._session is not None
+        settings, session = self._settings, self._session
+        while self._may_begin(settings):
+            self._standing_by = ""
+            try:
+                seed = settings["seed"] + self._attempts
+                self._stopped_because = session.attempt(
+                    seed, lambda: self._desk.wait_for_label(settings["label_timeout_s"])
+                )
+                self._attempts += 1
+            except Interrupted:
+                return
+            except UserError as error:
+                self._stopped_because = str(error)
+            except Exception as error:
+                self._stopped_because = f"{type(error).__name__}: {error}"
+                self.get_logger().error(traceback.format_exc())
+            if self._stopped_because:
+                self.get_logger().error(f"stopped: {self._stopped_because}; look, then call ~/rearm")
+            self._publish_diagnostics()
+
+    def _may_begin(self, settings: Settings) -> bool:
+        """Wait until the next attempt may begin; False if the node is deactivated instead."""
+        while True:
+            done = settings["attempts"] and self._attempts >= settings["attempts"]
+            if self._stopped_because:
+                self._standing_by = "waiting to be re-armed by hand"
+            elif done:
+                self._standing_by = f"all {self._attempts} attempts are done"
+            elif settings["auto_start"] and not self._desk.closed:
+                return True
+            else:
+                self._standing_by = "waiting for ~/start"
+            if not self._desk.wait_for_start():
+                return False
+            if not self._stopped_because and not settings["auto_start"]:
+                return True
+
+    def _end_attempts(self) -> None:
+        if self._thread is not None:
+            self._desk.close()
+            self._robot.interrupt()
+            self._thread.join()
+            self._thread = None
+        self._standing_by = "not active"
+
+    # Services and messages.
+
+    def _make_services(self) -> None:
+        triggers = {
+            "start": self._start,
+            "success": lambda: self._label(True),
+            "failure": lambda: self._label(False),
+            "discard": self._discard,
+            "rearm": self._rearm,
+        }
+        for name, act in triggers.items():
+            self.create_service(Trigger, f"~/{name}", lambda _, response, act=act: _answer(response, act))
+        self.create_service(
+            SetBool,
+            "~/takeover",
+            lambda request, response: _answer(response, lambda: self._take_over(request.data)),
+        )
+
+    def _start(self) -> str:
+        if self._thread is None:
+            raise UserError("the node is not active")
+        if self._stopped_because:
+            raise UserError(f"the robot was stopped ({self._stopped_because}); look, then call ~/rearm")
+        self._desk.start()
+        return "the next attempt begins"
+
+    def _label(self, success: bool) -> str:
+        if self._thread is None:
+            raise UserError("the node is not active: there is no attempt to label")
+        self._desk.label(success)
+        return "labelled a success" if success else "labelled a failure"
+
+    def _discard(self) -> str:
+        self._desk.discard()
+        return "nothing of this attempt will be kept"
+
+    def _rearm(self) -> str:
+        if self._session is None:
+            raise UserError("the node is not configured")
+        if not self._stopped_because:
+            return "nothing was stopped"
+        self._session.rearm()
+        self._stopped_because = ""
+        self._standing_by = "waiting for ~/start"
+        if self._settings["auto_start"]:
+            self._desk.start()
+        return "armed again"
+
+    def _take_over(self, engaged: bool) -> str:
+        if self._session is None:
+            raise UserError("the node is not configured")
+        first_tick = self._takeover.engage(engaged)
+        return f"{'the person' if engaged else 'the policy'} from tick {first_tick}"
+
+    def _on_takeover_command(self, message: Any) -> None:
+        self._takeover.move(messages.vector(message))
+
+    def _on_set_parameters(self, parameters: list[Any]) -> Any:
+        from rcl_interfaces.msg import SetParametersResult
+
+        ours = [parameter.name for parameter in parameters if parameter.name != "use_sim_time"]
+        if self._session is not None and ours:
+            return SetParametersResult(successful=False, reason=f"{ours[0]} is read by configure: clean up first")
+        return SetParametersResult(successful=True)
+
+    def _publish_diagnostics(self) -> None:
+        if self._session is None:
+            return
+        listeners: Mapping[str, int] = {
+            output.name: self.count_subscribers(self.resolve_topic_name(output.topic))
+            for output in self._settings.outputs
+        }
+        status = diagnose(
+            self.get_fully_qualified_name(),
+            self._robot,
+            self._session.health(),
+            listeners,
+            self._takeover.engaged,
+            self._stopped_because,
+            self._standing_by,
+        )
+        self._diagnostics.publish(DiagnosticArray(header=_now_header(self), status=status))
+
+
+def run_node(make_session: Callable[[Settings, OperatorDesk], Session], arguments: list[str] | None = None) -> int:
+    """Run a policy node until it is told to end; returns the exit code. ``arguments`` are those of ROS."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s", stream=sys.stderr)
+    return run_ros(lambda: PolicyNode(make_session), "policy_node", arguments)
+
+
+def _answer(response: Any, act: Callable[[], str]) -> Any:
+    try:
+        response.message, response.success = act(), True
+    except UserError as error:
+        response.message, response.success = str(error), False
+    return response
+
+
+def _now_header(node: Any) -> Any:
+    from std_msgs.msg import Header
+
+    return Header(stamp=node.get_clock().now().to_msg())

@@ -1,0 +1,151 @@
+"""The person beside the robot, as the services and the takeover topic tell of them.
+
+The ROS thread writes, the control thread reads; one lock guards all of it.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import override
+
+import numpy as np
+
+from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.types import Float32Array
+
+
+class OperatorDesk:
+    """Labels, starts and re-arming: what was asked for and not yet done.
+
+    Attributes:
+        outcome: the label of the present attempt; None while there is none.
+        discarded: the present attempt is not to be kept.
+        closed: the node is not active.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.outcome: bool | None = None
+        self.discarded = False
+        self._start = False
+        self.closed = True
+
+    def begin(self) -> None:
+        """An attempt begins: it has no label yet."""
+        with self._changed:
+            self.outcome = None
+            self.discarded = False
+
+    def label(self, success: bool) -> None:
+        """The outcome, which ends a running attempt."""
+        with self._changed:
+            self.outcome = success
+            self._changed.notify_all()
+
+    def discard(self) -> None:
+        """End the attempt and keep nothing of it."""
+        with self._changed:
+            self.discarded = True
+            self._changed.notify_all()
+
+    def start(self) -> None:
+        """Ask for the next attempt."""
+        with self._changed:
+            self._start = True
+            self._changed.notify_all()
+
+    def open(self) -> None:
+        """The node is active: waiting makes sense; what was asked for before does not count."""
+        with self._changed:
+            self.closed = self._start = False
+
+    def close(self) -> None:
+        """The node is not active any more: whoever waits goes on."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+    def wait_for_start(self) -> bool:
+        """Wait until somebody asks for an attempt; False if the node was deactivated instead."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._start or self.closed)
+            self._start = False
+            return not self.closed
+
+    def wait_for_label(self, timeout_s: float) -> None:
+        """Wait until the attempt is labelled or discarded, the node is deactivated, or the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.outcome is not None or self.discarded or self.closed, timeout_s)
+
+
+class TopicTakeover(TakeoverSource):
+    """A person who takes over by a service and moves the robot by a topic.
+
+    Relative commands move the robot from where it was when they began, so no posture of the device makes it jump;
+    grippers follow the device itself. A person whose commands stay away holds the robot still.
+
+    Args:
+        last_command: the command that was sent last, float32 [A].
+        now_ns: the time in which commands age.
+        relative: see above; otherwise commands are targets.
+        absolute_dims: dimensions that follow the device itself in any case.
+        timeout_ms: an older command is not followed.
+    """
+
+    def __init__(
+        self,
+        last_command: Callable[[], Float32Array],
+        now_ns: Callable[[], int],
+        relative: bool,
+        absolute_dims: Sequence[int],
+        timeout_ms: float,
+    ) -> None:
+        self._last_command = last_command
+        self._now_ns = now_ns
+        self._relative = relative
+        self._absolute_dims = list(absolute_dims)
+        self._timeout_ns = timeout_ms * 1e6
+        self._lock = threading.Lock()
+        self._position: Float32Array | None = None
+        self._moved_ns = 0
+        self._offset: Float32Array | None = None
+        self._next_tick = 0
+        self.engaged = False
+
+    def engage(self, engaged: bool) -> int:
+        """The person takes the commands or gives them back; returns the first tick at which that counts."""
+        with self._lock:
+            self.engaged = engaged
+            return self._next_tick
+
+    def move(self, position: Float32Array) -> None:
+        """A takeover command, float32 [A]."""
+        with self._lock:
+            self._position, self._moved_ns = position, self._now_ns()
+
+    @override
+    def reset(self, seed: int) -> None:
+        """A person who holds the robot goes on holding it in the next attempt."""
+        with self._lock:
+            self._offset, self._next_tick = None, 0
+
+    @override
+    def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
+        """See `vla_rl.core.protocols.TakeoverSource.command`. A command that is not finite or of another size is not
+        followed.
+        """
+        with self._lock:
+            self._next_tick = tick + 1
+            if not self.engaged:
+                self._offset = None
+                return None
+            position, last = self._position, self._last_command()
+            stale = self._now_ns() - self._moved_ns > self._timeout_ns
+            if position is None or stale or position.shape != last.shape or not np.isfinite(position).all():
+                self._offset = None
+                return last
+            if not self._relative:
+                return position
+            if self._offset is None:
+                self._offset = last - position
+                self._offset[self._absolute_dims] = 0.0
+            return np.asarray(position + self._offset, np.float32)

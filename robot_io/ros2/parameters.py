@@ -1,0 +1,261 @@
+"""The node's parameters: one table that declares them, reads them, and fills the page of the documentation.
+
+Types and bounds are told to ROS, so `ros2 param describe` shows them and a value outside is refused when it is set.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vla_rl.core.errors import ConfigError, did_you_mean
+
+IMAGE_TYPES = ("raw", "compressed")
+OUTPUT_TYPES = ("trajectory", "array")
+TAKEOVER_MODES = ("relative", "absolute")
+
+Value = bool | int | float | str | list[str]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One declared parameter.
+
+    Attributes:
+        name: with ``{name}`` for the camera or the output where there is one parameter for each.
+        default: its value unless it is set; its type is the parameter's.
+        description: with the unit.
+        low, high: bounds of a number, both included.
+        one_of: the allowed texts.
+    """
+
+    name: str
+    default: Value
+    description: str
+    low: float = 0.0
+    high: float = 0.0
+    one_of: tuple[str, ...] = ()
+
+    def named(self, name: str) -> "Parameter":
+        """The parameter of one camera or output."""
+        default = self.default.format(name=name) if isinstance(self.default, str) else self.default
+        described = self.description.format(name=name)
+        return Parameter(self.name.format(name=name), default, described, self.low, self.high, self.one_of)
+
+
+PARAMETERS = (
+    Parameter("policy", "", "Folder of a run, of a policy version, or of a deployment"),
+    Parameter("watch", False, "Act with newer versions of the run's policies as they appear in its folder"),
+    Parameter("limits", "", "YAML file of the safety gate's limits, in the units of the joints; required"),
+    Parameter("overrides", [], "section.key=value settings of the sections execution and gate"),
+    Parameter("task", "", "The task sentence"),
+    Parameter("robot_name", "ros2", "Name under which the episodes are stored"),
+    Parameter("simulated", False, "The robot is a simulation: episodes are stored as such"),
+    Parameter("store", "", "Folder of the episode store; empty: nothing is recorded"),
+    Parameter("joints", [], "Joint names, in the order of the policy's state; required"),
+    Parameter("cameras", [], "Camera names that the policy knows"),
+    Parameter("outputs", ["arm"], "Names of the command outputs, in the order of the policy's action"),
+    Parameter("image_size", 0, "Pictures are brought to this height and width, pixels; 0: the policy's", 0, 4096),
+    Parameter("state_latency_ms", 0.0, "From the measurement of the joints to their stamp, ms", 0.0, 1000.0),
+    Parameter("control_hz", 0.0, "Rate of the control loop, Hz; 0: the policy's", 0.0, 1000.0),
+    Parameter("commands_per_tick", 1, "Commands sent in one tick of the control loop", 1, 50),
+    Parameter("synchronise", True, "Take of every stream what was captured nearest to the oldest of the newest"),
+    Parameter("header_stamps", True, "Header stamps are capture times; false: the time of arrival is"),
+    Parameter("max_future_ms", 50.0, "A stamp further in the future than this is not believed, ms", 0.0, 10000.0),
+    Parameter("max_clock_jump_ms", 500.0, "A larger jump of the clock stops the robot, ms", 1.0, 60000.0),
+    Parameter("clock_timeout_s", 5.0, "With use_sim_time: /clock silent for so long ends the attempt, s", 0.1, 600.0),
+    Parameter("detect_frozen_images", True, "A camera that repeats its frame counts as silent (not for simulations)"),
+    Parameter(
+        "frozen_joints_ms", 500.0, "Joints that stand still while commands move are frozen, ms; 0: off", 0.0, 60000.0
+    ),
+    Parameter("frozen_joints_travel", 0.02, "How far commands must have moved for that, in joint units", 0.0, 1000.0),
+    Parameter("stream_timeout_s", 10.0, "An attempt waits for fresh streams at most so long, s", 0.1, 600.0),
+    Parameter("auto_start", False, "Begin the next attempt by itself; false: on the service start"),
+    Parameter("attempts", 0, "Attempts after which the node stands by; 0: no end", 0, 1000000),
+    Parameter("max_attempt_s", 60.0, "An attempt is cut after this time, s", 0.1, 36000.0),
+    Parameter(
+        "label_timeout_s", 30.0, "How long an attempt without an outcome waits for a person's label, s", 0.0, 3600.0
+    ),
+    Parameter("reset_service", "", "A std_srvs/Trigger that brings the world to its start; empty: a person does"),
+    Parameter("reset_timeout_s", 10.0, "How long that may take, s", 0.1, 600.0),
+    Parameter("seed", 0, "Of the first attempt; the next one has the next seed", 0, 2**31 - 1),
+    Parameter(
+        "takeover_mode", "relative", "Takeover commands move the robot relatively or are targets", one_of=TAKEOVER_MODES
+    ),
+    Parameter(
+        "takeover_timeout_ms",
+        300.0,
+        "In a takeover, an older command is not followed: the robot holds, ms",
+        1.0,
+        10000.0,
+    ),
+    Parameter("realtime_priority", 0, "SCHED_FIFO priority of the control thread; 0: none", 0, 99),
+    Parameter("diagnostics_hz", 2.0, "Rate of /diagnostics, Hz", 0.1, 50.0),
+    Parameter("live_view", "", "Rerun: a file.rrd, a viewer's address, or 'spawn'; empty: off"),
+)
+
+CAMERA_PARAMETERS = (
+    Parameter("camera.{name}.topic", "{name}/image_raw", "Image topic of camera {name}"),
+    Parameter("camera.{name}.type", "raw", "sensor_msgs/Image or CompressedImage", one_of=IMAGE_TYPES),
+    Parameter("camera.{name}.latency_ms", 0.0, "From the exposure of camera {name} to its stamp, ms", 0.0, 1000.0),
+)
+
+OUTPUT_PARAMETERS = (
+    Parameter("output.{name}.topic", "{name}_controller/joint_trajectory", "Command topic of output {name}"),
+    Parameter("output.{name}.type", "trajectory", "JointTrajectory or Float64MultiArray", one_of=OUTPUT_TYPES),
+    Parameter("output.{name}.joints", [], "Joints that output {name} commands; empty: all"),
+)
+
+
+@dataclass(frozen=True)
+class CameraSettings:
+    """One camera, see `CAMERA_PARAMETERS`."""
+
+    name: str
+    topic: str
+    type: str
+    latency_ms: float
+
+
+@dataclass(frozen=True)
+class OutputSettings:
+    """One receiver of commands, see `OUTPUT_PARAMETERS`."""
+
+    name: str
+    topic: str
+    type: str
+    joints: tuple[str, ...]
+
+
+class Settings:
+    """The values of all parameters, as attributes of their names; checked together.
+
+    Args:
+        values: name -> value, as ROS gives them.
+
+    Raises:
+        ConfigError: for a value that cannot work, naming the parameter.
+    """
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self._values = dict(values)
+        self.cameras = [self._camera(name) for name in self["cameras"]]
+        self.joints = tuple(self["joints"])
+        self.outputs = [self._output(name) for name in self["outputs"]]
+        self.command_joints = tuple(joint for output in self.outputs for joint in output.joints)
+        self._check()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def path(self, name: str) -> Path | None:
+        """A parameter that names a file or a folder; None if it is empty."""
+        return Path(self[name]).expanduser() if self[name] else None
+
+    def _camera(self, name: str) -> CameraSettings:
+        topic, kind, latency_ms = (self[parameter.named(name).name] for parameter in CAMERA_PARAMETERS)
+        return CameraSettings(name, topic, kind, latency_ms)
+
+    def _output(self, name: str) -> OutputSettings:
+        topic, kind, joints = (self[parameter.named(name).name] for parameter in OUTPUT_PARAMETERS)
+        return OutputSettings(name, topic, kind, tuple(joints) or self.joints)
+
+    def _check(self) -> None:
+        if not self.joints:
+            raise ConfigError("parameter joints is empty; list the joint names in the order of the policy's state")
+        for joint in self.command_joints:
+            if joint not in self.joints:
+                raise ConfigError(f"an output commands joint {joint!r}.{did_you_mean(joint, self.joints)}")
+        if len(set(self.command_joints)) != len(self.command_joints) or not self.command_joints:
+            raise ConfigError(f"the outputs command {list(self.command_joints)}; every joint must stand there once")
+        if self["policy"] == "":
+            raise ConfigError("parameter policy is empty; name the folder of a run, a policy or a deployment")
+
+
+def all_parameters(cameras: Sequence[str], outputs: Sequence[str]) -> Iterator[Parameter]:
+    """Every parameter of a node with these cameras and outputs."""
+    yield from PARAMETERS
+    yield from (parameter.named(camera) for camera in cameras for parameter in CAMERA_PARAMETERS)
+    yield from (parameter.named(output) for output in outputs for parameter in OUTPUT_PARAMETERS)
+
+
+def declare(node: Any, parameters: Sequence[Parameter]) -> None:
+    """Declare parameters with type, bounds and description.
+
+    Raises:
+        ConfigError: if a value given from outside (launch file, command line) does not fit.
+    """
+    import rclpy.exceptions
+
+    for parameter in parameters:
+        try:
+            node.declare_parameter(parameter.name, _default(parameter), _descriptor(parameter))
+        except (
+            rclpy.exceptions.InvalidParameterTypeException,
+            rclpy.exceptions.InvalidParameterValueException,
+        ) as error:
+            raise ConfigError(f"parameter {parameter.name}: {error}") from error
+
+
+def value_of(node: Any, name: str) -> Any:
+    """The present value of a declared parameter; of a list that nobody has set, the empty one."""
+    from rclpy.exceptions import ParameterUninitializedException
+
+    try:
+        return node.get_parameter(name).value
+    except ParameterUninitializedException:
+        return []
+
+
+def declare_all(node: Any) -> None:
+    """Declare every parameter of the policy node; cameras and outputs are named by two of them."""
+    declare(node, PARAMETERS)
+    names = [value_of(node, name) for name in ("cameras", "outputs")]
+    declare(node, list(all_parameters(*names))[len(PARAMETERS) :])
+
+
+def read_settings(node: Any) -> Settings:
+    """The declared parameters' present values.
+
+    Raises:
+        ConfigError: see `Settings`.
+    """
+    names = [value_of(node, name) for name in ("cameras", "outputs")]
+    return Settings({parameter.name: value_of(node, parameter.name) for parameter in all_parameters(*names)})
+
+
+def markdown_table() -> str:
+    """The parameters for the documentation."""
+    rows = ["| parameter | type | default | bounds | meaning |", "|---|---|---|---|---|"]
+    for parameter in all_parameters(["NAME"], ["NAME"]):
+        bounds = f"{parameter.low:g} to {parameter.high:g}" if parameter.high > parameter.low else ""
+        bounds = " or ".join(parameter.one_of) or bounds
+        kind = "string[]" if isinstance(parameter.default, list) else _TYPE_NAMES[type(parameter.default)]
+        default = "" if parameter.default in ("", []) else f"`{parameter.default}`"
+        rows.append(f"| `{parameter.name}` | {kind} | {default} | {bounds} | {parameter.description} |")
+    return "\n".join(rows)
+
+
+_TYPE_NAMES = {bool: "bool", int: "integer", float: "double", str: "string"}
+
+
+def _default(parameter: Parameter) -> Any:
+    import rclpy
+
+    # An empty list has no element type in Python; the type alone declares the parameter.
+    return rclpy.Parameter.Type.STRING_ARRAY if parameter.default == [] else parameter.default
+
+
+def _descriptor(parameter: Parameter) -> Any:
+    from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
+
+    descriptor = ParameterDescriptor(description=parameter.description)
+    if parameter.one_of:
+        descriptor.additional_constraints = f"one of {', '.join(parameter.one_of)}"
+    if parameter.high > parameter.low and isinstance(parameter.default, int):
+        descriptor.integer_range = [IntegerRange(from_value=int(parameter.low), to_value=int(parameter.high))]
+    elif parameter.high > parameter.low:
+        descriptor.floating_point_range = [
+            FloatingPointRange(from_value=float(parameter.low), to_value=float(parameter.high))
+        ]
+    return descriptor

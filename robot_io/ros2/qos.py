@@ -1,0 +1,24 @@
+"""Quality of service: sensors may lose a message and never wait for one; commands and labels must arrive."""
+
+from typing import Any
+
+
+def sensors() -> Any:
+    """Best effort, the newest few: a late picture is worth less than the next one."""
+    from rclpy.qos import QoSProfile, QoSReliabilityPolicy
+
+    return QoSProfile(depth=5, reliability=QoSReliabilityPolicy.BEST_EFFORT)
+
+
+def commands() -> Any:
+    """Reliable, only the newest: what ros2_control's controllers subscribe with."""
+    from rclpy.qos import QoSProfile, QoSReliabilityPolicy
+
+    return QoSProfile(depth=1, reliability=QoSReliabilityPolicy.RELIABLE)
+
+
+def clock() -> Any:
+    """Reliable, so that simulated time that waits for its listeners cannot lose one."""
+    from rclpy.qos import QoSProfile, QoSReliabilityPolicy
+
+    return QoSProfile(depth=10, reliability=QoSReliabilityPolicy.RELIABLE)

@@ -1,0 +1,263 @@
+"""A robot made of ROS 2 topics, behind the same verbs as every other robot.
+
+`read` takes the newest synchronised readings, `write` publishes; both are called by the control thread and never wait.
+Callbacks (`on_image`, `on_joints`) are called by the ROS thread.
+"""
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from robot_io.freshness import Freshness
+from robot_io.ros2 import messages
+from robot_io.ros2.clock import RosTime
+from robot_io.ros2.operator import OperatorDesk
+from robot_io.ros2.parameters import Settings
+from robot_io.ros2.streams import FrozenJoints, Streams
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Float32Array, Observation, Uint8Array
+
+_log = logging.getLogger(__name__)
+
+_STATE = "state"
+Publish = Callable[[Float32Array], None]
+
+
+class Ros2Robot:
+    """An `EpisodicRobot` (see `vla_rl.execution.loop`) over topics. An attempt ends when the operator labels it.
+
+    Whatever is wrong with a stream (silent, frozen, unreadable, not believable) shows in one way: its capture time
+    stands still, and the gate's watchdog does the rest. `faults` says what it was.
+
+    Args:
+        settings: of the node.
+        clock: the time of the loop.
+        desk: labels of the operator.
+        control_hz: rate of the loop.
+        image_size: [height, width] of the observation's pictures; None leaves them as they come.
+        publishers: of each output, taking its part of the command.
+        reset_world: brings the world to the start of an attempt; None if a person does.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: RosTime,
+        desk: OperatorDesk,
+        control_hz: float,
+        image_size: tuple[int, int] | None,
+        publishers: Sequence[Publish],
+        reset_world: Callable[[], None] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.control_hz = control_hz
+        self._settings = settings
+        self._desk = desk
+        self._image_size = image_size
+        self._reset_world = reset_world
+        self._outputs = list(zip(publishers, _slices(settings), strict=True))
+        self._commanded = [settings.joints.index(joint) for joint in settings.command_joints]
+        self._latency_ns = {camera.name: round(camera.latency_ms * 1e6) for camera in settings.cameras}
+        self._latency_ns[_STATE] = round(settings["state_latency_ms"] * 1e6)
+        self._streams = Streams(list(self._latency_ns), settings["synchronise"])
+        self._freshness = Freshness(settings["detect_frozen_images"])
+        self._frozen = FrozenJoints(settings["frozen_joints_ms"], settings["frozen_joints_travel"])
+        self._positions: dict[str, float] = {}
+        self._complaints: dict[str, str] = {}
+        self._fresh = threading.Condition()
+        self._command: Float32Array | None = None
+        self._began_ns = 0
+        self._jumped_ns: int | None = None
+        self._interrupted = False
+
+    # The ROS thread.
+
+    def on_image(self, camera: str, message: Any) -> None:
+        """An Image or CompressedImage of a camera."""
+        captured_ns = self._captured_ns(camera, message.header)
+        if captured_ns is None:
+            return
+        try:
+            to_rgb = messages.image_to_rgb if hasattr(message, "encoding") else messages.compressed_to_rgb
+            image: Uint8Array = to_rgb(message)
+            image = self._freshness.image(camera, image, captured_ns)
+            if self._image_size is not None:
+                image = messages.resize(image, self._image_size)
+        except UserError as error:
+            self._complain(camera, str(error))
+            return
+        known_ns = self._freshness.captured_ns[camera]
+        if known_ns != captured_ns:
+            self._complain(camera, "the camera repeats its frame")
+        else:
+            self._complaints.pop(camera, None)
+        self._add(camera, known_ns, image)
+
+    def on_joints(self, message: Any) -> None:
+        """A JointState; a robot may publish its joints in several messages."""
+        captured_ns = self._captured_ns(_STATE, message.header)
+        if captured_ns is None:
+            return
+        self._positions.update(zip(message.name, message.position, strict=False))
+        if not set(self._settings.joints) <= self._positions.keys():
+            missing = sorted(set(self._settings.joints) - self._positions.keys())
+            self._complain(_STATE, f"no position of joint {missing[0]!r}; /joint_states has {sorted(self._positions)}")
+            return
+        position = np.array([self._positions[joint] for joint in self._settings.joints], np.float32)
+        if not np.isfinite(position).all():
+            self._complain(_STATE, "the joints read numbers that are not finite")
+            return
+        known_ns = self._frozen.captured_ns(position, captured_ns)
+        if known_ns != captured_ns:
+            self._complain(_STATE, "the joints stand still while the commands move")
+        else:
+            self._complaints.pop(_STATE, None)
+        self._add(_STATE, known_ns, position)
+
+    def interrupt(self) -> None:
+        """End the attempt at its next tick, and every waiting."""
+        self._interrupted = True
+        self.clock.interrupt()
+        with self._fresh:
+            self._fresh.notify_all()
+
+    # The control thread.
+
+    def connect(self) -> None:
+        """Ready for attempts again after `interrupt`."""
+        self._interrupted = False
+
+    def reset(self, seed: int) -> None:
+        """Bring the world to its start and wait until every stream has told something since.
+
+        Raises:
+            UserError: if the world cannot be reset, or a stream stays silent.
+        """
+        del seed  # the world is what it is; the reset service counts its own
+        self._desk.begin()
+        self.clock.begin()
+        self._jumped_ns = None
+        since_ns = self.clock.now_ns()
+        if self._reset_world is not None:
+            self._reset_world()
+            self._desk.begin()  # a label that the old world still gave does not count
+            since_ns = self.clock.now_ns()
+        with self._fresh:
+            self._fresh.wait_for(
+                lambda: self._interrupted or not self._silent_since(since_ns), self._settings["stream_timeout_s"]
+            )
+        if self._interrupted:
+            raise Interrupted("the node was deactivated")
+        if silent := ", ".join(self._silent_since(since_ns)):
+            raise UserError(
+                f"no fresh reading of {silent}; {self.why() or 'is the driver running, is the topic right?'}"
+            )
+        self._command = self.rest_command()
+        self._began_ns = self.clock.now_ns()
+
+    def read(self) -> Observation:
+        """See `vla_rl.core.protocols.Robot.read`."""
+        self.clock.watch()
+        readings = self._streams.take()
+        captured_ns = {name: reading_ns for name, (reading_ns, _) in readings.items()}
+        if self.clock.jump_s is not None:  # no capture time can be believed from here on
+            if self._jumped_ns is None:
+                self._jumped_ns = min(captured_ns.values())
+            captured_ns = {name: min(reading_ns, self._jumped_ns) for name, reading_ns in captured_ns.items()}
+        images = {name: value for name, (_, value) in readings.items() if name != _STATE}
+        return Observation(images, readings[_STATE][1], self._settings["task"], 0, captured_ns)
+
+    def rest_command(self) -> Float32Array:
+        """The measured positions of the commanded joints."""
+        state: Float32Array = self._streams.take()[_STATE][1]
+        return state[self._commanded]
+
+    def write(self, action: Float32Array) -> Float32Array:
+        """Publish one command to every output. Returns it: limits are the gate's and the controllers' affair."""
+        for publish, part in self._outputs:
+            publish(action[part])
+        self._command = action
+        self._frozen.command(action, self.clock.now_ns())
+        return action
+
+    def last_command(self) -> Float32Array:
+        """The command that was sent last, float32 [A]."""
+        assert self._command is not None
+        return self._command
+
+    def stop(self) -> None:
+        """Hold where the last command left the robot. After a fault the gate has brought it to rest before."""
+        if self._command is not None:
+            self.write(self._command)
+
+    def close(self) -> None:
+        """Publishers and subscriptions are the node's."""
+
+    @property
+    def terminated(self) -> bool:
+        """The operator has labelled the attempt."""
+        return self._desk.outcome is not None
+
+    @property
+    def truncated(self) -> bool:
+        """The time is over, the attempt was discarded, or the node deactivated."""
+        over = self.clock.now_ns() - self._began_ns >= self._settings["max_attempt_s"] * 1e9
+        return over or self._desk.discarded or self._interrupted
+
+    @property
+    def success(self) -> bool | None:
+        """The operator's label."""
+        return self._desk.outcome
+
+    # Anyone.
+
+    def ages_ms(self) -> Mapping[str, float]:
+        """Stream -> age of its newest reading, ms; infinite for a stream that has never told anything."""
+        now_ns, newest = self.clock.now_ns(), self._streams.newest_ns()
+        return {name: (now_ns - newest[name]) * 1e-6 if name in newest else np.inf for name in self._latency_ns}
+
+    def why(self) -> str:
+        """What is wrong with the streams, as a sentence; empty if nothing is."""
+        complaints = [f"{stream}: {complaint}" for stream, complaint in sorted(self._complaints.items())]
+        if self.clock.jump_s is not None:
+            complaints.insert(0, f"the clock jumped by {self.clock.jump_s:+.3f} s")
+        return "; ".join(complaints)
+
+    def _silent_since(self, since_ns: int) -> list[str]:
+        newest = self._streams.newest_ns()
+        return [name for name in self._latency_ns if newest.get(name, since_ns - 1) < since_ns]
+
+    def _captured_ns(self, stream: str, header: Any) -> int | None:
+        """When a message was captured, in the loop's time; None if its stamp is not to be believed."""
+        stamp = messages.stamp_ns(header)
+        if not self._settings["header_stamps"] or stamp == 0:
+            return self.clock.now_ns() - self._latency_ns[stream]
+        loop_ns = self.clock.loop_ns(stamp)
+        if loop_ns is None:
+            self._complain(stream, "its stamps lie in the future: are the clocks of the machines synchronised?")
+            return None
+        return loop_ns - self._latency_ns[stream]
+
+    def _add(self, stream: str, captured_ns: int, value: Any) -> None:
+        self._streams.add(stream, captured_ns, value)
+        with self._fresh:
+            self._fresh.notify_all()
+
+    def _complain(self, stream: str, complaint: str) -> None:
+        if self._complaints.get(stream) != complaint:
+            self._complaints[stream] = complaint
+            _log.warning("%s: %s", stream, complaint)
+
+
+class Interrupted(Exception):
+    """An attempt did not begin, because the node was deactivated."""
+
+
+def _slices(settings: Settings) -> list[slice]:
+    """The part of the action that goes to each output."""
+    ends = np.cumsum([0, *(len(output.joints) for output in settings.outputs)]).tolist()
+    return [slice(start, end) for start, end in itertools.pairwise(ends)]

@@ -77,6 +77,7 @@ def export_module(
         )
     assert program is not None
     model = program.model
+    _forget_origin(model)
     weights = _named_weights(name, model, set(module.state_dict()), strip)
     found_inputs = {value.name: _info(value) for value in model.graph.inputs}
     _check_inputs(name, model, inputs, dynamic, found_inputs)
@@ -102,7 +103,7 @@ def split_weights(graphs: Sequence[ExportedGraph]) -> tuple[dict[str, bytes], by
     serialized = {}
     for graph in graphs:
         for name in graph.weights:
-            dtype, shape, offset, size = places[name]
+            _, shape, offset, size = places[name]
             value = graph.model.graph.initializers[name]
             value.const_value = onnx_ir.ExternalTensor(
                 WEIGHTS_LOCATION, offset, size, value.const_value.dtype, shape=onnx_ir.Shape(shape), name=name
@@ -127,6 +128,19 @@ def _named_weights(graph: str, model: Any, known: set[str], strip: str) -> tuple
     if not weights and known:
         raise UserError(f"graph {graph!r} lost the names of its weights; export with optimize=False and torch >= 2.7")
     return tuple(sorted(weights))
+
+
+def _forget_origin(model: Any) -> None:
+    """Take out where in which file each node comes from: larger than the graph, and of no use where it runs."""
+    for node in model.graph:
+        node.metadata_props.clear()
+        node.doc_string = None
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for value in [*model.graph.inputs, *model.graph.initializers.values()]:
+        value.metadata_props.clear()
+    model.metadata_props.clear()
+    model.graph.metadata_props.clear()
 
 
 def _check_inputs(
@@ -156,11 +170,14 @@ def _info(value: Any) -> TensorInfo:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """The exporter warns of its own deprecations; what matters is checked afterwards."""
-    level = logging.getLogger("torch.onnx").level
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.getLogger("torch.onnx").setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -39,7 +39,7 @@ class OrtBackend(Backend):
         import onnxruntime
 
         self.name = name
-        self._ort = onnxruntime
+        self._ort, self._threads = onnxruntime, threads
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -62,6 +62,10 @@ class OrtBackend(Backend):
         self._outputs = {
             graph: [output.name for output in session.get_outputs()] for graph, session in self.sessions.items()
         }
+
+    def with_weights(self, graphs: Mapping[str, bytes], weights: bytes | None) -> "OrtBackend":
+        """Sessions of the same kind beside these."""
+        return OrtBackend(self.name, graphs, weights, self._threads)
 
     def put(self, array: Array) -> Value:
         return self._ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self._device, 0)

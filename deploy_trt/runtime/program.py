@@ -120,14 +120,11 @@ class Program:
             prefixes.append({name: value for name, value in copied.items() if name in wanted})
 
         def velocity(actions: Float32Array, inputs: Mapping[str, Value]) -> Float32Array:
-            speeds = [
-                backend.get(
-                    backend.run("step", {"actions": backend.put(actions[None]), **prefix, **inputs})["velocity"]
-                )
-                .astype(np.float32)
-                .copy()[0]
-                for prefix in prefixes
-            ]
+            point = backend.put(actions[None])
+            speeds = []
+            for prefix in prefixes:
+                outputs = backend.run("step", {"actions": point, **prefix, **inputs})
+                speeds.append(backend.get(outputs["velocity"])[0].copy())
             return speeds[0] if len(speeds) == 1 else speeds[1] + scale * (speeds[0] - speeds[1])
 
         return velocity

@@ -19,22 +19,19 @@ def make_tokenizer(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Ar
         UserError: if the tokenizers package or the tokenizer's file is missing.
     """
     known: dict[str, dict[str, Array]] = {}
-    read = _READERS[info.kind](info, folder)
+    read = _tokenizer(info, folder) if info.kind == "tokenizer" else None
 
     def tokenize(sentence: str) -> dict[str, Array]:
         if sentence not in known:
-            known[sentence] = read(sentence)
+            if read is not None:
+                known[sentence] = read(sentence)
+            elif info.kind == "hashed_words":
+                known[sentence] = {"text": hash_words([sentence], info.length, info.vocabulary)}
+            else:
+                known[sentence] = {}
         return known[sentence]
 
     return tokenize
-
-
-def _nothing(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Array]]:
-    return lambda sentence: {}
-
-
-def _hashed_words(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Array]]:
-    return lambda sentence: {"text": hash_words([sentence], info.length, info.vocabulary)}
 
 
 def _tokenizer(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Array]]:
@@ -55,6 +52,3 @@ def _tokenizer(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Array]
         return {"text": text, "text_mask": mask}
 
     return read
-
-
-_READERS = {"none": _nothing, "hashed_words": _hashed_words, "tokenizer": _tokenizer}

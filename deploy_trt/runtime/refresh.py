@@ -1,0 +1,207 @@
+"""New weights in a running policy: put in by name, optimised, verified against the unoptimised graph, then swapped
+between two chunks. Whatever goes wrong, the weights that act go on acting.
+
+Threading law: `refresh` may run in any thread; only its last line touches the running policy.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from deploy_trt.runtime.backend import Backend
+from deploy_trt.runtime.loading import Deployment
+from deploy_trt.runtime.manifest import Manifest, save_manifest, write_digested
+from deploy_trt.runtime.ort import OrtBackend
+from deploy_trt.runtime.policy import DeployedPolicy
+from deploy_trt.runtime.program import Program
+from deploy_trt.runtime.weights import Array, replaced, unpack
+from vla_rl.core.errors import CheckpointError, UserError
+
+logger = logging.getLogger(__name__)
+
+# Largest difference of a normalised action that the same weights may give: between float32 graphs, rounding alone.
+TOLERANCES = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1e-1}
+_BACKGROUND_NICENESS = 10
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """How new weights came in.
+
+    Attributes:
+        version: of the weights that act now.
+        max_abs: largest difference to the unoptimised graph on the probes, normalised units.
+        wall_s: from the checkpoint on disk to the swap.
+    """
+
+    version: int
+    max_abs: float
+    wall_s: float
+
+
+def refresh(policy: DeployedPolicy, checkpoint: Path, keep: bool = True) -> Refreshed:
+    """Put the weights of a newer checkpoint of the same policy into a running one.
+
+    Args:
+        policy: acts on.
+        checkpoint: a folder that `save_policy` wrote; its architecture and statistics must be the deployed ones.
+        keep: write them into the deployment folder too, so that a restart finds them.
+
+    Raises:
+        CheckpointError: if the checkpoint does not fit. The running policy is untouched.
+        UserError: if the new graphs do not do what the weights say. The running policy is untouched.
+    """
+    started_s = time.perf_counter()
+    old = policy.program
+    deployment = Deployment.read(policy.folder)
+    version, tensors = read_checkpoint(checkpoint, deployment.manifest)
+    if deployment.weights is None:
+        raise UserError(f"{policy.folder} has its weights inside quantised graphs; quantise the new checkpoint anew")
+    content = replaced(deployment.weights, tensors, str(checkpoint))
+    manifest = replace(deployment.manifest, policy_version=version)
+    candidate = Program(manifest, _backend_like(old.backend, replace(deployment, weights=content)))
+    max_abs = check_program(candidate, deployment.graphs, content, deployment.probes())
+    if keep:
+        weights = write_digested(policy.folder, "weights", ".safetensors", content)
+        manifest = candidate.manifest = replace(manifest, weights=weights)
+        save_manifest(policy.folder, manifest)
+        for stale in policy.folder.glob("weights-*.safetensors"):
+            if stale.name != weights.file:
+                stale.unlink(missing_ok=True)
+    policy.swap(candidate)
+    return Refreshed(version, max_abs, time.perf_counter() - started_s)
+
+
+def check_program(program: Program, graphs: Mapping[str, bytes], weights: bytes, probes: Mapping[str, Array]) -> float:
+    """Compare a program with its graphs executed node by node, as they were exported, on the probes.
+
+    Returns:
+        largest absolute difference of a normalised action.
+
+    Raises:
+        UserError: if it is larger than rounding explains.
+    """
+    reference = Program(program.manifest, OrtBackend("ort-cpu", graphs, weights, optimise=False))
+    max_abs = max(
+        float(np.abs(ours - theirs).max())
+        for ours, theirs in zip(probe_actions(program, probes), probe_actions(reference, probes), strict=True)
+    )
+    tolerance = TOLERANCES[program.manifest.precision]
+    if not max_abs <= tolerance:
+        raise UserError(
+            f"the new weights act otherwise on {program.backend.name} than they should: actions differ by "
+            f"{max_abs:.2g} where {tolerance:.2g} is allowed; the old weights go on acting"
+        )
+    return max_abs
+
+
+def probe_actions(program: Program, probes: Mapping[str, Array]) -> list[Array]:
+    """What a program makes of recorded inputs, each float32 [rows, W], normalised."""
+    inputs = {name.removeprefix("input."): rows for name, rows in probes.items() if name.startswith("input.")}
+    step_noise = probes.get("step_noise")
+    return [
+        program.sample(
+            {name: rows[index : index + 1] for name, rows in inputs.items()},
+            probes["noise"][index],
+            step_noise=None if step_noise is None else step_noise[index],
+        ).copy()
+        for index in range(len(probes["actions"]))
+    ]
+
+
+def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str, Array]]:
+    """The version and the weights of a policy checkpoint, without torch.
+
+    Raises:
+        CheckpointError: if it is damaged, or of another architecture, robot or normalisation than the manifest's.
+    """
+    try:
+        description = json.loads((checkpoint / "config.json").read_bytes())
+        content = (checkpoint / Path(description["weights"]).name).read_bytes()
+        config, spec = description["config"], description["spec"]
+        version = int(description["meta"].get("policy_version", 0))
+        statistics = description["statistics"]
+        means = tuple(tuple(map(float, statistics[part]["mean"])) for part in ("state", "action"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{checkpoint} is no policy checkpoint: {error!r}") from error
+    if hashlib.sha256(content).hexdigest() != description["sha256"]:
+        raise CheckpointError(f"{checkpoint}: the weights are damaged; copy the checkpoint anew")
+    deployed = dict(manifest.source.get("config", {}))
+    for name in sorted(deployed.keys() | config.keys()):
+        if name != "backbone" and deployed.get(name) != config.get(
+            name
+        ):  # a backbone's folder moves with its checkpoint
+            raise CheckpointError(f"{checkpoint} has another {name} than the deployed policy; export it anew")
+    if spec["cameras"] != list(manifest.spec.cameras) or spec["action_dim"] != manifest.spec.action_dim:
+        raise CheckpointError(f"{checkpoint} is for another robot than the deployed policy; export it anew")
+    if means != (manifest.state_mean, manifest.action_mean):
+        raise CheckpointError(
+            f"{checkpoint} has other normalisation statistics than the deployed policy; export it anew"
+        )
+    return version, unpack(content)
+
+
+def _backend_like(running: Backend, deployment: Deployment) -> Backend:
+    """A second backend of the same kind with other weights; the running one is not touched."""
+    if isinstance(running, OrtBackend):
+        return running.with_weights(deployment.graphs, deployment.weights)
+    from deploy_trt.runtime.trt import TrtBackend
+
+    assert isinstance(running, TrtBackend)
+    return running.refitted(deployment)
+
+
+class PolicyWatcher:
+    """Refreshes a policy in the background whenever a newer version appears in a run's ``policies`` folder.
+
+    Its thread has a lower priority than the one that plans. A context manager.
+
+    Args:
+        policy: acts on.
+        policies: folder of ``version_NNNN`` folders, each finished when its ``config.json`` is there.
+        period_s: between looks.
+    """
+
+    def __init__(self, policy: DeployedPolicy, policies: Path, period_s: float = 0.5) -> None:
+        self._policy, self._policies, self._period_s = policy, policies, period_s
+        self._closed = threading.Event()
+        self._refused: set[Path] = set()
+        self.last: Refreshed | None = None
+        self.last_error: str | None = None
+        self._thread = threading.Thread(target=self._watch, name="policy-watcher", daemon=True)
+
+    def __enter__(self) -> "PolicyWatcher":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _BACKGROUND_NICENESS)
+        while not self._closed.wait(self._period_s):
+            self._look()
+
+    def _look(self) -> None:
+        finished = sorted(file.parent for file in self._policies.glob("version_*/config.json"))
+        if not finished or finished[-1] in self._refused:
+            return
+        newest = finished[-1]
+        if int(newest.name.removeprefix("version_")) <= self._policy.version:
+            return
+        try:
+            self.last = refresh(self._policy, newest)
+            logger.info("policy version %d acts after %.2f s", self.last.version, self.last.wall_s)
+        except UserError as error:
+            self._refused.add(newest)
+            self.last_error = str(error)
+            logger.error("policy version %d goes on acting: %s", self._policy.version, error)

@@ -15,9 +15,23 @@ VERBS = {
     "train": "demonstrations, supervised policy and practice rounds on any task",
     "eval": "success of a policy on held-out seeds",
     "rollout": "let a policy act on a robot, in real time or on a virtual clock",
+    "corrector": "train the residual head of execution strategy a2c2",
     "report": "rebuild the report of a run",
+    "finetune": "a policy from logged episodes alone: stores, LeRobotDatasets, ROS 2 bags",
+    "label": "say how logged episodes went",
     "doctor": "verify an episode store, and repair it",
     "bench": "measure, and write docs/results/NAME.json",
+}
+
+
+# The base install is what the computer on a robot needs; which extra brings what else.
+EXTRAS = {
+    "train": ("torch", "lerobot", "mujoco", "gymnasium", "tensorboard", "matplotlib", "PIL"),
+    "vlm": ("transformers",),
+    "benchmarks": ("metaworld", "gym_aloha"),
+    "ros": ("rosbags",),
+    "trt": ("onnx", "onnxscript", "polygraphy"),
+    "viz": ("rerun",),
 }
 
 
@@ -51,6 +65,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         where = error.filename or "while writing"
         print(f"vla-rl: error: the disk is full ({where}); what is saved is safe, go on with --resume", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        extra = next((name for name, packages in EXTRAS.items() if (error.name or "").split(".")[0] in packages), None)
+        if extra is None:
+            raise
+        print(
+            f"vla-rl: error: {argv[0]} needs the package {error.name!r}, which is not installed; "
+            f"install vla-rl[{extra}]",
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:
         print("vla-rl: interrupted; what is saved is safe, go on with --resume", file=sys.stderr)

@@ -35,6 +35,7 @@ from vla_rl.execution.realtime import realtime as prioritised
 from vla_rl.execution.sources import TakeoverSwitch
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig, make_planner
+from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
             _display(arguments.realtime, setup) as displays,
             prioritised(config.realtime) if arguments.realtime else nullcontext(),  # last: threads would inherit it
         ):
-            source = _source(planner, config.execution, setup, arguments.takeover)
+            source = _source(planner, config.execution, policy, setup, arguments.takeover)
             rollouts = Rollouts(setup, source, policy.version, displays)
             for seed in range(arguments.seed, arguments.seed + arguments.episodes):
                 episode_id = next(names)
@@ -180,8 +181,11 @@ def _display(realtime: bool, setup: RobotSetup) -> Iterator[Sequence[Subscriber]
         yield [display]
 
 
-def _source(planner: Planner, execution: ExecutionConfig, setup: RobotSetup, takeover: bool) -> ActionSource:
-    executor = Executor(planner, execution)
+def _source(
+    planner: Planner, execution: ExecutionConfig, policy: PolicyFolder, setup: RobotSetup, takeover: bool
+) -> ActionSource:
+    corrector = ResidualCorrector.load(policy.path / FOLDER) if execution.strategy == "a2c2" else None
+    executor = Executor(planner, execution, corrector)
     if not takeover:
         return executor
     if setup.make_takeover is None:

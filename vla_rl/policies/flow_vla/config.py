@@ -9,6 +9,9 @@ from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.policies.normalization import NormalizationMode
 
 
+_PER_CONVOLUTION = ("widths", "kernels", "strides")
+
+
 @dataclass(frozen=True)
 class VisionConfig:
     """A convolution stack per camera, then tokens.
@@ -112,6 +115,9 @@ class FlowVLAConfig:
         prefix_hiding: in training, for prefixes longer than 2, probability that a committed action but for the last 2
             is
             hidden from the others, so that the policy looks at the scene and does not only continue. 0.5 in the paper.
+        future_state_max: longest time, in actions, by which the state and the actions of a training sample may be ahead
+            of its images, so that the policy can be run on the state that will hold when its plan takes over (VLASH,
+            arXiv 2512.01031); 0: off.
         difficulty_weighting: weigh actions by how wrong a 5-step rollout of the policy is on them. Doubles the cost.
         state_dropout: probability that a training sample does not see its state (against copying the state).
         state_noise: standard deviation of noise on the state in training, normalised units.
@@ -134,6 +140,7 @@ class FlowVLAConfig:
     prefix_max: int = 0
     prefix_law: Literal["linear", "exponential", "xiaomi"] = "linear"
     prefix_hiding: float = 0.0
+    future_state_max: int = 0
     difficulty_weighting: bool = False
     state_dropout: float = 0.0
     state_noise: float = 0.0
@@ -146,6 +153,20 @@ class FlowVLAConfig:
 
     def __post_init__(self) -> None:
         vision, expert = self.vision, self.expert
+        sizes = {"horizon": self.horizon, "expert.layers": expert.layers, "expert.heads": expert.heads}
+        sizes |= {"expert.mlp_ratio": expert.mlp_ratio, "expert.actions_per_token": expert.actions_per_token}
+        sizes |= {"text.max_words": self.text.max_words, "text.vocabulary": self.text.vocabulary}
+        sizes |= {"expert.width": expert.width, "text.width": self.text.width}
+        sizes |= {f"every one of vision.{name}": min(getattr(vision, name), default=1) for name in _PER_CONVOLUTION}
+        for name, size in sizes.items():
+            if size < 1:
+                raise ConfigError(f"{name} is {size}; it must be at least 1")
+        for name in ("regression_weight", "state_noise", "guidance_scale"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it cannot be negative")
+        for name in ("state_dropout", "prefix_hiding", "indicator_dropout"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; a probability is in [0, 1]")
         if not len(vision.widths) == len(vision.kernels) == len(vision.strides) > 0:
             raise ConfigError(
                 "vision: widths, kernels and strides must have the same length, one entry per convolution"
@@ -172,6 +193,8 @@ class FlowVLAConfig:
             raise ConfigError(f"rotary positions need an even head size, found {expert.width // expert.heads}")
         if not 0 <= self.prefix_max < self.horizon:
             raise ConfigError(f"prefix_max={self.prefix_max} must lie in 0 .. horizon-1 = {self.horizon - 1}")
+        if self.future_state_max < 0:
+            raise ConfigError(f"future_state_max is {self.future_state_max}; it cannot be negative")
         if self.flow_samples < 1 or self.sampling_steps < 1:
             raise ConfigError("flow_samples and sampling_steps must be at least 1")
 

@@ -1,0 +1,153 @@
+"""A flow policy of lerobot in our loop: a random, tiny SmolVLA takes the place of a trained one."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.flow import guidance_weights
+from vla_rl.core.protocols import Policy
+from vla_rl.core.types import Observation
+from vla_rl.policies.guidance import sample_guided
+from vla_rl.policies.lerobot_policy import LeRobotFlowPolicy
+
+STATE, ACTION, CHUNK = 5, 3, 8
+MEAN, STD = torch.tensor([1.0, 0.0, -1.0]), torch.tensor([2.0, 1.0, 0.5])
+WORDS = ["<pad>", "<unk>", "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "push"]
+
+
+def write_tiny_smolvlm(folder: Path) -> None:
+    """A processor with a word-level tokenizer and a config, as SmolVLA reads them."""
+    transformers = pytest.importorskip("transformers", reason="SmolVLA needs the extra 'vlm'")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    transformers.SmolVLMConfig(
+        vision_config={
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 32,
+            "patch_size": 8,
+        },
+        text_config={
+            "model_type": "llama",
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 16,
+            "vocab_size": 16,
+            "pad_token_id": 0,
+        },
+        scale_factor=2,
+        image_token_id=2,
+        pad_token_id=0,
+    ).save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = {"image_token": "<image>", "fake_image_token": "<fake_token_around_image>"}
+    special |= {"global_image_token": "<global-img>", "end_of_utterance_token": "<end_of_utterance>"}
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", extra_special_tokens=special
+    )
+    images = transformers.SmolVLMImageProcessor(size={"longest_edge": 32}, max_image_size={"longest_edge": 32})
+    transformers.SmolVLMProcessor(images, fast, transformers.SmolVLMVideoProcessor()).save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> LeRobotFlowPolicy:
+    folder = tmp_path_factory.mktemp("smolvlm")
+    write_tiny_smolvlm(folder)
+    from lerobot.configs.types import FeatureType, PolicyFeature
+    from lerobot.policies.smolvla.configuration_smolvla import SmolVLAConfig
+    from lerobot.policies.smolvla.modeling_smolvla import SmolVLAPolicy
+    from lerobot.policies.smolvla.processor_smolvla import make_smolvla_pre_post_processors
+
+    config = SmolVLAConfig(
+        input_features={
+            "observation.images.front": PolicyFeature(FeatureType.VISUAL, (3, 32, 32)),
+            "observation.state": PolicyFeature(FeatureType.STATE, (STATE,)),
+        },
+        output_features={"action": PolicyFeature(FeatureType.ACTION, (ACTION,))},
+        vlm_model_name=str(folder),
+        load_vlm_weights=False,
+        chunk_size=CHUNK,
+        n_action_steps=CHUNK,
+        max_action_dim=4,
+        max_state_dim=8,
+        num_steps=5,
+        num_vlm_layers=2,
+        resize_imgs_with_padding=(32, 32),
+        tokenizer_max_length=8,
+        device="cpu",
+    )
+    statistics = {
+        "observation.state": {"mean": torch.zeros(STATE), "std": torch.ones(STATE)},
+        "action": {"mean": MEAN, "std": STD},
+    }
+    torch.manual_seed(0)
+    return LeRobotFlowPolicy(SmolVLAPolicy(config).float(), *make_smolvla_pre_post_processors(config, statistics), 4)
+
+
+def observe(tick: int = 3) -> Observation:
+    random = np.random.default_rng(tick)
+    images = {"front": random.integers(0, 256, (32, 32, 3), dtype=np.uint8)}
+    return Observation(images, random.normal(size=STATE).astype(np.float32), "push", tick)
+
+
+def test_it_is_a_policy_that_replays_from_its_seed(policy: LeRobotFlowPolicy) -> None:
+    assert isinstance(policy, Policy)
+    policy.reset(5)
+    chunk = policy.infer(observe())
+    assert (chunk.actions.shape, chunk.start_tick, chunk.chunk_id, chunk.policy_version) == ((CHUNK, ACTION), 3, 0, 4)
+    assert policy.infer(observe()).chunk_id == 1
+    policy.reset(5)
+    np.testing.assert_array_equal(policy.infer(observe()).actions, chunk.actions)
+    policy.reset(6)
+    assert not np.array_equal(policy.infer(observe()).actions, chunk.actions)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_guidance_is_ours_with_the_jacobian_of_the_network(
+    policy: LeRobotFlowPolicy, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same chunk as `sample_guided` around the velocity that lerobot's sampler integrates."""
+    previous, delay = np.full((5, ACTION), 1.5, np.float32), 2
+    policy.reset(0)
+    found = policy.infer_guided(observe(), previous, delay, exact).actions
+    policy.reset(0)
+    free = policy.infer(observe()).actions
+    assert np.abs(found[:delay] - 1.5).mean() < 0.5 * np.abs(free[:delay] - 1.5).mean()
+
+    def integrate(step: object, noise: Tensor, num_steps: int, **_: object) -> Tensor:
+        def velocity(actions: Tensor, tau: float) -> Tensor:
+            return -step(actions, torch.full((1,), 1.0 - tau))  # type: ignore[operator]
+
+        target = torch.zeros_like(noise)
+        target[:, :5, :ACTION] = (torch.from_numpy(previous) - MEAN) / STD
+        weights = torch.from_numpy(guidance_weights(CHUNK, delay, 5))
+        return sample_guided(velocity, noise, target, weights, num_steps, 5.0, exact)
+
+    monkeypatch.setattr("lerobot.policies.smolvla.modeling_smolvla.euler_integrate", integrate)
+    policy.reset(0)
+    np.testing.assert_allclose(found, policy.infer(observe()).actions, atol=1e-4)
+
+
+def test_guidance_ends_with_its_chunk(policy: LeRobotFlowPolicy) -> None:
+    policy.reset(0)
+    free = policy.infer(observe()).actions
+    policy.infer_guided(observe(), np.ones((4, ACTION), np.float32), 1)
+    policy.reset(0)
+    np.testing.assert_array_equal(policy.infer(observe()).actions, free)
+
+
+def test_what_it_cannot_do_is_refused(policy: LeRobotFlowPolicy) -> None:
+    with pytest.raises(UserError, match="was not trained to go on from committed actions"):
+        policy.infer(observe(), np.zeros((2, ACTION), np.float32))
+    with pytest.raises(UserError, match="has no place for guidance"):
+        LeRobotFlowPolicy(torch.nn.Linear(1, 1), dict, dict)

@@ -1,0 +1,224 @@
+"""Training of the residual head of A2C2 (arXiv 2509.23224), see `corrector`. Torch.
+
+The policy is frozen. It plans a chunk from every frame; at each action of it the head sees what was observed when the
+action was due, and learns the difference between what the demonstrator did then and what was planned. Episodes that are
+held out decide which weights are kept, so that a head with nothing to add adds nothing.
+"""
+
+import copy
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.types import Episode, Float32Array
+from vla_rl.policies.augmentation import random_shift
+from vla_rl.policies.corrector import CorrectorSpec, ResidualCorrector, age_features
+from vla_rl.policies.flow_vla.model import FlowVLA, Indicator
+from vla_rl.policies.normalization import Normalizer
+
+_FRAMES_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class CorrectorConfig:
+    """The head and its training. The paper's own head is a network of a few layers, sized for its robot.
+
+    Attributes:
+        width: of the hidden layers.
+        layers: linear layers, the last one included.
+        steps: gradient steps.
+        batch_size: planned actions per step.
+        learning_rate: of AdamW.
+        weight_decay: of AdamW.
+        plans_per_frame: chunks that the policy plans from every frame, each with its own noise and image shift.
+        random_shift: pixels of the random-shift augmentation.
+        held_out: fraction of the episodes that decides which weights are kept.
+    """
+
+    width: int = 256
+    layers: int = 3
+    steps: int = 1500
+    batch_size: int = 512
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-2
+    plans_per_frame: int = 4
+    random_shift: int = 3
+    held_out: float = 0.15
+
+    def __post_init__(self) -> None:
+        if min(self.width, self.steps, self.batch_size, self.plans_per_frame) < 1 or self.layers < 2:
+            raise ConfigError("corrector: width, steps, batch_size and plans_per_frame need at least 1, layers 2")
+        if not 0 < self.held_out < 1 or not self.learning_rate > 0:
+            raise ConfigError("corrector: held_out must be between 0 and 1, and learning_rate positive")
+
+
+@dataclass(frozen=True)
+class CorrectorFit:
+    """What training came to: mean squared error of the held-out actions, in normalised units.
+
+    Attributes:
+        planned_error: of the chunks as planned.
+        corrected_error: after correction.
+    """
+
+    planned_error: float
+    corrected_error: float
+
+
+def train_corrector(
+    model: FlowVLA, episodes: Sequence[Episode], config: CorrectorConfig, seed: int
+) -> tuple[ResidualCorrector, CorrectorFit]:
+    """Train the corrector of a policy on demonstrations.
+
+    Args:
+        model: the policy, frozen, on the CPU.
+        episodes: demonstrations for its robot; at least two.
+        config: see `CorrectorConfig`.
+        seed: of everything random.
+
+    Raises:
+        UserError: for too few episodes, or a policy whose image encoder has no keypoints.
+    """
+    vision = model.config.vision
+    if model.config.backbone.folder or not vision.keypoints or vision.groups:
+        raise UserError("a corrector sees through convolutions and keypoints; this policy's encoder is of another kind")
+    if len(episodes) < 2:
+        raise UserError(f"a corrector needs at least 2 demonstrations, found {len(episodes)}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
+        samples = [_samples_of(model, episode, config, generator) for episode in episodes]
+        held = max(1, round(config.held_out * len(episodes)))
+        training, validation = _join(samples[held:]), _join(samples[:held])
+        head = _make_head(config, training[0].shape[1], model.spec.action_dim)
+        fit = _fit(head, training, validation, config, generator)
+    return ResidualCorrector(*_exported(model, head, config)), fit
+
+
+Samples = tuple[Tensor, Tensor]
+"""Inputs [N, F] and residuals [N, A], normalised; discrete and constant dimensions have none."""
+
+
+@torch.no_grad()
+def _samples_of(model: FlowVLA, episode: Episode, config: CorrectorConfig, generator: torch.Generator) -> Samples:
+    """Every planned action of an episode, with what was observed when it was due."""
+    wanted = model.action_normalizer.normalize(torch.from_numpy(episode.imitation_action()))  # [T, A]
+    state = torch.from_numpy(episode.state)
+    moving = (model.action_normalizer.scale > 0) & ~model.discrete
+    inputs, residuals = [], []
+    for _ in range(config.plans_per_frame):
+        planned, keypoints = _plan_every_frame(model, episode, config.random_shift, generator)  # [T, H, A], [T, F]
+        frame, age = np.nonzero(np.add.outer(np.arange(len(episode)), np.arange(planned.shape[1])) < len(episode))
+        due = frame + age
+        row = [
+            keypoints[due],
+            model.state_normalizer.normalize(state[due]),
+            planned[frame, age],
+            torch.from_numpy(age_features(age, planned.shape[1])),
+        ]
+        inputs.append(torch.cat(row, 1))
+        residuals.append((wanted[due] - planned[frame, age]) * moving)
+    return torch.cat(inputs), torch.cat(residuals)
+
+
+def _plan_every_frame(
+    model: FlowVLA, episode: Episode, shift: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """A chunk from every frame, normalised [T, H, A], and the frame's keypoints [T, F]."""
+    text = model.tokenize([episode.task])
+    indicator = torch.tensor([int(Indicator.POSITIVE)])
+    chunks, keypoints = [], []
+    for start in range(0, len(episode), _FRAMES_AT_ONCE):
+        part = slice(start, start + _FRAMES_AT_ONCE)
+        images = {camera: torch.from_numpy(episode.images[camera][part]) for camera in model.spec.cameras}
+        shifted = random_shift(images, shift, generator)
+        rows = len(episode.state[part])
+        prefix = model.encode(
+            shifted, torch.from_numpy(episode.state[part]), text.expand(rows, -1), indicator.expand(rows)
+        )
+        noise = torch.randn(rows, model.config.horizon, model.spec.action_dim, generator=generator)
+        chunks.append(model.action_normalizer.normalize(model.sample(prefix, noise)))
+        keypoints.append(_keypoints(model, shifted))
+    return torch.cat(chunks), torch.cat(keypoints)
+
+
+def _keypoints(model: FlowVLA, images: dict[str, Tensor]) -> Tensor:
+    """Keypoints of all cameras, [B, cameras x 2 K], as `ResidualCorrector` computes them in numpy."""
+    seen = []
+    for index, camera in enumerate(model.spec.cameras):
+        encoder = model.vision.encoders[0 if model.vision.shared else index]
+        image = images[camera].permute(0, 3, 1, 2) * (1 / 127.5) - 1.0
+        seen.append(encoder.keypoints(encoder.stack(image)))
+    return torch.cat(seen, 1)
+
+
+def _make_head(config: CorrectorConfig, inputs: int, outputs: int) -> nn.Sequential:
+    """The last layer starts at zero: before training nothing is corrected."""
+    sizes = [inputs, *[config.width] * (config.layers - 1)]
+    hidden = [part for pair in itertools.pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())]
+    last = nn.Linear(sizes[-1], outputs)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(*hidden, last)
+
+
+def _fit(
+    head: nn.Sequential, training: Samples, validation: Samples, config: CorrectorConfig, generator: torch.Generator
+) -> CorrectorFit:
+    """AdamW with a cosine; ``head`` ends with the weights that were best on the held-out episodes."""
+    optimizer = torch.optim.AdamW(head.parameters(), config.learning_rate, weight_decay=config.weight_decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
+    planned_error = best = validation[1].square().mean().item()
+    weights = copy.deepcopy(head.state_dict())
+    for step in range(config.steps):
+        rows = torch.randint(len(training[0]), (config.batch_size,), generator=generator)
+        loss = (head(training[0][rows]) - training[1][rows]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        if (step + 1) % max(config.steps // 15, 1) == 0:
+            with torch.no_grad():
+                error = (head(validation[0]) - validation[1]).square().mean().item()
+            if error < best:
+                best, weights = error, copy.deepcopy(head.state_dict())
+    head.load_state_dict(weights)
+    return CorrectorFit(planned_error, best)
+
+
+def _exported(
+    model: FlowVLA, head: nn.Sequential, config: CorrectorConfig
+) -> tuple[CorrectorSpec, dict[str, Float32Array]]:
+    """Spec and weights as `ResidualCorrector` takes them."""
+    tensors: dict[str, Tensor] = {}
+    for index, camera in enumerate(model.spec.cameras):
+        encoder = model.vision.encoders[0 if model.vision.shared else index]
+        convolutions = [layer for layer in encoder.stack if isinstance(layer, nn.Conv2d)]
+        for layer, convolution in enumerate(convolutions):
+            tensors[f"{camera}.conv{layer}.weight"] = convolution.weight
+            tensors[f"{camera}.conv{layer}.bias"] = convolution.bias
+        tensors[f"{camera}.keypoints"] = encoder.keypoints.logits.weight
+    for layer, linear in enumerate(part for part in head if isinstance(part, nn.Linear)):
+        tensors[f"head{layer}.weight"], tensors[f"head{layer}.bias"] = linear.weight, linear.bias
+    for name, normalizer in (("state", model.state_normalizer), ("action", model.action_normalizer)):
+        assert isinstance(normalizer, Normalizer)
+        tensors[f"{name}.offset"], tensors[f"{name}.scale"] = normalizer.offset, normalizer.inverse_scale
+    spec = CorrectorSpec(
+        model.spec.cameras,
+        model.spec.image_size,
+        model.config.vision.strides,
+        config.layers,
+        model.config.horizon,
+        model.statistics.discrete_dims,
+    )
+    return spec, {name: tensor.detach().contiguous().numpy().copy() for name, tensor in tensors.items()}
+
+
+def _join(samples: Sequence[Samples]) -> Samples:
+    inputs, residuals = zip(*samples, strict=True)
+    return torch.cat(inputs), torch.cat(residuals)

@@ -81,10 +81,8 @@ class RoundData:
         if shift and generator is not None:
             images = random_shift(images, shift, generator)
         text = self._text[torch.from_numpy(np.asarray(batch.task_index, dtype=np.int64))]
-        device, state = self.device, batch.state
-        if self._fill is not None:
-            state = self._fill.states(state, frames)
-        return {camera: image.to(device) for camera, image in images.items()}, self.tensor(state), text.to(device)
+        device, state = self.device, self._states(frames, batch.state)
+        return {camera: image.to(device) for camera, image in images.items()}, state, text.to(device)
 
     def policy_batch(
         self, frames: Frames, shift: int = 0, generator: torch.Generator | None = None, indicator: Tensor | None = None
@@ -95,12 +93,13 @@ class RoundData:
         Args:
             frames: int64 [B].
             shift: pixels of the random-shift augmentation.
-            generator: of the shifts.
+            generator: of the shifts, and of how far state and actions are ahead of the images (VLASH).
             indicator: int64 [B]; default: everything that is imitated is worth imitating (positive).
         """
-        actions, inside = self.cache.chunks(frames, self._model.config.horizon)
-        steps = np.asarray(frames)[:, None] + np.arange(actions.shape[1])
-        stop = self.credit.chunk_stop[frames][:, None]
+        begin = self._begin(frames, generator)
+        actions, inside = self.cache.chunks(begin, self._model.config.horizon)
+        steps = begin[:, None] + np.arange(actions.shape[1])
+        stop = self.credit.chunk_stop[begin][:, None]
         valid = (steps < stop) | (~inside & self.credit.terminal_success[stop - 1])
         # Behind the end the last action is repeated, which holds a target; a step holds still at 0.
         actions[..., list(self._model.spec.delta_dims)] *= inside[..., None]
@@ -109,8 +108,23 @@ class RoundData:
         counted = valid[..., None] & self._imitated[np.minimum(steps, stop - 1)]  # [B, H, A]
         if indicator is None and self._model.config.indicator:
             indicator = torch.full((len(frames),), int(Indicator.POSITIVE), device=self.device)
-        inputs = self.inputs(frames, shift, generator)
-        return PolicyBatch(*inputs, self.tensor(actions), self.tensor(counted), indicator)
+        images, _, text = self.inputs(frames, shift, generator)
+        state = self._states(begin, self.cache.state[begin])
+        return PolicyBatch(images, state, text, self.tensor(actions), self.tensor(counted), indicator)
+
+    def _begin(self, frames: Frames, generator: torch.Generator | None) -> Frames:
+        """The frames of the chunks' first actions, int64 [B]: after the images by up to ``future_state_max`` steps,
+        within the credit of the frame (VLASH, arXiv 2512.01031). The images' own without that option.
+        """
+        frames, longest = np.asarray(frames), self._model.config.future_state_max
+        if longest == 0 or generator is None:
+            return frames
+        ahead = torch.randint(0, longest + 1, (len(frames),), generator=generator).numpy()
+        return np.minimum(frames + ahead, np.maximum(self.credit.chunk_stop[frames] - 1, frames))
+
+    def _states(self, frames: Frames, state: NDArray[np.float32]) -> Tensor:
+        """States of frames, [B, S], on the model's device."""
+        return self.tensor(state if self._fill is None else self._fill.states(state, frames))
 
     def transition(self, frames: Frames, steps: int) -> tuple[Frames, Tensor, Tensor]:
         """The frames ``steps`` later: int64 [B], the steps really taken float [B], and bool [B], the episode ended

@@ -1,0 +1,50 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vla_rl.core.errors import UserError
+from vla_rl.report.algorithm_plots import pooled_curve, save_algorithm_plot
+
+
+def cell(algorithm: str, seed: int, rates: list[float], **changes: Any) -> dict[str, Any]:
+    rounds = [{"round": i, "successes": round(100 * rate), "episodes": 100} for i, rate in enumerate(rates)]
+    whole = {"task": "vla_rl/PegInsert-v0", "seed": seed, "algorithm": algorithm, "rounds": rounds, "episodes": 100}
+    whole |= {"length_given_success": 55.0, "sft_length_given_success": 60.0, "successes": rounds[-1]["successes"]}
+    return whole | changes
+
+
+def test_curves_pool_the_seeds_that_have_the_round():
+    rounds, rates = pooled_curve([cell("habc", 0, [0.2, 0.6, 0.8]), cell("habc", 1, [0.4, 0.6])])
+    assert rounds.tolist() == [0, 1, 2]
+    np.testing.assert_allclose(rates, [0.3, 0.6, 0.8])
+    without = cell("habc", 2, [0.5])
+    del without["rounds"]
+    assert pooled_curve([without])[0].size == 0
+
+
+def test_missing_cells_rounds_and_lengths_leave_gaps(tmp_path: Path):
+    without = cell("awr", 0, [0.3])
+    del without["rounds"]
+    cells = [
+        cell("habc", 0, [0.1, 0.5], task="vla_rl/Handover-v0"),
+        cell("habc", 0, [0.3, 0.9]),
+        cell("habc", 1, [0.3, 0.8]),
+        without,
+        cell("sft", 0, [0.3, 0.0], length_given_success=None),
+    ]
+    file = save_algorithm_plot(cells, tmp_path / "images" / "algorithms.png")
+    with Image.open(file) as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    ours = np.abs(pixels - (0x17, 0x64, 0xC8)).max(axis=-1) <= 3
+    half = len(pixels) // 2
+    assert ours[:half].sum() > 300
+    assert ours[half:].sum() > 300, "each task has a row"
+
+
+def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write the picture"):
+        save_algorithm_plot([cell("habc", 0, [0.5])], tmp_path / "file" / "x.png")

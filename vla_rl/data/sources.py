@@ -48,7 +48,7 @@ def _reader(source: Path) -> Callable[[EpisodeStore, DataMapping], list[str]]:
     """What takes a source in."""
     for folder in (source, source / "episodes"):
         if (folder / "store.json").is_file():
-            return lambda store, mapping: _copy(EpisodeStore(folder, create=False), store)
+            return lambda store, _: _copy(EpisodeStore(folder, create=False), store)
     if (source / "meta" / "info.json").is_file():
         return lambda store, mapping: import_lerobot(source, store, mapping.lerobot)
     bags = [source] if is_bag(source) else _bags_in(source)

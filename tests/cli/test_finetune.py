@@ -1,0 +1,204 @@
+"""From logged episodes to a policy: the whole verb on tiny episodes."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from vla_rl.cli.main import main
+from vla_rl.core.types import Episode, Origin, Source
+from vla_rl.data.doctor import diagnose
+from vla_rl.data.store import EpisodeStore
+from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
+from vla_rl.training import rounds
+
+P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO
+TINY = """
+steps: 6
+checkpoint_every: 2
+policy: {horizon: 4, vision: {widths: [4], kernels: [4], strides: [2]}, expert: {width: 16, layers: 1, heads: 2}}
+learning:
+  actor: {batch_size: 8, warmup_steps: 2}
+  critic_training: {batch_size: 8}
+  critic: {vision: {widths: [4], kernels: [4], strides: [2]}}
+  advantage: {warmup_steps: 3}
+  credit: {min_human_steps: 3}
+"""
+EPISODES = {
+    "demo": ([D] * 6, True),
+    "rescued": ([P] * 5 + [H] * 5 + [P] * 3, True),
+    "failed": ([P] * 9 + [H], False),
+    "held": ([P] * 4 + [Source.HOLD], True),
+    "unknown": ([P] * 7, None),
+}
+
+
+def episode(name: str, source: list[Source], success: bool | None, env_id: str = "tiny") -> Episode:
+    random = np.random.default_rng(sum(map(ord, name)))
+    length, demo = len(source), source[0] == D
+    action = random.normal(size=(length, 2)).astype(np.float32)
+    return Episode(
+        episode_id=name,
+        images={"front": random.integers(0, 255, (length, 8, 8, 3), dtype=np.uint8)},
+        state=random.normal(size=(length, 3)).astype(np.float32),
+        action_policy=action,
+        action_sent=action,
+        source=np.array(source, np.uint8),
+        task="put it in",
+        success=success,
+        terminated=True,
+        origin=Origin.DEMO if demo else Origin.REAL,
+        policy_version=-1 if demo else 0,
+        seed=None,
+        control_hz=20.0,
+        env_id=env_id,
+    )
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    store = EpisodeStore(tmp_path / "logs")
+    for name, (source, success) in EPISODES.items():
+        store.add(episode(name, source, success))
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    return store.path
+
+
+def finetune(logs: Path, out: str, *more: str) -> int:
+    config = ["--config", str(logs.parent / "tiny.yaml"), "--out", str(logs.parent / out)]
+    return main(["finetune", "--data", str(logs), *config, *more])
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(next((run / "policies" / "version_0001").glob("*.safetensors")))
+
+
+def test_a_dry_run_says_what_each_loss_would_see(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = logs.parent / "run"
+    assert finetune(logs, "run", "--dry-run") == 0
+    printed = capsys.readouterr().out
+    rows = [" ".join(line.split()) for line in printed.splitlines()]
+    # outcome, steps; policy, human, demo, hold; viability=1 and 0, efficiency; actor: demo, intervention, rollout
+    for row in (
+        "demo success 6 0 0 6 0 0 0 6 6 0 0",
+        "rescued success 13 8 5 0 0 3 0 8 0 5 3",
+        "failed failure 10 9 1 0 0 0 10 0 0 0 0",
+        "held success 5 4 0 0 1 5 0 5 0 0 4",
+        "unknown unknown 7 7 0 0 0 0 0 0 0 0 0",
+        "total 3 success, 1 failure, 1 unknown 41 28 6 6 1 8 10 19 6 5 7",
+    ):
+        assert row in rows
+    assert "algorithm habc; credit rule 'paper'" in printed
+    assert "warning: 1 of 5 episodes have no outcome" in printed
+    assert "warning: 1 human steps are too few in a row" in printed
+    assert f"label them with: vla-rl label {run / 'episodes'}" in printed
+    assert not (run / "policies").exists()
+    assert not (run / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "algorithm", "warning"),
+    [
+        (["demo", "held"], "habc", "no labelled failures"),
+        (["demo", "failed"], "habc", "no labelled successes"),
+        (["failed"], "habc", "nothing that the actor may imitate"),
+        (["demo"], "filtered_bc", "demonstrations only"),
+    ],
+)
+def test_what_is_missing_is_warned_of(
+    tmp_path: Path, logs: Path, capsys: pytest.CaptureFixture[str], chosen: list[str], algorithm: str, warning: str
+) -> None:
+    store = EpisodeStore(tmp_path / "chosen")
+    for name in chosen:
+        store.add(episode(name, *EPISODES[name]))
+    arguments = ["--algorithm", algorithm, "--dry-run", "--config", str(tmp_path / "tiny.yaml")]
+    assert main(["finetune", "--data", str(store.path), "--out", str(tmp_path / "run"), *arguments]) == 0
+    assert f"warning: {warning}" in capsys.readouterr().out
+
+
+def test_a_killed_run_goes_on_to_the_very_same_weights(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert finetune(logs, "whole") == 0
+    real = rounds.save_checkpoint
+
+    def killed(directory: Path, step: int, *arguments: object) -> None:
+        if step == 4:
+            raise KeyboardInterrupt
+        real(directory, step, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rounds, "save_checkpoint", killed)
+        assert finetune(logs, "cut") == 130
+    cut = logs.parent / "cut"
+    logs.rename(logs.with_name("moved"))  # a run needs nothing but its own folder
+    damaged = next((cut / "cache").glob("g*/state.bin"))
+    content = bytearray(damaged.read_bytes())
+    content[60] ^= 1
+    damaged.write_bytes(content)
+    assert main(["finetune", "--resume", str(cut)]) == 0
+    whole, resumed = weights(logs.parent / "whole"), weights(cut)
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert (cut / "report.html").exists()
+    assert json.loads((cut / "summary.json").read_text())["finished"]
+    assert diagnose(cut / "episodes") == []
+
+
+def test_a_policy_is_fine_tuned_and_not_replaced(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert finetune(logs, "first", "--algorithm", "sft") == 0
+    start = logs.parent / "first" / "policies" / "version_0001"
+    assert finetune(logs, "second", "--policy", str(start), "steps=1", "learning.actor.learning_rate=1e-9") == 0
+    before, after = load_policy(start)[0], load_policy(logs.parent / "second" / "policies" / "version_0001")[0]
+    assert after.statistics == before.statistics
+    for name, tensor in before.state_dict().items():
+        torch.testing.assert_close(after.state_dict()[name], tensor, atol=1e-4, rtol=0)
+    FlowVLAPolicy(after)
+    assert finetune(logs, "third", "--policy", str(logs.parent / "first")) == 2
+    assert "did you mean" in capsys.readouterr().err
+
+
+def test_several_sources_are_one_set_of_data(logs: Path, tmp_path: Path) -> None:
+    other = EpisodeStore(tmp_path / "run2" / "episodes")
+    other.add(episode("demo", [D] * 4, True))  # the same id, another episode
+    other.add(episode("failed", *EPISODES["failed"]))  # the very same episode
+    assert finetune(logs, "run", "--dry-run", "--algorithm", "sft") == 0
+    arguments = ["--config", str(tmp_path / "tiny.yaml"), "--out", str(tmp_path / "both"), "--dry-run"]
+    assert main(["finetune", "--data", str(logs), str(tmp_path / "run2"), *arguments]) == 0
+    both = EpisodeStore(tmp_path / "both" / "episodes")
+    assert both.ids() == sorted([*EPISODES, "demo.2"])
+    assert len(both.read("demo.2")) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "{logs}/nothing"], "there is no"),
+        (["--data", "{logs}/episodes"], "is no episode store"),
+        ([], "--data is missing"),
+        (["--data", "{logs}", "--algorithm", "hab"], "Did you mean 'habc'"),
+        (["--data", "{logs}", "steps=0"], "must be at least 1"),
+        (["--data", "{logs}", "policy.horizn=4"], "Did you mean|unknown key"),
+        (["--resume", "{logs}", "--seed", "1"], "leave seed out"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_run(
+    logs: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    out = [] if "--resume" in arguments else ["--out", str(logs.parent / "run")]
+    assert main(["finetune", *(part.format(logs=logs) for part in arguments), *out]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert re.search(message, error)
+
+
+def test_a_policy_of_another_robot_is_refused(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert finetune(logs, "first", "steps=1") == 0
+    store = EpisodeStore(tmp_path / "other")
+    wide = episode("wide", [D] * 5, True)
+    object.__setattr__(wide, "state", np.zeros((5, 7), np.float32))
+    store.add(wide)
+    start = str(tmp_path / "first" / "policies" / "version_0001")
+    assert main(["finetune", "--data", str(store.path), "--policy", start, "--out", str(tmp_path / "second")]) == 2
+    assert "state_dim=3, the data has 7" in capsys.readouterr().err

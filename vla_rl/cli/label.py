@@ -1,0 +1,120 @@
+"""Say how logged episodes went: shows each one that has no outcome, and asks.
+
+An answer is on the disk before the next question. The episode itself stays as it is: the label is a small file beside
+it (STORE/labels/ID.json), which every reader of the store sees in place of the episode's own outcome.
+
+Example: vla-rl label runs/finetune/episodes
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_rl.core.errors import StoreError
+from vla_rl.core.files import write_atomic
+from vla_rl.core.types import Episode, Source
+from vla_rl.data.store import EpisodeStore
+
+ANSWERS = {"s": True, "f": False}
+_PICTURE_COLUMNS = 40
+_SHEET_FRAMES = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", type=Path, help="the folder of the episode store")
+    parser.add_argument("--ids", nargs="+", metavar="ID", help="these episodes, labelled or not")
+    parser.add_argument(
+        "--as", dest="answer", choices=("success", "failure", "unknown"), help="do not ask; needs --ids"
+    )
+    parser.add_argument("--sheets", type=Path, help="folder for the contact sheets (default: a temporary one)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    store = EpisodeStore(arguments.store, create=False)
+    if arguments.answer:
+        if not arguments.ids:
+            raise StoreError("--as labels without asking, so it needs --ids: name the episodes")
+        for episode_id in arguments.ids:
+            store.label(episode_id, {"success": True, "failure": False, "unknown": None}[arguments.answer])
+        return 0
+    ids = arguments.ids or [name for name in store.ids() if store.read_header(name).success is None]
+    if not ids:
+        print("every episode has an outcome")
+        return 0
+    sheets = arguments.sheets or Path(tempfile.mkdtemp(prefix="vla-rl-label-"))
+    sheets.mkdir(parents=True, exist_ok=True)
+    labelled = 0
+    for number, episode_id in enumerate(ids, start=1):
+        episode = store.read(episode_id)
+        print(_describe(episode, f"[{number}/{len(ids)}]", sheets))
+        answer = _ask()
+        if answer == "q":
+            break
+        if answer in ANSWERS:
+            store.label(episode_id, ANSWERS[answer])
+            labelled += 1
+    print(f"{labelled} of {len(ids)} labelled in {store.labels_dir}")
+    return 0
+
+
+def _ask() -> str:
+    """s, f, q, or nothing for a skip; the end of the input is q."""
+    while True:
+        try:
+            answer = input("success, failure, skip or quit? [s/f/enter/q] ").strip().lower()[:1]
+        except EOFError:
+            return "q"
+        if answer in ("", "q", *ANSWERS):
+            return answer
+
+
+def _describe(episode: Episode, position: str, sheets: Path) -> str:
+    human = int(np.count_nonzero(episode.source == Source.HUMAN))
+    lines = [
+        f"{position} {episode.episode_id}: {episode.task!r}, {len(episode)} steps "
+        f"({len(episode) / episode.control_hz:.1f} s), {human} by a person"
+    ]
+    if episode.images:
+        lines.append(f"contact sheet: {_write_sheet(episode, sheets)}")
+        if sys.stdout.isatty() and "truecolor" in os.environ.get("COLORTERM", ""):
+            first, last = (np.concatenate([image[step] for image in _alike(episode)], axis=0) for step in (0, -1))
+            lines.append(ansi_picture(np.concatenate([first, last], axis=1), 2 * _PICTURE_COLUMNS))
+    return "\n".join(lines)
+
+
+def _write_sheet(episode: Episode, folder: Path) -> Path:
+    """Frames from the first to the last side by side, cameras one below the other, as a WebP file."""
+    from vla_rl.report.images import encode_webp
+
+    steps = np.linspace(0, len(episode) - 1, _SHEET_FRAMES).round().astype(int)
+    rows = [np.concatenate(list(image[steps]), axis=1) for image in _alike(episode)]
+    file = folder / f"{episode.episode_id}.webp"
+    write_atomic(file, encode_webp(np.concatenate(rows, axis=0)))
+    return file
+
+
+def _alike(episode: Episode) -> list[NDArray[np.uint8]]:
+    """The pictures of all cameras that are as wide as the first one."""
+    pictures = list(episode.images.values())
+    return [picture for picture in pictures if picture.shape[2] == pictures[0].shape[2]]
+
+
+def ansi_picture(image: NDArray[np.uint8], columns: int) -> str:
+    """A picture, uint8 [H, W, 3], for a terminal of true colours: two rows of pixels in a row of half blocks."""
+    height, width = image.shape[:2]
+    columns = min(columns, width)
+    rows = max(2, round(height * columns / width) // 2 * 2)
+    picked = image[np.arange(rows) * height // rows][:, np.arange(columns) * width // columns]
+    lines = []
+    for upper, lower in zip(picked[::2], picked[1::2], strict=True):
+        cells = (
+            f"\x1b[38;2;{a[0]};{a[1]};{a[2]}m\x1b[48;2;{b[0]};{b[1]};{b[2]}m▀"
+            for a, b in zip(upper, lower, strict=True)
+        )
+        lines.append("".join(cells) + "\x1b[0m")
+    return "\n".join(lines)

@@ -1,0 +1,200 @@
+"""Offline fine-tuning: one stage of learning from logged episodes, with no robot and no simulator; and what each loss
+would see of them, before any training.
+
+The learners, checkpoints and metrics are those of practice, so that a killed run goes on as exactly as a practice run.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vla_rl.algorithms.base import Algorithm, actor_groups
+from vla_rl.algorithms.weighted import WeightedCloning
+from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import Subscriber
+from vla_rl.core.types import Source
+from vla_rl.credit import SegmentKind
+from vla_rl.data.cache import CacheConfig, FrameCache
+from vla_rl.data.retention import RetentionConfig
+from vla_rl.training.plan import BudgetConfig, Stage
+from vla_rl.training.rounds import Learner, PracticeRun
+from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.workers import RolloutPool, RolloutWorker
+
+POLICY_VERSION = 1
+"""The version that fine-tuning writes; 0 is the policy that it started from, if there was one."""
+
+
+class OfflineRun(PracticeRun):
+    """Learns from the episodes in the run's store, and nothing else.
+
+    Args:
+        folder: the run folder, locked by the caller.
+        steps: gradient steps.
+        checkpoint_every: gradient steps between checkpoints.
+        seed: of the run.
+        progress: the newest checkpoint, (gradient steps done, state); None where there is none.
+        learner: makes the learner from the episodes in the cache.
+        subscribers: told of every metric.
+        published: (kind, round) of the metrics that earlier processes of this run have published.
+        retention: which episodes to hold.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        steps: int,
+        checkpoint_every: int,
+        seed: int,
+        progress: tuple[int, dict[str, Any]] | None,
+        learner: Callable[[FrameCache], Learner],
+        subscribers: Sequence[Subscriber],
+        published: Iterable[tuple[str, int]] = (),
+        retention: RetentionConfig | None = None,
+    ) -> None:
+        super().__init__(
+            folder,
+            BudgetConfig(checkpoint_every=checkpoint_every),
+            seed,
+            tasks=(),
+            pool=RolloutPool(_no_worker, workers=0),
+            progress=progress,
+            supervised=learner,
+            practised=lambda cache, _: learner(cache),
+            subscribers=subscribers,
+            published=published,
+        )
+        self.cache = FrameCache(self.store, folder.cache, CacheConfig(retention or RetentionConfig()))
+        self._stage = Stage("practise", 1, POLICY_VERSION, 0, steps)
+
+    def run(self) -> dict[str, Any]:
+        """Do what is not done yet and return the summary."""
+        if not self.folder.policy_exists(self._stage.policy_version):
+            started_s = time.perf_counter()
+            try:
+                self.cache.refresh()
+                self._learn(self._make_supervised(self.cache), self._stage)
+            finally:
+                self._note_wall_time(self._stage.name, time.perf_counter() - started_s)
+        return self.folder.read_summary()
+
+
+def _no_worker() -> RolloutWorker:
+    raise UserError("offline fine-tuning runs no episodes")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCounts:
+    """What the losses see of one episode, or of all: numbers of steps, but for ``outcome``.
+
+    Attributes:
+        name: the episode's id.
+        outcome: success, failure or unknown; of the total, how many of each.
+        steps: all of them.
+        sources: who decided, by `Source`: policy, human, demo, hold.
+        succeeded, failed: steps with a viability label of 1 and of 0.
+        efficiency: steps that the efficiency loss sees.
+        demonstrations, interventions, rollouts: steps that the actor may draw, by kind.
+        touches: human steps that are too few in a row to be an intervention.
+    """
+
+    name: str
+    outcome: str
+    steps: int
+    sources: tuple[int, int, int, int]
+    succeeded: int
+    failed: int
+    efficiency: int
+    demonstrations: int
+    interventions: int
+    rollouts: int
+    touches: int
+
+
+def count_segments(cache: FrameCache, learner: Algorithm) -> list[SegmentCounts]:
+    """What each loss of a learner that has begun its round would see: a row for each episode, then the total."""
+    data = learner.data
+    credit = data.credit
+    groups = actor_groups(data, learner.uses_interventions, learner.uses_rollouts)
+    labelled = credit.viability_mask & data.fresh
+    columns = {
+        "succeeded": labelled & (credit.viability_label > 0.5),
+        "failed": labelled & (credit.viability_label <= 0.5),
+        "efficiency": credit.efficiency_mask & data.fresh,
+        **{name: np.isin(np.arange(cache.total_frames), frames) for name, frames in groups.items()},
+        "touches": (cache.source == Source.HUMAN)
+        & ~np.isin(credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION)),
+    }
+
+    def row(name: str, outcome: str, part: slice) -> SegmentCounts:
+        policy, human, demo, hold = np.bincount(cache.source[part], minlength=len(Source)).tolist()
+        counts = {key: int(column[part].sum()) for key, column in columns.items()}
+        return SegmentCounts(name, outcome, part.stop - part.start, (policy, human, demo, hold), **counts)
+
+    rows = [
+        row(episode.episode_id, _outcome(episode.success), slice(episode.start, episode.start + episode.length))
+        for episode in cache.episodes
+    ]
+    outcomes = [entry.outcome for entry in rows]
+    total = ", ".join(f"{outcomes.count(name)} {name}" for name in ("success", "failure", "unknown"))
+    return [*rows, row("total", total, slice(0, cache.total_frames))]
+
+
+def _outcome(success: bool | None) -> str:
+    return "unknown" if success is None else "success" if success else "failure"
+
+
+def format_segments(rows: Sequence[SegmentCounts], learner: Algorithm) -> str:
+    """The counts as a table for people, under the names of the algorithm and of the credit rule."""
+    head = ["EPISODE", "OUTCOME", "STEPS", "policy", "human", "demo", "hold", "viability=1", "viability=0"]
+    head += ["efficiency", "actor: demo", "interv.", "rollout"]
+    lines = [head]
+    for entry in rows:
+        numbers = [entry.steps, *entry.sources, entry.succeeded, entry.failed, entry.efficiency]
+        numbers += [entry.demonstrations, entry.interventions, entry.rollouts]
+        lines.append([entry.name, entry.outcome, *map(str, numbers)])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    table = [
+        "  ".join([*map(str.ljust, line[:2], widths), *map(str.rjust, line[2:], widths[2:])]).rstrip() for line in lines
+    ]
+    critics = "" if isinstance(learner, WeightedCloning) else "; it has no viability and efficiency critics"
+    rule = f"algorithm {learner.name}{critics}; credit rule {learner.config.credit.rule!r}; numbers are steps"
+    return "\n".join([rule, *table])
+
+
+def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: Algorithm) -> list[str]:
+    """What is likely to go wrong with this data, a sentence each."""
+    *episodes, total = rows
+    found = []
+    unknown = sum(entry.outcome == "unknown" for entry in episodes)
+    if unknown:
+        found.append(f"{unknown} of {len(episodes)} episodes have no outcome; the policy's steps in them teach nothing")
+    if isinstance(learner, WeightedCloning):
+        if not total.failed:
+            found.append("no labelled failures: the viability critic will call everything viable")
+        if not total.succeeded:
+            found.append("no labelled successes: the viability critic will call nothing viable")
+        if learner.learns_efficiency and not total.efficiency:
+            found.append("no steps for the efficiency critic: it needs successful episodes")
+    if not total.demonstrations + total.interventions + total.rollouts:
+        found.append("nothing that the actor may imitate: training would change nothing")
+    elif not total.interventions + total.rollouts and learner.name != "sft":
+        found.append("demonstrations only: every algorithm imitates them at equal weight")
+    if total.touches:
+        found.append(
+            f"{total.touches} human steps are too few in a row to be an intervention (credit.min_human_steps) and "
+            "count as the policy's"
+        )
+    stale = len({cache.episode_index[frame] for frame in np.flatnonzero(~learner.data.fresh)})
+    if stale:
+        found.append(f"{stale} rollouts are too stale (mixture.max_staleness)")
+    for what, values in (
+        ("environments", sorted({episode.env_id for episode in cache.episodes})),
+        ("rates", sorted({f"{episode.control_hz:g} Hz" for episode in cache.episodes})),
+    ):
+        if len(values) > 1:
+            found.append(f"episodes of several {what}: {', '.join(values)}")
+    return found

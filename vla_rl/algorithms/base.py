@@ -19,7 +19,8 @@ from vla_rl.credit import ActorKind
 from vla_rl.critics.backbones import Backbone
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.sampler import MixtureSampler
-from vla_rl.policies.flow_vla import FlowVLA, FlowVLAConfig, save_policy
+from vla_rl.policies.flow_vla import FlowVLA, FlowVLAConfig
+from vla_rl.policies.folders import save_model
 
 RolloutUse = Literal["none", "successes", "all"]
 
@@ -110,7 +111,7 @@ class Algorithm:
 
     def save_policy(self, folder: Path, version: int) -> None:
         """Write the policy that should act from now on."""
-        save_policy(folder, self.policy(), {"policy_version": version, "algorithm": self.name})
+        save_model(folder, self.policy(), {"policy_version": version, "algorithm": self.name})
 
     def state_dict(self) -> dict[str, Any]:
         """All that updates depend on beside seed, step and cache."""

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_rl.core.errors import UserError
-from vla_rl.report.statistics import bootstrap_interval, fisher_p, stratified_p, two_proportion_p, wilson_interval
+from vla_rl.report.statistics import bootstrap_interval, fisher_p, stratified_p, wilson_interval
 
 # Newcombe, Statistics in Medicine 17 (1998), table I, method 3.
 NEWCOMBE = [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)]
@@ -49,11 +49,6 @@ def test_wilson_interval_ends_are_where_the_score_test_rejects(count):
             assert abs(z) == pytest.approx(1.959964, rel=1e-5)
 
 
-def test_two_proportions_by_hand():
-    # 15 and 25 of 50: pooled 0.4, standard error sqrt(0.4 * 0.6 * 2 / 50), z = 2.0412
-    assert two_proportion_p(15, 50, 25, 50) == pytest.approx(0.041227, abs=1e-6)
-
-
 def test_fisher_lady_tasting_tea():
     assert fisher_p(3, 4, 1, 4) == pytest.approx(34 / 70)
     assert fisher_p(4, 4, 0, 4) == pytest.approx(2 / 70)
@@ -69,13 +64,13 @@ def test_stratified_gives_what_r_gives():
 
 
 def test_stratified_does_not_fall_for_simpson():
-    pooled = two_proportion_p(*np.sum(BERKELEY, axis=0).tolist())
+    pooled = stratified_p([tuple(np.sum(BERKELEY, axis=0).tolist())])
     assert pooled < 1e-15 < 0.1 < stratified_p(BERKELEY)
 
 
 @given(counts, counts)
 def test_p_values_are_symmetric_probabilities_and_one_for_equal_rates(first, second):
-    for test in (two_proportion_p, fisher_p, lambda *count: stratified_p([count])):
+    for test in (fisher_p, lambda *count: stratified_p([count])):
         p = test(*first, *second)
         assert 0 <= p <= 1 + 1e-12
         assert p == pytest.approx(test(*second, *first))
@@ -83,9 +78,7 @@ def test_p_values_are_symmetric_probabilities_and_one_for_equal_rates(first, sec
 
 
 def test_no_trials_are_no_evidence():
-    assert (
-        two_proportion_p(0, 0, 5, 10) == fisher_p(0, 0, 5, 10) == stratified_p([(0, 0, 5, 10)]) == stratified_p([]) == 1
-    )
+    assert fisher_p(0, 0, 5, 10) == stratified_p([(0, 0, 5, 10)]) == stratified_p([]) == 1
 
 
 def test_bootstrap_agrees_with_the_normal_interval_of_a_mean():
@@ -107,7 +100,6 @@ def test_bootstrap_draws_whole_rows():
         lambda: wilson_interval(5, 4),
         lambda: wilson_interval(-1, 4),
         lambda: wilson_interval(1, 4, confidence=95),
-        lambda: two_proportion_p(1, 2, 3, 2),
         lambda: fisher_p(3, 2, 1, 2),
         lambda: stratified_p([(3, 2, 1, 2)]),
         lambda: bootstrap_interval(np.array([]), np.mean, seed=0),

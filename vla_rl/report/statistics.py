@@ -59,24 +59,6 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def two_proportion_p(successes_1: int, n_1: int, successes_2: int, n_2: int) -> float:
-    """Two-sided p-value that two success rates are equal: pooled z test, without continuity correction.
-
-    For about 10 or more of each outcome; use `fisher_p` for fewer. Without trials in a group, or when all trials ended
-    alike, the answer is 1.
-    """
-    _check_counts(successes_1, n_1)
-    _check_counts(successes_2, n_2)
-    if n_1 == 0 or n_2 == 0:
-        return 1.0
-    pooled = (successes_1 + successes_2) / (n_1 + n_2)
-    standard_error = math.sqrt(pooled * (1 - pooled) * (1 / n_1 + 1 / n_2))
-    if standard_error == 0:
-        return 1.0
-    z = (successes_1 / n_1 - successes_2 / n_2) / standard_error
-    return math.erfc(abs(z) / math.sqrt(2))
-
-
 def fisher_p(successes_1: int, n_1: int, successes_2: int, n_2: int) -> float:
     """Two-sided p-value that two success rates are equal: Fisher's exact test, valid for any number of trials.
 

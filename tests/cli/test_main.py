@@ -1,6 +1,8 @@
 """The command line: bad input is one clear line and exit code 2, and help shows an example."""
 
+import argparse
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,7 +49,15 @@ def test_the_help_of_a_verb_shows_an_example(capsys: pytest.CaptureFixture[str],
         (["train", "budget.demonstrations=0"], "at least 1"),
         (["train", "learning.credit.rule=papr"], "Did you mean 'paper'"),
         (["train", "--resume", "nowhere"], "holds no run"),
-        (["train", "--resume", "nowhere", "seed=1"], "leave --seed, --from and overrides out"),
+        (["train", "--resume", "nowhere", "seed=1"], "--from and overrides out"),
+        (["train", "--resume", "nowhere", "--out", "elsewhere"], "leave --config, --policy, --seed, --out"),
+        (["train", "budget.rounds="], "budget.rounds has no value"),
+        (["train", "budget.rounds=true"], "budget.rounds is True; expected a number"),
+        (["train", "policy.expert.layers=0"], "expert.layers is 0"),
+        (["train", "learning.mixture.rollouts=-1"], "mixture.rollouts is -1"),
+        (["train", "learning.actor.random_shift=-2"], "actor.random_shift is -2"),
+        (["train", "--policy", "cup"], "Did you mean 'cpu'"),
+        (["bench", "sim", "--out", "/dev/null/x"], "cannot make the folder of results"),
         (["train", "--from", "nowhere"], "holds no run"),
         (["eval", "nowhere"], "holds no run"),
         (["report", "nowhere"], "holds no run"),
@@ -76,6 +86,12 @@ def test_bad_input_is_one_clear_line(
         ("task.renderer=opengl", "opengl"),
         ("algorithm=habcc", "Did you mean 'habc'"),
         ("execution.strategy=synk", "Did you mean 'sync'"),
+        ("execution.execute_ticks=0", "at least 1"),
+        ("gate.stop_after_ms=-1", "cannot be negative"),
+        ("algorithm=recap", "policy.indicator=true"),
+        ("device=cudo", "the device 'cudo' cannot be used"),
+        ("task.also=[vla_rl/MetaWorldDoorOpen-v0]", "cannot share a policy"),
+        ("policy.backbone.folder=nowhere", "nowhere"),
     ],
 )
 def test_a_wrong_name_inside_a_run_is_one_clear_line(
@@ -84,6 +100,61 @@ def test_a_wrong_name_inside_a_run_is_one_clear_line(
     code, _, err = run(capsys, "train", "--config", "tiny", "--out", str(tmp_path / "run"), override)
     assert code == 2
     assert message in one_error_line(err)
+    assert not (tmp_path / "run").exists()  # the mistake is mended and the command given again
+
+
+def test_a_config_that_is_no_text_is_one_clear_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\x00")
+    code, _, err = run(capsys, "train", "--config", str(tmp_path / "bad.yaml"), "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "is not valid YAML" in one_error_line(err)
+
+
+def test_a_run_folder_that_cannot_be_made_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "train", "--config", "tiny", "--out", "/proc")
+    assert code == 2
+    assert "cannot make the run folder /proc" in one_error_line(err)
+
+
+def test_a_missing_package_names_its_extra(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco", None)  # as in the base install
+    for name in [name for name in sys.modules if name.startswith(("sim", "vla_rl.cli.rollouts"))]:
+        monkeypatch.delitem(sys.modules, name)
+    code, _, err = run(capsys, "train", "--config", "tiny", "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "install vla-rl[train]" in one_error_line(err)
+
+
+def test_the_size_of_the_policy_is_chosen_by_name(tmp_path: Path) -> None:
+    from vla_rl.cli.practice import add_run_arguments, asked_config
+
+    parser = argparse.ArgumentParser()
+    add_run_arguments(parser, config="demo", out=str(tmp_path / "run"))
+    config = asked_config(parser.parse_args(["--policy", "small", "policy.horizon=8"]))
+    assert (config.policy.expert.width, config.policy.horizon) == (256, 8)
+
+
+def test_an_unfinished_demo_goes_on_only_with_the_same_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vla_rl.cli import demo
+    from vla_rl.cli.practice import asked_config
+    from vla_rl.training.run_folder import RunFolder
+
+    monkeypatch.chdir(tmp_path)
+    parser = argparse.ArgumentParser()
+    demo.add_arguments(parser)
+    RunFolder.create(Path("runs/demo"), asked_config(parser.parse_args([])))
+    chosen = {}
+    for words in ([], ["budget.rounds=1"]):
+        arguments = parser.parse_args(words)
+        demo._choose_folder(arguments)
+        chosen[len(words)] = (arguments.resume, arguments.out)
+    assert chosen == {0: (Path("runs/demo"), None), 1: (None, Path("runs/demo-2"))}
+    RunFolder(Path("runs/demo")).write_summary({"finished": True})
+    arguments = parser.parse_args([])
+    demo._choose_folder(arguments)
+    assert arguments.out == Path("runs/demo-2")
 
 
 def test_a_run_folder_is_not_overwritten(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -104,6 +175,19 @@ def test_a_full_disk_is_one_clear_line(
     code, _, err = run(capsys, "train", "--config", "tiny", "--out", str(tmp_path / "run"))
     assert code == 2
     assert "space" in one_error_line(err).lower() or "full" in one_error_line(err)
+
+
+def test_cells_of_other_settings_are_refused(tmp_path: Path) -> None:
+    from vla_rl.cli.benchmarks.cells import Cells
+    from vla_rl.core.errors import UserError
+
+    cells = Cells(tmp_path / "demo", {"rounds": 3})
+    cells.write("seed-0", {"success": 0.5})
+    again = Cells(tmp_path / "demo", {"rounds": 3})
+    assert "seed-0" in again
+    assert [cell["success"] for cell in again.read()] == [0.5]
+    with pytest.raises(UserError, match="other settings"):
+        Cells(tmp_path / "demo", {"rounds": 4})
 
 
 def test_tables_are_generated_from_results(tmp_path: Path) -> None:

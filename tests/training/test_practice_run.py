@@ -12,7 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
+from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.workers import RolloutJob, RolloutPool, RolloutWorker
 
 TRAIN = [sys.executable, "-m", "vla_rl.cli.main", "train"]
 EXPECTED_EPISODES = {f"demo-{i:05d}" for i in range(3)} | {f"round{r:03d}-{i:05d}" for r in (1, 2) for i in range(3)}
@@ -61,6 +64,40 @@ def test_a_run_leaves_all_that_it_should(uninterrupted: Path) -> None:
     steps = [json.loads(line)["step"] for line in (uninterrupted / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)
     assert "<html" in (uninterrupted / "report.html").read_text()
+
+
+def test_only_a_run_that_came_to_its_end_is_finished(uninterrupted: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(uninterrupted, folder)
+    assert RunFolder(folder).is_finished()
+    kill_when(
+        start("--config", "tiny", "--out", str(tmp_path / "killed")), lambda: (tmp_path / "killed/cache").exists()
+    )
+    assert not RunFolder(tmp_path / "killed").is_finished()
+
+
+def test_an_error_in_a_worker_reaches_the_user_as_it_is(tmp_path: Path) -> None:
+    """The same worker that cannot be built says the same, in this process or in one of its own."""
+    job = RolloutJob("e", tmp_path, "none", (0,), None)
+    for workers in (0, 1):
+        with RolloutPool(_broken_worker, workers) as pool, pytest.raises(UserError, match="no such robot"):
+            list(pool.run([job]))
+
+
+def _broken_worker() -> RolloutWorker:
+    raise UserError("no such robot")
+
+
+def test_tasks_take_turns_in_one_policy(tmp_path: Path) -> None:
+    """Two robots of different sizes: demonstrations, practice and evaluation of both, one set of weights."""
+    folder, tasks = tmp_path / "run", ["vla_rl/PegInsert-v0", "vla_rl/PickPlace-v0"]
+    finish(start("--config", "tiny", "--out", str(folder), f"task.also=[{tasks[1]}]", "budget.rounds=1"))
+    store = EpisodeStore(folder / "episodes", create=False)
+    headers = [store.read_header(name) for name in store.ids()]
+    assert [header.env_id for header in headers] == [tasks[0], tasks[1], tasks[0]] * 2
+    assert {header.env_id: header.action_dim for header in headers} == {tasks[0]: 8, tasks[1]: 4}
+    evaluation = json.loads((folder / "summary.json").read_text())["evaluations"][-1]
+    assert {task: result["episodes"] for task, result in evaluation["tasks"].items()} == {tasks[0]: 1, tasks[1]: 1}
 
 
 def test_each_round_makes_another_policy(uninterrupted: Path) -> None:
@@ -125,7 +162,9 @@ def test_a_run_can_start_from_another_ones_supervised_policy(uninterrupted: Path
     [
         ("task.env=vla_rl/Handover-v0", "Handover"),
         ("budget.demonstrations=4", "demonstrations"),
-        ("policy.horizon=8", "8"),
+        ("policy.horizon=8", "policy.horizon=16, asked for is 8"),
+        ("execution.execute_ticks=3", "execution.execute_ticks"),
+        ("gate.stop_after_ms=100", "gate.stop_after_ms"),
     ],
 )
 def test_a_start_that_does_not_fit_is_refused(uninterrupted: Path, tmp_path: Path, override: str, message: str) -> None:
@@ -165,7 +204,7 @@ def test_practice_does_not_go_on_from_an_older_state(uninterrupted: Path, tmp_pa
 
 def test_two_processes_cannot_train_in_one_folder(uninterrupted: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    first = start("--config", "tiny", "--out", str(folder))
+    first = start("--config", "tiny", "--out", str(folder), "budget.supervised_steps=100000")
     try:
         while not (folder / ".lock").exists():
             assert first.poll() is None

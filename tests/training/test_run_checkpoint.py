@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from vla_rl.core.errors import CheckpointError
@@ -99,6 +100,15 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_no_litter(tmp_path: Path, mon
     with pytest.raises(OSError, match="No space left"):
         save_checkpoint(tmp_path, 2, {"x": torch.tensor(2)})
     assert [folder.name for folder in tmp_path.iterdir()] == ["step_00000001"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
+def test_a_disk_that_is_full_for_the_tensors_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = safetensors.torch.save_file
+    monkeypatch.setattr("safetensors.torch.save_file", lambda tensors, _: save(tensors, "/dev/full"))
+    with pytest.raises(CheckpointError, match="what is saved is safe"):
+        save_checkpoint(tmp_path, 2, {"x": torch.tensor(2)})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_object_that_is_no_data_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ class MixtureConfig:
         interventions: weight of intervention steps.
         rollouts: weight of the policy's own steps.
         max_staleness: rollouts whose policy version is older than the newest one by more than this drop out, for the
-            actor and the critics; None keeps all. What people did stays.
+            actor and the critics; None keeps all. What people did in them stays for the actor.
         skip_failures: do not draw steps that must weigh 0 (failed rollouts), which would cost encoder time and give no
             gradient. The rollouts' weight is multiplied by their fraction of successful steps and, together with the
             interventions, scaled back to their common share, so that the expected gradient is that of drawing all steps
@@ -35,6 +35,15 @@ class MixtureConfig:
     rollouts: float = 0.4
     max_staleness: int | None = None
     skip_failures: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("demonstrations", "interventions", "rollouts"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"mixture.{name} is {getattr(self, name)}; weights cannot be negative")
+        if not self.demonstrations + self.interventions + self.rollouts > 0:
+            raise ConfigError("mixture: every weight is 0; the actor would have nothing to learn from")
+        if self.max_staleness is not None and self.max_staleness < 0:
+            raise ConfigError(f"mixture.max_staleness is {self.max_staleness}; it cannot be negative")
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,11 @@ class ActorConfig:
     def __post_init__(self) -> None:
         if self.batch_size < 1 or not self.learning_rate > 0 or not self.max_gradient_norm > 0:
             raise ConfigError("actor: batch_size, learning_rate and max_gradient_norm must be positive")
+        for name in ("warmup_steps", "decay_steps", "weight_decay", "random_shift"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"actor.{name} is {getattr(self, name)}; it cannot be negative")
+        if not 0 <= self.final_fraction <= 1:
+            raise ConfigError(f"actor.final_fraction is {self.final_fraction}; it must be in [0, 1]")
         if not 0 <= self.ema_decay < 1:
             raise ConfigError(f"actor.ema_decay is {self.ema_decay}; it must be in [0, 1)")
 
@@ -134,6 +148,11 @@ class CriticTrainingConfig:
     def __post_init__(self) -> None:
         if self.batch_size < 1 or not self.steps_per_actor_step > 0 or not self.learning_rate > 0:
             raise ConfigError("critic_training: batch_size, steps_per_actor_step and learning_rate must be positive")
+        for name in ("weight_decay", "random_shift"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"critic_training.{name} is {getattr(self, name)}; it cannot be negative")
+        if not self.max_gradient_norm > 0:
+            raise ConfigError(f"critic_training.max_gradient_norm is {self.max_gradient_norm}; it must be positive")
         if self.folds < 1:
             raise ConfigError(f"critic_training.folds is {self.folds}; it must be at least 1")
         if not 0 <= self.efficiency_only < 1:
@@ -201,6 +220,8 @@ class RecapConfig:
     def __post_init__(self) -> None:
         if not 0 < self.positive_fraction < 1:
             raise ConfigError(f"recap.positive_fraction is {self.positive_fraction}; it must be in (0, 1)")
+        if self.warmup_steps < 0:
+            raise ConfigError(f"recap.warmup_steps is {self.warmup_steps}; it cannot be negative")
         if min(self.lookahead, self.threshold_every, self.threshold_frames) < 1:
             raise ConfigError("recap: lookahead, threshold_every and threshold_frames must be at least 1")
 

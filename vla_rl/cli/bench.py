@@ -14,13 +14,14 @@ from vla_rl.cli.benchmarks.tables import renew_tables
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
 
+RESULTS = Path("docs/results")
 BENCHMARKS = ("demo", "sim", "learner", "algorithms")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help=f"one of {', '.join(BENCHMARKS)}")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--out", type=Path, default=Path("docs/results"), help="folder of the results")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("rest", nargs=argparse.REMAINDER, help="options of the benchmark; NAME --help shows them")
 
 
@@ -33,11 +34,15 @@ def run(arguments: argparse.Namespace) -> int:
     parser.add_argument("--out", type=Path, default=arguments.out)
     benchmark.add_arguments(parser)
     options = parser.parse_args(arguments.rest)
-    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder of results {options.out}: {error.strerror}") from error
     command = f"vla-rl bench {arguments.name} {' '.join(arguments.rest)}".strip()
     result = {"benchmark": arguments.name, "command": command, "machine": describe_machine(), **benchmark.run(options)}
     text = json.dumps(result, indent=1) + "\n"
     write_atomic(options.out / f"{arguments.name}.json", text.encode())
-    renew_tables(Path.cwd(), options.out)
+    if options.out == RESULTS:  # results that are kept elsewhere are nobody's tables
+        renew_tables(Path.cwd(), options.out, arguments.name)
     print(text if options.json else benchmark.table(result), file=sys.stdout)
     return 0

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if not arguments.resume and arguments.out is None:
         _choose_folder(arguments)
-    folder, config = open_run(arguments)
+    folder, config, spec = open_run(arguments)
     budget = config.budget
     logger.info(
         "%s: %d demonstrations, then %d rounds of %d episodes; about %.0f minutes on two CPU cores. Ctrl-C is safe.",
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         budget.episodes_per_round,
         _expected_minutes(config),
     )
-    summary = practise(folder, config)
+    summary = practise(folder, config, spec)
     first, last = summary["evaluations"][0], summary["evaluations"][-1]
     print(
         f"success {first['successes']}/{first['episodes']} after supervision, {last['successes']}/{last['episodes']} "

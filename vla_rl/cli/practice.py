@@ -10,7 +10,7 @@ from vla_rl.cli.run_config import CONFIGS, RunConfig
 from vla_rl.core.config import config_to_dict, load_config, read_yaml
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.types import PolicySpec
-from vla_rl.policies.flow_vla.config import preset
+from vla_rl.policies.flow_vla.config import FlowVLAConfig, preset
 from vla_rl.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ def add_run_arguments(parser: argparse.ArgumentParser, config: str, out: str) ->
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes to the config")
 
 
-def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig]:
-    """The run folder that the arguments name, made or found, and its config. Nothing is written for a bad config.
+def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, PolicySpec]:
+    """The run folder that the arguments name, made or found, its config, and the policy's interface. Nothing is written
+    for a bad config.
 
     Raises:
         UserError: for arguments that contradict each other, or a bad config.
@@ -47,12 +48,11 @@ def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig]:
                 "overrides out"
             )
         folder, config = RunFolder.open(arguments.resume, RunConfig)
-        check_config(config)
-        return folder, config
+        return folder, config, check_config(config)
     config = asked_config(arguments)
     start = _check_start(arguments.start, config) if arguments.start else None
-    check_config(config)
-    return RunFolder.create(arguments.out or arguments.default_out, config, start), config
+    spec = check_config(config)
+    return RunFolder.create(arguments.out or arguments.default_out, config, start), config, spec
 
 
 def asked_config(arguments: argparse.Namespace) -> RunConfig:
@@ -71,8 +71,9 @@ def asked_config(arguments: argparse.Namespace) -> RunConfig:
     return load_config(RunConfig, file, overrides, base)
 
 
-def check_config(config: RunConfig) -> None:
-    """Build once what a config can get wrong only when it is built: task, expert, supervisor, gate, strategy, policy.
+def check_config(config: RunConfig) -> PolicySpec:
+    """Build once whatever shows only then that a config is wrong: task, expert, supervisor, gate, strategy, policy.
+    Returns the policy's interface.
 
     Raises:
         UserError: for what cannot be built.
@@ -92,8 +93,28 @@ def check_config(config: RunConfig) -> None:
     worker = SimulatorWorker(config)
     try:
         worker.check()
+        _check_policy(config.policy, worker.spec)
     finally:
         worker.close()
+    return worker.spec
+
+
+def _check_policy(config: FlowVLAConfig, spec: PolicySpec) -> None:
+    """Lay the policy out without weights."""
+    import numpy as np
+    import torch
+
+    from vla_rl.policies.flow_vla import FlowVLA
+    from vla_rl.policies.normalization import Statistics
+
+    blank = Statistics.from_arrays(np.zeros((1, spec.state_dim)), np.zeros((1, spec.action_dim)))
+    try:
+        with torch.device("meta"):
+            FlowVLA(config, spec, blank, pretrained=False)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"no policy can be built from the section 'policy': {' '.join(str(error).split())}"
+        ) from error
 
 
 def config_file(name: str) -> Path:
@@ -112,7 +133,7 @@ def config_file(name: str) -> Path:
     return file
 
 
-def practise(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
+def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str, Any]:
     """Carry out a run, or what is left of it, and build its report. Returns the summary."""
     import torch
 
@@ -125,7 +146,6 @@ def practise(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     from vla_rl.training.workers import RolloutPool
 
     torch.set_num_threads(config.torch_threads)
-    spec = policy_spec(config)
     with (
         folder,
         RolloutPool(functools.partial(SimulatorWorker, config), config.workers) as pool,
@@ -156,15 +176,6 @@ def practise(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
         summary = {**folder.read_summary(), "finished": True}
         folder.write_summary(summary)
     return summary
-
-
-def policy_spec(config: RunConfig) -> PolicySpec:
-    """The interface of the policy that the config's environments need."""
-    from vla_rl.cli.rollouts import SimulatorWorker
-
-    worker = SimulatorWorker(config)
-    worker.close()
-    return worker.spec
 
 
 def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache") -> "Algorithm":

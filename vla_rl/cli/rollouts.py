@@ -39,13 +39,11 @@ def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
     if env_id not in gymnasium.registry:
         known = [name for name in gymnasium.registry if name.startswith("vla_rl/")]
         raise UserError(f"there is no task {env_id!r}.{did_you_mean(env_id, known)}")
-    return gymnasium.make(
-        env_id,
-        difficulty=task.difficulty,
-        image_size=task.image_size,
-        renderer=task.renderer,
-        disable_env_checker=True,
-    )
+    settings = {"difficulty": task.difficulty, "image_size": task.image_size, "renderer": task.renderer}
+    try:
+        return gymnasium.make(env_id, **settings, disable_env_checker=True)
+    except TypeError as error:
+        raise UserError(f"{env_id} cannot be made with {settings}: it is no task of this kind") from error
 
 
 def make_gate(env: Any, config: GateConfig) -> SafetyGate:

@@ -13,8 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    folder, config = open_run(arguments)
-    summary = practise(folder, config)
+    folder, config, spec = open_run(arguments)
+    summary = practise(folder, config, spec)
     for entry in summary["evaluations"]:
         print(f"{entry['label']:<12} success {entry['successes']}/{entry['episodes']}")
     print(f"report: {folder.path / 'report.html'}")

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import yaml
 
@@ -52,10 +52,12 @@ def config_from_dict[ConfigT](config_class: type[ConfigT], raw: dict[str, Any], 
     _check_keys(config_class, raw, where, prefix="")
     try:
         return draccus.decode(config_class, raw)
-    except ConfigError:
-        raise
     except Exception as error:  # draccus raises its own, TypeError and ValueError, by kind of mistake
-        raise ConfigError(f"{where}: {_first_line(error)}") from error
+        cause: BaseException = error
+        while not isinstance(cause, ConfigError) and (cause.__cause__ or cause.__context__):
+            cause = cause.__cause__ or cause.__context__ or cause
+        ours = cause if isinstance(cause, ConfigError) else error  # a config's own words say most
+        raise ConfigError(f"{where}: {_first_line(ours)}") from error
 
 
 def config_to_dict(config: Any) -> dict[str, Any]:
@@ -126,9 +128,13 @@ def _check_keys(config_class: type, raw: Any, where: str, prefix: str) -> None:
         if key not in known:
             raise ConfigError(f"{where}: unknown key {prefix + str(key)!r}.{did_you_mean(str(key), known)}")
         hint = hints[key]
+        if value is None and type(None) not in get_args(hint):
+            raise ConfigError(f"{where}: {prefix}{key} has no value")
+        if isinstance(value, bool) and hint in (int, float):
+            raise ConfigError(f"{where}: {prefix}{key} is {value}; expected a number")
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             _check_keys(hint, value, where, prefix=f"{prefix}{key}.")
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__

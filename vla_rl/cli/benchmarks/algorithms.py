@@ -5,7 +5,6 @@ are kept in OUT/algorithms/, so the grid can be filled bit by bit. Cells that ha
 """
 
 import argparse
-import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from vla_rl.cli.benchmarks.cells import Cells, commits
 from vla_rl.cli.benchmarks.runs import evaluations, start_verb
+from vla_rl.cli.practice import config_file
+from vla_rl.cli.run_config import RunConfig
+from vla_rl.core.config import config_to_dict, load_config
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.files import write_atomic
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.statistics import bootstrap_interval, stratified_p, wilson_interval
 
@@ -72,16 +74,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for name in options.algorithms:
         if name not in ALGORITHMS:
             raise UserError(f"there is no algorithm {name!r} in this benchmark.{did_you_mean(name, ALGORITHMS)}")
-    folder = options.out / "algorithms"
-    folder.mkdir(parents=True, exist_ok=True)
+    config = config_to_dict(load_config(RunConfig, config_file("algorithms")))
+    cells = Cells(options.out / "algorithms", {"config": config, "algorithms": ALGORITHMS})
+    runs = options.runs / cells.digest
     grid = [Cell(task, seed, name) for seed in options.seeds for task in options.tasks for name in options.algorithms]
-    missing = [cell for cell in grid if not (folder / f"{cell.name}.json").exists()]
+    missing = [cell for cell in grid if cell.name not in cells]
     bases = {cell.base: cell for cell in missing}.values()
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(lambda cell: _run_base(cell, options.runs), bases))
-        list(pool.map(lambda cell: _run_cell(cell, options.runs, folder), missing))
-    cells = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    return {"cells": cells, "pooled_p_vs_habc": _pooled_p(cells), "length_minus_sft": _length_minus_sft(cells)}
+        list(pool.map(lambda cell: _run_base(cell, runs), bases))
+        list(pool.map(lambda cell: cells.write(cell.name, _run_cell(cell, runs)), missing))
+    found = cells.read()
+    return {"cells": found, "pooled_p_vs_habc": _pooled_p(found), "length_minus_sft": _length_minus_sft(found)}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -96,7 +99,7 @@ def table(result: dict[str, Any]) -> str:
     note = (
         "Pooled over seeds [95 % Wilson interval]; p: Cochran-Mantel-Haenszel over the seeds and tasks that both have."
     )
-    machine = f"{result['machine']['cpu']}. Command: `{result['command']}`."
+    machine = f"{result['machine']['cpu']}. {commits(result['cells'])} Command: `{result['command']}`."
     return "\n".join([*head, *filter(None, rows), "", f"{note} {machine}"])
 
 
@@ -105,13 +108,13 @@ def _run_base(cell: Cell, runs: Path) -> None:
     start_verb(["train", *_common(cell), "budget.rounds=0"], runs / cell.base).wait_or_fail()
 
 
-def _run_cell(cell: Cell, runs: Path, folder: Path) -> None:
+def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
     start = ["--from", str(runs / cell.base)]
     start_verb(["train", *_common(cell), *start, *ALGORITHMS[cell.algorithm]], runs / cell.name).wait_or_fail()
     rounds = evaluations(runs / cell.name)
     last = rounds[-1]
     reached = [entry["real_episodes"] for entry in rounds if entry["successes"] >= ENOUGH * entry["episodes"]]
-    result = {
+    return {
         "task": cell.task,
         "seed": cell.seed,
         "algorithm": cell.algorithm,
@@ -128,7 +131,6 @@ def _run_cell(cell: Cell, runs: Path, folder: Path) -> None:
         "gradient_steps": last["gradient_steps"],
         "rounds": [{name: entry[name] for name in _OF_A_ROUND} for entry in rounds],
     }
-    write_atomic(folder / f"{cell.name}.json", (json.dumps(result, indent=1) + "\n").encode())
 
 
 def _length_interval(run: Path, version: int) -> tuple[float, float] | None:

@@ -5,7 +5,6 @@ successes. Cells are kept in OUT/demo/ and in the run folders: an interrupted be
 """
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -15,9 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from vla_rl.cli.benchmarks.runs import evaluations, is_finished, start_verb
+from vla_rl.cli.benchmarks.cells import Cells, commits
+from vla_rl.cli.benchmarks.runs import evaluations, start_verb
+from vla_rl.cli.practice import config_file
+from vla_rl.cli.run_config import RunConfig
+from vla_rl.core.config import config_to_dict, load_config
+from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.report.html import build_report
 from vla_rl.report.statistics import wilson_interval
+from vla_rl.training.run_folder import RunFolder
 
 CONTROLS = {
     "behaviour cloning": ["algorithm=sft", "budget.episodes_per_round=0"],
@@ -32,29 +38,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what is missing and gather all cells."""
-    cells = options.out / "demo"
-    cells.mkdir(parents=True, exist_ok=True)
-    setup_file = cells / "setup.json"
-    if not setup_file.exists():
-        write_atomic(setup_file, json.dumps({"setup_s": _measure_setup_s()}).encode())
-    setup_s = json.loads(setup_file.read_text())["setup_s"]
-    missing = [seed for seed in options.seeds if not (cells / f"seed-{seed}.json").exists()]
+    config = config_to_dict(load_config(RunConfig, config_file("demo")))
+    cells = Cells(options.out / "demo", {"config": config, "controls": CONTROLS})
+    runs = options.runs / cells.digest
+    missing = [seed for seed in options.seeds if f"seed-{seed}" not in cells]
+    setup_s = _measure_setup_s() if missing else 0.0
     # Demos one after the other; the controls of those that are done, one at a time and at low priority, beside them.
     with ThreadPoolExecutor(1) as beside:
         controls = {}
         for seed in missing:
-            main = options.runs / f"seed-{seed}"
-            if not is_finished(main):
-                wall_s = start_verb(["demo", "--seed", str(seed)], main).wait_or_fail()
-                with main.with_suffix(".wall_s").open("a") as attempts:  # of a benchmark that was interrupted
-                    attempts.write(f"{wall_s:.1f}\n")
-            controls[seed] = beside.submit(_run_controls, seed, options.runs)
+            _run_demo(seed, runs)
+            controls[seed] = beside.submit(_run_controls, seed, runs)
         for seed in missing:
             controls[seed].result()
-            cell = _gather_cell(seed, options.runs, setup_s)
-            write_atomic(cells / f"seed-{seed}.json", (json.dumps(cell, indent=1) + "\n").encode())
-    runs = [json.loads(file.read_text()) for file in sorted(cells.glob("seed-*.json"))]
-    return {"setup_s": setup_s, "runs": runs, "passed": sum(_passes(cell) for cell in runs)}
+            cells.write(f"seed-{seed}", _gather_cell(seed, runs, setup_s))
+    found = cells.read()
+    return {"runs": found, "passed": sum(_passes(cell) for cell in found)}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -64,11 +63,11 @@ def table(result: dict[str, Any]) -> str:
         "| control: same steps, own successes added | steps to success, first -> last policy | wall clock |",
         "|---|---|---|---|---|---|---|",
     ]
-    machine, episodes = result["machine"], result["runs"][0]["episodes"]
+    machine, cell = result["machine"], result["runs"][0]
     note = (
-        f"Success on {episodes} fixed held-out seeds [95 % Wilson interval]; the wall clock includes "
-        f"{result['setup_s']:.0f} s of set-up. {machine['cpu']}, {machine['cores']} cores, no GPU. "
-        f"Command: `{result['command']}`."
+        f"Success on {cell['episodes']} fixed held-out seeds [95 % Wilson interval]; the wall clock includes "
+        f"{cell['setup_s']:.0f} s of set-up. {machine['cpu']}, {machine['cores']} cores, no GPU. "
+        f"{commits(result['runs'])} Command: `{result['command']}`."
     )
     return "\n".join([*head, *map(_row, result["runs"]), "", note])
 
@@ -76,7 +75,8 @@ def table(result: dict[str, Any]) -> str:
 def _row(cell: dict[str, Any]) -> str:
     names = ("sft_success", "final_success", "control_success", "filtered_success")
     first, last, control, filtered = (_percent(cell[name], cell["episodes"]) for name in names)
-    lengths, wall = f"{cell['sft_length']:.0f} -> {cell['final_length']:.0f}", f"{cell['wall_s'] / 60:.1f} min"
+    lengths = " -> ".join(f"{cell[name]:.0f}" if cell[name] else "-" for name in ("sft_length", "final_length"))
+    wall = f"{cell['wall_s'] / 60:.1f} min"
     return f"| {cell['seed']} | {first} | **{last}** | {control} | {filtered} | {lengths} | {wall} |"
 
 
@@ -94,22 +94,39 @@ def _passes(cell: dict[str, Any]) -> bool:
 
 def _measure_setup_s() -> float:
     """Seconds to bring the locked environment to a machine that has none of its packages."""
-    uv = shutil.which("uv") or str(Path(".tools/bin/uv").absolute())
+    uv = shutil.which("uv") or shutil.which("uv", path=".tools/bin")
+    if uv is None:
+        raise UserError("the set-up is measured with uv, which is not here; `make bench NAME=demo` brings it")
     with tempfile.TemporaryDirectory() as empty:
         started_s = time.perf_counter()
-        command = [uv, "sync", "--locked", "--no-cache", "--quiet", "--extra", "train"]
+        command = [str(Path(uv).absolute()), "sync", "--locked", "--no-cache", "--quiet", "--extra", "train"]
         subprocess.run(command, check=True, env={**os.environ, "UV_PROJECT_ENVIRONMENT": f"{empty}/venv"})
         return round(time.perf_counter() - started_s, 1)
 
 
+def _run_demo(seed: int, runs: Path) -> None:
+    """The demo in one go: one that was interrupted is begun anew, since its wall clock is a result."""
+    main = RunFolder(runs / f"seed-{seed}")
+    if main.is_finished():
+        return
+    shutil.rmtree(main.path, ignore_errors=True)
+    wall_s = start_verb(["demo", "--seed", str(seed)], main.path).wait_or_fail()
+    write_atomic(main.path.with_suffix(".wall_s"), f"{wall_s:.1f}\n".encode())
+
+
 def _run_controls(seed: int, runs: Path) -> None:
-    """Both controls of a seed, from the supervised policy of its demo."""
+    """Both controls of a seed, from the supervised policy of its demo; they are shown in its report."""
+    main = RunFolder(runs / f"seed-{seed}")
     for name, overrides in CONTROLS.items():
-        if is_finished(_control_folder(seed, runs, name)):
-            continue
-        arguments = ["train", "--config", "demo", "--seed", str(seed), "--from", str(runs / f"seed-{seed}")]
-        overrides = [*overrides, "budget.evaluate_every_round=false", "workers=1"]
-        start_verb([*arguments, *overrides], _control_folder(seed, runs, name), nice=10).wait_or_fail()
+        folder = _control_folder(seed, runs, name)
+        if not RunFolder(folder).is_finished():
+            arguments = ["train", "--config", "demo", "--seed", str(seed), "--from", str(main.path)]
+            overrides = [*overrides, "budget.evaluate_every_round=false", "workers=1"]
+            start_verb([*arguments, *overrides], folder, nice=10).wait_or_fail()
+        summary, last = main.read_summary(), evaluations(folder)[-1]
+        own = [entry for entry in summary["evaluations"] if entry.get("control") != name]
+        main.write_summary({**summary, "evaluations": [*own, {**last, "control": name}]})
+    build_report(main.path)
 
 
 def _control_folder(seed: int, runs: Path, name: str) -> Path:
@@ -121,7 +138,7 @@ def _gather_cell(seed: int, runs: Path, setup_s: float) -> dict[str, Any]:
     main = runs / f"seed-{seed}"
     first, *_, last = evaluations(main)
     final = {name: evaluations(_control_folder(seed, runs, name))[-1] for name in CONTROLS}
-    wall_s = sum(map(float, main.with_suffix(".wall_s").read_text().split()))
+    wall_s = float(main.with_suffix(".wall_s").read_text())
     return {
         "seed": seed,
         "sft_success": first["successes"] / first["episodes"],
@@ -133,5 +150,6 @@ def _gather_cell(seed: int, runs: Path, setup_s: float) -> dict[str, Any]:
         "final_length": last["mean_success_length"],
         "gradient_steps": last["gradient_steps"],
         "real_episodes": last["real_episodes"],
+        "setup_s": setup_s,
         "wall_s": round(wall_s + setup_s, 1),
     }

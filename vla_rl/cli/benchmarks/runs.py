@@ -35,11 +35,6 @@ class RunningVerb:
         return time.perf_counter() - self._started_s
 
 
-def is_finished(folder: Path) -> bool:
-    """Whether a run has come to its end; the report is the last that it writes."""
-    return (folder / "report.html").exists()
-
-
 def start_verb(arguments: list[str], folder: Path, nice: int = 0) -> RunningVerb:
     """Start a verb that makes a run folder, or goes on with the one that is there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -50,6 +45,6 @@ def start_verb(arguments: list[str], folder: Path, nice: int = 0) -> RunningVerb
 
 
 def evaluations(folder: Path) -> list[dict[str, Any]]:
-    """The evaluations of a run, in order."""
+    """The evaluations of a run's own policies, in order."""
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return summary["evaluations"]
+    return [entry for entry in summary["evaluations"] if entry.get("control") is None]

@@ -9,6 +9,8 @@ import json
 import re
 from pathlib import Path
 
+from vla_rl.core.files import write_atomic
+
 _PLACE = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
@@ -17,10 +19,12 @@ def pages(root: Path) -> list[Path]:
     return [page for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))] if page.exists()]
 
 
-def with_tables(text: str, results: Path) -> str:
-    """A page's text with every table renewed. A benchmark that has not been run is said to be so."""
+def with_tables(text: str, results: Path, only: str | None = None) -> str:
+    """A page's text with the tables of all benchmarks, or of one, renewed. What has not been run is said to be so."""
 
     def render(place: re.Match[str]) -> str:
+        if only not in (None, place["name"]):
+            return place[0]
         file = results / f"{place['name']}.json"
         if not file.exists():
             return f"{place[1]}Not measured yet: `vla-rl bench {place['name']}`.\n{place[3]}"
@@ -30,10 +34,10 @@ def with_tables(text: str, results: Path) -> str:
     return _PLACE.sub(render, text)
 
 
-def renew_tables(root: Path, results: Path) -> None:
-    """Rewrite the tables of all pages under ``root``."""
+def renew_tables(root: Path, results: Path, name: str) -> None:
+    """Rewrite the tables of a benchmark on all pages under ``root``."""
     for page in pages(root):
         text = page.read_text()
-        renewed = with_tables(text, results)
+        renewed = with_tables(text, results, name)
         if renewed != text:
-            page.write_text(renewed)
+            write_atomic(page, renewed.encode())

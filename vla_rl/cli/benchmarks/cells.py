@@ -1,0 +1,75 @@
+"""Cells of a benchmark: one small JSON file each, kept between calls, so that a long benchmark fills up bit by bit.
+
+Every cell says at which commit and with which settings it was measured. Cells of other settings are never mixed in.
+"""
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.files import write_atomic
+
+
+class Cells:
+    """The cells in one folder.
+
+    Args:
+        folder: made if it is missing.
+        settings: plain data; everything that decides what a cell measures.
+
+    Attributes:
+        digest: of the settings; also good for naming folders of intermediate results.
+
+    Raises:
+        UserError: if the folder holds a cell that was measured with other settings.
+    """
+
+    def __init__(self, folder: Path, settings: Any) -> None:
+        self.folder = folder
+        self.digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the folder of results {folder}: {error.strerror}") from error
+        for file in self._files():
+            found = json.loads(file.read_text()).get("measured", {}).get("settings")
+            if found != self.digest:
+                raise UserError(
+                    f"{file} was measured with other settings ({found}, now {self.digest}); "
+                    "move it away to measure anew, or give another --out"
+                )
+
+    def __contains__(self, name: str) -> bool:
+        return (self.folder / f"{name}.json").exists()
+
+    def write(self, name: str, values: dict[str, Any]) -> None:
+        """Keep a cell."""
+        cell = {**values, "measured": {"commit": commit(), "settings": self.digest}}
+        write_atomic(self.folder / f"{name}.json", (json.dumps(cell, indent=1) + "\n").encode())
+
+    def read(self) -> list[dict[str, Any]]:
+        """All cells that have been measured, by name."""
+        return [json.loads(file.read_text()) for file in self._files()]
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("*.json"))
+
+
+def commit() -> str | None:
+    """The commit of the source tree, with ``-dirty`` behind it if there are changes; None outside a repository."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    where = Path(__file__).parent
+    try:
+        found = subprocess.run(command, cwd=where, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()
+
+
+def commits(cells: list[dict[str, Any]]) -> str:
+    """Where cells were measured, for the note under a table."""
+    found = sorted({str(cell["measured"]["commit"]) for cell in cells})
+    return f"Measured at commit {', '.join(found)}."

@@ -188,7 +188,7 @@ def test_forecasts_are_shown_per_round_with_what_they_were_measured_on(run_dir: 
     assert page.prose.count("round 3: predicted 75 %, observed 55 %, 30 steps") == 1
     chart = page.text[page.text.index('class="square"') :]
     (x, y) = map(float, re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"[^>]*class="bin newest"', chart)[1])
-    left, right, bottom, top = 66, 406, 318, 12
+    left, right, bottom, top = 66, 394, 318, 12
     assert ((x - left) / (right - left), (bottom - y) / (bottom - top)) == pytest.approx((0.75, 0.55), abs=0.002)
 
 

@@ -110,7 +110,7 @@ def reliability_chart(forecasts: Sequence[Forecasts]) -> str:
     forecast is right as often as it says; the area of a mark is its share of the steps.
     """
     width, height = 420, 372
-    x, y = Axis(0, 1, 66, width - 14), Axis(0, 1, height - 54, 12)
+    x, y = Axis(0, 1, 66, width - 26), Axis(0, 1, height - 54, 12)
     quarters = [0, 0.25, 0.5, 0.75, 1]
     parts = [svg.grid(x, y, [], quarters, percent=True)]
     parts += [

@@ -46,12 +46,14 @@ class Interface:
         image_size: [height, width] of its pictures; None takes them as they come.
         gripper_dims: dimensions of the action that a takeover commands absolutely.
         command_period_ns: between two commands.
+        silent_after_ms: a stream without a reading for so long stops the robot.
     """
 
     control_hz: float
     image_size: tuple[int, int] | None
     gripper_dims: tuple[int, ...]
     command_period_ns: int
+    silent_after_ms: float
 
 
 class Session(Protocol):
@@ -179,7 +181,14 @@ class PolicyNode(LifecycleNode):
             self._resetting = self.create_client(Trigger, settings["reset_service"])
             self._entities.append((self.destroy_client, self._resetting))
         self._robot = robot = Ros2Robot(
-            settings, clock, self._desk, interface.control_hz, interface.image_size, publishers, reset_world
+            settings,
+            clock,
+            self._desk,
+            interface.control_hz,
+            interface.image_size,
+            publishers,
+            interface.silent_after_ms,
+            reset_world,
         )
         relative = settings["takeover_mode"] == "relative"
         self._takeover = TopicTakeover(

@@ -40,6 +40,7 @@ class Ros2Robot:
         control_hz: rate of the loop.
         image_size: [height, width] of the observation's pictures; None leaves them as they come.
         publishers: of each output, taking its part of the command.
+        silent_after_ms: a stream without a newer reading is called silent; the gate's limit.
         reset_world: brings the world to the start of an attempt; None if a person does.
     """
 
@@ -51,6 +52,7 @@ class Ros2Robot:
         control_hz: float,
         image_size: tuple[int, int] | None,
         publishers: Sequence[Publish],
+        silent_after_ms: float,
         reset_world: Callable[[], None] | None = None,
     ) -> None:
         self.clock = clock
@@ -58,6 +60,7 @@ class Ros2Robot:
         self._settings = settings
         self._desk = desk
         self._image_size = image_size
+        self._silent_after_ms = silent_after_ms
         self._reset_world = reset_world
         self._outputs = list(zip(publishers, _slices(settings), strict=True))
         self._commanded = [settings.joints.index(joint) for joint in settings.command_joints]
@@ -222,7 +225,11 @@ class Ros2Robot:
 
     def why(self) -> str:
         """What is wrong with the streams, as a sentence; empty if nothing is."""
-        complaints = [f"{stream}: {complaint}" for stream, complaint in sorted(self._complaints.items())]
+        known = self._complaints.copy()
+        for stream, age_ms in self.ages_ms().items():
+            if age_ms > self._silent_after_ms and stream not in known:
+                known[stream] = f"silent for {age_ms:.0f} ms" if np.isfinite(age_ms) else "silent from the start"
+        complaints = [f"{stream}: {complaint}" for stream, complaint in sorted(known.items())]
         if self.clock.jump_s is not None:
             complaints.insert(0, f"the clock jumped by {self.clock.jump_s:+.3f} s")
         return "; ".join(complaints)

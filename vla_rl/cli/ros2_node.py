@@ -79,6 +79,7 @@ class PolicySession:
             image_size=(size, size) if size else policy.spec.image_size,
             gripper_dims=discrete_dims,
             command_period_ns=round(1e9 / control_hz / settings["commands_per_tick"]),
+            silent_after_ms=config.gate.max_observation_age_ms,
         )
         store = settings.path("store")
         self._store = EpisodeStore(store) if store else None

@@ -1,0 +1,151 @@
+"""The node with the real rclpy, in processes of its own: lifecycle, the default task over topics, takeover, faults."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robot_io.gate import GateConfig
+from vla_rl.cli.benchmarks.ros2_rig import RMWS, ros_environment, run_with_ros
+from vla_rl.cli.benchmarks.ros2_trials import react_within_ms
+from vla_rl.cli.run_config import CONFIGS
+from vla_rl.core.config import load_config
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Episode, Origin, Source
+from vla_rl.credit import ActorKind, CreditConfig, SegmentKind, assign, segments
+from vla_rl.data.store import EpisodeStore
+
+LIMITS = load_config(GateConfig, CONFIGS / "robots" / "tabletop.yaml")
+SMALL = {
+    "env_options": {"difficulty": 0.3, "image_size": 32},
+    "policy": "expert:sim:vla_rl/PegInsert-v0?difficulty=0.3&image_size=32",
+}
+SIMULATED = {
+    "episodes": 20,
+    "takeovers": 1,
+    "faults": ["camera_silent", "joints_frozen", "clock_jump", "policy_killed"],
+}
+# On the machine's clock, which other processes may hold up: ages are allowed to grow.
+REALTIME_AGE_MS = 1000.0
+REALTIME = {
+    "lockstep": False,
+    "episodes": 1,
+    "faults": ["peer_gone", "nan_action"],
+    "node": {
+        "overrides": [f"gate.max_observation_age_ms={REALTIME_AGE_MS}", "execution.execute_ticks=4"],
+        "stream_timeout_s": 60.0,
+    },
+}
+LIFECYCLE = ["unconfigured", "inactive", "active", "inactive", "unconfigured", "finalized"]
+WHY = {
+    "camera_silent": "front: silent for",
+    "joints_frozen": "the joints stand still while the commands move",
+    "clock_jump": "the clock jumped by",
+    "policy_killed": "the inference process died",
+    "peer_gone": "silent for",
+    "nan_action": "NOT_FINITE",
+}
+
+Trials = dict[str, Any]
+
+
+def run_trials(folder: Path, rmw: str, domain: int, config: Trials) -> Trials:
+    try:
+        environment = ros_environment(rmw, domain)
+    except UserError as missing:
+        pytest.skip(str(missing))
+    arguments = json.dumps({"folder": str(folder), **SMALL, **config})
+    result: Trials = run_with_ros("vla_rl.cli.benchmarks.ros2_trials", [arguments], environment, timeout_s=600.0)
+    return result
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Trials, EpisodeStore]]:
+    folder = tmp_path_factory.mktemp("simulated")
+    yield run_trials(folder, RMWS[0], 41, SIMULATED), EpisodeStore(folder / "episodes")
+
+
+def test_the_lifecycle_is_walked_through_by_services(simulated: tuple[Trials, EpisodeStore]) -> None:
+    assert simulated[0]["states"] == LIFECYCLE
+
+
+def test_the_default_task_is_solved_over_topics(simulated: tuple[Trials, EpisodeStore]) -> None:
+    result, store = simulated
+    assert result["episodes"]["successes"] >= 19
+    episode = store.read(store.ids()[0]).validate()
+    assert episode.origin is Origin.SIM
+    assert sorted(episode.images) == ["front", "top"]
+    steps = np.arange(len(episode)) * 50_000_000
+    captured = episode.extras["captured_ns.state"] - episode.extras["captured_ns.state"][0]
+    assert np.abs(captured - steps).max() <= 50_000_000, "header stamps are the capture times, a tick apart"
+
+
+def test_a_takeover_is_exact_to_the_tick_and_never_jumps(simulated: tuple[Trials, EpisodeStore]) -> None:
+    result, store = simulated
+    (takeover,) = result["takeovers"]
+    episode = store.read(takeover["episode_id"]).validate()
+    first, after = takeover["first_human_tick"], takeover["first_policy_tick"]
+    human = np.zeros(len(episode), bool)
+    human[first:after] = True
+    np.testing.assert_array_equal(episode.source == Source.HUMAN, human)
+    assert episode.extras["chunk_index"][first - 1] > 0, "in the middle of a chunk"
+    arms = [dim for dim in range(8) if dim not in LIMITS.discrete_dims]
+    jumps = np.abs(np.diff(episode.action_sent[:, arms], axis=0))
+    assert jumps.max() <= LIMITS.max_velocity[0] / episode.control_hz + 1e-6
+    assert len(np.unique(episode.action_sent[first:after, 0])) > 3, "the person's commands were followed"
+    assert episode.success is False
+    assert len(episode) > after, "the attempt is recorded to its end"
+
+
+def test_credit_of_an_attempt_with_a_takeover(simulated: tuple[Trials, EpisodeStore]) -> None:
+    result, store = simulated
+    (takeover,) = result["takeovers"]
+    first, after = takeover["first_human_tick"], takeover["first_policy_tick"]
+    episode = store.read(takeover["episode_id"])
+    credit = assign(episode.source, episode.success, episode.origin, episode.terminated, CreditConfig())
+    expected = [
+        (SegmentKind.BEFORE_TAKEOVER, 0, first),
+        (SegmentKind.INTERVENTION, first, after),
+        (SegmentKind.SUFFIX, after, len(episode)),
+    ]
+    assert [(part.kind, part.start, part.stop) for part in segments(credit)] == expected
+    assert not credit.viability_mask[:after].any(), "the outcome says nothing about the policy before the person came"
+    assert (credit.actor_kind[first:after] == ActorKind.INTERVENTION).all()
+
+
+@pytest.mark.parametrize("fault", SIMULATED["faults"])
+def test_a_fault_stops_the_robot_in_time(fault: str, simulated: tuple[Trials, EpisodeStore]) -> None:
+    check_fault(fault, simulated[0], LIMITS.max_observation_age_ms)
+
+
+@pytest.fixture(scope="module")
+def realtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Trials, EpisodeStore]]:
+    folder = tmp_path_factory.mktemp("realtime")
+    yield run_trials(folder, RMWS[1], 42, REALTIME), EpisodeStore(folder / "episodes")
+
+
+def test_the_other_middleware_and_the_clock_of_the_machine(realtime: tuple[Trials, EpisodeStore]) -> None:
+    result, store = realtime
+    assert result["states"] == LIFECYCLE
+    assert result["episodes"]["steps"] > 40
+    episode: Episode = store.read(store.ids()[0]).validate()
+    assert (np.diff(episode.extras["captured_ns.front"]) >= 0).all()
+
+
+@pytest.mark.parametrize("fault", REALTIME["faults"])
+def test_a_fault_on_the_clock_of_the_machine(fault: str, realtime: tuple[Trials, EpisodeStore]) -> None:
+    check_fault(fault, realtime[0], REALTIME_AGE_MS)
+
+
+def check_fault(fault: str, result: Trials, max_age_ms: float) -> None:
+    (trial,) = [trial for trial in result["faults"] if trial["fault"] == fault]
+    within_ms = react_within_ms(fault, {"stop_after_ms": LIMITS.stop_after_ms, "max_observation_age_ms": max_age_ms})
+    assert trial["reaction_ms"] <= within_ms
+    assert WHY[fault] in trial["said"]
+    assert not trial["moved_after_fault"]
+    assert trial["start_refused"]
+    assert trial["still_until_rearmed"], "only a person re-arms"
+    assert trial["rearmed"]

@@ -1,0 +1,276 @@
+"""What is asked of a policy node over topics: episodes, takeovers, faults. Runs in a process with ROS, see `ros2_rig`.
+
+``python -m vla_rl.cli.benchmarks.ros2_trials JSON``, with the fields of `TrialsConfig`; the last line of its output is
+JSON. Reactions are counted in the recorded episodes, on the robot's own clock, so they hold on a busy machine too.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robot_io.gate import Reason
+from vla_rl.cli.benchmarks.ros2_rig import Rig
+from vla_rl.cli.run_config import CONFIGS
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Episode
+from vla_rl.data.store import EpisodeStore
+
+TICK_MS = 50.0
+FROZEN_JOINTS_MS = 500.0
+TRAVEL_M = 0.005
+HOLD_TICKS = 20
+EXECUTION = (f"execution.hold_ticks={HOLD_TICKS}", "execution.execute_ticks=4")
+_HORIZON = 16
+
+
+@dataclass(frozen=True)
+class TrialsConfig:
+    """What to do.
+
+    Attributes:
+        folder: for logs and episodes.
+        policy: parameter ``policy`` of the node.
+        env: gymnasium id, with the module that registers it.
+        env_options: its arguments.
+        robot: parameters of the simulated robot, such as its time.
+        node: parameters of the policy node.
+        lockstep: the world waits for commands, on a time of its own; otherwise it runs with the machine.
+        episodes: attempts to run first.
+        seed: of the first one.
+        takeovers: takeovers to try.
+        faults: names of faults to try, in this order; see `REACT_WITHIN_MS`.
+    """
+
+    folder: str
+    policy: str = "expert:sim:vla_rl/PegInsert-v0?difficulty=0.3"
+    env: str = "sim:vla_rl/PegInsert-v0"
+    env_options: dict[str, Any] = field(default_factory=lambda: {"difficulty": 0.3})
+    robot: dict[str, Any] = field(default_factory=dict)
+    node: dict[str, Any] = field(default_factory=dict)
+    lockstep: bool = True
+    episodes: int = 0
+    seed: int = 0
+    takeovers: int = 0
+    faults: tuple[str, ...] = ()
+
+
+def react_within_ms(fault: str, limits: dict[str, float]) -> float:
+    """The declared time from a fault to the latched stop, as the gate, the executor and the node are set.
+
+    Three ticks: the fault is seen, the time passes between two ticks, the stop is told.
+    """
+    slack_ms = 3 * TICK_MS
+    stop_ms, age_ms = limits["stop_after_ms"], limits["max_observation_age_ms"]
+    if fault == "nan_action":
+        return stop_ms + slack_ms
+    if fault == "policy_killed":
+        return (_HORIZON + HOLD_TICKS) * TICK_MS + slack_ms
+    if fault == "joints_frozen":
+        return FROZEN_JOINTS_MS + stop_ms + slack_ms
+    return age_ms + stop_ms + slack_ms
+
+
+class Trials:
+    """Trials on one rig. See the module."""
+
+    def __init__(self, config: TrialsConfig, rig: Rig) -> None:
+        self._config, self._rig = config, rig
+        self._store = EpisodeStore(Path(config.folder) / "episodes")
+        self._random = random.Random(config.seed)
+
+    def run(self) -> dict[str, Any]:
+        """Everything that the config asks for."""
+        states = [self._rig.state()]
+        for name in ("configure", "activate"):
+            if not self._rig.transition(name):
+                raise UserError(f"the node refused to {name}; see its log in {self._config.folder}")
+            states.append(self._rig.state())
+        result: dict[str, Any] = {"episodes": self.episodes()}
+        result["latency_ms"] = self._rig.robot_latency_ms()
+        result["loop"] = self._rig.status("attempts")[2]
+        result["takeovers"] = [self.takeover() for _ in range(self._config.takeovers)]
+        result["faults"] = [{"fault": fault, **self.fault(fault)} for fault in self._config.faults]
+        for name in ("deactivate", "cleanup", "unconfigured_shutdown"):
+            self._rig.transition(name)
+            states.append(self._rig.state())
+        return {**result, "states": states}
+
+    def episodes(self) -> dict[str, Any]:
+        """Attempts from the first to the last, and how they went."""
+        count = self._config.episodes
+        self._rig.wait(lambda: len(self._store) >= count, 30.0 + 20.0 * count, f"{count} episodes")
+        headers = [self._store.read_header(name) for name in self._store.ids()[:count]]
+        return {
+            "episodes": count,
+            "successes": sum(header.success is True for header in headers),
+            "steps": sum(header.length for header in headers),
+        }
+
+    def takeover(self) -> dict[str, Any]:
+        """A person takes over in mid-chunk, moves the robot, gives it back, and ends the attempt."""
+        rig, known = self._rig, len(self._store)
+        self._act_for(self._random.randint(12, 24))
+        first = _tick(rig.take_over(True))
+        until = self._ticks() + self._random.randint(20, 40)
+        start_s = time.monotonic()
+        while self._ticks() < until:
+            rig.move(np.full(8, 0.004 * np.sin(4 * (time.monotonic() - start_s))))
+            time.sleep(0.01)
+        after = _tick(rig.take_over(False))
+        self._act_for(10)
+        rig.trigger("failure")
+        self._rig.wait(lambda: len(self._store) > known, 30.0, "the episode of the takeover")
+        # The attempt during which the person came, if a new one has begun since.
+        episode_id = self._store.ids()[known]
+        return {"episode_id": episode_id, "first_human_tick": first, "first_policy_tick": after}
+
+    def fault(self, fault: str) -> dict[str, Any]:
+        """One fault at a random moment: how long the robot took to stop, what it said, and what made it go on."""
+        rig = self._rig
+        if fault == "nan_action":
+            self._reconfigure(f"{self._config.policy}&nan_from_tick={self._random.randint(20, 40)}")
+        else:
+            self._act_for(self._random.randint(8, 30))
+        self._cause(fault)
+        why = rig.wait(self._stop_reason, 60.0, f"a stop after {fault}")
+        said = "; ".join(rig.status(name)[1] for name in ("streams", "commands", "policy", "gate"))
+        stored = self._store.ids()
+        episode = self._store.read(stored[-1])
+        refused = not rig.trigger("start")[0]
+        self._mend(fault)
+        ticks = self._ticks()
+        time.sleep(0.3)
+        still = self._ticks() == ticks and self._stop_reason() == why and len(self._store) == len(stored)
+        if fault == "nan_action":
+            self._reconfigure(self._config.policy)
+        rearmed, _ = rig.trigger("rearm")
+        self._act_for(5)
+        return {
+            "reaction_ms": reaction_ms(fault, episode),
+            "said": f"{why}; {said}",
+            "start_refused": refused,
+            "still_until_rearmed": still,
+            "rearmed": rearmed,
+            "moved_after_fault": moved_at_end(episode),
+        }
+
+    def _cause(self, fault: str) -> None:
+        if fault == "policy_killed":
+            os.kill(_inference_process(self._rig.policy.process.pid), signal.SIGKILL)
+        elif fault == "peer_gone":
+            self._rig.robot.stop(signal.SIGKILL)
+        elif fault == "clock_jump":
+            self._rig.inject(f"clock_jump {self._random.choice((-3.0, 3.0))}")
+        elif fault != "nan_action":
+            self._rig.inject(fault)
+
+    def _mend(self, fault: str) -> None:
+        if fault == "peer_gone":
+            self._rig.start_robot()
+            self._rig.wait(lambda: self._rig.status("streams")[0] == 0, 90.0, "the robot's return")
+        elif fault not in ("policy_killed", "nan_action"):
+            self._rig.inject("")
+
+    def _reconfigure(self, policy: str) -> None:
+        rig = self._rig
+        for name in ("deactivate", "cleanup"):
+            rig.transition(name)
+        if refused := rig.set_parameters({"policy": policy}):
+            raise UserError(f"the node refused a parameter: {refused}")
+        for name in ("configure", "activate"):
+            rig.transition(name)
+
+    def _act_for(self, ticks: int) -> None:
+        """Wait until the policy has acted for so many ticks of one attempt."""
+        begun = self._ticks()
+        self._rig.wait(lambda: self._ticks() >= begun + ticks, 60.0, f"{ticks} ticks of the loop")
+
+    def _ticks(self) -> int:
+        return int(self._rig.status("attempts")[2].get("ticks", 0))
+
+    def _stop_reason(self) -> str:
+        level, message, _ = self._rig.status("attempts")
+        return message if level == 2 else ""
+
+
+def reaction_ms(fault: str, episode: Episode) -> float:
+    """From the moment at which a fault shows in a recorded attempt to its end, in the robot's time."""
+    extras = episode.extras
+    if fault == "nan_action":
+        onset = int(np.flatnonzero(extras["gate_reasons"] & int(Reason.NOT_FINITE))[0])
+    elif fault == "policy_killed":
+        onset = int(np.flatnonzero(np.diff(extras["chunk_id"], prepend=-1) > 0)[-1])
+    elif fault == "joints_frozen":
+        moved = np.flatnonzero((np.diff(episode.state, axis=0) != 0).any(axis=1))
+        last = int(moved[-1]) + 1 if len(moved) else 0
+        travelled = np.abs(episode.action_sent[last:] - episode.action_sent[last]).max(axis=1) > TRAVEL_M
+        onset = last + int(travelled.argmax())
+    else:
+        captured = np.stack([extras[name] for name in extras if name.startswith("captured_ns.")])
+        onset = int(np.flatnonzero((np.diff(captured, axis=1) > 0).all(axis=0))[-1]) + 1
+    return (len(episode) - 1 - onset) * TICK_MS
+
+
+def moved_at_end(episode: Episode) -> bool:
+    """Whether a command changed in the last two ticks: after a fault it must not."""
+    return bool(np.abs(np.diff(episode.action_sent[-3:], axis=0)).max() > 0)
+
+
+def make_rig(config: TrialsConfig) -> Rig:
+    """The two nodes, connected as the config says."""
+    node = {
+        "policy": config.policy,
+        "limits": str(CONFIGS / "robots" / "tabletop.yaml"),
+        "overrides": list(EXECUTION),
+        "store": f"{config.folder}/episodes",
+        "seed": config.seed,
+        "use_sim_time": config.lockstep,
+        "frozen_joints_ms": FROZEN_JOINTS_MS,
+        "frozen_joints_travel": TRAVEL_M,
+        "diagnostics_hz": 20.0,
+        **config.node,
+    }
+    robot = {
+        "env": config.env,
+        "env_options": json.dumps(config.env_options),
+        "seed": config.seed,
+        "lockstep": config.lockstep,
+        **config.robot,
+    }
+    return Rig(Path(config.folder), node, robot)
+
+
+def main() -> int:
+    """See the module."""
+    config = TrialsConfig(**json.loads(sys.argv[1]))
+    with make_rig(config) as rig:
+        result = Trials(config, rig).run()
+    print(json.dumps(result))
+    return 0
+
+
+def _tick(answer: str) -> int:
+    return int(answer.rpartition(" ")[2])
+
+
+def _inference_process(node: int) -> int:
+    """The process of the policy: the child of the node that multiprocessing spawned and that is not its tracker."""
+    for child in Path(f"/proc/{node}/task").glob("*/children"):
+        for process in map(int, child.read_text().split()):
+            with contextlib.suppress(OSError):
+                if "spawn_main" in Path(f"/proc/{process}/cmdline").read_text():
+                    return process
+    raise UserError("the policy node has no inference process")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

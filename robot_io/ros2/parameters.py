@@ -45,7 +45,7 @@ class Parameter:
 
 PARAMETERS = (
     Parameter("policy", "", "Folder of a run, of a policy version, or of a deployment"),
-    Parameter("watch", False, "Act with newer versions of the run's policies as they appear in its folder"),
+    Parameter("watch", "", "Folder of version_NNNN policies (a run's policies/): newer ones act as they appear"),
     Parameter("limits", "", "YAML file of the safety gate's limits, in the units of the joints; required"),
     Parameter("overrides", [], "section.key=value settings of the sections execution and gate"),
     Parameter("task", "", "The task sentence"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deploy_trt.runtime import is_deployment, load_deployed, load_manifest
 from vla_rl.core.config import config_from_dict, read_yaml
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.protocols import Policy
@@ -34,7 +35,7 @@ class PolicyFolder:
 
 
 def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
-    """The policy in a folder that `save_policy` wrote, or a version (default: the newest) of a run.
+    """The policy in a folder that `save_policy` or `vla-rl export` wrote, or a version (default: the newest) of a run.
 
     Raises:
         UserError: if there is neither.
@@ -46,9 +47,13 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
         path = _version_of_run(path, version)
     elif version is not None:
         raise UserError(f"--version chooses among the policies of a run; {path} is no run folder")
+    if is_deployment(path):
+        manifest = load_manifest(path)
+        discrete_dims = tuple(dim for dim, _, _ in manifest.discrete)
+        return PolicyFolder(path, manifest.spec, manifest.horizon, discrete_dims, manifest.policy_version)
     file = path / "config.json"
     if not file.exists():
-        raise UserError(f"{path} holds neither a run (policies/) nor a policy (config.json)")
+        raise UserError(f"{path} holds no run (policies/), no policy (config.json) and no deployment")
     try:
         description = json.loads(file.read_bytes())
         return PolicyFolder(
@@ -64,7 +69,9 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
 
 
 def load_acting_policy(path: Path) -> Policy:
-    """Load a policy to act with, on one thread: for the process where inference happens."""
+    """Load a policy to act with, on one thread: for the process where inference happens. Deployments need no torch."""
+    if is_deployment(path):
+        return load_deployed(path)
     import torch
 
     from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from deploy_trt.runtime import DeployedPolicy, is_deployment
+from deploy_trt.runtime.refresh import PolicyWatcher
 from robot_io.display import LoopStatistics
 from robot_io.gate import Reason, SafetyGate
 from robot_io.recorder import Recorder
@@ -43,9 +45,17 @@ _log = logging.getLogger(__name__)
 LoadPolicy = Callable[[], Policy]
 
 
-def load_watched_policy(policies: Path) -> Policy:
-    """The newest policy version of a run, and whichever come after it. For the inference process."""
-    return WatchedPolicy(policies, load_acting_policy)
+def load_watched_policy(path: Path, policies: Path) -> Policy:
+    """The newest policy version in a folder, and whichever come after it. For the inference process.
+
+    A deployment keeps its graphs and takes the weights of the versions.
+    """
+    if not is_deployment(path):
+        return WatchedPolicy(policies, load_acting_policy)
+    policy = load_acting_policy(path)
+    if isinstance(policy, DeployedPolicy):
+        PolicyWatcher(policy, policies).__enter__()  # until the process ends
+    return policy
 
 
 class PolicySession:
@@ -211,11 +221,12 @@ def make_session(settings: Settings, desk: OperatorDesk) -> PolicySession:
         return PolicySession(settings, desk, *find_expert(settings["policy"]))
     path = Path(settings["policy"]).expanduser()
     policy = find_policy(path)
-    if not settings["watch"]:
+    watched = settings.path("watch")
+    if watched is None:
         return PolicySession(settings, desk, policy, functools.partial(load_acting_policy, policy.path))
-    if not (path / "policies").is_dir():
-        raise UserError(f"parameter watch needs a run folder; {path} has no folder policies/")
-    return PolicySession(settings, desk, policy, functools.partial(load_watched_policy, path / "policies"))
+    if not watched.is_dir():
+        raise UserError(f"parameter watch is {watched}, which is no folder; name a run's policies/")
+    return PolicySession(settings, desk, policy, functools.partial(load_watched_policy, policy.path, watched))
 
 
 def main() -> int:

@@ -1,7 +1,6 @@
 """The node with the real rclpy, in processes of its own: lifecycle, the default task over topics, takeover, faults."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +62,9 @@ def run_trials(folder: Path, rmw: str, domain: int, config: Trials) -> Trials:
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Trials, EpisodeStore]]:
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trials, EpisodeStore]:
     folder = tmp_path_factory.mktemp("simulated")
-    yield run_trials(folder, RMWS[0], 41, SIMULATED), EpisodeStore(folder / "episodes")
+    return run_trials(folder, RMWS[0], 41, SIMULATED), EpisodeStore(folder / "episodes")
 
 
 def test_the_lifecycle_is_walked_through_by_services(simulated: tuple[Trials, EpisodeStore]) -> None:
@@ -122,9 +121,9 @@ def test_a_fault_stops_the_robot_in_time(fault: str, simulated: tuple[Trials, Ep
 
 
 @pytest.fixture(scope="module")
-def realtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Trials, EpisodeStore]]:
+def realtime(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trials, EpisodeStore]:
     folder = tmp_path_factory.mktemp("realtime")
-    yield run_trials(folder, RMWS[1], 42, REALTIME), EpisodeStore(folder / "episodes")
+    return run_trials(folder, RMWS[1], 42, REALTIME), EpisodeStore(folder / "episodes")
 
 
 def test_the_other_middleware_and_the_clock_of_the_machine(realtime: tuple[Trials, EpisodeStore]) -> None:

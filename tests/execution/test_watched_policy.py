@@ -1,0 +1,122 @@
+"""New policy versions come through a folder: swapped between chunks, put aside when they are bad."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.execution.watched_policy import WatchedPolicy
+
+NEVER_S = 3600.0  # the tests call `look` themselves
+
+
+class FilePolicy:
+    """Its whole action is the number in its file; "nan later" is fine once, and then not a number."""
+
+    def __init__(self, folder: Path) -> None:
+        text = (folder / "weights").read_text()
+        if text == "half copied":
+            raise UserError("the weights are damaged")
+        self.version = int(folder.name.removeprefix("version_"))
+        self._later = text == "nan later"
+        self._value = 7.0 if self._later else float(text)
+        self._asked = 0
+        self.seed = -1
+
+    def reset(self, seed: int) -> None:
+        self.seed = seed
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        self._asked += 1
+        value = np.nan if self._later and self._asked > 2 else self._value
+        return ActionChunk(np.full((4, 1), value, np.float32), observation.tick, 0, self.version)
+
+
+def observe(tick: int) -> Observation:
+    return Observation({}, np.zeros(1, np.float32), "", tick)
+
+
+def write(folder: Path, version: int, text: str) -> None:
+    path = folder / f"version_{version:04d}"
+    path.mkdir(exist_ok=True)
+    (path / "weights").write_text(text)
+
+
+def watch(folder: Path) -> WatchedPolicy:
+    policy = WatchedPolicy(folder, FilePolicy, poll_s=NEVER_S)
+    policy.reset(5)
+    return policy
+
+
+def test_a_new_version_acts_from_the_next_chunk_on(tmp_path: Path) -> None:
+    write(tmp_path, 0, "1.0")
+    policy = watch(tmp_path)
+    first = policy.infer(observe(0))
+    write(tmp_path, 1, "2.0")
+    write(tmp_path, 2, "3.0")
+    policy.look()
+    assert policy.version == 0, "nothing changes before a chunk is asked for"
+    second = policy.infer(observe(4))
+    assert (first.policy_version, second.policy_version) == (0, 2), "the newest of those that came"
+    assert second.actions[0, 0] == 3.0
+    assert policy._acting[1].seed == 5, "in the middle of an attempt it goes on with the attempt's noise"
+    policy.close()
+
+
+def test_a_half_copied_version_is_tried_again_when_its_files_change(tmp_path: Path) -> None:
+    write(tmp_path, 0, "1.0")
+    policy = watch(tmp_path)
+    write(tmp_path, 1, "half copied")
+    for _ in range(2):
+        policy.look()
+        assert policy.infer(observe(0)).policy_version == 0
+    write(tmp_path, 1, "2.0")
+    policy.look()
+    assert policy.infer(observe(0)).policy_version == 1
+    policy.close()
+
+
+@pytest.mark.parametrize("text", ["nan", "inf"])
+def test_a_version_that_plans_no_numbers_never_acts(tmp_path: Path, text: str) -> None:
+    write(tmp_path, 0, "1.0")
+    policy = watch(tmp_path)
+    policy.infer(observe(0))
+    write(tmp_path, 1, text)
+    policy.look()
+    assert policy.infer(observe(1)).policy_version == 0
+    policy.close()
+
+
+def test_a_version_that_fails_while_acting_is_rolled_back_in_the_same_chunk(tmp_path: Path) -> None:
+    write(tmp_path, 0, "1.0")
+    policy = watch(tmp_path)
+    policy.infer(observe(0))
+    write(tmp_path, 1, "nan later")
+    policy.look()
+    assert policy.infer(observe(1)).policy_version == 1
+    back = policy.infer(observe(2))
+    assert back.policy_version == 0
+    assert np.isfinite(back.actions).all()
+    policy.look()
+    assert policy.infer(observe(3)).policy_version == 0, "it does not come back"
+    write(tmp_path, 2, "4.0")
+    policy.look()
+    assert policy.infer(observe(4)).policy_version == 2
+    policy.close()
+
+
+def test_the_thread_looks_by_itself(tmp_path: Path) -> None:
+    write(tmp_path, 0, "1.0")
+    policy = WatchedPolicy(tmp_path, FilePolicy, poll_s=0.01)
+    write(tmp_path, 1, "2.0")
+    while policy.infer(observe(0)).policy_version == 0:
+        pass
+    policy.close()
+
+
+def test_a_folder_without_a_good_version_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, 0, "half copied")
+    with pytest.raises(UserError, match="no policy in .* can be loaded"):
+        watch(tmp_path)

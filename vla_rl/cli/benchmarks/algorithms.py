@@ -19,6 +19,7 @@ from vla_rl.cli.run_config import RunConfig
 from vla_rl.core.config import config_to_dict, load_config
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.data.store import EpisodeStore
+from vla_rl.report.algorithm_plots import save_algorithm_plot
 from vla_rl.report.statistics import bootstrap_interval, stratified_p, wilson_interval
 
 DEFAULT_TASK = "vla_rl/PegInsert-v0"
@@ -36,6 +37,7 @@ ALGORITHMS = {
     "recap": ["algorithm=recap"],
     "sft": ["algorithm=sft", "budget.episodes_per_round=0"],
 }
+PICTURE = "images/algorithms.png"  # beside the folder of the results, where the page of the docs finds it
 ENOUGH = 0.8  # the success rate of "episodes to 80 %"
 _OF_A_ROUND = ("round", "real_episodes", "gradient_steps", "successes", "episodes", "mean_success_length")
 
@@ -63,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--tasks", nargs="+", default=[DEFAULT_TASK], help=f"also: {', '.join(OTHER_TASKS)}")
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
+    parser.add_argument("--gather", action="store_true", help="run nothing; gather and draw the cells that there are")
     parser.add_argument("--jobs", type=int, default=2, help="cells at a time, one core each")
     parser.add_argument(
         "--runs", type=Path, default=Path("runs/bench-algorithms"), help="where the run folders are kept"
@@ -74,17 +77,25 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for name in options.algorithms:
         if name not in ALGORITHMS:
             raise UserError(f"there is no algorithm {name!r} in this benchmark.{did_you_mean(name, ALGORITHMS)}")
-    config = config_to_dict(load_config(RunConfig, config_file("algorithms")))
-    cells = Cells(options.out / "algorithms", {"config": config, "algorithms": ALGORITHMS})
+    cells = open_cells(options.out)
     runs = options.runs / cells.digest
     grid = [Cell(task, seed, name) for seed in options.seeds for task in options.tasks for name in options.algorithms]
-    missing = [cell for cell in grid if cell.name not in cells]
+    missing = [cell for cell in grid if cell.name not in cells and not options.gather]
     bases = {cell.base: cell for cell in missing}.values()
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda cell: _run_base(cell, runs), bases))
         list(pool.map(lambda cell: cells.write(cell.name, _run_cell(cell, runs)), missing))
     found = cells.read()
+    if not found:
+        raise UserError(f"there are no cells in {cells.folder} to gather; leave --gather out to measure them")
+    save_algorithm_plot(found, options.out.parent / PICTURE)
     return {"cells": found, "pooled_p_vs_habc": _pooled_p(found), "length_minus_sft": _length_minus_sft(found)}
+
+
+def open_cells(out: Path) -> Cells:
+    """The cells of the present settings."""
+    config = config_to_dict(load_config(RunConfig, config_file("algorithms")))
+    return Cells(out / "algorithms", {"config": config, "algorithms": ALGORITHMS})
 
 
 def table(result: dict[str, Any]) -> str:
@@ -100,7 +111,8 @@ def table(result: dict[str, Any]) -> str:
         "Pooled over seeds [95 % Wilson interval]; p: Cochran-Mantel-Haenszel over the seeds and tasks that both have."
     )
     machine = f"{result['machine']['cpu']}. {commits(result['cells'])} Command: `{result['command']}`."
-    return "\n".join([*head, *filter(None, rows), "", f"{note} {machine}"])
+    picture = f"![Learning curves, final success and steps to success of all algorithms]({PICTURE})"
+    return "\n".join([*head, *filter(None, rows), "", picture, "", f"{note} {machine}"])
 
 
 def _run_base(cell: Cell, runs: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from deploy_trt.export.graph import ExportedGraph, export_module
+from deploy_trt.export.graph import ExportedGraph, GraphSpec
 from vla_rl.core.errors import UserError
 from vla_rl.policies.flow_vla import FlowVLA, Indicator
 
@@ -103,31 +103,46 @@ def flow_vla_graphs(model: FlowVLA, precision: Precision = "fp32", unrolled: boo
     if unrolled:
         if model.config.guidance_scale != 1.0 or precision != "fp32":
             raise UserError("an unrolled graph is in fp32 and has no classifier-free guidance; leave --unrolled out")
-        noise = torch.randn(1, model.config.horizon, model.spec.action_dim)
-        inputs = {"noise": noise, **example_inputs(model)}
-        return [export_module("policy", UnrolledGraph(model), inputs, ["actions"], strip="policy.")]
-    times = torch.rand(model.config.sampling_steps, model.config.horizon)
-    time = export_module("time", TimeGraph(model), {"time": times}, ["time_modulation"], strip="policy.")
+        return [unrolled_spec(model).export()]
+    time = time_spec(model)
+    exported = [time.export()]
     with torch.no_grad():
-        modulation = TimeGraph(model)(times)[0]
+        modulation = time.module(*time.inputs.values())[0]
     with _cast(model, DTYPES[precision]):
-        return [time, *_prefix_and_step(model, modulation)]
+        exported += [spec.export() for spec in flow_vla_specs(model, modulation)]
+    return exported
 
 
-def _prefix_and_step(model: FlowVLA, time_modulation: Tensor) -> Iterator[ExportedGraph]:
+def unrolled_spec(model: FlowVLA) -> GraphSpec:
+    """The graph of everything."""
+    noise = torch.randn(1, model.config.horizon, model.spec.action_dim)
+    return GraphSpec("policy", UnrolledGraph(model), {"noise": noise, **example_inputs(model)}, ["actions"])
+
+
+def time_spec(model: FlowVLA) -> GraphSpec:
+    """The graph of the flow times."""
+    times = torch.rand(model.config.sampling_steps, model.config.horizon)
+    return GraphSpec("time", TimeGraph(model), {"time": times}, ["time_modulation"])
+
+
+def flow_vla_specs(model: FlowVLA, time_modulation: Tensor) -> list[GraphSpec]:
+    """The graphs of the observation and of a step."""
     inputs, names = example_inputs(model), prefix_outputs(model)
-    yield export_module("prefix", PrefixGraph(model), inputs, names, strip="policy.")
+    prefix = PrefixGraph(model)
     with torch.no_grad():
-        prefix = dict(zip(names, PrefixGraph(model)(*inputs.values()), strict=True))
+        seen = dict(zip(names, prefix(*inputs.values()), strict=True))
     horizon = model.config.horizon
-    step = StepGraph(model, prefix["key.0"].shape[2])
-    inputs = {
+    of_step = {
         "actions": torch.randn(1, horizon, model.spec.action_dim),
         "time_modulation": time_modulation,
         "step_size": torch.rand(1, horizon),
-        **prefix,
+        **seen,
     }
-    yield export_module("step", step, inputs, ["velocity", "next_actions"], strip="policy.")
+    step = StepGraph(model, seen["key.0"].shape[2])
+    return [
+        GraphSpec("prefix", prefix, inputs, names),
+        GraphSpec("step", step, of_step, ["velocity", "next_actions"]),
+    ]
 
 
 def example_inputs(model: FlowVLA) -> dict[str, Tensor]:

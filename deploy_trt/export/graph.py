@@ -40,6 +40,20 @@ class ExportedGraph:
     outputs: dict[str, TensorInfo]
 
 
+@dataclass(frozen=True)
+class GraphSpec:
+    """A graph to be: what `export_module` takes. The module is also the reference that the graph is compared with."""
+
+    name: str
+    module: nn.Module
+    inputs: Mapping[str, Tensor]
+    outputs: Sequence[str]
+
+    def export(self) -> ExportedGraph:
+        """The graph. A wrapping module holds its policy as ``policy``, which is no part of weight names."""
+        return export_module(self.name, self.module, self.inputs, self.outputs, strip="policy.")
+
+
 def export_module(
     name: str,
     module: nn.Module,

@@ -3,7 +3,7 @@ recorder take for any other environment.
 
 An observation is ``{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}``; actions are the real robot's.
 Every environment of the vector has its own seed, start and sampler noise: what it imagines does not depend on the
-others beside it. Not thread-safe.
+others beside it, up to rounding; alone, it replays bit by bit. Not thread-safe.
 """
 
 from collections.abc import Sequence
@@ -24,6 +24,8 @@ from world_model.model import WorldModel
 from world_model.open_loop import relive, sampler_noise
 from world_model.starts import Start, StartBank
 from world_model.windows import LatentEpisodes
+
+STATE_BOUND = 1e6  # of the observation space, in the robot's units: imagined states are not clipped
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         self.render_mode, self.spec = None, None
         box = gymnasium.spaces.Box(0, 255, (*spec.image_size, 3), np.uint8)
         pixels: dict[str, gymnasium.Space[Any]] = dict.fromkeys(spec.cameras, box)
-        agent_pos = gymnasium.spaces.Box(-np.inf, np.inf, (spec.state_dim,), np.float32)
+        agent_pos = gymnasium.spaces.Box(-STATE_BOUND, STATE_BOUND, (spec.state_dim,), np.float32)
         self.single_observation_space = gymnasium.spaces.Dict(
             {"pixels": gymnasium.spaces.Dict(pixels), "agent_pos": agent_pos}
         )
@@ -108,6 +110,8 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
             own = given[row]
             self._seeds[row] = np.random.default_rng().integers(2**31) if own is None else own
             self.starts[row] = self.bank.choose(int(self._seeds[row])) if chosen is None else chosen[row]
+        if mask.all():
+            self._memory.step = 0  # the same slots again, so that an episode replays bit by bit
         self._begin(torch.from_numpy(rows))
         self._tick[rows] = self._in_row[rows] = 0
         self._ended[rows] = False
@@ -190,6 +194,7 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self.task_description = model.spec.task
         self.action_kind = model.spec.action_kind or ("absolute",) * model.spec.action_dim
         self.gripper_dims = model.spec.gripper_dims
+        self.highest_success = 0.0  # probability along the present episode
         self._seen: dict[str, Any] = {}
 
     @property
@@ -201,12 +206,15 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """``options["start"]``: a `Start` to begin at instead of the seed's."""
+        super().reset(seed=seed)
         start = (options or {}).get("start")
         observation, _ = self.vector.reset(seed=[seed], options=None if start is None else {"starts": [start]})
+        self.highest_success = 0.0
         return self._first(observation), {"is_success": False}
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.vector.step(np.asarray(action)[None])
+        self.highest_success = max(self.highest_success, float(info["success_probability"][0]))
         own = {"is_success": bool(info["is_success"][0]), "success_probability": float(info["success_probability"][0])}
         return self._first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), own
 

@@ -135,10 +135,8 @@ def test_the_toy_world_is_learnt(tmp_path: Path) -> None:
     """The dynamics follow actions: with the true ones the state is foretold, with others it is not."""
     cache = toy_cache(tmp_path, episodes=30)
     config = make_config(self_context=0.2)
-    training = replace(
-        config.training, autoencoder_steps=60, dynamics_steps=250, dynamics_batch=8, autoencoder_batch=16, warmup_steps=10,
-        dynamics_learning_rate=3e-3, checkpoint_every=1000,
-    )  # fmt: skip
+    training = replace(config.training, autoencoder_steps=60, autoencoder_batch=16, warmup_steps=10)
+    training = replace(training, dynamics_steps=200, dynamics_batch=8, dynamics_learning_rate=3e-3)
     model = train_world_model(replace(config, training=training), SPEC, cache, tmp_path / "model")
     from world_model.open_loop import imagine
 

@@ -20,6 +20,7 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.sources import Demonstrator
 
+_NEVER = 1_000_000
 _STREAM = 11  # keeps these draws apart from those of the environment and of the expert, which have the same seed
 
 
@@ -51,10 +52,12 @@ class PerturbedExpert:
     Args:
         env: an environment of `sim`, wrapped or not.
         config: how it is spoilt.
+        spoilt_from: the tick from which it is spoilt; before, it acts without fault.
     """
 
     env: Any
     config: PerturbationConfig = field(default_factory=PerturbationConfig)
+    spoilt_from: int = 0
 
     def __post_init__(self) -> None:
         self._expert = sim.make_expert(self.env)
@@ -67,7 +70,7 @@ class PerturbedExpert:
     def reset(self, seed: int) -> None:
         """Begin an episode: the seed fixes every draw of it."""
         self._rng = rng = np.random.default_rng([seed, _STREAM])
-        self._expert.action_noise = rng.uniform(*self.config.noise)
+        self._expert.action_noise = 0.0 if self.spoilt_from else rng.uniform(*self.config.noise)
         self._expert.reset(int(rng.integers(2**31)))
         self._slips = rng.random() < self.config.slip
         self._tick = 0
@@ -79,6 +82,8 @@ class PerturbedExpert:
             self._begin_stretch()
         self._tick += 1
         clean, noisy = self._expert.act()
+        if self._tick <= self.spoilt_from:
+            return clean, clean
         sent = noisy + self._aim
         if self._stalled:
             sent = np.asarray(self._expert.last_sent(), np.float32)
@@ -134,6 +139,46 @@ def collect_near_success(
         if recorder.episode is not None:
             store.add(recorder.episode)
     robot.close()
+
+
+def collect_counterfactuals(
+    task: TaskConfig, gate_config: GateConfig, store: EpisodeStore, pairs: int, first_seed: int, before_end: int = 30
+) -> dict[str, int]:
+    """Add pairs of episodes that part from one state: the expert goes on without fault, or spoilt.
+
+    Args:
+        task: the environment.
+        gate_config: limits of the robot.
+        store: where they go, ``pair-00000-expert`` and ``pair-00000-spoilt``; those that are there stay.
+        pairs: how many.
+        first_seed: the environment's seed of the first pair; the others follow.
+        before_end: they part so many steps before the expert is done.
+
+    Returns:
+        episode id -> the step at which the pair parts.
+    """
+    env = make_env(task)
+    robot, gate = EnvRobot(env), make_gate(env, gate_config)
+    recorder = Recorder(Origin.SIM, task.env, robot.control_hz)
+    parting = {}
+    for index in tqdm(range(pairs), desc="counterfactuals", unit="pair", leave=False):
+        step = _NEVER
+        for kind in ("expert", "spoilt"):
+            episode_id = f"pair-{index:05d}-{kind}"
+            if episode_id not in store:
+                expert = PerturbedExpert(env, PerturbationConfig(accurate=0.0), spoilt_from=step)
+                recorder.begin(episode_id, first_seed + index, policy_version=-1)
+                gate.rearm()
+                source = Demonstrator(expert.act, expert.reset)
+                run_episode(robot, source, gate, seed=first_seed + index, subscribers=[recorder])
+                if recorder.episode is not None:
+                    store.add(recorder.episode)
+            if kind == "expert":
+                step = max(store.read_header(episode_id).length - before_end, 1)
+            parting[episode_id] = step
+        parting[f"pair-{index:05d}-expert"] = step
+    robot.close()
+    return parting
 
 
 def near_success_ratio(store: Path) -> float:

@@ -1,0 +1,166 @@
+"""The judges: areas, correlations, windows, the probe and its errors; and the second generator."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from episode_maker import toy_cache
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_world_model import SPEC, make_model
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Episode, Float32Array
+from world_model.evaluation import HorizonConfig, auc, choose_windows, horizon_curves, probe_floor
+from world_model.latent_loss import NextLatentConfig, NextLatentHead
+from world_model.probe import ProbeConfig, position_error, read_positions, train_probe, true_positions
+from world_model.ranking import RankedPolicy, judge_successes, pearson, rank_policies, ranks, spearman
+from world_model.trajectory_diffusion import (
+    Trajectories,
+    TrajectoryConfig,
+    TrajectoryDiffusion,
+    guidance_schedule,
+)
+from world_model.windows import LatentEpisodes, pictures
+
+
+def toy_truth(episode: Episode) -> Float32Array:
+    """The square's place, [T, 1, 3]."""
+    return episode.state[:, None, :].copy()
+
+
+def test_auc_is_the_chance_that_a_success_scores_above_a_failure() -> None:
+    labels = np.array([True, True, False, False])
+    assert auc(np.array([0.9, 0.8, 0.2, 0.1]), labels) == 1.0
+    assert auc(np.array([0.1, 0.2, 0.8, 0.9]), labels) == 0.0
+    assert auc(np.array([0.5, 0.5, 0.5, 0.5]), labels) == 0.5
+    assert auc(np.array([0.9, 0.1, 0.5, 0.1]), labels) == pytest.approx((1 + 1 + 0 + 0.5) / 4)
+    assert np.isnan(auc(np.array([1.0]), np.array([True])))
+
+
+@given(st.lists(st.floats(-100, 100), min_size=3, max_size=9))
+def test_spearman_sees_order_alone(values: list[float]) -> None:
+    x = np.round(np.array(values), 3)
+    if len(np.unique(x)) > 1:
+        assert spearman(x, 3 * x**3 + 1) == pytest.approx(1.0)
+        assert spearman(x, -x) == pytest.approx(-1.0)
+    else:
+        assert np.isnan(pearson(x, x))
+    assert ranks(np.array([10.0, 20.0, 10.0])).tolist() == [1.5, 3.0, 1.5]
+
+
+def policies(imagined: list[float], episodes: int = 60) -> list[RankedPolicy]:
+    def outcomes(rate: float) -> np.ndarray:
+        return np.arange(episodes) < rate * episodes
+
+    real = [0.1, 0.4, 0.7, 0.95]
+    return [
+        RankedPolicy(str(own), outcomes(own), outcomes(rate), outcomes(rate).astype(float))
+        for own, rate in zip(real, imagined, strict=True)
+    ]
+
+
+def test_a_ranking_has_its_interval() -> None:
+    good = rank_policies(policies([0.0, 0.3, 0.6, 0.9]), resamples=200)
+    assert good["pearson"] > 0.99
+    assert good["spearman"] == pytest.approx(1.0)
+    assert good["pearson_interval"][0] > 0.9
+    assert good["mean_gap"] == pytest.approx(-0.0875, abs=0.01)
+    assert rank_policies(policies([0.9, 0.6, 0.3, 0.0]), resamples=50)["spearman"] == pytest.approx(-1.0)
+    assert rank_policies(policies([0.5] * 4), resamples=50)["pearson"] is None
+    with pytest.raises(UserError, match="at least three"):
+        rank_policies(policies([0.5] * 4)[:2])
+
+
+def test_false_successes_are_counted_among_failures() -> None:
+    truth, score = np.array([True, True, False, False, False, False]), np.array([0.9, 0.2, 0.8, 0.1, 0.1, 0.1])
+    judged = judge_successes(score, truth, 0.5)
+    assert judged["false_success_rate"] == 0.25
+    assert judged["missed_success_rate"] == 0.5
+    assert judged["agreement"] == pytest.approx(4 / 6)
+    assert judge_successes(score[:2], truth[:2], 0.5)["false_success_rate"] is None
+
+
+def test_the_probe_reads_positions_and_curves_have_all_rivals(tmp_path: Path) -> None:
+    cache = toy_cache(tmp_path, episodes=20)
+    positions = true_positions(cache, toy_truth)
+    probe = train_probe(ProbeConfig(width=16, steps=150, batch_size=32), SPEC, cache, positions)
+    frames = np.arange(cache.total_frames)
+    read = read_positions(probe, pictures(cache, frames, SPEC.cameras))
+    still = position_error(np.broadcast_to(positions.mean(0), positions.shape), positions, [0]).mean()
+    assert position_error(read, positions, [0]).mean() < 0.3 * still
+    model = make_model()
+    data = LatentEpisodes(cache, model.autoencoder)
+    config = HorizonConfig(horizons=(1, 4), windows=12, moving_m=0.05, moving_steps=4)
+    curves = horizon_curves(model, data, probe, positions, {"square": [0]}, config)
+    assert curves["windows"] == 12
+    assert {"true", "shuffled", "persistence", "teacher_forced", "ratio"} == set(curves["square"])
+    assert all(len(curve) == 2 for curve in curves["square"].values())
+    floor = probe_floor(model, cache, probe, positions, frames=30)
+    assert floor["real_m"] < floor["reconstruction_m"]  # the tiny autoencoder is not trained
+
+
+def test_windows_move_and_fit(tmp_path: Path) -> None:
+    cache = toy_cache(tmp_path, episodes=6)
+    data = LatentEpisodes(cache, make_model().autoencoder)
+    positions = true_positions(cache, toy_truth)
+    episode, first = choose_windows(data, positions, HorizonConfig(horizons=(1, 5), moving_m=0.3, moving_steps=5))
+    assert (first + 5 < 12).all()
+    start = data.start[torch.from_numpy(episode)].numpy() + first
+    assert (np.linalg.norm(positions[start + 5] - positions[start], axis=-1).max(-1) > 0.3).all()
+    with pytest.raises(UserError, match="lasts 50 steps"):
+        choose_windows(data, positions, HorizonConfig(horizons=(50,)))
+
+
+def test_guidance_fades_and_spares_the_last_step() -> None:
+    schedule = list(guidance_schedule(4, 2.0))
+    assert schedule[0] == pytest.approx(2.0 * (1 + 0.3 * np.sin(np.pi / 4)))
+    assert schedule[1] == pytest.approx(2.0 * (0.75 + 0.3))
+    assert schedule[-1] == 0.0
+
+
+def test_guided_trajectories_follow_the_policy_and_keep_their_start(tmp_path: Path) -> None:
+    model = make_model()
+    data = LatentEpisodes(toy_cache(tmp_path), model.autoencoder)
+    torch.manual_seed(0)
+    generator = TrajectoryDiffusion(TrajectoryConfig(frames=4, width=32, layers=1, denoise_steps=6), model)
+    optimizer = torch.optim.Adam(generator.parameters(), 3e-3)
+    losses = []
+    for step in range(60):
+        loss, logs = generator.loss(data.draw(0, step, 8, 4, 0.2), torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(logs["trajectory_loss"])
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+    noise = torch.randn(6, 4, sum(generator.sizes), generator=torch.Generator().manual_seed(1))
+    start = (data.latents[:6], data.state[:6])
+    free = generator.sample(noise, None, start)
+    wanted = torch.tensor([0.9, -0.9])
+    guided = generator.sample(noise, lambda own: wanted - own.action, start)
+    assert (guided.action - wanted).abs().mean() < (free.action - wanted).abs().mean()
+    torch.testing.assert_close(guided.latents[:, 0], data.latents[:6], atol=1e-4, rtol=1e-4)
+    own = Trajectories(*(torch.randn(2, 4, *shape) for shape in (data.latents.shape[1:], (3,), (2,), ())))
+    for found, expected in zip(generator.unflatten(generator.flatten(own)), own, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_the_next_latent_loss_reaches_the_encoder_and_skips_ended_episodes() -> None:
+    head = NextLatentHead(NextLatentConfig(weight=1.0, ahead=3), width=8, action_dim=2, latents=12)
+    tokens = torch.randn(4, 5, 8, requires_grad=True)
+    mask = torch.ones(4, 5, dtype=torch.bool)
+    inside = torch.tensor([True, True, False, True])
+    now, later = torch.randn(4, 3, 4), torch.randn(4, 3, 4)
+    head.loss(tokens, mask, torch.randn(4, 3, 2), now, later, inside).backward()
+    assert tokens.grad is not None
+    reached = tokens.grad.abs().sum((1, 2)) > 0
+    assert reached.tolist() == [True, True, False, True]
+
+
+def test_a_spec_with_other_sizes_gives_another_probe() -> None:
+    wide = replace(SPEC, image_size=(32, 16), cameras=("front",))
+    from world_model.probe import StateProbe
+
+    assert StateProbe(ProbeConfig(width=8), wide, 2)(torch.zeros(3, 1, 32, 16, 3, dtype=torch.uint8)).shape == (3, 2, 3)

@@ -1,0 +1,190 @@
+"""Imagined environments: seeds, starts, one loop for all, and reality that is lived through before a key frame."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from episode_maker import toy_cache, toy_episode
+from gymnasium.utils.env_checker import check_env
+from tiny_world_model import make_model
+
+from robot_io.env_robot import EnvRobot
+from robot_io.gate import GateConfig, SafetyGate
+from robot_io.recorder import Recorder
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.types import Episode, Float32Array, Origin
+from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.loop import run_episode
+from vla_rl.execution.sources import Demonstrator
+from world_model.imagined_env import ImaginedEnv, ImaginedEnvConfig, ImaginedVectorEnv
+from world_model.model import WorldModel
+from world_model.open_loop import imagine
+from world_model.starts import Start, StartBank, StartConfig, steepest_fall
+from world_model.windows import LatentEpisodes
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[WorldModel, LatentEpisodes]:
+    model = make_model()
+    model.dynamics.latent_change_std.fill_(0.1)
+    return model, LatentEpisodes(toy_cache(tmp_path_factory.mktemp("toy")), model.autoencoder)
+
+
+def bank_of(data: LatentEpisodes, fraction: float = 0.0) -> StartBank:
+    return StartBank(data, StartConfig(keyframe_fraction=fraction, keyframe_rule="uniform"))
+
+
+def never(model: WorldModel) -> ImaginedEnvConfig:
+    return ImaginedEnvConfig(success_threshold=2.0)
+
+
+def test_the_single_view_is_a_sound_gymnasium_environment(world: tuple[WorldModel, LatentEpisodes]) -> None:
+    model, data = world
+    check_env(ImaginedEnv(model, data, bank_of(data), never(model)), skip_render_check=True)
+
+
+def test_an_environment_does_not_depend_on_those_beside_it(world: tuple[WorldModel, LatentEpisodes]) -> None:
+    model, data = world
+    vector = ImaginedVectorEnv(model, data, bank_of(data, 0.5), 4, never(model))
+    single = ImaginedEnv(model, data, bank_of(data, 0.5), never(model))
+    seeds = [101, 7, 33, 50]
+    vector.reset(seed=[1, 2, 3, 4])
+    actions = np.random.default_rng(0).uniform(-1, 1, (9, 2)).astype(np.float32)
+    vector.step(np.zeros((4, 2), np.float32))
+    rows, _ = vector.reset(seed=seeds)
+    for row, seed in enumerate(seeds):
+        alone, _ = single.reset(seed=seed)
+        assert single.start == vector.starts[row]
+        np.testing.assert_array_equal(rows["pixels"]["front"][row], alone["pixels"]["front"])
+    last = {}
+    for row, seed in enumerate(seeds):
+        single.reset(seed=seed)
+        for action in actions:
+            last[row] = single.step(action)[0]
+    for action in actions:
+        rows, *_ = vector.step(np.tile(action, (4, 1)))
+    for row in range(4):
+        np.testing.assert_allclose(rows["agent_pos"][row], last[row]["agent_pos"], atol=1e-4)
+
+
+def test_one_environment_restarts_while_the_others_go_on(world: tuple[WorldModel, LatentEpisodes]) -> None:
+    model, data = world
+    keyframe = Start(1, 6)
+    undisturbed = ImaginedVectorEnv(model, data, bank_of(data), 2, never(model))
+    disturbed = ImaginedVectorEnv(model, data, bank_of(data), 2, never(model))
+    action = np.full((2, 2), 0.3, np.float32)
+    for env in (undisturbed, disturbed):
+        env.reset(seed=[100, 200])
+        for _ in range(3):
+            env.step(action)
+    options = {"reset_mask": np.array([False, True]), "starts": [None, keyframe]}
+    disturbed.reset(seed=[None, 300], options=options)
+    for _ in range(4):
+        calm, rows = undisturbed.step(action)[0], disturbed.step(action)[0]
+    np.testing.assert_allclose(rows["agent_pos"][0], calm["agent_pos"][0], atol=1e-5)
+    expected = imagine(model, data, torch.tensor([1]), torch.tensor([6]), torch.full((1, 4, 2), 0.3), seed=300)
+    np.testing.assert_allclose(rows["agent_pos"][1], expected.state[0, -1], atol=1e-4)
+
+
+def test_groups_share_their_start_and_differ_in_noise(world: tuple[WorldModel, LatentEpisodes]) -> None:
+    model, data = world
+    env = ImaginedVectorEnv(model, data, bank_of(data), 2, never(model))
+    first, _ = env.reset(seed=[11, 12], options={"starts": [Start(2, 0)] * 2})
+    np.testing.assert_array_equal(first["pixels"]["front"][0], first["pixels"]["front"][1])
+    later = env.step(np.zeros((2, 2), np.float32))[0]
+    assert (later["pixels"]["front"][0] != later["pixels"]["front"][1]).any()
+
+
+def test_episodes_end_by_success_time_and_horizon(world: tuple[WorldModel, LatentEpisodes]) -> None:
+    model, data = world
+    action = np.zeros((1, 2), np.float32)
+    easy = ImaginedVectorEnv(model, data, bank_of(data), 1, ImaginedEnvConfig(success_threshold=1e-9))
+    easy.reset(seed=500)
+    _, reward, terminated, truncated, info = easy.step(action)
+    assert (reward[0], terminated[0], truncated[0], info["is_success"][0]) == (1.0, True, False, True)
+    timed = ImaginedVectorEnv(model, data, bank_of(data), 1, never(model))
+    timed.reset(seed=500, options={"starts": [Start(0, 5)]})
+    steps = [timed.step(action)[3][0] for _ in range(7)]
+    assert steps == [False] * 6 + [True]  # 5 real steps and 7 imagined ones make the limit of 12
+    cut = ImaginedVectorEnv(model, data, bank_of(data), 1, ImaginedEnvConfig(horizon=3, success_threshold=2.0))
+    cut.reset(seed=500)
+    assert [cut.step(action)[3][0] for _ in range(3)] == [False, False, True]
+
+
+def test_consistent_success_is_asked_for(tmp_path: Path) -> None:
+    model = make_model()
+    model.config = replace(model.config, heads=replace(model.config.heads, success_consistent=3))
+    data = LatentEpisodes(toy_cache(tmp_path, episodes=1), model.autoencoder)
+    env = ImaginedVectorEnv(model, data, bank_of(data), 1, ImaginedEnvConfig(success_threshold=1e-9))
+    env.reset(seed=500)
+    assert [bool(env.step(np.zeros((1, 2), np.float32))[2][0]) for _ in range(3)] == [False, False, True]
+
+
+def test_actions_that_are_not_finite_are_refused(world: tuple[WorldModel, LatentEpisodes]) -> None:
+    model, data = world
+    env = ImaginedEnv(model, data, bank_of(data))
+    env.reset(seed=0)
+    with pytest.raises(UserError, match="not finite"):
+        env.step(np.array([np.nan, 0.0], np.float32))
+
+
+def test_the_one_loop_runs_in_imagination(world: tuple[WorldModel, LatentEpisodes], tmp_path: Path) -> None:
+    model, data = world
+    env = ImaginedEnv(model, data, bank_of(data), never(model))
+    robot = EnvRobot(env)
+    gate = SafetyGate(GateConfig().filled(env.action_space.low, env.action_space.high, env.gripper_dims), 20.0)
+
+    def act() -> tuple[Float32Array, Float32Array]:
+        action = np.full(2, 0.5, np.float32)
+        return action, action
+
+    def attempt(name: str, seed: int) -> Episode:
+        recorder = Recorder(Origin.IMAGINED, "toy", robot.control_hz)
+        recorder.begin(name, seed, 3)
+        gate.rearm()
+        run_episode(robot, Demonstrator(act), gate, seed=seed, subscribers=[recorder])
+        assert recorder.episode is not None
+        return recorder.episode
+
+    first, again, other = attempt("a", 400), attempt("b", 400), attempt("c", 401)
+    EpisodeStore(tmp_path).add(first)
+    header = EpisodeStore(tmp_path).read_header("a")
+    assert (header.origin, header.success, header.length, header.policy_version) == (Origin.IMAGINED, False, 12, 3)
+    assert first.images["front"].tobytes() == again.images["front"].tobytes()
+    assert first.images["front"].tobytes() != other.images["front"].tobytes()
+    assert isinstance(env, gymnasium.Env)
+
+
+def test_a_known_seed_begins_as_reality_did(world: tuple[WorldModel, LatentEpisodes]) -> None:
+    _, data = world
+    bank = bank_of(data, fraction=1.0)
+    assert bank.choose(4) == Start(4, 0)  # the toy episodes were reset with seeds 0 to 5
+    assert bank.choose(1000).is_keyframe
+    assert bank.choose(1000) == bank.choose(1000)
+    assert len({bank.choose(seed) for seed in range(1000, 1050)}) > 2
+
+
+def test_key_frames_stand_before_the_steepest_fall_of_failures(tmp_path: Path) -> None:
+    cache = toy_cache(tmp_path, episodes=4, length=40)
+    for version in (1, 2):
+        cache.store.add(toy_episode(f"v{version}", 4, 40, policy_version=version))
+    cache.refresh()
+    data = LatentEpisodes(cache, make_model().autoencoder)
+    viability = np.ones(len(data.state))
+    newest = next(index for index, episode in enumerate(data.episodes) if episode.policy_version == 2)
+    start = int(data.start[newest])
+    viability[start + 25 : start + 40] = 0.1
+    config = StartConfig(keyframe_fraction=0.5, lead_steps=10, fall_steps=5)
+    assert steepest_fall(viability[start : start + 40], 5) == 20
+    assert StartBank(data, config, viability).keyframes == [Start(newest, 10)]  # successes and older policies give none
+    assert StartBank(data, config).keyframes == []
+    assert StartBank(data, replace(config, keyframe_fraction=0.0), viability).keyframes == []
+    older = StartBank(data, replace(config, versions=3, keyframe_rule="uniform")).keyframes
+    assert {data.episodes[own.episode].policy_version for own in older} == {0, 1, 2}
+    draws = [StartBank(data, config, viability).choose(seed).is_keyframe for seed in range(10_000, 10_400)]
+    assert 0.4 < np.mean(draws) < 0.6
+    with pytest.raises(ConfigError, match="keyframe_fraction"):
+        StartConfig(keyframe_fraction=2.0)

@@ -1,0 +1,172 @@
+"""Imagination inside a practice run: trains and refines the run's world model, measures how far it flatters the policy,
+and adds imagined episodes to the run's store. Carries out what `world_model.coevolution` decides.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from robot_io.gate import GateConfig
+from vla_rl.cli.imagined_rollouts import ImaginationWorker, ImaginedWorldConfig
+from vla_rl.cli.near_success import PerturbationConfig, collect_near_success, near_success_ratio
+from vla_rl.cli.rollouts import make_env
+from vla_rl.cli.run_config import CONFIGS, TaskConfig
+from vla_rl.cli.world_data import gather_episodes, open_cache
+from vla_rl.core.config import load_config
+from vla_rl.data.cache import FrameCache
+from vla_rl.data.episode_file import EpisodeHeader
+from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.workers import RolloutJob, RolloutPool
+from world_model.coevolution import CoEvolution, CoEvolutionConfig, Ledger, LedgerEntry
+from world_model.config import WorldModelConfig, WorldSpec
+from world_model.imagined_env import ImaginedEnvConfig
+from world_model.model import load_world_model
+from world_model.starts import StartConfig
+from world_model.training import refine_world_model, train_world_model
+from world_model.windows import spec_of
+
+NEAR_SUCCESS_SEED = 700_000_000  # apart from those of practice and evaluation
+_IMAGINED_SEED = 800_000_000
+
+
+@dataclass(frozen=True)
+class ImaginationConfig:
+    """Imagination in a practice run.
+
+    Attributes:
+        coevolution: when it is made, renewed and used.
+        preset: of the world model, a file in ``configs/world_model``.
+        near_success_episodes: scripted episodes for the world model, spent once, before it is trained.
+        starts: where imagined episodes begin.
+        env: how they end.
+    """
+
+    coevolution: CoEvolutionConfig = field(default_factory=CoEvolutionConfig)
+    preset: str = "cpu-tiny"
+    near_success_episodes: int = 200
+    starts: StartConfig = field(default_factory=lambda: StartConfig(keyframe_rule="uniform"))
+    env: ImaginedEnvConfig = field(default_factory=ImaginedEnvConfig)
+
+
+class RunImagination:
+    """Implements `world_model.coevolution.Imagination` for one run; everything lies under ``RUN_DIR/imagination``.
+
+    Args:
+        config: see `ImaginationConfig`.
+        folder: the run's.
+        task: its environment.
+        execution: of the policy's chunks.
+        gate: limits of the robot.
+        workers: processes that imagine; 0: this one.
+    """
+
+    def __init__(
+        self,
+        config: ImaginationConfig,
+        folder: RunFolder,
+        task: TaskConfig,
+        execution: ExecutionConfig,
+        gate: GateConfig,
+        workers: int,
+    ) -> None:
+        self.config, self._folder, self._task = config, folder, task
+        self._execution, self._gate, self._workers = execution, gate, workers
+        self.path = folder.path / "imagination"
+        self.world: WorldModelConfig = load_config(WorldModelConfig, world_preset(config.preset))
+        self.ledger = Ledger.open(self.path / "ledger.json")
+        self.evolution = CoEvolution(config.coevolution, self, self.ledger)
+
+    def after_collection(self, round_number: int) -> LedgerEntry | None:
+        """What the loop calls when a round's real episodes are in the store; None if imagination is off."""
+        config = self.config.coevolution
+        if config.mode == "off":
+            return None
+        headers = self._round_headers(round_number)
+        alone = [header.success is True for header in headers if header.human_steps == 0]
+        first = round_number == config.first_round
+        near = self.config.near_success_episodes if first else 0
+        if near:
+            collect_near_success(
+                self._task, self._gate, EpisodeStore(self.path / "near"), near, NEAR_SUCCESS_SEED, PerturbationConfig()
+            )
+        ratio = near_success_ratio(self.path / "near") if (self.path / "near").exists() else 0.0
+        spent = LedgerEntry(round_number, len(headers), near_success_episodes=near, near_success_ratio=ratio)
+        return self.evolution.after_collection(spent, alone)
+
+    def train(self, version: int) -> None:
+        """See `Imagination.train`."""
+        target = self._model(version)
+        if (target / "config.json").exists():
+            return
+        store = EpisodeStore(self.path / "episodes")
+        sources = {"run": self._folder.episodes}
+        if (self.path / "near").exists():
+            sources["near"] = self.path / "near"
+        gather_episodes(store, sources, self._task.env)
+        cache = open_cache(store.path, self.path / "cache")
+        if version == 0:
+            train_world_model(self.world, world_spec(self._task, cache), cache, target)
+            return
+        model, _ = load_world_model(self._model(version - 1))
+        config = self.config.coevolution
+        refine_world_model(model, version, cache, target, config.refine_steps, config.refine_cpu_seconds)
+
+    def imagined_outcomes(self, round_number: int, version: int, episodes: int) -> Sequence[bool]:
+        """See `Imagination.imagined_outcomes`."""
+        seeds = [header.seed for header in self._round_headers(round_number) if header.human_steps == 0]
+        known = [seed for seed in seeds if seed is not None][:episodes]
+        store = EpisodeStore(self.path / "gap")
+        names = [f"round{round_number:03d}-{index:05d}" for index in range(len(known))]
+        world = replace(self._world(version), env=replace(self.config.env, horizon=0))
+        self._run(world, store, round_number, dict(zip(names, known, strict=True)))
+        return [store.read_header(name).success is True for name in names]
+
+    def imagine(self, round_number: int, version: int, episodes: int) -> int:
+        """See `Imagination.imagine`."""
+        store = EpisodeStore(self._folder.episodes)
+        first = _IMAGINED_SEED + round_number * 100_000
+        jobs = {f"imagined{round_number:03d}-{index:05d}": first + index for index in range(episodes)}
+        self._run(replace(self._world(version), start=self.config.starts), store, round_number, jobs)
+        return len(jobs)
+
+    def _run(self, world: ImaginedWorldConfig, store: EpisodeStore, round_number: int, seeds: dict[str, int]) -> None:
+        policy = self._folder.policy(round_number - 1)
+        jobs = [
+            RolloutJob(name, store.path, self._task.env, (seed,), policy)
+            for name, seed in seeds.items()
+            if name not in store
+        ]
+        with RolloutPool(functools.partial(ImaginationWorker, world), self._workers) as pool:
+            for _ in tqdm(pool.run(jobs), total=len(jobs), desc="imagining", unit="episode", leave=False):
+                pass
+
+    def _round_headers(self, round_number: int) -> list[EpisodeHeader]:
+        store = EpisodeStore(self._folder.episodes)
+        return [store.read_header(name) for name in store.ids() if name.startswith(f"round{round_number:03d}-")]
+
+    def _model(self, version: int) -> Path:
+        return self.path / f"model_{version:04d}"
+
+    def _world(self, version: int) -> ImaginedWorldConfig:
+        return ImaginedWorldConfig(
+            self._model(version), self.path / "episodes", self.path / "cache", self._execution, self._gate
+        )
+
+
+def world_preset(name: str) -> Path:
+    """The file of a preset, or a YAML file by its path."""
+    return Path(name) if Path(name).suffix in (".yaml", ".yml") else CONFIGS / "world_model" / f"{name}.yaml"
+
+
+def world_spec(task: TaskConfig, cache: FrameCache) -> WorldSpec:
+    """The spec of a task's world model: what the episodes show, and the limits of the environment."""
+    env = make_env(task)
+    space, plain = env.action_space, env.unwrapped
+    spec = spec_of(cache, plain.max_episode_steps, space.low.tolist(), space.high.tolist())
+    env.close()
+    return replace(spec, action_kind=tuple(plain.action_kind), gripper_dims=tuple(plain.gripper_dims))

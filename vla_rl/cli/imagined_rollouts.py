@@ -1,0 +1,106 @@
+"""The rollout worker of imagined worlds: job -> imagined environment, policy, gate -> the one loop -> the episode in
+its store, origin = imagined.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from robot_io.env_robot import EnvRobot
+from robot_io.gate import GateConfig, SafetyGate
+from robot_io.recorder import Recorder
+from vla_rl.cli.world_data import open_cache
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Episode, Origin
+from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.loop import run_episode
+from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
+from vla_rl.training.workers import RolloutJob
+from world_model.imagined_env import ImaginedEnv, ImaginedEnvConfig
+from world_model.model import load_world_model
+from world_model.starts import StartBank, StartConfig
+from world_model.windows import LatentEpisodes
+
+
+@dataclass(frozen=True)
+class ImaginedWorldConfig:
+    """Where and how to imagine.
+
+    Attributes:
+        model: folder of the world model.
+        starts: episode store that imagined episodes begin in.
+        cache: folder of its frame cache.
+        execution: of the policy's chunks.
+        gate: limits of the robot.
+        env: see `ImaginedEnvConfig`.
+        start: see `StartConfig`.
+    """
+
+    model: Path
+    starts: Path
+    cache: Path
+    execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
+    env: ImaginedEnvConfig = field(default_factory=ImaginedEnvConfig)
+    start: StartConfig = field(default_factory=lambda: StartConfig(keyframe_fraction=0.0))
+
+
+class ImaginationWorker:
+    """Runs rollout jobs in imagination. Implements `vla_rl.training.workers.RolloutWorker`.
+
+    The seed of a job decides the start: if an episode of the starts was reset with it, that one's beginning.
+    """
+
+    def __init__(self, config: ImaginedWorldConfig) -> None:
+        torch.set_num_threads(1)
+        model, self.version = load_world_model(config.model)
+        data = LatentEpisodes(open_cache(config.starts, config.cache), model.autoencoder)
+        self._config = config
+        self._env = ImaginedEnv(model, data, StartBank(data, config.start), config.env)
+        self._robot = EnvRobot(self._env)
+        self._env_id = model.spec.env_id
+        space = self._env.action_space
+        limits = config.gate.filled(space.low, space.high, self._env.gripper_dims)  # type: ignore[attr-defined]
+        self._gate = SafetyGate(limits, self._robot.control_hz)
+        self._policy: FlowVLAPolicy | None = None
+        self._policy_folder: Path | None = None
+        self._robot.connect()
+
+    @property
+    def highest_success(self) -> float:
+        """The highest success probability along the last episode."""
+        return self._env.highest_success
+
+    def run(self, job: RolloutJob) -> None:
+        """Imagine the episode and save it."""
+        EpisodeStore(job.store).add(self.imagine(job))
+
+    def imagine(self, job: RolloutJob) -> Episode:
+        """Imagine the episode. One that was cut by the horizon has no outcome."""
+        if job.policy is None:
+            raise UserError(f"job {job.episode_id} names no policy; experts cannot act in imagination")
+        policy = self._load(job.policy)
+        recorder = Recorder(Origin.IMAGINED, self._env_id, self._robot.control_hz)
+        recorder.begin(job.episode_id, job.seeds[0], policy.version)
+        self._gate.rearm()
+        source = Executor(InlinePlanner(policy), self._config.execution)
+        run_episode(self._robot, source, self._gate, seed=job.seeds[0], subscribers=[recorder])
+        episode = recorder.episode
+        if episode is None:
+            raise UserError(f"imagined episode {job.episode_id} ended without a step")
+        cut = 0 < self._config.env.horizon <= len(episode) and not episode.success
+        return episode.with_success(None) if cut else episode
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._robot.close()
+
+    def _load(self, folder: Path) -> FlowVLAPolicy:
+        if self._policy is None or folder != self._policy_folder:
+            model, meta = load_policy(folder)
+            self._policy, self._policy_folder = FlowVLAPolicy(model, version=meta["policy_version"]), folder
+        return self._policy

@@ -1,0 +1,211 @@
+"""Co-evolution of policy and world model inside the rounds of practice (PACE of WoVR, arXiv 2602.13977).
+
+Real rollouts -> world model -> imagined practice -> rollouts of the evolved policy -> the world model is refined on
+them. `CoEvolution` decides, at the end of each round's collection, whether the world model is trained, refined or left,
+and whether imagination may be used at all; what it decides from is written to a ledger and survives a crash.
+
+The alarm: each round's policy acts in imagination from the very starts of its real episodes; if imagined success is
+higher than real success by more than ``largest_gap`` (or its interval says so), the policy has learnt to please the
+world model and not the world (World-VLA-Loop found this in its first round), and imagination is not used in that round.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from vla_rl.core.config import config_from_dict
+from vla_rl.core.errors import ConfigError, did_you_mean
+from vla_rl.core.files import write_atomic
+
+MODES = ("off", "frozen", "once", "continuous", "restart_from_sft")
+
+
+@dataclass(frozen=True)
+class CoEvolutionConfig:
+    """When imagination is made, renewed and used.
+
+    Attributes:
+        mode: ``off``: no imagination. ``frozen``: the world model of the first round stays. ``once``: it is refined
+            once, on the episodes of the evolved policy (WoVR). ``continuous``: it is refined in every round.
+            ``restart_from_sft``: as ``continuous``, and the policy's improvement starts anew from the supervised policy
+            in every round (World-VLA-Loop).
+        first_round: the first round whose episodes suffice for a world model.
+        imagined_episodes: of each round that uses imagination.
+        refine_steps: gradient steps of a refinement.
+        refine_cpu_seconds: bound of its processor time; 0: none.
+        gap_episodes: imagined episodes behind the gap of a round.
+        largest_gap: imagined minus real success beyond which imagination is not used.
+    """
+
+    mode: Literal["off", "frozen", "once", "continuous", "restart_from_sft"] = "off"
+    first_round: int = 1
+    imagined_episodes: int = 100
+    refine_steps: int = 300
+    refine_cpu_seconds: float = 0.0
+    gap_episodes: int = 50
+    largest_gap: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigError(f"imagination.mode is {self.mode!r}.{did_you_mean(str(self.mode), MODES)}")
+        if not 0 <= self.largest_gap <= 1:
+            raise ConfigError(f"imagination.largest_gap is {self.largest_gap}; it must be in [0, 1]")
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """What a round spent and found.
+
+    Attributes:
+        round: its number.
+        real_episodes: collected in it, the demonstrations in round 0 included.
+        near_success_episodes: scripted episodes for the world model alone, which count as real ones.
+        successes: among the round's autonomous real episodes.
+        near_success_ratio: successes among the near-success episodes.
+        model_version: of the world model afterwards; -1: none.
+        real_success: rate of the autonomous real episodes that the gap compares with.
+        imagined_success: rate of imagined episodes from the same starts; None: not measured.
+        gap: imagined minus real; None: not measured.
+        used: imagined episodes that were given to the policy.
+        alarm: why imagination was not used, empty otherwise.
+    """
+
+    round: int
+    real_episodes: int
+    near_success_episodes: int = 0
+    successes: int = 0
+    near_success_ratio: float = 0.0
+    model_version: int = -1
+    real_success: float = 0.0
+    imagined_success: float | None = None
+    gap: float | None = None
+    used: int = 0
+    alarm: str = ""
+
+
+@dataclass
+class Ledger:
+    """The real episodes that were spent, round by round. A JSON file, replaced atomically."""
+
+    file: Path
+    entries: list[LedgerEntry] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, file: Path) -> "Ledger":
+        """Read a ledger, or begin one."""
+        if not file.exists():
+            return cls(file)
+        raw = json.loads(file.read_text())
+        return cls(file, [config_from_dict(LedgerEntry, entry, where=str(file)) for entry in raw["rounds"]])
+
+    @property
+    def real_episodes(self) -> int:
+        """Real trajectories spent so far."""
+        return sum(entry.real_episodes + entry.near_success_episodes for entry in self.entries)
+
+    def write(self, entry: LedgerEntry) -> None:
+        """Add a round, or replace it."""
+        others = [other for other in self.entries if other.round != entry.round]
+        self.entries = sorted([*others, entry], key=lambda own: own.round)
+        content = {"real_episodes": self.real_episodes, "rounds": [asdict(own) for own in self.entries]}
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.file, json.dumps(content, indent=1).encode())
+
+    def of(self, round_number: int) -> LedgerEntry | None:
+        """The entry of a round."""
+        return next((entry for entry in self.entries if entry.round == round_number), None)
+
+
+class Imagination(Protocol):
+    """What co-evolution asks of those who can train world models and run episodes; the command line provides it.
+    Everything must be repeatable after a crash: what is there already is not done again.
+    """
+
+    def train(self, version: int) -> None:
+        """Make the world model of this version: version 0 from nothing, others by refining the one before."""
+        ...
+
+    def imagined_outcomes(self, round_number: int, version: int, episodes: int) -> Sequence[bool]:
+        """Outcomes of the round's policy in imagination, from the starts of its own real episodes."""
+        ...
+
+    def imagine(self, round_number: int, version: int, episodes: int) -> int:
+        """Add imagined episodes of the round's policy to the run's store; returns how many there are."""
+        ...
+
+
+class CoEvolution:
+    """See the module.
+
+    Args:
+        config: see `CoEvolutionConfig`.
+        imagination: carries decisions out.
+        ledger: where they are written.
+    """
+
+    def __init__(self, config: CoEvolutionConfig, imagination: Imagination, ledger: Ledger) -> None:
+        self.config, self._imagination, self.ledger = config, imagination, ledger
+
+    @property
+    def restarts_policy(self) -> bool:
+        """Whether each round's improvement starts from the supervised policy."""
+        return self.config.mode == "restart_from_sft"
+
+    def model_version(self, round_number: int) -> int:
+        """The version of the world model that a round imagines with; -1: none."""
+        config = self.config
+        since = round_number - config.first_round
+        if config.mode == "off" or since < 0:
+            return -1
+        return {"frozen": 0, "once": min(since, 1)}.get(config.mode, since)
+
+    def after_collection(self, spent: LedgerEntry, outcomes: Sequence[bool]) -> LedgerEntry:
+        """Train or refine, measure the gap, and imagine if the alarm is silent. Idempotent.
+
+        Args:
+            spent: round and real episodes; the rest is filled in here.
+            outcomes: of the round's real episodes in which the policy acted alone.
+
+        Returns:
+            the ledger's entry of the round.
+        """
+        done = self.ledger.of(spent.round)
+        if done is not None:
+            return done
+        values: dict[str, Any] = asdict(spent)
+        values |= {"successes": sum(outcomes), "real_success": _rate(outcomes)}
+        version = self.model_version(spent.round)
+        if version >= 0:
+            for earlier in range(version + 1):
+                self._imagination.train(earlier)
+            imagined = self._imagination.imagined_outcomes(spent.round, version, self.config.gap_episodes)
+            gap = _rate(imagined) - _rate(outcomes)
+            alarm = gap_alarm(outcomes, imagined, self.config.largest_gap)
+            used = 0 if alarm else self._imagination.imagine(spent.round, version, self.config.imagined_episodes)
+            values |= {"model_version": version, "imagined_success": _rate(imagined), "gap": gap}
+            values |= {"alarm": alarm, "used": used}
+        entry = LedgerEntry(**values)
+        self.ledger.write(entry)
+        return entry
+
+
+def gap_alarm(real: Sequence[bool], imagined: Sequence[bool], largest_gap: float) -> str:
+    """Why imagination must not be used; empty if it may.
+
+    It may not if there is nothing to compare, or if imagined success exceeds real success by more than
+    ``largest_gap`` plus one standard error of the difference, which a small sample must be granted.
+    """
+    if not real or not imagined:
+        return "no autonomous real episodes, or no imagined ones, to compare"
+    first, second = _rate(real), _rate(imagined)
+    error = math.sqrt(first * (1 - first) / len(real) + second * (1 - second) / len(imagined))
+    if second - first > largest_gap + error:
+        return f"imagined success {second:.2f} exceeds real success {first:.2f} by more than {largest_gap:g}"
+    return ""
+
+
+def _rate(outcomes: Sequence[bool]) -> float:
+    return sum(outcomes) / len(outcomes) if outcomes else 0.0

@@ -1,0 +1,220 @@
+"""Policy improvement in imagination: masked group-relative policy optimisation (WoVR, arXiv 2602.13977).
+
+A group is G imagined episodes from one start with different noise. Their outcomes, relative to the group's, tell good
+actions from bad ones:
+
+    A_i = R_i - mean R                                     (option: / std)
+    L = - mean over steps of min(rho A, clip(rho, 1 - .2, 1 + .28) A),   rho = pi(a | s) / pi_old(a | s)
+
+over the steps up to and including the first success; what an episode does after it has no gradient. Groups in which
+nearly all or nearly none succeed teach nothing and are left out. There is no KL term.
+
+Advantage-weighted updates need nothing from here: imagined episodes go into the episode store with origin = imagined,
+and the algorithms of `vla_rl.algorithms` weigh them as they weigh others; those that were cut are labelled by the
+pessimistic ensemble target (RAVL).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vla_rl.core.errors import ConfigError
+from world_model.imagined_env import ImaginedVectorEnv
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """Options of masked group-relative policy optimisation, with WoVR's values.
+
+    Attributes:
+        group: G, episodes of a group.
+        clip_low, clip_high: the ratio may leave 1 by so much downwards and upwards.
+        normalise: divide advantages by the group's standard deviation.
+        mask_after_success: steps after the first success have no gradient; off for the ablation.
+        lowest_success, highest_success: groups outside this range of success are left out.
+        epochs: gradient steps on one set of groups.
+        learning_rate: of AdamW.
+        max_gradient_norm: longer gradients are shortened to it.
+    """
+
+    group: int = 8
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    normalise: bool = False
+    mask_after_success: bool = True
+    lowest_success: float = 0.1
+    highest_success: float = 0.9
+    epochs: int = 2
+    learning_rate: float = 3e-5
+    max_gradient_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.group < 2:
+            raise ConfigError(f"a group of {self.group} has no relative advantage; set group to 2 or more")
+        if not 0 <= self.lowest_success < self.highest_success <= 1:
+            raise ConfigError("expected 0 <= lowest_success < highest_success <= 1")
+
+
+class StochasticActor(Protocol):
+    """A policy that can say how likely its own draws are."""
+
+    @property
+    def execute_ticks(self) -> int:
+        """Actions of a chunk that are executed before the next one is drawn."""
+        ...
+
+    def draw(
+        self, images: Mapping[str, NDArray[np.uint8]], state: NDArray[np.float32], seeds: NDArray[np.int64], tick: int
+    ) -> tuple[NDArray[np.float32], Any]:
+        """Draw a chunk for B observations: actions [B, H, A] in raw units, and what `log_probability` needs."""
+        ...
+
+    def log_probability(self, draws: Sequence[Any], chosen: Sequence[Tensor]) -> Tensor:
+        """log pi of earlier draws under the present weights, with a graph.
+
+        Args:
+            draws: from `draw`.
+            chosen: of each draw, the rows int64 that are wanted.
+
+        Returns:
+            [sum of rows], in that order.
+        """
+        ...
+
+    def parameters(self) -> Sequence[Tensor]:
+        """What is trained."""
+        ...
+
+
+@dataclass(frozen=True)
+class ImaginedGroups:
+    """B imagined episodes, whole groups one after the other, as C chunks each.
+
+    Attributes:
+        draws: of each chunk, what the actor drew for all B.
+        active: bool [C, B], the episode had not ended when the chunk was drawn.
+        success: bool [B].
+        success_chunk: int64 [B], the chunk in which the episode first succeeded; C where it never did.
+    """
+
+    draws: list[Any]
+    active: NDArray[np.bool_]
+    success: NDArray[np.bool_]
+    success_chunk: NDArray[np.int64]
+
+
+def collect_groups(env: ImaginedVectorEnv, actor: StochasticActor, config: GroupConfig, seed: int) -> ImaginedGroups:
+    """Imagine whole groups: the environments of a group share the start of its first seed and differ in their noise.
+
+    Args:
+        env: with a multiple of ``config.group`` environments.
+        actor: acts.
+        config: the groups.
+        seed: of starts and noise.
+
+    Raises:
+        ConfigError: if the environments cannot be divided into groups.
+    """
+    count = env.num_envs
+    if count % config.group:
+        raise ConfigError(f"{count} environments cannot be divided into groups of {config.group}")
+    starts = [env.bank.choose(seed + row // config.group) for row in range(count)]
+    seeds = seed * 1_000_003 + np.arange(count)
+    observation, _ = env.reset(seed=[int(own) for own in seeds], options={"starts": starts})
+    ended, success = np.zeros(count, bool), np.zeros(count, bool)
+    draws: list[Any] = []
+    active: list[NDArray[np.bool_]] = []
+    success_chunk = np.full(count, np.iinfo(np.int64).max)
+    tick = 0
+    while not ended.all():
+        actions, draw = actor.draw(observation["pixels"], observation["agent_pos"], seeds, tick)
+        draws.append(draw)
+        active.append(~ended)
+        for index in range(min(actor.execute_ticks, actions.shape[1])):
+            observation, _, terminated, truncated, info = env.step(actions[:, index])
+            won = info["is_success"] & ~ended
+            success_chunk[won] = len(draws) - 1
+            success |= won
+            ended |= terminated | truncated
+            tick += 1
+    return ImaginedGroups(draws, np.stack(active), success, np.minimum(success_chunk, len(draws)))
+
+
+def group_advantages(success: Tensor, config: GroupConfig) -> tuple[Tensor, Tensor]:
+    """Advantages of B = groups x G episodes, and which of them count.
+
+    Args:
+        success: bool or float [B], the outcomes, whole groups one after the other.
+
+    Returns:
+        float [B], and bool [B]: False in groups that are left out.
+    """
+    outcome = success.float().unflatten(0, (-1, config.group))
+    mean = outcome.mean(1, keepdim=True)
+    advantage = outcome - mean
+    if config.normalise:
+        advantage = advantage / outcome.std(1, keepdim=True, correction=0).clamp(min=1e-6)
+    kept = (mean >= config.lowest_success) & (mean <= config.highest_success)
+    return advantage.flatten(), kept.expand_as(outcome).flatten()
+
+
+def step_mask(groups: ImaginedGroups, config: GroupConfig) -> NDArray[np.bool_]:
+    """The chunks that have a gradient, bool [C, B]: drawn before the end, and up to the first success."""
+    if not config.mask_after_success:
+        return np.ones_like(groups.active)
+    chunk = np.arange(len(groups.active))[:, None]
+    return groups.active & (chunk <= groups.success_chunk)
+
+
+def clipped_loss(
+    log_probability: Tensor, old_log_probability: Tensor, advantage: Tensor, mask: Tensor, config: GroupConfig
+) -> tuple[Tensor, dict[str, float]]:
+    """The clipped surrogate, averaged over the steps of the mask; all [M]. Zero if the mask is empty."""
+    ratio = (log_probability - old_log_probability.detach()).exp()
+    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    gain = torch.minimum(ratio * advantage, clipped * advantage)
+    count = mask.sum().clamp(min=1)
+    outside = ((ratio != clipped) & mask).sum() / count
+    # Where, not times: a masked step must not carry a NaN into the gradient.
+    return -torch.where(mask, gain, 0.0).sum() / count, {"clipped": float(outside)}
+
+
+class MaskedGroupOptimiser:
+    """Improves an actor on groups of imagined episodes.
+
+    Args:
+        actor: trained in place.
+        config: see `GroupConfig`.
+    """
+
+    def __init__(self, actor: StochasticActor, config: GroupConfig) -> None:
+        self.actor, self.config = actor, config
+        self._optimizer = torch.optim.AdamW(list(actor.parameters()), config.learning_rate, weight_decay=0.0)
+
+    def update(self, groups: ImaginedGroups) -> dict[str, float]:
+        """All epochs on one set of groups. Without a group in range nothing changes."""
+        config = self.config
+        advantage, kept = group_advantages(torch.from_numpy(groups.success), config)
+        mask = torch.from_numpy(step_mask(groups, config)) & kept
+        logs = {"imagined_success": float(groups.success.mean()), "kept_groups": float(kept.float().mean())}
+        if not mask.any():
+            return logs
+        rows = [own.nonzero()[:, 0] for own in mask]  # of each chunk, the episodes with a gradient
+        gains = torch.cat([advantage[chosen] for chosen in rows])
+        with torch.no_grad():
+            old = self.actor.log_probability(groups.draws, rows)
+        for _ in range(config.epochs):
+            new = self.actor.log_probability(groups.draws, rows)
+            everything = torch.ones_like(new, dtype=torch.bool)
+            loss, step_logs = clipped_loss(new, old, gains.to(new.device), everything, config)
+            self._optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(list(self.actor.parameters()), config.max_gradient_norm)
+            self._optimizer.step()
+            logs |= step_logs | {"group_loss": float(loss.detach())}
+        return logs

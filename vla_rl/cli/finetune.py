@@ -81,6 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="the run folder to make (default: runs/finetune)")
     parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with a run; needs nothing else")
     parser.add_argument("--dry-run", action="store_true", help="take the data in, print what each loss sees, and stop")
+    parser.add_argument(
+        "--lerobot", type=Path, metavar="DIR", help="also export the data with its weights, for lerobot-train"
+    )
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes to the config")
 
 
@@ -90,6 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(_dry_run(folder, config))
         return 0
     _finetune(folder, config)
+    if arguments.lerobot:
+        print(f"dataset with weights: {_export(folder, config, arguments.lerobot)}")
     print(f"policy: {folder.policy(1)}\nreport: {folder.path / 'report.html'}")
     return 0
 
@@ -168,14 +173,11 @@ def _take_in(folder: RunFolder, config: FinetuneConfig) -> None:
 
 def _dry_run(folder: RunFolder, config: FinetuneConfig) -> str:
     """What each loss would see, as text."""
-    from vla_rl.data.cache import CacheConfig, FrameCache
-    from vla_rl.data.store import EpisodeStore
     from vla_rl.training.offline import count_segments, format_segments, warn_of_segments
 
     with folder:
         _take_in(folder, config)
-        cache = FrameCache(EpisodeStore(folder.episodes), folder.cache, CacheConfig(config.retention))
-        cache.refresh()
+        cache = _open_cache(folder, config)
         learner = make_learner(folder, config, cache)
         learner.begin_round(cache, 1)
     rows = count_segments(cache, learner)
@@ -225,6 +227,34 @@ def _finetune(folder: RunFolder, config: FinetuneConfig) -> dict[str, Any]:
         summary = {**folder.read_summary(), "finished": True}
         folder.write_summary(summary)
     return summary
+
+
+def _export(folder: RunFolder, config: FinetuneConfig, out: Path) -> Path:
+    """The run's data as a LeRobotDataset, with the weight that the trained critics give every frame beside it."""
+    from vla_rl.data.lerobot_io import export_lerobot
+    from vla_rl.policies.lerobot_plugin.weights import save_weights
+    from vla_rl.training.checkpoint import load_newest_checkpoint
+    from vla_rl.training.offline import frame_weights
+
+    with folder:
+        cache = _open_cache(folder, config)
+        learner = make_learner(folder, config, cache)
+        progress = load_newest_checkpoint(folder.checkpoints)
+        if progress is not None:
+            learner.load_state_dict(progress[1])
+        learner.begin_round(cache, 1)
+        export_lerobot(cache.store, out, [episode.episode_id for episode in cache.episodes])
+        save_weights(out, frame_weights(cache, learner))
+    return out
+
+
+def _open_cache(folder: RunFolder, config: FinetuneConfig) -> "FrameCache":
+    from vla_rl.data.cache import CacheConfig, FrameCache
+    from vla_rl.data.store import EpisodeStore
+
+    cache = FrameCache(EpisodeStore(folder.episodes), folder.cache, CacheConfig(config.retention))
+    cache.refresh()
+    return cache
 
 
 def make_learner(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") -> "Algorithm":

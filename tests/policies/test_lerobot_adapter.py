@@ -1,0 +1,432 @@
+"""Policies of lerobot, tiny and random, as models and policies of ours; ours under lerobot's tools.
+
+lerobot is imported once for the whole file, and each policy is built once.
+"""
+
+import json
+import logging
+import pickle
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_policy import make_model, make_observation
+
+from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.core.protocols import Policy
+from vla_rl.core.types import Observation, PolicySpec
+from vla_rl.policies.flow_vla import PolicyBatch, save_policy
+from vla_rl.policies.folders import load_model, load_policy, save_model
+from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicy, per_sample_loss
+from vla_rl.policies.normalization import Statistics
+
+SPEC = PolicySpec("toy", ("front", "top"), (32, 32), 3, 2)
+KINDS = ["act", "diffusion", "smolvla", "pi0", "pi05"]
+WORDS = {word: index for index, word in enumerate(["<pad>", "<unk>", "push", "open", "it", "Task", ":"])}
+pytestmark = pytest.mark.filterwarnings("ignore")  # of lerobot, transformers and diffusers; not ours
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lerobot() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        warnings.simplefilter("ignore")
+        pytest.importorskip("transformers", reason="SmolVLA and pi need the extra 'lerobot-policies'")
+        pytest.importorskip("diffusers", reason="the diffusion policy needs the extra 'lerobot-policies'")
+        import vla_rl.policies.lerobot_plugin  # noqa: F401
+
+        logging.disable(logging.WARNING)
+        yield patch
+        logging.disable(logging.NOTSET)
+
+
+def statistics() -> Statistics:
+    random = np.random.default_rng(0)
+    return Statistics.from_arrays(random.normal(size=(64, 3)), random.normal(1.0, 2.0, size=(64, 2)))
+
+
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel(WORDS, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", unk_token="<unk>")
+
+
+def smolvlm_folder(folder: Path) -> Path:
+    from transformers import SmolVLMConfig, SmolVLMImageProcessor, SmolVLMProcessor
+
+    text = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    text |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 64, "pad_token_id": 0}
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    SmolVLMConfig(
+        vision_config=vision | {"image_size": 32, "patch_size": 8},
+        text_config=text,
+        scale_factor=2,
+        image_token_id=63,
+        pad_token_id=0,
+    ).save_pretrained(folder)
+    words = tokenizer()
+    words.add_special_tokens(
+        {"additional_special_tokens": ["<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>"]}
+    )
+    SmolVLMProcessor(image_processor=SmolVLMImageProcessor(), tokenizer=words, image_seq_len=4).save_pretrained(folder)
+    return folder
+
+
+def make_pi_tiny(patch: pytest.MonkeyPatch) -> None:
+    """lerobot builds pi0 at full size only: its sizes are caught where it asks for them."""
+    from lerobot.policies.pi0 import modeling_pi0
+    from lerobot.policies.pi05 import modeling_pi05
+    from transformers import AutoTokenizer, GemmaConfig, PaliGemmaConfig, SiglipVisionConfig
+
+    class TinyGemma(GemmaConfig):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, 64 if name == "vocab_size" else value)
+
+    class TinySiglip(SiglipVisionConfig):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, {"intermediate_size": 16, "projection_dim": 16}.get(name, value))
+
+    def paligemma() -> Any:
+        config = PaliGemmaConfig()
+        config.text_config = TinyGemma(hidden_size=16, num_hidden_layers=1)
+        config.vision_config = TinySiglip(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, patch_size=16)
+        return config
+
+    def gemma(**sizes: Any) -> Any:
+        return GemmaConfig(**{**sizes, "vocab_size": 64})
+
+    for module in (modeling_pi0, modeling_pi05):
+        patch.setattr(module, "CONFIG_MAPPING", {"paligemma": paligemma, "gemma": gemma})
+        patch.setattr(
+            module,
+            "get_gemma_config",
+            lambda _: modeling_pi0.GemmaConfig(width=16, depth=1, mlp_dim=16, num_heads=2, num_kv_heads=1, head_dim=8),
+        )
+    patch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: tokenizer())
+
+
+def tiny_config(kind: str, folder: Path) -> Any:
+    from lerobot.policies.act.configuration_act import ACTConfig
+    from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
+    from lerobot.policies.pi0.configuration_pi0 import PI0Config
+    from lerobot.policies.pi05.configuration_pi05 import PI05Config
+    from lerobot.policies.smolvla.configuration_smolvla import SmolVLAConfig
+
+    if kind == "act":
+        small = {"dim_model": 16, "n_heads": 2, "dim_feedforward": 16, "n_encoder_layers": 1, "n_vae_encoder_layers": 1}
+        return ACTConfig(
+            chunk_size=4, n_action_steps=4, latent_dim=4, pretrained_backbone_weights=None, device="cpu", **small
+        )
+    if kind == "diffusion":
+        return DiffusionConfig(
+            n_obs_steps=1, horizon=4, n_action_steps=4, down_dims=(8, 16), n_groups=2, diffusion_step_embed_dim=8,
+            spatial_softmax_num_keypoints=4, num_train_timesteps=4, pretrained_backbone_weights=None,
+            use_group_norm=True, drop_n_last_frames=0, device="cpu",
+        )  # fmt: skip
+    if kind == "smolvla":
+        return SmolVLAConfig(
+            vlm_model_name=str(smolvlm_folder(folder)), load_vlm_weights=False, chunk_size=4, n_action_steps=4,
+            resize_imgs_with_padding=(32, 32), tokenizer_max_length=8, num_vlm_layers=2, max_state_dim=8,
+            max_action_dim=8, num_steps=2, device="cpu", freeze_vision_encoder=False, train_expert_only=False,
+        )  # fmt: skip
+    pi = PI0Config if kind == "pi0" else PI05Config
+    return pi(
+        chunk_size=4, n_action_steps=4, max_state_dim=8, max_action_dim=8, num_inference_steps=2, dtype="float32",
+        image_resolution=(32, 32), tokenizer_max_length=16, device="cpu",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request: pytest.FixtureRequest, lerobot: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from lerobot.policies.factory import get_policy_class
+
+    from vla_rl.policies.lerobot_adapter.model import check_features
+
+    if request.param in ("pi0", "pi05"):
+        make_pi_tiny(lerobot)
+    config = tiny_config(request.param, tmp_path_factory.mktemp(request.param))
+    check_features(config, SPEC)
+    torch.manual_seed(0)
+    return LeRobotModel(get_policy_class(request.param)(config), SPEC, statistics())
+
+
+def make_batch(model: LeRobotModel, size: int = 3) -> PolicyBatch:
+    random = torch.Generator().manual_seed(3)
+    images = {
+        camera: torch.randint(0, 256, (size, 32, 32, 3), generator=random, dtype=torch.uint8) for camera in SPEC.cameras
+    }
+    actions = torch.randn(size, 4, 2, generator=random)
+    text = model.tokenize(["push it", "open it", "push it"][:size])
+    valid = torch.ones(size, 4, 2, dtype=torch.bool)
+    return PolicyBatch(images, torch.randn(size, 3, generator=random), text, actions, valid)
+
+
+def loss_of(model: LeRobotModel, batch: PolicyBatch) -> torch.Tensor:
+    model.train()
+    return model.loss(batch, torch.Generator().manual_seed(5))[0]
+
+
+def test_the_mean_over_samples_is_lerobots_own_loss(model: LeRobotModel) -> None:
+    batch = make_batch(model)
+    ours = loss_of(model, batch)
+    seed = int(torch.randint(2**62, (1,), generator=torch.Generator().manual_seed(5)))
+    inputs = model._inputs(batch.images, batch.state, batch.text) | {"action": batch.actions}
+    with model._seeded(seed):
+        prepared = model._prepared(inputs)
+        pad = torch.zeros(3, 4, dtype=torch.bool)
+        theirs, _ = model.policy.forward({**prepared, "action_is_pad": pad})
+    assert ours.shape == (3,)
+    torch.testing.assert_close(ours.mean(), theirs)
+    assert len(set(ours.tolist())) == 3
+
+
+def test_what_has_no_loss_has_no_gradient(model: LeRobotModel) -> None:
+    batch = make_batch(model)
+    batch.valid[0, 2:] = False
+    batch.valid[1] = False
+    before = loss_of(model, batch)
+    assert before[1] == 0
+    if model.policy.name == "act":  # its encoder reads the actions; those behind the end are masked from it
+        batch.actions[0, 2:] += 5.0
+    else:
+        batch.actions[1] += 5.0
+    after = loss_of(model, batch)
+    torch.testing.assert_close(
+        after[0] if model.policy.name == "act" else after[1], before[0 if model.policy.name == "act" else 1]
+    )
+    model.zero_grad()
+    (loss_of(model, batch) * torch.tensor([0.0, 1.0, 0.0])).sum().backward()
+    assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+    (loss_of(model, batch) * torch.tensor([0.0, 0.0, 2.0])).sum().backward()
+    assert any(p.grad is not None and p.grad.any() for p in model.parameters())
+    model.zero_grad()
+
+
+def test_randomness_is_that_of_the_generator(model: LeRobotModel) -> None:
+    batch = make_batch(model)
+    torch.manual_seed(1)
+    first, state = loss_of(model, batch), torch.get_rng_state()
+    torch.manual_seed(1)
+    assert torch.equal(torch.get_rng_state(), state), "the global generator was touched"
+    torch.manual_seed(2)
+    assert torch.equal(loss_of(model, batch), first)
+
+
+def test_it_is_a_policy_of_ours_and_its_folder_comes_back(model: LeRobotModel, tmp_path: Path) -> None:
+    save_model(tmp_path / "policy", model, {"policy_version": 7})
+    policy = load_policy(tmp_path / "policy")
+    assert isinstance(policy, Policy)
+    assert isinstance(policy, LeRobotPolicy)
+    assert policy.version == 7
+    random = np.random.default_rng(0)
+    images = {camera: random.integers(0, 256, (32, 32, 3), dtype=np.uint8) for camera in SPEC.cameras}
+    observation = Observation(images, np.zeros(3, np.float32), "push it", tick=5)
+    policy.reset(3)
+    chunk = policy.infer(observation)
+    assert (chunk.actions.shape, chunk.actions.dtype, chunk.start_tick) == ((4, 2), np.float32, 5)
+    assert np.isfinite(chunk.actions).all()
+    again = LeRobotPolicy(model)
+    again.reset(3)
+    np.testing.assert_allclose(again.infer(observation).actions, chunk.actions, atol=1e-5)
+    committed = np.full((2, 2), 9.0, np.float32)
+    np.testing.assert_array_equal(policy.infer(observation, committed).actions[:2], committed)
+    with pytest.raises(UserError, match="the observation has"):
+        policy.infer(make_observation())
+    assert list(tmp_path.iterdir()) == [tmp_path / "policy"]
+
+
+def test_a_policy_learns_here_from_weighted_samples(model: LeRobotModel) -> None:
+    from vla_rl.algorithms.actor import ActorLearner
+    from vla_rl.algorithms.config import ActorConfig
+
+    learner = ActorLearner(model, ActorConfig(learning_rate=1e-2, warmup_steps=1), seed=0)  # type: ignore[arg-type]
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    batch, weight = make_batch(model), torch.tensor([2.0, 0.0, 1.0])
+    logs = [learner.update(batch, weight, step) for step in range(3)]
+    assert all(np.isfinite(entry["actor_loss"]) for entry in logs)
+    assert any(not torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
+    learner.load_state_dict(learner.state_dict())
+
+
+def test_an_unknown_kind_is_named(model: LeRobotModel) -> None:
+    class Other:
+        name = "smolvl"
+
+    with pytest.raises(UserError, match="Did you mean 'smolvla'"):
+        per_sample_loss(Other(), {}, torch.ones(1, 1, 1, dtype=torch.bool))
+
+
+class TestFolders:
+    """What is wrong with a folder of lerobot's is one line; nothing in it runs and nothing is fetched."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        from lerobot.policies.act.modeling_act import ACTPolicy
+
+        from vla_rl.policies.lerobot_adapter.model import check_features
+
+        config = tiny_config("act", tmp_path)
+        check_features(config, SPEC)
+        ACTPolicy(config).save_pretrained(tmp_path / "act")
+        return tmp_path / "act"
+
+    def test_what_lerobot_wrote_is_fine_tuned_with_the_datas_statistics(self, folder: Path) -> None:
+        loaded = load_model(folder, statistics(), SPEC)
+        assert loaded.statistics == statistics()
+        with pytest.raises(CheckpointError, match=r"fine-tune it first: vla-rl finetune --policy"):
+            load_model(folder)
+
+    def test_data_of_another_shape_is_refused(self, folder: Path) -> None:
+        wide = PolicySpec("toy", ("front", "top"), (32, 32), 9, 2)
+        with pytest.raises(CheckpointError, match=r"the act policy has the input_features .*map the data"):
+            load_model(folder, statistics(), wide)
+
+    @pytest.mark.parametrize("damage", ["weights", "pickle", "type", "config", "ours", "cut"])
+    def test_a_damaged_folder_is_one_line(self, folder: Path, damage: str) -> None:
+        weights, config = folder / "model.safetensors", folder / "config.json"
+        raw = json.loads(config.read_text())
+        if damage == "weights":
+            weights.write_bytes(b"x" * 100)
+        elif damage == "pickle":
+            weights.write_bytes(pickle.dumps(Bomb()))
+        elif damage == "cut":
+            weights.write_bytes(weights.read_bytes()[:-200])
+        elif damage == "type":
+            config.write_text(json.dumps(raw | {"type": "acts"}))
+        elif damage == "config":
+            config.write_text(json.dumps(raw | {"chunk_size": "many"}))
+        else:
+            (folder / "vla_rl.json").write_bytes(pickle.dumps(Bomb()))
+        with pytest.raises(CheckpointError) as caught:
+            load_model(folder, statistics(), SPEC)
+        assert "\n" not in str(caught.value)
+        assert not EXECUTED
+
+    def test_what_a_hub_would_have_to_give_is_said(self, tmp_path: Path) -> None:
+        config = tiny_config("smolvla", tmp_path / "vlm")
+        config.vlm_model_name = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
+        config._save_pretrained(tmp_path)
+        with pytest.raises(CheckpointError, match="nothing is fetched from a hub"):
+            load_model(tmp_path, statistics(), SPEC)
+
+
+EXECUTED: list[str] = []
+
+
+class Bomb:
+    """Unpickling this leaves a mark."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return EXECUTED.append, ("executed",)
+
+
+class TestPlugin:
+    """Our policy under lerobot."""
+
+    def test_lerobot_finds_the_policy_and_its_processors(self) -> None:
+        from lerobot.configs.parser import load_plugin
+        from lerobot.policies.factory import get_policy_class, make_policy_config
+
+        load_plugin("vla_rl.policies.lerobot_plugin")
+        assert get_policy_class("vla_rl").name == "vla_rl"
+        assert make_policy_config("vla_rl", device="cpu").chunk_size == 16
+
+    def test_the_distribution_is_found_by_its_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        import sys
+
+        from lerobot.utils.import_utils import register_third_party_plugins
+
+        plugin = Path(__file__).resolve().parents[2] / "plugins" / "lerobot_policy_vla_rl"
+        name = plugin.name
+        assert f'name = "{name}"' in (plugin / "pyproject.toml").read_text()
+        metadata = tmp_path / f"{name}-0.1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
+        monkeypatch.setattr(sys, "path", [str(tmp_path), str(plugin), *sys.path])
+        register_third_party_plugins()
+        assert name in sys.modules
+
+    def test_a_trained_policy_acts_the_same_under_lerobot(self, tmp_path: Path) -> None:
+        from lerobot.configs import PreTrainedConfig
+        from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+
+        from vla_rl.policies.lerobot_plugin.__main__ import convert
+
+        ours = make_model(discrete_dims=(1,))
+        save_policy(tmp_path / "ours", ours)
+        convert(tmp_path / "ours", tmp_path / "theirs")
+        config = PreTrainedConfig.from_pretrained(tmp_path / "theirs")
+        policy = get_policy_class("vla_rl").from_pretrained(tmp_path / "theirs", config=config)
+        before, behind = make_pre_post_processors(config, pretrained_path=str(tmp_path / "theirs"))
+        observation = make_observation()
+        batch = {
+            f"observation.images.{camera}": torch.from_numpy(image.transpose(2, 0, 1).copy()).float() / 255
+            for camera, image in observation.images.items()
+        }
+        batch |= {"observation.state": torch.from_numpy(observation.state), "task": observation.task}
+        noise = torch.randn(1, ours.config.horizon, ours.spec.action_dim)
+        theirs = behind(policy.predict_action_chunk(before(batch), noise=noise))
+        images = {camera: torch.from_numpy(image)[None] for camera, image in observation.images.items()}
+        with torch.no_grad():
+            prefix = ours.eval().encode(
+                images, torch.from_numpy(observation.state)[None], ours.tokenize([observation.task])
+            )
+            expected = ours.sample(prefix, noise)
+        torch.testing.assert_close(theirs, expected, atol=1e-4, rtol=1e-4)
+        first = behind(policy.select_action(before(batch), noise=noise))
+        torch.testing.assert_close(first, expected[:, 0], atol=1e-4, rtol=1e-4)
+
+    def test_weights_of_ours_scale_samples_in_lerobots_trainer(self, tmp_path: Path) -> None:
+        from lerobot.utils import sample_weighting
+
+        from vla_rl.policies.lerobot_plugin.weights import register_weighting, save_weights
+
+        save_weights(tmp_path, np.array([0.0, 2.0, 1.0], np.float32))
+        factory = sample_weighting.make_sample_weighter
+        register_weighting()
+        assert sample_weighting.make_sample_weighter is factory, "registered twice"
+        config = sample_weighting.SampleWeightingConfig(type="habc")
+        policy = _act_policy(tmp_path)
+        weighter = factory(config, policy, torch.device("cpu"), dataset_root=str(tmp_path))
+        weights, logs = weighter.compute_batch_weights({"index": torch.tensor([1, 0, 0])})
+        assert weights.tolist() == [2.0, 0.0, 0.0]
+        assert logs["zero_fraction"] == pytest.approx(2 / 3)
+        batch = {
+            **{f"observation.images.{camera}": torch.rand(3, 3, 32, 32) for camera in SPEC.cameras},
+            "observation.state": torch.randn(3, 3),
+            "action": torch.randn(3, 4, 2),
+            "action_is_pad": torch.tensor([[False, False, True, True]] * 3),
+        }
+        policy.train()
+        torch.manual_seed(0)
+        per_sample, _ = policy.forward(batch, reduction="none")
+        torch.manual_seed(0)
+        mean, _ = policy.forward(batch)
+        assert per_sample.shape == (3,)
+        torch.testing.assert_close(per_sample.mean(), mean)
+        with pytest.raises(ValueError, match="frame 3 was drawn"):
+            weighter.compute_batch_weights({"index": torch.tensor([3])})
+        assert type(factory(sample_weighting.SampleWeightingConfig(type="uniform"), policy, "cpu")).__name__ == (
+            "UniformWeighter"
+        )
+        (tmp_path / "habc_weights.npy").write_bytes(pickle.dumps(Bomb()))
+        with pytest.raises(ValueError, match="holds no weights"):
+            factory(config, policy, torch.device("cpu"), dataset_root=str(tmp_path))
+        assert not EXECUTED
+
+
+def _act_policy(folder: Path) -> Any:
+    from lerobot.policies.act.modeling_act import ACTPolicy
+
+    from vla_rl.policies.lerobot_adapter.model import check_features
+
+    config = tiny_config("act", folder)
+    check_features(config, SPEC)
+    return ACTPolicy(config)

@@ -58,6 +58,7 @@ class GateConfig:
         max_acceleration: per second^2; empty: not limited, then ``max_velocity`` bounds the step between two commands.
         max_jerk: per second^3; empty together with ``max_acceleration``.
         discrete_dims: dimensions that may jump (grippers): only clamped.
+        delta_dims: dimensions that are steps, not targets: at rest they are 0, and they are not smoothed.
         workspace_low: lowest x, y, z of the tool, metres; empty: not limited.
         workspace_high: highest x, y, z of the tool.
         max_observation_age_ms: an older observation is a fault.
@@ -71,13 +72,20 @@ class GateConfig:
     max_acceleration: tuple[float, ...] = ()
     max_jerk: tuple[float, ...] = ()
     discrete_dims: tuple[int, ...] = ()
+    delta_dims: tuple[int, ...] = ()
     workspace_low: tuple[float, ...] = ()
     workspace_high: tuple[float, ...] = ()
     max_observation_age_ms: float = 200.0
     max_action_age_ms: float = 3000.0
     stop_after_ms: float = 300.0
 
-    def filled(self, low: Sequence[float], high: Sequence[float], discrete_dims: Sequence[int] = ()) -> Self:
+    def filled(
+        self,
+        low: Sequence[float],
+        high: Sequence[float],
+        discrete_dims: Sequence[int] = (),
+        delta_dims: Sequence[int] = (),
+    ) -> Self:
         """The same limits with the empty ones taken from a simulator's action space.
 
         The velocity limit becomes the light preset for physics tasks: the whole range in a fifth of a second.
@@ -85,7 +93,8 @@ class GateConfig:
         lowest, highest = self.low or tuple(map(float, low)), self.high or tuple(map(float, high))
         velocity = self.max_velocity or tuple(5.0 * (top - bottom) for bottom, top in zip(lowest, highest, strict=True))
         discrete = self.discrete_dims or tuple(map(int, discrete_dims))
-        return replace(self, low=lowest, high=highest, max_velocity=velocity, discrete_dims=discrete)
+        delta = self.delta_dims or tuple(map(int, delta_dims))
+        return replace(self, low=lowest, high=highest, max_velocity=velocity, discrete_dims=discrete, delta_dims=delta)
 
 
 class SafetyGate:
@@ -124,7 +133,8 @@ class SafetyGate:
         self._max_step = (np.asarray(config.max_velocity) / command_hz).astype(np.float32)
         self._max_step[self._discrete_dims] = np.inf
         self._tool_position = tool_position if config.workspace_low else None
-        self._smooth_dims = np.setdiff1d(np.arange(len(config.low)), config.discrete_dims)
+        self._delta_dims = list(config.delta_dims)
+        self._smooth_dims = np.setdiff1d(np.arange(len(config.low)), [*config.discrete_dims, *config.delta_dims])
         self._fractions = np.linspace(0, 1, commands_per_tick + 1, dtype=np.float32)[1:]
         self._limiter = _make_limiter(config, self._smooth_dims, command_hz) if config.max_acceleration else None
         self._max_observation_age_ns = config.max_observation_age_ms * 1e6
@@ -218,6 +228,7 @@ class SafetyGate:
     def _rest(self) -> Float32Array:
         """float32 [K, A], on the way to rest, or at rest."""
         commands = np.tile(self._previous, (self.commands_per_tick, 1))
+        commands[:, self._delta_dims] = 0
         if self._limiter is not None:
             for command in commands:
                 command[self._smooth_dims] = self._limiter.brake()
@@ -267,8 +278,9 @@ def _check(config: GateConfig, rate_hz: float, commands_per_tick: int, has_tool_
     for name in names[2:]:
         if not all(limit > 0 for limit in getattr(config, name)):
             raise ConfigError(f"the gate's {name} {getattr(config, name)} must be positive")
-    if not all(0 <= dim < len(config.low) for dim in config.discrete_dims):
-        raise ConfigError(f"the gate's discrete_dims {config.discrete_dims} are not among {len(config.low)} dimensions")
+    for name in ("discrete_dims", "delta_dims"):
+        if not all(0 <= dim < len(config.low) for dim in getattr(config, name)):
+            raise ConfigError(f"the gate's {name} {getattr(config, name)} are not among {len(config.low)} dimensions")
     if len(config.workspace_low) not in {0, 3} or len(config.workspace_low) != len(config.workspace_high):
         raise ConfigError("the gate's workspace_low and workspace_high need three numbers each (x, y, z), or none")
     if config.workspace_low and not has_tool_position:

@@ -1,6 +1,7 @@
 """Configs: defaults < file < overrides, and mistakes that are named."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,32 @@ class Inner:
 class Outer:
     inner: Inner = field(default_factory=Inner)
     seed: int = 0
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Paint:
+    colour: Colour = Colour.RED
+    coats: int = 1
+
+
+@dataclass(frozen=True)
+class Wall:
+    paint: Paint | None = None
+
+
+def test_an_optional_section_is_saved_loaded_and_checked_like_any_other(tmp_path: Path) -> None:
+    for config in (Wall(), Wall(Paint(coats=2))):
+        save_config(config, tmp_path / "config.yaml")
+        assert load_config(Wall, tmp_path / "config.yaml") == config
+    assert load_config(Wall, overrides=["paint.colour=red"]).paint == Paint()
+    with pytest.raises(ConfigError, match="Did you mean 'coats'"):
+        load_config(Wall, overrides=["paint.coat=2"])
+    with pytest.raises(ConfigError, match=r"paint.coats is True; expected a number"):
+        load_config(Wall, overrides=["paint.coats=true"])
 
 
 def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:

@@ -282,3 +282,11 @@ def test_the_robots_that_ship_have_limits_that_hold(file: Path) -> None:
         commands.append(gate.admit(target, *[tick * 33 * MS] * 3).commands)
     assert_within_limits(np.concatenate(commands), config, 120.0)
     assert ROBOTS, "the configurations are missing"
+
+
+def test_a_fault_stops_steps_at_once_and_holds_targets() -> None:
+    gate = make_gate(replace(LIGHT, delta_dims=(1,)))
+    moving, _ = admit(gate, [0.04, 1.05, 0.0])
+    held, reasons = admit(gate, [np.nan, 1.05, 0.0], now_ms=50)
+    np.testing.assert_array_equal(held, [moving[0], 0.0, moving[2]])
+    assert reasons == Reason.NOT_FINITE

@@ -213,7 +213,7 @@ def _check_start(path: Path, config: RunConfig) -> RunFolder:
     if not source.policy_exists(0):
         raise UserError(f"{path} has no supervised policy yet; let it finish its first stages")
     ours, theirs = _flat(config_to_dict(config)), _flat(config_to_dict(found))
-    sections = ("task", "policy", "supervised", "execution", "gate")
+    sections = ("task", "policy", "supervised", "execution", "latency", "gate")
     shared = [name for name in ours.keys() | theirs.keys() if name.partition(".")[0] in sections]
     shared += ["budget.demonstrations", "budget.supervised_steps"]
     for name in sorted(shared):

@@ -3,7 +3,7 @@ its store.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,17 @@ from robot_io.gate import GateConfig, SafetyGate
 from robot_io.recorder import Recorder
 from sim.correctors import Corrector
 from vla_rl.cli.run_config import RunConfig, TaskConfig
+from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.types import Episode, Origin, PolicySpec
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
-from vla_rl.execution.plan import ActionSource
+from vla_rl.execution.plan import ActionSource, Planner
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.sources import Demonstrator, TakeoverSwitch
 from vla_rl.execution.strategies import make_strategy
+from vla_rl.execution.virtual import VirtualPlanner
 from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
 from vla_rl.training.workers import RolloutJob
 
@@ -39,7 +41,7 @@ def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
     if env_id not in gymnasium.registry:
         known = [name for name in gymnasium.registry if name.startswith("vla_rl/")]
         raise UserError(f"there is no task {env_id!r}.{did_you_mean(env_id, known)}")
-    settings = {"difficulty": task.difficulty, "image_size": task.image_size, "renderer": task.renderer}
+    settings: dict[str, Any] = {"difficulty": task.difficulty, "image_size": task.image_size, "renderer": task.renderer}
     try:
         return gymnasium.make(env_id, **settings, disable_env_checker=True)
     except TypeError as error:
@@ -49,8 +51,13 @@ def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
 def make_gate(env: Any, config: GateConfig) -> SafetyGate:
     """The safety gate of a simulated robot."""
     space = env.action_space
-    filled = config.filled(space.low, space.high, env.unwrapped.gripper_dims)
+    filled = config.filled(space.low, space.high, env.unwrapped.gripper_dims, delta_dims(env.unwrapped.action_kind))
     return SafetyGate(filled, env.metadata["render_fps"])
+
+
+def delta_dims(kinds: Sequence[str]) -> tuple[int, ...]:
+    """The action dimensions that are steps, not targets."""
+    return tuple(dim for dim, kind in enumerate(kinds) if kind == "delta")
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class Station:
 
     def spec(self) -> PolicySpec:
         """The interface of a policy for this station alone."""
-        spaces, kinds = self.env.observation_space, self.robot.action_kind
+        spaces = self.env.observation_space
         cameras = {name: space.shape[:2] for name, space in spaces["pixels"].items()}
         return PolicySpec(
             env_id=self.env_id,
@@ -81,7 +88,7 @@ class Station:
             state_dim=spaces["agent_pos"].shape[0],
             action_dim=self.env.action_space.shape[0],
             control_hz=self.robot.control_hz,
-            delta_dims=tuple(dim for dim, kind in enumerate(kinds) if kind == "delta"),
+            delta_dims=delta_dims(self.robot.action_kind),
         )
 
 
@@ -140,10 +147,15 @@ class SimulatorWorker:
         return Demonstrator(expert.act, expert.reset)
 
     def _acting(self, station: Station, policy: FlowVLAPolicy, takeover: bool) -> ActionSource:
-        executor = Executor(InlinePlanner(policy), self._config.execution)
+        config = self._config
+        planner: Planner = InlinePlanner(policy)
+        if config.latency is not None:
+            assert isinstance(station.robot.clock, VirtualClock)
+            planner = VirtualPlanner(policy, station.robot.clock, station.robot.control_hz, config.latency)
+        executor = Executor(planner, replace(config.execution, delta_dims=delta_dims(station.robot.action_kind)))
         if not takeover:
             return executor
-        return TakeoverSwitch(executor, Corrector(station.env, self._config.takeover.corrector))
+        return TakeoverSwitch(executor, Corrector(station.env, config.takeover.corrector))
 
     def _load(self, folder: Path) -> FlowVLAPolicy:
         if self._policy is None or folder != self._policy_folder:

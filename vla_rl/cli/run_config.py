@@ -8,6 +8,7 @@ from sim.correctors import CorrectorConfig
 from vla_rl.algorithms.config import AlgorithmConfig
 from vla_rl.core.errors import ConfigError
 from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.execution.virtual import LatencyConfig
 from vla_rl.policies.flow_vla import FlowVLAConfig
 from vla_rl.training.plan import BudgetConfig
 
@@ -68,6 +69,7 @@ class RunConfig:
     """Everything that decides a run. With the same config a run on the same machine gives the same weights.
 
     Attributes:
+        latency: of inference in simulated episodes, in virtual time; null: the world waits for the policy.
         gate: limits of the robot; those that are empty are the environment's.
         algorithm: what practice does to the policy; a name that `vla_rl.algorithms.make_algorithm` knows.
         learning: the options of all algorithms, in practice.
@@ -86,6 +88,7 @@ class RunConfig:
     learning: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     supervised: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+    latency: LatencyConfig | None = None
     gate: GateConfig = field(default_factory=GateConfig)
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
     seed: int = 0

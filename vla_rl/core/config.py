@@ -5,6 +5,7 @@ resolved in every run folder.
 import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -64,7 +65,7 @@ def config_to_dict(config: Any) -> dict[str, Any]:
     """The resolved config as plain data (mappings, lists, scalars), ready for YAML or JSON."""
     import draccus
 
-    encoded: dict[str, Any] = draccus.encode(config)
+    encoded: dict[str, Any] = _plain(draccus.encode(config))
     return encoded
 
 
@@ -132,8 +133,18 @@ def _check_keys(config_class: type, raw: Any, where: str, prefix: str) -> None:
             raise ConfigError(f"{where}: {prefix}{key} has no value")
         if isinstance(value, bool) and hint in (int, float):
             raise ConfigError(f"{where}: {prefix}{key} is {value}; expected a number")
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            _check_keys(hint, value, where, prefix=f"{prefix}{key}.")
+        section = next((part for part in (hint, *get_args(hint)) if dataclasses.is_dataclass(part)), None)
+        if isinstance(section, type) and value is not None and not isinstance(value, list | tuple):
+            _check_keys(section, value, where, prefix=f"{prefix}{key}.")
+
+
+def _plain(value: Any) -> Any:
+    """Members of enumerations as their values; draccus leaves those in optional sections as they are."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.value if isinstance(value, Enum) else value
 
 
 def _first_line(error: BaseException) -> str:

@@ -52,6 +52,7 @@ class Executor(ActionSource):
         self.config = config or ExecutionConfig()
         self._planner = planner
         self._strategy = make_strategy(self.config, corrector)
+        self._delta_dims = list(self.config.delta_dims)
         self._begin(np.empty(0, np.float32))
 
     @override
@@ -109,13 +110,17 @@ class Executor(ActionSource):
         )
 
     def hold(self, tick: int, now_ns: int) -> TickAction:
-        """The last command again. Asks for a stop when it has been held for too long."""
+        """The last command again, without its steps. Asks for a stop when it has been held for too long."""
         if self._held_since is None:
             self._held_since = tick
         cold = self._first_tick is None
         stop = tick - self._held_since >= (self.config.cold_start_ticks if cold else self.config.hold_ticks)
         planned_ns = now_ns if self._planned_ns is None else self._planned_ns
-        return TickAction(tick, self._last_sent, self._last_sent, Source.HOLD, NO_CHUNK, 0, planned_ns, -1, stop)
+        command = self._last_sent
+        if self._delta_dims:
+            command = command.copy()
+            command[self._delta_dims] = 0
+        return TickAction(tick, command, command, Source.HOLD, NO_CHUNK, 0, planned_ns, -1, stop)
 
     @override
     def sent(self, command: Float32Array) -> None:

@@ -14,7 +14,7 @@ from vla_rl.core.types import Origin
 def set_up(request: RobotRequest) -> RobotSetup:
     """The environment that the policy was trained on; ``robot.env=...``, ``robot.difficulty=...`` choose another."""
     spec = request.policy
-    defaults = {"env": spec.env_id, "image_size": spec.image_size[0], **request.task}
+    defaults = {"env": spec.env_id.split()[0], "image_size": spec.image_size[0], **request.task}
     task = config_from_dict(TaskConfig, {**defaults, **request.options}, where="robot")
     env = make_env(task)
     robot, gate = EnvRobot(env, request.clock), make_gate(env, request.gate)

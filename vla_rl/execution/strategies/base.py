@@ -25,6 +25,7 @@ class ExecutionConfig:
         max_prefix_ticks: the longest committed prefix that the policy was trained with (training_time_prefix), and the
             length of the one that it always gets (xiaomi).
         discrete_dims: action dimensions that are never averaged or extrapolated (grippers).
+        delta_dims: action dimensions that are steps, not targets: a hold sends 0 there.
         ensembling_decay: m of the weights exp(-m i), i = 0 the oldest chunk (temporal_ensembling).
         sync_pause: what the world does while ``sync`` infers: "hold" lets it go on and holds the robot; "freeze"
             stops a simulated world and counts the time (what papers call synchronous).
@@ -39,6 +40,7 @@ class ExecutionConfig:
     expected_delay_ticks: int = 0
     max_prefix_ticks: int = 6
     discrete_dims: tuple[int, ...] = ()
+    delta_dims: tuple[int, ...] = ()
     ensembling_decay: float = 0.01
     sync_pause: str = "hold"
 

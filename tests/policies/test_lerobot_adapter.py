@@ -49,17 +49,17 @@ def statistics() -> Statistics:
     return Statistics.from_arrays(random.normal(size=(64, 3)), random.normal(1.0, 2.0, size=(64, 2)))
 
 
-def tokenizer() -> Any:
+def tokenizer(**options: Any) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     words = Tokenizer(models.WordLevel(WORDS, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", unk_token="<unk>")
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", unk_token="<unk>", **options)
 
 
 def smolvlm_folder(folder: Path) -> Path:
-    from transformers import SmolVLMConfig, SmolVLMImageProcessor, SmolVLMProcessor
+    from transformers import SmolVLMConfig, SmolVLMImageProcessor, SmolVLMProcessor, SmolVLMVideoProcessor
 
     text = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     text |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 64, "pad_token_id": 0}
@@ -71,45 +71,44 @@ def smolvlm_folder(folder: Path) -> Path:
         image_token_id=63,
         pad_token_id=0,
     ).save_pretrained(folder)
-    words = tokenizer()
-    words.add_special_tokens(
-        {"additional_special_tokens": ["<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>"]}
-    )
-    SmolVLMProcessor(image_processor=SmolVLMImageProcessor(), tokenizer=words, image_seq_len=4).save_pretrained(folder)
+    names = {"image_token": "<image>", "fake_image_token": "<fake_token_around_image>"}
+    names |= {"global_image_token": "<global-img>", "end_of_utterance_token": "<end_of_utterance>"}
+    words = tokenizer(extra_special_tokens=names)
+    SmolVLMProcessor(
+        image_processor=SmolVLMImageProcessor(),
+        tokenizer=words,
+        video_processor=SmolVLMVideoProcessor(),
+        image_seq_len=4,
+    ).save_pretrained(folder)
     return folder
 
 
-def make_pi_tiny(patch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def tiny_pi(lerobot: pytest.MonkeyPatch) -> None:
     """lerobot builds pi0 at full size only: its sizes are caught where it asks for them."""
     from lerobot.policies.pi0 import modeling_pi0
     from lerobot.policies.pi05 import modeling_pi05
-    from transformers import AutoTokenizer, GemmaConfig, PaliGemmaConfig, SiglipVisionConfig
+    from transformers import AutoTokenizer
 
-    class TinyGemma(GemmaConfig):
-        def __setattr__(self, name: str, value: Any) -> None:
-            super().__setattr__(name, 64 if name == "vocab_size" else value)
+    def shrunk(whole: Any) -> Any:
+        def build(config: Any) -> Any:
+            config.text_config.vocab_size = 64
+            vision = config.vision_config
+            vision.hidden_size = vision.intermediate_size = vision.projection_dim = vision.patch_size = 16
+            vision.num_hidden_layers, vision.num_attention_heads = 1, 2
+            return whole(config=config)
 
-    class TinySiglip(SiglipVisionConfig):
-        def __setattr__(self, name: str, value: Any) -> None:
-            super().__setattr__(name, {"intermediate_size": 16, "projection_dim": 16}.get(name, value))
-
-    def paligemma() -> Any:
-        config = PaliGemmaConfig()
-        config.text_config = TinyGemma(hidden_size=16, num_hidden_layers=1)
-        config.vision_config = TinySiglip(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, patch_size=16)
-        return config
-
-    def gemma(**sizes: Any) -> Any:
-        return GemmaConfig(**{**sizes, "vocab_size": 64})
+        return build
 
     for module in (modeling_pi0, modeling_pi05):
-        patch.setattr(module, "CONFIG_MAPPING", {"paligemma": paligemma, "gemma": gemma})
-        patch.setattr(
+        whole = module.PaliGemmaForConditionalGenerationWithPiGemma
+        lerobot.setattr(module, "PaliGemmaForConditionalGenerationWithPiGemma", shrunk(whole))
+        lerobot.setattr(
             module,
             "get_gemma_config",
-            lambda _: modeling_pi0.GemmaConfig(width=16, depth=1, mlp_dim=16, num_heads=2, num_kv_heads=1, head_dim=8),
+            lambda _: modeling_pi0.GemmaConfig(width=16, depth=1, mlp_dim=16, num_heads=8, num_kv_heads=1, head_dim=8),
         )
-    patch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: tokenizer())
+    lerobot.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: tokenizer())
 
 
 def tiny_config(kind: str, folder: Path) -> Any:
@@ -150,7 +149,7 @@ def model(request: pytest.FixtureRequest, lerobot: pytest.MonkeyPatch, tmp_path_
     from vla_rl.policies.lerobot_adapter.model import check_features
 
     if request.param in ("pi0", "pi05"):
-        make_pi_tiny(lerobot)
+        request.getfixturevalue("tiny_pi")
     config = tiny_config(request.param, tmp_path_factory.mktemp(request.param))
     check_features(config, SPEC)
     torch.manual_seed(0)
@@ -193,14 +192,12 @@ def test_what_has_no_loss_has_no_gradient(model: LeRobotModel) -> None:
     batch.valid[1] = False
     before = loss_of(model, batch)
     assert before[1] == 0
-    if model.policy.name == "act":  # its encoder reads the actions; those behind the end are masked from it
-        batch.actions[0, 2:] += 5.0
-    else:
-        batch.actions[1] += 5.0
+    batch.actions[1] += 5.0
+    batch.actions[0, 2:] += 5.0 * (model.policy.name == "act")  # the others denoise the whole chunk at once
     after = loss_of(model, batch)
-    torch.testing.assert_close(
-        after[0] if model.policy.name == "act" else after[1], before[0 if model.policy.name == "act" else 1]
-    )
+    torch.testing.assert_close(after[1:], before[1:])
+    if model.policy.name == "act":
+        torch.testing.assert_close(after[0], before[0])
     model.zero_grad()
     (loss_of(model, batch) * torch.tensor([0.0, 1.0, 0.0])).sum().backward()
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())

@@ -2,6 +2,7 @@
 
 from vla_rl.algorithms.awr import AdvantageWeightedRegression
 from vla_rl.algorithms.base import Algorithm
+from vla_rl.algorithms.behaviour_cloning import BehaviourCloning
 from vla_rl.algorithms.config import AlgorithmConfig
 from vla_rl.algorithms.dagger import HgDagger
 from vla_rl.algorithms.filtered_bc import FilteredBehaviourCloning
@@ -17,6 +18,7 @@ from vla_rl.policies.flow_vla import FlowVLA
 
 _CLASSES: tuple[type[Algorithm], ...] = (
     SupervisedFineTuning,
+    BehaviourCloning,
     HgDagger,
     FilteredBehaviourCloning,
     AdvantageWeightedRegression,

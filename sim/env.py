@@ -5,8 +5,7 @@ else. Not thread-safe; one process may hold many environments.
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import gymnasium
@@ -14,7 +13,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.interface import ABSOLUTE, CAMERAS, check_arguments, observation_space
+from sim.interface import ABSOLUTE, CameraEnv, observation_space
 from sim.pictures import draw_picture
 from sim.rendering import make_renderer
 from sim.scene import FINGER_REACH, GRIPPER_OPENING_MAX, ArmSpec, scene_xml
@@ -25,22 +24,14 @@ CHANNELS_PER_ARM = 4  # x, y, z of the grip point and the gripper's opening
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
-class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
+class TabletopEnv(CameraEnv):
     """One or two Cartesian arms at a table.
 
     Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}`. Action: float32 [A], absolute
     targets. State and action list, for every arm, x, y, z of the grip point and the gripper's opening, all in metres.
     The reward is 1 at success, which ends the episode, and 0 before it.
 
-    Args:
-        difficulty: 0 (narrow starts, generous clearances) to 1 (wide starts, tight clearances).
-        image_size: height and width of the pictures, in pixels.
-        renderer: "raycast" (no graphics library, same bytes on every machine), "egl", or "auto".
-        cameras: which of "front" and "top" to draw.
-        render_mode: "rgb_array", the only one: `render` returns a picture.
-
-    Raises:
-        UserError: an argument that does not fit, or a renderer that does not load.
+    Arguments as of `CameraEnv`; difficulty 0 has narrow starts and generous clearances, 1 wide starts and tight ones.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": CONTROL_HZ}  # noqa: RUF012 - gymnasium declares it so
@@ -51,22 +42,12 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
     home: ClassVar[tuple[tuple[float, float, float], ...]]  # grip point of every arm at the start, metres
     objects: ClassVar[tuple[str, ...]]
 
-    def __init__(
-        self,
-        difficulty: float = 0.5,
-        image_size: int = 64,
-        renderer: str = "auto",
-        cameras: Sequence[str] = CAMERAS,
-        render_mode: str | None = "rgb_array",
-    ) -> None:
-        check_arguments(difficulty, image_size, cameras, render_mode)
-        self.difficulty, self.image_size, self.cameras = float(difficulty), image_size, tuple(cameras)
-        self.render_mode = render_mode
+    def _build(self, renderer: str) -> None:
         self.model = mujoco.MjModel.from_xml_string(scene_xml(self.arms, self._bodies_xml()))
         self.data = mujoco.MjData(self.model)
         self.n_substeps = round(1 / (CONTROL_HZ * self.model.opt.timestep))
         mujoco.mj_forward(self.model, self.data)
-        self.renderer = make_renderer(renderer, self.model, self.data, self.cameras, image_size)
+        self.renderer = make_renderer(renderer, self.model, self.data, self.cameras, self.image_size)
 
         joint = self.model.joint
         self._axes = np.array(
@@ -85,7 +66,7 @@ class TabletopEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
         low, high = self.model.actuator_ctrlrange.T
         self._low, self._high = low.copy(), high.copy()
         self.action_space = gymnasium.spaces.Box(low.astype(np.float32), high.astype(np.float32))
-        self.observation_space = observation_space(self.cameras, image_size, len(low), 1.0)
+        self.observation_space = observation_space(self.cameras, self.image_size, len(low), 1.0)
         self._read = np.concatenate([self._axes, self._fingers[:, :1]], axis=1).reshape(-1)  # [S]
         self._elapsed = 0
 

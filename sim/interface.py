@@ -1,10 +1,12 @@
 """What all environments of this package share, ours and the adapted ones: cameras, arguments, observation space."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from vla_rl.core.errors import UserError, did_you_mean
 
@@ -16,7 +18,39 @@ environment declares it per dimension: ``action_kind``, with ``gripper_dims`` th
 """
 
 
-def check_arguments(difficulty: float, image_size: int, cameras: Sequence[str], render_mode: str | None) -> None:
+class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
+    """The constructor that all environments share.
+
+    Args:
+        difficulty: 0 (easy) to 1 (hard). A benchmark whose tasks have just one accepts any.
+        image_size: height and width of the pictures, in pixels.
+        renderer: "raycast" (no graphics library, same bytes on every machine), "egl", or "auto".
+        cameras: which of "front" and "top" to draw.
+        render_mode: "rgb_array", the only one: `render` returns a picture.
+
+    Raises:
+        UserError: an argument that does not fit, or a renderer that does not load.
+    """
+
+    def __init__(
+        self,
+        difficulty: float = 0.5,
+        image_size: int = 64,
+        renderer: str = "auto",
+        cameras: Sequence[str] = CAMERAS,
+        render_mode: str | None = "rgb_array",
+    ) -> None:
+        _check_arguments(difficulty, image_size, cameras, render_mode)
+        self.difficulty, self.image_size, self.cameras = float(difficulty), image_size, tuple(cameras)
+        self.render_mode = render_mode
+        self._build(renderer)
+
+    @abstractmethod
+    def _build(self, renderer: str) -> None:
+        """Make the model, the renderer of this name and the spaces."""
+
+
+def _check_arguments(difficulty: float, image_size: int, cameras: Sequence[str], render_mode: str | None) -> None:
     """Raises UserError if one of the arguments that every environment takes does not fit."""
     if not (isinstance(difficulty, int | float) and 0.0 <= difficulty <= 1.0):
         raise UserError(f"difficulty is {difficulty!r}; it must be a number from 0 (easy) to 1 (hard).")

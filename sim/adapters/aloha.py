@@ -4,7 +4,6 @@ Actions and `agent_pos` are those of gym-aloha: absolute positions of 2 x 6 join
 0 to 1. The benchmark brings no scripted expert in joint space, so there is none here.
 """
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.adapters.optional import import_benchmark
-from sim.interface import ABSOLUTE, CAMERAS, check_arguments, observation_space
+from sim.interface import ABSOLUTE, CameraEnv, observation_space
 from sim.rendering import make_renderer
 
 _N_JOINTS = 14
@@ -20,8 +19,8 @@ _SOLVED = 4  # gym-aloha counts the stages of a task; this is the last
 _NATIVE_CAMERAS = {"front": "angle", "top": "top"}
 
 
-class AlohaEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
-    """One gym-aloha task. Arguments and errors as in `sim.adapters.metaworld.MetaWorldEnv`."""
+class AlohaEnv(CameraEnv):
+    """One gym-aloha task. Arguments as of `CameraEnv`; gym-aloha must be installed."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 - gymnasium declares it so
     gripper_dims: ClassVar[tuple[int, ...]] = (6, 13)
@@ -31,16 +30,7 @@ class AlohaEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     native_class: ClassVar[str]
     task_description: ClassVar[str]
 
-    def __init__(
-        self,
-        difficulty: float = 0.5,
-        image_size: int = 64,
-        renderer: str = "auto",
-        cameras: Sequence[str] = CAMERAS,
-        render_mode: str | None = "rgb_array",
-    ) -> None:
-        check_arguments(difficulty, image_size, cameras, render_mode)
-        self.image_size, self.cameras, self.render_mode = image_size, tuple(cameras), render_mode
+    def _build(self, renderer: str) -> None:
         constants = import_benchmark("gym_aloha.constants")
         self._tasks, self._utils = import_benchmark("gym_aloha.tasks.sim"), import_benchmark("gym_aloha.utils")
         control = import_benchmark("dm_control.rl.control")
@@ -55,12 +45,12 @@ class AlohaEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self._place_objects(0)
         self._env.reset()
         native_cameras = [_NATIVE_CAMERAS[camera] for camera in self.cameras]
-        self.renderer = make_renderer(renderer, self.model, self.data, native_cameras, image_size)
+        self.renderer = make_renderer(renderer, self.model, self.data, native_cameras, self.image_size)
         low, high = np.full(_N_JOINTS, -np.pi, np.float32), np.full(_N_JOINTS, np.pi, np.float32)
         low[list(self.gripper_dims)], high[list(self.gripper_dims)] = 0.0, 1.0
         self._low, self._high = low, high
         self.action_space = gymnasium.spaces.Box(low, high)
-        self.observation_space = observation_space(self.cameras, image_size, _N_JOINTS, 10.0)
+        self.observation_space = observation_space(self.cameras, self.image_size, _N_JOINTS, 10.0)
         self.elapsed_steps = 0
 
     def reset(

@@ -8,13 +8,12 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import gymnasium
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.adapters.optional import import_benchmark
-from sim.interface import ABSOLUTE, CAMERAS, DELTA, check_arguments, observation_space
+from sim.interface import ABSOLUTE, CAMERAS, DELTA, CameraEnv, observation_space
 from sim.rendering import make_renderer
 
 STEP_M = 0.01  # how far a motion action of 1 moves the hand
@@ -23,18 +22,13 @@ _EYES = {"front": (0.42, 0.18, 0.52), "top": (0.0, 0.64, 0.95)}
 _LOOK_AT = {"front": (0.0, 0.68, 0.10), "top": (0.0, 0.66, 0.0)}
 
 
-class MetaWorldEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
+class MetaWorldEnv(CameraEnv):
     """One Meta-World task.
 
     Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [4]}`: hand position in metres and the
     gripper's opening, 0 to 1.
 
-    Args:
-        difficulty: accepted, since all our environments take it; the benchmark's tasks have just one.
-        image_size: height and width of the pictures, in pixels.
-        renderer: as in `sim.env.TabletopEnv`. The ray caster draws the benchmark's meshes without their textures.
-        cameras: which of "front" and "top" to draw.
-        render_mode: "rgb_array", the only one.
+    Arguments as of `CameraEnv`. The ray caster draws the benchmark's meshes without their textures.
 
     Raises:
         UserError: an argument that does not fit, or metaworld is not installed.
@@ -50,16 +44,7 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     expert_steps: ClassVar[int]
     fields_of_view: ClassVar[tuple[float, float]] = (40.0, 40.0)  # degrees, front and top
 
-    def __init__(
-        self,
-        difficulty: float = 0.5,
-        image_size: int = 64,
-        renderer: str = "auto",
-        cameras: Sequence[str] = CAMERAS,
-        render_mode: str | None = "rgb_array",
-    ) -> None:
-        check_arguments(difficulty, image_size, cameras, render_mode)
-        self.image_size, self.cameras, self.render_mode = image_size, tuple(cameras), render_mode
+    def _build(self, renderer: str) -> None:
         metaworld = import_benchmark("metaworld")
         benchmark = metaworld.MT1(self.native_name, seed=0)
         self.native = benchmark.train_classes[self.native_name]()
@@ -71,10 +56,10 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         for camera, field in zip(CAMERAS, self.fields_of_view, strict=True):
             _aim(self.native.model, _NATIVE_CAMERAS[camera], _EYES[camera], _LOOK_AT[camera], field)
         self.action_space = self.native.action_space
-        self.observation_space = observation_space(self.cameras, image_size, 4, 2.0)
+        self.observation_space = observation_space(self.cameras, self.image_size, 4, 2.0)
         self.native_observation = self._reset_native(0)
         native_cameras = [_NATIVE_CAMERAS[camera] for camera in self.cameras]
-        self.renderer = make_renderer(renderer, self.native.model, self.native.data, native_cameras, image_size)
+        self.renderer = make_renderer(renderer, self.native.model, self.native.data, native_cameras, self.image_size)
         self.progress, self.elapsed_steps = 0.0, 0
         self.last_action: NDArray[np.float64] = np.zeros(4)
 

@@ -81,7 +81,7 @@ def pooled_curve(cells: Sequence[Cell]) -> tuple[NDArray[np.int64], NDArray[np.f
 
 
 def _draw_curves(axes: Any, groups: Mapping[str, Sequence[Cell]], colours: Mapping[str, str]) -> None:
-    for name, cells in reversed(groups.items()):  # the best on top
+    for name, cells in reversed(list(groups.items())):  # the best on top
         rounds, rates = pooled_curve(cells)
         ours = name in _OURS
         look = {"linewidth": 2.4 if ours else 1.3, "marker": "o", "markersize": 4.5 if ours else 3}

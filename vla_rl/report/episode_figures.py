@@ -152,7 +152,7 @@ def _draw_columns(
             axes = figure.add_axes((left, 0.1 + height * (len(panels) - 1 - row), width, height - 0.075))
             for source, start, end in segments(trace.episode.source):
                 axes.axvspan(start, end, color=SHADES[Source(source)], linewidth=0)
-            draw(axes, trace, np.arange(len(trace.episode)) + 0.5)
+            draw(axes, trace, np.arange(len(trace.episode), dtype=np.float64) + 0.5)
             axes.set_xlim(0, len(trace.episode))
             axes.locator_params(axis="y", nbins=4)
             title(axes, name)

@@ -134,8 +134,8 @@ def calibration(run: Run) -> str:
     lead = (
         "Measured on the practice episodes of a round with the critic as the round before left it, so that it was "
         "trained on none of them. Counted is every fourth of the policy's steps: with the outcome of the episode where "
-        "no person took over after it, otherwise as a failure. Calibration error: mean distance between predicted and observed over "
-        "ten bins, weighted by steps."
+        "no person took over after it, otherwise as a failure. Calibration error: mean distance between predicted and "
+        "observed over ten bins, weighted by steps."
     )
     rows = [
         [

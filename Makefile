@@ -7,15 +7,15 @@ export UV_LINK_MODE ?= copy
 .PHONY: demo test lint bench
 
 demo: $(UV)
-	$(UV) sync --locked --inexact --quiet --extra train
+	$(UV) sync --locked --inexact --extra train
 	.venv/bin/vla-rl demo $(ARGS)
 
 test: $(UV)
-	$(UV) sync --locked --quiet --all-extras
+	$(UV) sync --locked --quiet --all-extras --all-groups
 	.venv/bin/python -m pytest $(ARGS)
 
 lint: $(UV)
-	$(UV) sync --locked --quiet --all-extras
+	$(UV) sync --locked --quiet --all-extras --all-groups
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
@@ -28,4 +28,5 @@ bench: $(UV)
 # Some systems have python3 without ensurepip (venv fails), some without pip; either one is enough.
 .tools/bin/uv:
 	python3 -m venv .tools && .tools/bin/python -m pip install --quiet --disable-pip-version-check uv \
-	  || python3 -m pip install --quiet --disable-pip-version-check --target .tools uv
+	  || python3 -m pip install --quiet --disable-pip-version-check --target .tools uv \
+	  || { echo "python3 has neither venv with pip nor pip: install one of them (Debian: apt install python3-venv) or uv"; exit 2; }

@@ -4,21 +4,20 @@ Example: vla-rl eval runs/demo --version 3 --episodes 200
 """
 
 import argparse
-import functools
 import itertools
 from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
 
-from vla_rl.cli.rollouts import SimulatorWorker
+from vla_rl.cli.practice import make_pool
 from vla_rl.cli.run_config import RunConfig
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.statistics import wilson_interval
 from vla_rl.training.plan import evaluation_seed
 from vla_rl.training.run_folder import RunFolder
-from vla_rl.training.workers import RolloutJob, RolloutPool
+from vla_rl.training.workers import RolloutJob
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         for index, task in zip(range(arguments.episodes), itertools.cycle(config.task.envs), strict=False)
     ]
     missing = [job for job in jobs if job.episode_id not in store]
-    with RolloutPool(functools.partial(SimulatorWorker, config), config.workers) as pool:
+    with make_pool(config) as pool:
         for _ in tqdm(pool.run(missing), total=len(missing), unit="episode", leave=False):
             pass
     for task in config.task.envs:

@@ -16,6 +16,8 @@ VERBS = {
     "eval": "success of a policy on held-out seeds",
     "rollout": "let a policy act on a robot, in real time or on a virtual clock",
     "corrector": "train the residual head of execution strategy a2c2",
+    "imagine": "train a world model, evaluate it, or watch it beside the real future",
+    "play": "drive a task and a world model of it in a browser page",
     "report": "rebuild the report of a run",
     "finetune": "a policy from logged episodes alone: stores, LeRobotDatasets, ROS 2 bags",
     "label": "say how logged episodes went",
@@ -32,6 +34,7 @@ EXTRAS = {
     "ros": ("rosbags",),
     "trt": ("onnx", "onnxscript", "polygraphy"),
     "viz": ("rerun",),
+    "scale": ("ray",),
 }
 
 

@@ -16,6 +16,8 @@ from vla_rl.training.run_folder import RunFolder
 if TYPE_CHECKING:
     from vla_rl.algorithms.base import Algorithm
     from vla_rl.data.cache import FrameCache
+    from vla_rl.training.ray_workers import RayRolloutPool
+    from vla_rl.training.workers import RolloutPool
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, config: str, out: str) -> None:
@@ -138,17 +140,15 @@ def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str
     import torch
 
     from vla_rl.cli.benchmarks.machine import describe_machine
-    from vla_rl.cli.rollouts import SimulatorWorker
     from vla_rl.report.html import build_report
     from vla_rl.report.sinks import JsonlSink, TensorBoardSink, read_records
     from vla_rl.training.checkpoint import load_newest_checkpoint
     from vla_rl.training.rounds import PracticeRun
-    from vla_rl.training.workers import RolloutPool
 
     torch.set_num_threads(config.torch_threads)
     with (
         folder,
-        RolloutPool(functools.partial(SimulatorWorker, config), config.workers) as pool,
+        make_pool(config) as pool,
         JsonlSink(folder.metrics_file) as metrics,
         TensorBoardSink(folder.path / "tensorboard") as board,
     ):
@@ -176,6 +176,18 @@ def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str
         summary = {**folder.read_summary(), "finished": True}
         folder.write_summary(summary)
     return summary
+
+
+def make_pool(config: RunConfig) -> "RolloutPool | RayRolloutPool":
+    """The rollout workers of a run, where its config wants them."""
+    from vla_rl.cli.rollouts import SimulatorWorker
+    from vla_rl.training.ray_workers import RayRolloutPool
+    from vla_rl.training.workers import RolloutPool
+
+    build = functools.partial(SimulatorWorker, config)
+    if config.ray is not None:
+        return RayRolloutPool(build, config.workers, config.ray)
+    return RolloutPool(build, config.workers)
 
 
 def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache") -> "Algorithm":

@@ -76,6 +76,8 @@ class RunConfig:
         supervised: the same for the supervised policy that practice starts from.
         seed: of demonstrations, initial weights, batches and practice episodes.
         workers: rollout processes; 0 runs episodes in the learner's process.
+        ray: address of a Ray cluster to run the workers on, whose machines see the run folder under the same path;
+            "local" starts one here. null: processes on this machine.
         torch_threads: threads of the learner.
         device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
         rollout_device: where policies are run when they act.
@@ -93,6 +95,7 @@ class RunConfig:
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
     seed: int = 0
     workers: int = 2
+    ray: str | None = None
     torch_threads: int = 2
     device: str = "cpu"
     rollout_device: str = "cpu"
@@ -102,3 +105,5 @@ class RunConfig:
             raise ConfigError(f"seed is {self.seed}; it must be from 0 to 999")
         if self.workers < 0 or self.torch_threads < 1:
             raise ConfigError("workers cannot be negative, and torch_threads must be at least 1")
+        if self.ray is not None and self.workers == 0:
+            raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")

@@ -25,7 +25,7 @@ from vla_rl.training import plan
 from vla_rl.training.checkpoint import save_checkpoint
 from vla_rl.training.plan import BudgetConfig, Stage
 from vla_rl.training.run_folder import RunFolder
-from vla_rl.training.workers import RolloutJob, RolloutPool
+from vla_rl.training.workers import RolloutJob, Rollouts
 
 LOG_EVERY_STEPS = 50
 DEMONSTRATION_ATTEMPTS = 5
@@ -79,7 +79,7 @@ class PracticeRun:
         budget: BudgetConfig,
         seed: int,
         tasks: Sequence[str],
-        pool: RolloutPool,
+        pool: Rollouts,
         progress: tuple[int, dict[str, Any]] | None,
         supervised: Callable[[FrameCache], Learner],
         practised: Callable[[FrameCache, Path], Learner],

@@ -50,6 +50,14 @@ class RolloutWorker(Protocol):
     def close(self) -> None: ...
 
 
+class Rollouts(Protocol):
+    """Runs jobs somewhere: `RolloutPool` on this machine, `vla_rl.training.ray_workers` on many."""
+
+    def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
+        """Run the jobs, yielding each as it is saved, in any order."""
+        ...
+
+
 class RolloutPool:
     """Spreads jobs over worker processes that live as long as the pool.
 

@@ -34,6 +34,6 @@ def test_jobs_are_run_in_other_processes_and_errors_come_back(tmp_path: Path) ->
     names = [f"e{index}" for index in range(5)]
     with RayRolloutPool(Writer, workers=1, address="local") as pool:
         assert sorted(job.episode_id for job in pool.run([make_job(name, tmp_path) for name in names])) == names
-        with pytest.raises(UserError, match="^the expert failed$"):
+        with pytest.raises(UserError, match=r"^the expert failed$"):
             list(pool.run([make_job("bad", tmp_path)]))
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == dict.fromkeys(names, "a task")

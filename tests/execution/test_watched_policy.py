@@ -118,5 +118,5 @@ def test_the_thread_looks_by_itself(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_good_version_is_refused(tmp_path: Path) -> None:
     write(tmp_path, 0, "half copied")
-    with pytest.raises(UserError, match="no policy in .* can be loaded"):
+    with pytest.raises(UserError, match=r"no policy in .* can be loaded"):
         watch(tmp_path)

@@ -6,6 +6,7 @@ JSON. Reactions are counted in the recorded episodes, on the robot's own clock, 
 
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -123,7 +124,7 @@ class Trials:
         until = self._ticks() + self._random.randint(20, 40)
         start_s = time.monotonic()
         while self._ticks() < until:
-            rig.move(np.full(8, 0.004 * np.sin(4 * (time.monotonic() - start_s))))
+            rig.move([0.004 * math.sin(4 * (time.monotonic() - start_s))] * 8)
             time.sleep(0.01)
         after = _tick(rig.take_over(False))
         self._act_for(10)
@@ -206,7 +207,7 @@ def reaction_ms(fault: str, episode: Episode) -> float:
     """From the moment at which a fault shows in a recorded attempt to its end, in the robot's time."""
     extras = episode.extras
     if fault == "nan_action":
-        onset = int(np.flatnonzero(extras["gate_reasons"] & int(Reason.NOT_FINITE))[0])
+        onset = int(np.flatnonzero(np.asarray(extras["gate_reasons"], np.int64) & int(Reason.NOT_FINITE))[0])
     elif fault == "policy_killed":
         onset = int(np.flatnonzero(np.diff(extras["chunk_id"], prepend=-1) > 0)[-1])
     elif fault == "joints_frozen":

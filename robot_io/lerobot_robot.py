@@ -1,0 +1,290 @@
+"""Any robot and any teleoperator of lerobot behind our protocols.
+
+lerobot's drivers are called in the control thread: a robot's `get_observation` reads its bus and takes the newest
+picture of every camera's own thread. lerobot is imported when one of these is made from a config.
+"""
+
+import importlib
+import logging
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, override
+
+import numpy as np
+
+from robot_io.freshness import Freshness
+from vla_rl.core.clock import Clock, MonotonicClock
+from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.types import Float32Array, Observation
+
+_log = logging.getLogger(__name__)
+
+_DELTAS = ("delta_x", "delta_y", "delta_z")
+_GRIPPER_STAYS = 1.0  # lerobot's gripper actions of devices that give deltas: 0 closes, 1 stays, 2 opens
+
+
+class LerobotRobot:
+    """An `EpisodicRobot` (see `vla_rl.execution.loop`) around a lerobot robot. A person calls the outcome.
+
+    Numbers of the observation become the state and numbers of the action the action, each in lerobot's order
+    (``shoulder_pan.pos``, ...); whatever has three dimensions is a camera.
+
+    Args:
+        device: a `lerobot.robots.Robot`; `make_lerobot_robot` makes one from a config.
+        control_hz: rate of the control loop.
+        task: the task sentence.
+        duration_s: an attempt is cut after this time.
+        begin: called before every attempt: a person prepares the scene.
+        detect_frozen: a camera that repeats its frame counts as silent.
+        clock: the machine's unless a test has another one.
+
+    Raises:
+        UserError: if an action has no measured counterpart, so that nobody could say how the robot rests.
+    """
+
+    def __init__(
+        self,
+        device: Any,
+        control_hz: float,
+        task: str,
+        duration_s: float = 60.0,
+        begin: Callable[[], None] | None = None,
+        detect_frozen: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        self.device = device
+        self.control_hz = control_hz
+        self.clock = clock or MonotonicClock()
+        self._task, self._duration_ns, self._begin = task, round(duration_s * 1e9), begin
+        features = device.observation_features
+        self.cameras = tuple(name for name, kind in features.items() if isinstance(kind, tuple))
+        self.state_names = tuple(name for name in features if name not in self.cameras)
+        self.action_names = tuple(device.action_features)
+        for name in self.action_names:
+            if name not in self.state_names:
+                raise UserError(f"{device.name} measures no {name!r}.{did_you_mean(name, self.state_names)}")
+        self._measured = [self.state_names.index(name) for name in self.action_names]
+        self._freshness = Freshness(detect_frozen)
+        self._command: Float32Array | None = None
+        self._state: Float32Array = np.zeros(len(self.state_names), np.float32)
+        self.success: bool | None = None
+        self._start_ns = 0
+        self._ended = False
+
+    def connect(self) -> None:
+        """Connect, and calibrate if the robot asks for it."""
+        if not self.device.is_connected:
+            self.device.connect()
+
+    def reset(self, seed: int) -> None:
+        """Let the person prepare the scene; a real world has no seed."""
+        del seed
+        if self._begin is not None:
+            self._begin()
+        self.success, self._ended = None, False
+        self.read()
+        self._command = self.rest_command()
+        self._start_ns = self.clock.now_ns()
+
+    def read(self) -> Observation:
+        """See `vla_rl.core.protocols.Robot.read`. lerobot gives no capture times: a stream has the time at which it was
+        asked for, and a picture may be one frame older.
+        """
+        now_ns = self.clock.now_ns()
+        raw = self.device.get_observation()
+        state = np.array([raw[name] for name in self.state_names], np.float32)
+        self._state = self._freshness.state(state, now_ns)
+        images = {camera: self._freshness.image(camera, np.asarray(raw[camera]), now_ns) for camera in self.cameras}
+        return Observation(images, self._state, self._task, 0, dict(self._freshness.captured_ns))
+
+    def rest_command(self) -> Float32Array:
+        """The measured positions of the commanded joints."""
+        return self._state[self._measured]
+
+    def write(self, action: Float32Array) -> Float32Array:
+        """Send the action; what the driver's own limits made of it comes back."""
+        wanted = dict(zip(self.action_names, action.tolist(), strict=True))
+        sent = self.device.send_action(wanted) or wanted
+        self._command = np.array([sent[name] for name in self.action_names], np.float32)
+        return self._command
+
+    def last_command(self) -> Float32Array:
+        """The command that was sent last, float32 [A]."""
+        return self.rest_command() if self._command is None else self._command
+
+    def end(self, success: bool | None) -> None:
+        """The person ends the attempt: with its outcome, or without one."""
+        self.success, self._ended = success, True
+
+    def stop(self) -> None:
+        """Hold the last command: lerobot's motors hold their goal."""
+        if self._command is not None and self.device.is_connected:
+            self.write(self._command)
+
+    def close(self) -> None:
+        if self.device.is_connected:
+            self.device.disconnect()
+
+    @property
+    def terminated(self) -> bool:
+        """The person has called the outcome."""
+        return self._ended and self.success is not None
+
+    @property
+    def truncated(self) -> bool:
+        """The time is over, or the person ended the attempt without an outcome."""
+        return self._ended or self.clock.now_ns() - self._start_ns >= self._duration_ns
+
+
+class LerobotTakeover(TakeoverSource):
+    """A lerobot teleoperator as the person who takes over, with lerobot's events.
+
+    A device with events (keyboard, gamepad, phone) says itself when it intervenes, and how an attempt ends; a leader
+    arm has none, so ``engaged`` says it (a pedal, a key, a service). A device that gives deltas (SpaceMouse, gamepad,
+    keyboard) moves the tool: ``step`` turns its motion into a command of this robot. A leader arm gives positions,
+    which move the robot relatively, so nothing jumps when its posture is another one.
+
+    Args:
+        device: a `lerobot.teleoperators.Teleoperator`, connected.
+        robot: is told the outcomes.
+        engaged: whether the person wants the commands, for devices without events.
+        step: (last command [A], motion [3] in the device's units, gripper -1 closes, 0 stays, +1 opens) -> command
+            [A]; needed for devices that give deltas.
+        absolute_dims: dimensions that follow a leader arm itself (grippers).
+
+    Raises:
+        UserError: if the device gives deltas and there is no ``step``, or lacks a joint of the robot.
+    """
+
+    def __init__(
+        self,
+        device: Any,
+        robot: LerobotRobot,
+        engaged: Callable[[], bool] | None = None,
+        step: Callable[[Float32Array, Float32Array, float], Float32Array] | None = None,
+        absolute_dims: Sequence[int] = (),
+    ) -> None:
+        self._device, self._robot = device, robot
+        self._has_events = hasattr(device, "get_teleop_events")
+        if not self._has_events and engaged is None:
+            raise UserError(f"{device.name} has no events; say with `engaged` when the person takes over")
+        self._engaged, self._step = engaged, step
+        self._absolute_dims = list(absolute_dims)
+        features = device.action_features
+        names = features.get("names", features)
+        self._gives_deltas = all(name in names for name in _DELTAS)
+        if self._gives_deltas and step is None:
+            raise UserError(f"{device.name} gives motions of the tool; `step` has to make commands of them")
+        for name in () if self._gives_deltas else robot.action_names:
+            if name not in names:
+                raise UserError(f"{device.name} gives no {name!r}.{did_you_mean(name, names)}")
+        self._offset: Float32Array | None = None
+
+    @override
+    def reset(self, seed: int) -> None:
+        self._offset = None
+
+    @override
+    def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
+        """See `vla_rl.core.protocols.TakeoverSource.command`. A device that fails holds the robot where it is."""
+        last = self._robot.last_command()
+        try:
+            action: Mapping[str, float] = self._device.get_action()  # first: keyboards learn of keys here
+            intervenes = self._intervenes()
+        except (OSError, RuntimeError) as error:
+            _log.warning("the teleoperator failed (%s); the robot holds", error)
+            return last if self._offset is not None else None
+        if not intervenes:
+            self._offset = None
+            return None
+        if self._gives_deltas:
+            assert self._step is not None
+            self._offset = np.zeros_like(last)  # engaged
+            motion = np.array([action[name] for name in _DELTAS], np.float32)
+            return self._step(last, motion, float(action.get("gripper", _GRIPPER_STAYS)) - _GRIPPER_STAYS)
+        position = np.array([action[name] for name in self._robot.action_names], np.float32)
+        if self._offset is None:
+            self._offset = last - position
+            self._offset[self._absolute_dims] = 0.0
+        return position + self._offset
+
+    def _intervenes(self) -> bool:
+        """Whether the person acts; what they say about the attempt goes to the robot."""
+        if self._has_events:
+            from lerobot.teleoperators.utils import TeleopEvents
+
+            events = self._device.get_teleop_events()
+            if events.get(TeleopEvents.RERECORD_EPISODE):
+                self._robot.end(None)
+            elif events.get(TeleopEvents.SUCCESS):
+                self._robot.end(True)
+            elif events.get(TeleopEvents.TERMINATE_EPISODE) or events.get(TeleopEvents.FAILURE):
+                self._robot.end(False)
+            if self._engaged is None:
+                return bool(events.get(TeleopEvents.IS_INTERVENTION))
+        return self._engaged is not None and self._engaged()
+
+
+def cartesian_step(
+    metres_per_unit: float, gripper_dim: int | None = None, gripper_per_tick: float = 0.0
+) -> Callable[[Float32Array, Float32Array, float], Float32Array]:
+    """A ``step`` for robots whose first three commands are the tool's x, y, z in metres."""
+
+    def step(last: Float32Array, motion: Float32Array, gripper: float) -> Float32Array:
+        command = last.copy()
+        command[:3] += metres_per_unit * motion
+        if gripper_dim is not None:
+            command[gripper_dim] += gripper * gripper_per_tick
+        return command
+
+    return step
+
+
+def make_lerobot_robot(options: Mapping[str, Any], control_hz: float, task: str, **keywords: Any) -> LerobotRobot:
+    """A robot from the fields of any lerobot `RobotConfig`, third-party plug-ins included.
+
+    Args:
+        options: ``type`` (``so101_follower``, ...) and the fields of that config (``port``, ``cameras``, ...).
+        control_hz, task, keywords: of `LerobotRobot`.
+
+    Raises:
+        UserError: if lerobot is missing, or the options do not fit the config.
+    """
+    return LerobotRobot(_make("robot", options), control_hz, task, **keywords)
+
+
+def make_lerobot_teleoperator(options: Mapping[str, Any]) -> Any:
+    """A teleoperator from the fields of any lerobot `TeleoperatorConfig`, not yet connected.
+
+    Raises:
+        UserError: see `make_lerobot_robot`.
+    """
+    return _make("teleoperator", options)
+
+
+def _make(what: str, options: Mapping[str, Any]) -> Any:
+    """The robot or teleoperator of that type. lerobot registers a type when its module is imported: all are tried."""
+    package = f"lerobot.{what}s"
+    try:
+        import draccus
+        from lerobot.utils.import_utils import register_third_party_plugins
+
+        parent = importlib.import_module(package)
+    except ImportError as error:
+        raise UserError(f"robots of lerobot need the package: pip install lerobot ({error})") from error
+    register_third_party_plugins()
+    for module in pkgutil.iter_modules(parent.__path__):
+        try:
+            importlib.import_module(f"{package}.{module.name}")
+        except ImportError as error:  # the driver of another robot
+            _log.debug("%s.%s is left out: %s", package, module.name, error)
+    registry = getattr(importlib.import_module(f"{package}.config"), f"{what.capitalize()}Config")
+    known, name = registry.get_known_choices(), str(options.get("type"))
+    if name not in known:
+        raise UserError(f"lerobot has no {what} of type {name!r}.{did_you_mean(name, known)}")
+    make = getattr(importlib.import_module(f"{package}.utils"), f"make_{what}_from_config")
+    try:
+        return make(draccus.decode(registry, dict(options)))
+    except Exception as error:  # draccus and the drivers each raise their own
+        raise UserError(f"{what} {name!r}: {' '.join(str(error).split())}") from error

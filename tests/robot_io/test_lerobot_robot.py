@@ -1,0 +1,213 @@
+"""lerobot's robots and teleoperators behind our protocols, with devices that lerobot makes from their configs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from lerobot.robots.config import RobotConfig
+from lerobot.robots.robot import Robot
+from lerobot.teleoperators.utils import TeleopEvents
+
+from robot_io.gate import GateConfig, SafetyGate
+from robot_io.lerobot_robot import (
+    LerobotRobot,
+    LerobotTakeover,
+    cartesian_step,
+    make_lerobot_robot,
+    make_lerobot_teleoperator,
+)
+from robot_io.recorder import Recorder
+from robot_io.spacemouse import SpaceMouse
+from vla_rl.core.clock import VirtualClock
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, Source
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.loop import run_episode
+from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.sources import TakeoverSwitch
+
+JOINTS = ("pan", "lift", "gripper")
+GATE = GateConfig(low=(-1.0,) * 3, high=(1.0,) * 3, max_velocity=(1.0,) * 3)
+
+
+@RobotConfig.register_subclass("plugin_arm")
+@dataclass(kw_only=True)
+class PluginArmConfig(RobotConfig):
+    largest: float = 1.0
+
+
+class PluginArm(Robot):
+    """Joints that follow at once, up to a limit of its own, and a camera; as a third-party package would bring it."""
+
+    config_class = PluginArmConfig
+    name = "plugin_arm"
+
+    def __init__(self, config: PluginArmConfig) -> None:
+        super().__init__(config)
+        self._largest, self._connected = config.largest, False
+        self.position = dict.fromkeys((f"{joint}.pos" for joint in JOINTS), 0.0)
+        self.pictures = 0
+
+    observation_features: ClassVar = {**{f"{joint}.pos": float for joint in JOINTS}, "front": (4, 6, 3)}
+    action_features: ClassVar = {f"{joint}.pos": float for joint in JOINTS}
+    is_calibrated = True
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected
+
+    def connect(self, calibrate: bool = True) -> None:
+        self._connected = True
+
+    def calibrate(self) -> None: ...
+
+    def configure(self) -> None: ...
+
+    def get_observation(self) -> dict[str, Any]:
+        self.pictures += 1
+        return {**self.position, "front": np.full((4, 6, 3), self.pictures % 256, np.uint8)}
+
+    def send_action(self, action: dict[str, Any]) -> dict[str, Any]:
+        self.position = {name: float(np.clip(value, -self._largest, self._largest)) for name, value in action.items()}
+        return self.position
+
+    def disconnect(self) -> None:
+        self._connected = False
+
+
+class Ramp:
+    """Moves every joint by a hundredth a tick."""
+
+    version = 0
+
+    def reset(self, seed: int) -> None: ...
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        ramp = observation.state + np.arange(1, 9, dtype=np.float32)[:, None] * np.float32(0.01)
+        return ActionChunk(ramp, observation.tick, 0, 0)
+
+
+class Pad:
+    """A gamepad-like device: motions of the tool, lerobot's events, all from a script of ticks."""
+
+    name = "pad"
+    action_features: ClassVar = {"names": {"delta_x": 0, "delta_y": 1, "delta_z": 2, "gripper": 3}}
+
+    def __init__(self, intervenes: range, success_at: int = -1, fails_at: int = -1) -> None:
+        self._intervenes, self._success_at, self._fails_at = intervenes, success_at, fails_at
+        self._tick = -1
+
+    def get_action(self) -> dict[str, float]:
+        self._tick += 1
+        if self._tick == self._fails_at:
+            raise OSError("unplugged")
+        return {"delta_x": 1.0, "delta_y": 0.0, "delta_z": -1.0, "gripper": 2.0}
+
+    def get_teleop_events(self) -> dict[TeleopEvents, bool]:
+        return {
+            TeleopEvents.IS_INTERVENTION: self._tick in self._intervenes,
+            TeleopEvents.SUCCESS: self._tick == self._success_at,
+        }
+
+
+class Leader:
+    """A leader arm: positions, no events, a posture that is not the robot's."""
+
+    name = "leader"
+    action_features = PluginArm.action_features
+
+    def __init__(self) -> None:
+        self.moved = 0.0
+
+    def get_action(self) -> dict[str, float]:
+        self.moved += 0.02
+        return {"pan.pos": 0.5 + self.moved, "lift.pos": -0.7, "gripper.pos": 0.9}
+
+
+@pytest.fixture
+def robot(tmp_path: Path) -> LerobotRobot:
+    options = {"type": "plugin_arm", "id": "arm", "calibration_dir": str(tmp_path), "largest": 0.6}
+    return make_lerobot_robot(options, 20.0, "wave", duration_s=3.0, clock=VirtualClock())
+
+
+def record(robot: LerobotRobot, takeover: LerobotTakeover) -> Any:
+    recorder = Recorder(Origin.REAL, "plugin_arm", robot.control_hz)
+    recorder.begin("attempt", None, 0)
+    robot.connect()
+    source = TakeoverSwitch(Executor(InlinePlanner(Ramp())), takeover)
+    run_episode(robot, source, SafetyGate(GATE, robot.control_hz), seed=0, subscribers=[recorder])
+    assert recorder.episode is not None
+    return recorder.episode.validate()
+
+
+def test_a_plugin_robot_acts_within_its_own_limits(robot: LerobotRobot) -> None:
+    episode = record(robot, LerobotTakeover(Pad(range(0)), robot, step=cartesian_step(0.0)))
+    assert len(episode) == 61
+    assert episode.success is None
+    assert list(episode.images) == ["front"]
+    assert episode.images["front"].shape == (61, 4, 6, 3)
+    np.testing.assert_allclose(episode.action_sent[30], 0.31, atol=1e-5)
+    robot.device._largest = 0.1
+    episode = record(robot, LerobotTakeover(Pad(range(0)), robot, step=cartesian_step(0.0)))
+    assert episode.action_sent.max() == pytest.approx(0.1), "what the driver really sent is recorded"
+
+
+def test_a_pad_moves_the_tool_and_calls_the_outcome(robot: LerobotRobot) -> None:
+    step = cartesian_step(0.005, gripper_dim=2, gripper_per_tick=0.01)
+    episode = record(robot, LerobotTakeover(Pad(range(5, 15), success_at=20), robot, step=step))
+    assert episode.success
+    assert episode.terminated
+    assert len(episode) == 21
+    assert np.flatnonzero(episode.source == Source.HUMAN).tolist() == list(range(5, 15))
+    np.testing.assert_allclose(np.diff(episode.action_sent[4:15, 0]), 0.005, atol=1e-6)
+    np.testing.assert_allclose(np.diff(episode.action_sent[4:15, 2]), 0.005, atol=1e-6, err_msg="down and open")
+
+
+def test_a_leader_arm_takes_over_without_a_jump(robot: LerobotRobot) -> None:
+    ticks = iter(range(10**6))
+    takeover = LerobotTakeover(Leader(), robot, engaged=lambda: 6 <= next(ticks) < 20, absolute_dims=())
+    episode = record(robot, takeover)
+    assert np.flatnonzero(episode.source == Source.HUMAN).tolist() == list(range(6, 20))
+    np.testing.assert_allclose(episode.action_sent[6], episode.action_sent[5], atol=1e-6)
+    np.testing.assert_allclose(np.diff(episode.action_sent[6:20, 0]), 0.02, atol=1e-6)
+
+
+def test_a_device_that_fails_holds_the_robot(robot: LerobotRobot) -> None:
+    pad = Pad(range(5, 12), fails_at=8)
+    episode = record(robot, LerobotTakeover(pad, robot, step=cartesian_step(0.005)))
+    np.testing.assert_array_equal(episode.action_sent[8], episode.action_sent[7])
+    assert episode.source[8] == Source.HUMAN
+
+
+def test_devices_that_do_not_fit_are_refused(robot: LerobotRobot) -> None:
+    with pytest.raises(UserError, match="no events"):
+        LerobotTakeover(Leader(), robot)
+    with pytest.raises(UserError, match="`step` has to make commands"):
+        LerobotTakeover(Pad(range(0)), robot)
+    with pytest.raises(UserError, match="Did you mean 'plugin_arm'"):
+        make_lerobot_robot({"type": "plugin_am"}, 20.0, "wave")
+    with pytest.raises(UserError, match="largets"):
+        make_lerobot_robot({"type": "plugin_arm", "largets": 1}, 20.0, "wave")
+    pad = make_lerobot_teleoperator({"type": "gamepad"})
+    LerobotTakeover(pad, robot, step=cartesian_step(0.01))
+
+
+def test_a_spacemouse_speaks_as_lerobot_does(tmp_path: Path, robot: LerobotRobot) -> None:
+    device = tmp_path / "hidraw0"
+    right, forwards, down = (number.to_bytes(2, "little", signed=True) for number in (140, -350, 3))
+    device.write_bytes(b"")
+    mouse = SpaceMouse(device)
+    mouse.connect()
+    assert mouse.get_action() == {"delta_x": 0.0, "delta_y": 0.0, "delta_z": 0.0, "gripper": 1.0}
+    assert not mouse.get_teleop_events()[TeleopEvents.IS_INTERVENTION]
+    with device.open("ab") as stream:
+        stream.write((b"\x01" + right + forwards + down).ljust(64, b"\x00"))
+        stream.write(b"\x03\x01".ljust(64, b"\x00"))
+    assert mouse.get_action() == {"delta_x": 1.0, "delta_y": -0.4, "delta_z": 0.0, "gripper": 0.0}
+    assert mouse.get_teleop_events()[TeleopEvents.IS_INTERVENTION]
+    LerobotTakeover(mouse, robot, step=cartesian_step(0.01))
+    mouse.disconnect()
+    with pytest.raises(UserError, match="udev"):
+        SpaceMouse(tmp_path / "none").connect()

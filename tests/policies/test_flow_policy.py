@@ -107,5 +107,5 @@ def test_robots_of_two_sizes_share_a_policy() -> None:
     np.testing.assert_array_equal(chunk, policy.infer(average).actions[:, :1])
     committed = np.full((2, 1), 0.5, np.float32)
     np.testing.assert_array_equal(policy.infer(small, committed).actions[:2], committed)
-    with pytest.raises(UserError, match=r"trained on \[2\] or \[3\]"):
+    with pytest.raises(UserError, match=r"made for \[2\] or \[3\]"):
         policy.infer(dataclasses.replace(large, state=large.state[:1]))

@@ -232,3 +232,39 @@ class PolicySpec:
     control_hz: float = 20.0
     delta_dims: tuple[int, ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def action_sizes(self) -> dict[int, int]:
+        """The action size of each robot that shares the policy, by the size of its state."""
+        return dict(self.sizes or [(self.state_dim, self.action_dim)])
+
+    def check(self, observation: Observation) -> None:
+        """Refuse an observation that the policy was not made for.
+
+        Raises:
+            UserError: for a missing camera, or an image or a state of another size.
+        """
+        expected = [*self.image_size, 3]
+        for camera in self.cameras:
+            if camera not in observation.images:
+                known = ", ".join(sorted(observation.images)) or "none"
+                raise UserError(f"the policy needs camera {camera!r}, the observation has {known}; check the names")
+            found = observation.images[camera]
+            if list(found.shape) != expected or found.dtype != np.uint8:
+                raise UserError(
+                    f"camera {camera!r} gives {found.dtype} {list(found.shape)}, "
+                    f"the policy was made for uint8 {expected}; set the image size"
+                )
+        if observation.state.ndim != 1 or observation.state.size not in self.action_sizes:
+            sizes = " or ".join(f"[{size}]" for size in self.action_sizes)
+            raise UserError(f"the state is {list(observation.state.shape)}, the policy was made for {sizes}")
+
+
+def filled_up(vectors: Float32Array, mean: Float32Array) -> Float32Array:
+    """float32 [..., d] -> [..., D]: the dimensions that a smaller robot lacks get their mean, float32 [D], which is 0
+    once normalised.
+    """
+    if vectors.shape[-1] == len(mean):
+        return vectors
+    behind = np.broadcast_to(mean[vectors.shape[-1] :], (*vectors.shape[:-1], len(mean) - vectors.shape[-1]))
+    return np.concatenate([vectors, behind], axis=-1)

@@ -5,10 +5,8 @@ another mailbox when they are ready. The inference process loads the policy itse
 reset, tells plans of an earlier attempt from those of this one.
 """
 
-import ctypes
 import logging
 import multiprocessing
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +16,7 @@ from typing import Self, override
 import numpy as np
 
 from vla_rl.core.errors import UserError
+from vla_rl.core.processes import belong_to_parent
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Observation
 from vla_rl.execution.mailbox import Arrays, Fields, Mailbox
@@ -26,7 +25,6 @@ from vla_rl.execution.strategies import ExecutionConfig, Strategy, make_strategy
 
 _log = logging.getLogger(__name__)
 
-_PR_SET_PDEATHSIG = 1
 _TEXT_BYTES = 1024
 _READY = -1  # the request id with which the inference process says that the policy is loaded
 _MAX_PENDING = 16
@@ -221,9 +219,7 @@ def serve(
     posted: Semaphore,
 ) -> None:
     """The inference process: load, warm up, answer the newest request, forever."""
-    # It dies with the control process; Ctrl-C is the control process's to handle.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    belong_to_parent()
     requests, answers = Mailbox(layout.request_fields(), requests_name), Mailbox(layout.answer_fields(), answers_name)
     try:
         policy = load_policy()

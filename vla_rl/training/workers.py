@@ -2,9 +2,7 @@
 files.
 """
 
-import ctypes
 import multiprocessing
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -15,8 +13,7 @@ from typing import Protocol, Self
 import torch
 
 from vla_rl.core.errors import UserError
-
-_PR_SET_PDEATHSIG = 1
+from vla_rl.core.processes import belong_to_parent
 
 
 @dataclass(frozen=True)
@@ -114,9 +111,7 @@ _worker: RolloutWorker | Exception
 
 
 def _start_worker(build: Callable[[], RolloutWorker]) -> None:
-    # A learner that is killed must not leave workers behind; Ctrl-C is the learner's to handle.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    belong_to_parent()
     torch.set_num_threads(1)  # the learner and the other workers have the other cores
     global _worker
     try:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.flow import flow_noise, guidance_weights
-from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, filled_up
 from vla_rl.policies.flow_vla.model import FlowVLA, Indicator, Prefix
 from vla_rl.policies.guidance import sample_guided
 
@@ -29,7 +29,7 @@ class FlowVLAPolicy:
         self.version = version
         self.steps = steps or model.config.sampling_steps
         spec, statistics = model.spec, model.statistics
-        self._action_size = dict(spec.sizes or [(spec.state_dim, spec.action_dim)])  # by the size of the state
+        self._action_size = spec.action_sizes
         self._mean_state = np.asarray(statistics.state.mean, np.float32)
         self._mean_action = np.asarray(statistics.action.mean, np.float32)
         self._text: dict[str, Tensor] = {}
@@ -86,9 +86,9 @@ class FlowVLAPolicy:
     def _prepare(self, observation: Observation) -> tuple[Prefix, Prefix | None, Tensor]:
         """The prefix, the one for classifier-free guidance, and the noise of this tick."""
         model, spec = self.model, self.model.spec
-        self._check(observation)
+        spec.check(observation)
         images = {name: self._tensor(observation.images[name]) for name in spec.cameras}
-        state = self._tensor(_filled(observation.state, self._mean_state))
+        state = self._tensor(filled_up(observation.state, self._mean_state))
         text = self._tokens(observation.task)
         noise = self._tensor(flow_noise(self._seed, observation.tick, model.config.horizon, spec.action_dim))
         if not model.config.indicator:
@@ -117,29 +117,4 @@ class FlowVLAPolicy:
         if actions.ndim != 2 or actions.shape[1] not in sizes or len(actions) > horizon:
             size = " or ".join(map(str, sizes))
             raise UserError(f"given actions are {list(actions.shape)}, expected [at most {horizon}, {size}]")
-        return self._tensor(_filled(actions.astype(np.float32, copy=False), self._mean_action))
-
-    def _check(self, observation: Observation) -> None:
-        spec = self.model.spec
-        expected = [*spec.image_size, 3]
-        for camera in spec.cameras:
-            if camera not in observation.images:
-                known = ", ".join(sorted(observation.images)) or "none"
-                raise UserError(f"the policy needs camera {camera!r}, the observation has {known}; check the names")
-            found = observation.images[camera]
-            if list(found.shape) != expected or found.dtype != np.uint8:
-                raise UserError(
-                    f"camera {camera!r} gives {found.dtype} {list(found.shape)}, "
-                    f"the policy was trained on uint8 {expected}; set the image size"
-                )
-        if observation.state.ndim != 1 or observation.state.size not in self._action_size:
-            sizes = " or ".join(f"[{size}]" for size in self._action_size)
-            raise UserError(f"the state is {list(observation.state.shape)}, the policy was trained on {sizes}")
-
-
-def _filled(vectors: Float32Array, mean: Float32Array) -> Float32Array:
-    """[..., d] -> [..., D]: the dimensions that a smaller robot lacks get their mean, which is 0 once normalised."""
-    if vectors.shape[-1] == len(mean):
-        return vectors
-    behind = np.broadcast_to(mean[vectors.shape[-1] :], (*vectors.shape[:-1], len(mean) - vectors.shape[-1]))
-    return np.concatenate([vectors, behind], axis=-1)
+        return self._tensor(filled_up(actions.astype(np.float32, copy=False), self._mean_action))

@@ -1,0 +1,14 @@
+"""Child processes that neither outlive their parent nor take its Ctrl-C."""
+
+import ctypes
+import signal
+
+_PR_SET_PDEATHSIG = 1
+
+
+def belong_to_parent() -> None:
+    """Called at the start of a child process: it dies with its parent, even with one that is killed, and leaves Ctrl-C
+    to it. Linux only.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

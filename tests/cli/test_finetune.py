@@ -202,3 +202,33 @@ def test_a_policy_of_another_robot_is_refused(logs: Path, tmp_path: Path, capsys
     start = str(tmp_path / "first" / "policies" / "version_0001")
     assert main(["finetune", "--data", str(store.path), "--policy", start, "--out", str(tmp_path / "second")]) == 2
     assert "state_dim=3, the data has 7" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore")  # of lerobot's imports
+def test_a_policy_of_lerobots_is_fine_tuned_and_the_weights_reach_its_trainer(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    from lerobot.policies.act.configuration_act import ACTConfig
+
+    from vla_rl.policies.folders import load_policy as load_any_policy
+
+    small = {"dim_model": 16, "n_heads": 2, "dim_feedforward": 16, "n_encoder_layers": 1, "n_vae_encoder_layers": 1}
+    config = ACTConfig(chunk_size=4, n_action_steps=4, latent_dim=4, pretrained_backbone_weights=None, **small)
+    (tmp_path / "act").mkdir()
+    config._save_pretrained(tmp_path / "act")
+    exported = tmp_path / "weighted"
+    assert finetune(logs, "run", "--policy", str(tmp_path / "act"), "--lerobot", str(exported), "steps=4") == 0
+    policy = load_any_policy(tmp_path / "run" / "policies" / "version_0001")
+    assert (policy.version, type(policy).__name__) == (1, "LeRobotPolicy")
+
+    weights = np.load(exported / "habc_weights.npy", allow_pickle=False)
+    source = np.concatenate([EPISODES[name][0] for name in sorted(EPISODES)])
+    episodes = np.repeat(sorted(EPISODES), [len(EPISODES[name][0]) for name in sorted(EPISODES)])
+    assert weights.shape == source.shape
+    assert (weights[episodes == "demo"] == 1).all()
+    assert not weights[np.isin(episodes, ["failed", "unknown"])].any()
+    assert not weights[(episodes == "rescued") & (np.arange(len(source)) < 21)].any(), "before the takeover"
+    taught = weights[np.isin(episodes, ["rescued", "held"]) & (weights > 0)]
+    assert len(taught) == 5 + 3 + 4
+    assert json.loads((exported / "meta" / "info.json").read_text())["total_frames"] == len(weights)

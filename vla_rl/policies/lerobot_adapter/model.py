@@ -166,5 +166,5 @@ def hub_sentence(kind: str, error: Exception) -> str:
     reason = " ".join(str(error).split())[:200]
     return (
         f"the {kind} policy needs a part that is not on this machine, and nothing is fetched from a hub ({reason}); "
-        "download the model and its tokenizer, and name the local folders in its config.json"
+        "name a local folder in its config.json, or put the part into the Hugging Face cache of this machine"
     )

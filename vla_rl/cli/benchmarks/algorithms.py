@@ -26,6 +26,7 @@ DEFAULT_TASK = "vla_rl/PegInsert-v0"
 OTHER_TASKS = ("vla_rl/LidOnBox-v0", "vla_rl/Handover-v0")
 _PAPER = ["critic.efficiency_return_steps=1", "critic.efficiency_unit_steps=1"]
 _PAPER += ["advantage.advantage_horizon=1", "advantage.efficiency_scale=1"]
+_PAPER += ["credit.rule=paper", "credit.endings_are_takeovers=false"]
 ALGORITHMS = {
     "habc": [],
     "habc_paper": ["algorithm=habc", *(f"learning.{change}" for change in _PAPER)],

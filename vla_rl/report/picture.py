@@ -47,7 +47,8 @@ def _draw_success(axes: Any, run: Run) -> None:
     if policies:
         low, high = np.array([policy.interval for policy in policies]).T
         axes.fill_between(rounds, low, high, color=POLICY, alpha=0.14, linewidth=0)
-        axes.errorbar(rounds, rates, [rates - low, high - rates], color=POLICY, marker="o", linewidth=1.8, elinewidth=1)
+        bars = np.array([rates - low, high - rates])
+        axes.errorbar(rounds, rates, bars, color=POLICY, marker="o", linewidth=1.8, elinewidth=1)
         for number, rate, top in zip(rounds, rates, high, strict=True):
             place = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontweight": "bold"}
             axes.annotate(percent(rate), (number, max(top, rate + 0.02)), color=POLICY, fontsize=8.5, **place)

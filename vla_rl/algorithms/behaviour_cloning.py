@@ -16,5 +16,6 @@ class BehaviourCloning(Algorithm):
 
     def begin_round(self, cache: FrameCache, number: int) -> None:
         super().begin_round(cache, number)
-        everything = {"steps": np.arange(cache.total_frames)}
-        self._sampler = MixtureSampler(everything, {"steps": 1.0}, derived_seed(self.seed, "actor batch"))
+        if cache.total_frames:
+            everything = {"steps": np.arange(cache.total_frames)}
+            self._sampler = MixtureSampler(everything, {"steps": 1.0}, derived_seed(self.seed, "actor batch"))

@@ -1,7 +1,8 @@
 """Windows a second: the frame cache, a bare memory map of the same rows, and LeRobotDataset with images and with video.
 
 A window is what a training sample needs: the pictures of all cameras and the state at a step, and the actions of the
-next 32. In every block all readers get the very same windows, one after the other, so that a busy machine slows all.
+next 32. In every block all readers get the very same windows, which none of them has seen before, one after the other,
+so that a busy machine slows all; who comes first changes from block to block.
 """
 
 import os
@@ -21,8 +22,8 @@ from vla_rl.data.lerobot_io import export_lerobot
 from vla_rl.data.store import EpisodeStore
 
 WINDOW, CONTROL_HZ, STEPS, PIXELS = 32, 20, 100, 96
-_BLOCKS, _WINDOWS_PER_BLOCK, _REPEATS = 12, 32, 40
-_BATCH = 64
+_BATCH = 256
+_FAST_BLOCKS, _SLOW_BLOCKS = 200, 8
 
 Reader = Callable[[np.ndarray], object]
 
@@ -41,40 +42,41 @@ def measure(episodes: int, samples: int) -> dict[str, Any]:
         readers: dict[str, Reader] = {"cache": lambda frames: _from_cache(cache, frames), "memmap": _memmap(cache)}
         for name, video in (("lerobot_images", False), ("lerobot_video", True)):
             readers[name] = _lerobot(export_lerobot(store, Path(folder) / name, video=video))
-        times = _time(readers, cache.total_frames)
+        fast = _time({name: readers[name] for name in ("cache", "memmap")}, cache.total_frames, _FAST_BLOCKS)
+        slow = _time(
+            {name: read for name, read in readers.items() if name != "memmap"}, cache.total_frames, _SLOW_BLOCKS
+        )
         growth_mb = _memory_growth_mb(cache, samples)
-    speeds = {name: _WINDOWS_PER_BLOCK / statistics.median(values) for name, values in times.items()}
-    ratios = {
-        name: statistics.median(theirs / ours for theirs, ours in zip(times[name], times["cache"], strict=True))
-        for name in readers
-        if name != "cache"
-    }
+    images, video = _ratio(slow, "lerobot_images"), _ratio(slow, "lerobot_video")
     return {
-        "windows_per_s": speeds,
-        "windows_vs_memmap": ratios["memmap"],
-        "windows_vs_lerobot_images": ratios["lerobot_images"],
-        "windows_vs_lerobot_video": ratios["lerobot_video"],
-        "windows_vs_lerobot": min(ratios["lerobot_images"], ratios["lerobot_video"]),
-        "windows": {"steps": WINDOW, "cameras": 2, "pixels": PIXELS, "frames": episodes * STEPS, "blocks": _BLOCKS},
+        "windows_per_s": {name: _BATCH / statistics.median(values) for name, values in (slow | fast).items()},
+        "windows_vs_memmap": _ratio(fast, "memmap"),
+        "windows_vs_lerobot_images": images,
+        "windows_vs_lerobot_video": video,
+        "windows_vs_lerobot": min(images, video),
+        "windows": {"steps": WINDOW, "cameras": 2, "pixels": PIXELS, "frames": episodes * STEPS, "batch": _BATCH},
         "memory_samples": samples,
         "memory_growth_mb": growth_mb,
     }
 
 
-def _time(readers: dict[str, Reader], frames_in_all: int) -> dict[str, list[float]]:
-    """Seconds for one block of windows, for each reader and block. Fast readers do a block many times over."""
+def _time(readers: dict[str, Reader], frames_in_all: int, blocks: int) -> dict[str, list[float]]:
+    """Seconds for a batch of windows, for each reader and block."""
     random = np.random.default_rng(0)
     times: dict[str, list[float]] = {name: [] for name in readers}
-    for block in tqdm(range(_BLOCKS + 1), desc="windows", unit="block", leave=False):
-        frames = random.integers(0, frames_in_all, _WINDOWS_PER_BLOCK)
-        for name, read in readers.items():
-            repeats = 1 if name.startswith("lerobot") else _REPEATS
+    for block in tqdm(range(blocks + 1), desc="windows", unit="block", leave=False):
+        frames = random.integers(0, frames_in_all, _BATCH)
+        for name in list(readers)[:: 1 if block % 2 else -1]:
             start_s = time.perf_counter()
-            for _ in range(repeats):
-                read(frames)
+            readers[name](frames)
             if block:  # the first one warms up
-                times[name].append((time.perf_counter() - start_s) / repeats)
+                times[name].append(time.perf_counter() - start_s)
     return times
+
+
+def _ratio(times: dict[str, list[float]], rival: str) -> float:
+    """How many times as fast as a rival the cache is: the median over blocks."""
+    return statistics.median(theirs / ours for theirs, ours in zip(times[rival], times["cache"], strict=True))
 
 
 def _from_cache(cache: FrameCache, frames: np.ndarray) -> object:

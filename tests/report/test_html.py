@@ -284,26 +284,40 @@ def test_a_damaged_summary_is_left_out_with_a_sentence(run_dir: Path, content: s
     assert "left out" in Page(build_report(run_dir)).prose
 
 
-@pytest.mark.parametrize("entry", [{}, {"name": "x"}, {"name": "x", "successes": 5, "episodes": 4}, 7])
-def test_an_impossible_control_is_left_out_with_a_sentence(run_dir: Path, entry):
+@pytest.mark.parametrize(
+    ("key", "entry"),
+    [
+        *(("controls", entry) for entry in ({}, {"name": "x"}, {"name": "x", "successes": 5, "episodes": 4}, 7)),
+        *(("evaluations", {"round": 3, "successes": s, "episodes": n}) for s, n in ((9, 4), (0, 0))),
+        ("evaluations", {"round": 3, "successes": 1, "episodes": 4, "tasks": {"x": {"successes": 3, "episodes": 2}}}),
+        ("evaluations", {"round": 3, "successes": 1, "episodes": 4, "tasks": [5]}),
+        ("evaluations", {}),
+        ("evaluations", 7),
+    ],
+)
+def test_an_impossible_entry_is_left_out_with_a_sentence(run_dir: Path, key: str, entry):
     summary = json.loads((run_dir / "summary.json").read_text())
-    summary["controls"].append(entry)
+    summary[key].append(entry)
     (run_dir / "summary.json").write_text(json.dumps(summary))
     page = Page(build_report(run_dir))
-    assert "A control in summary.json is not complete and was left out." in page.prose
+    name = {"controls": "A control", "evaluations": "An evaluation"}[key]
+    assert f"{name} in summary.json is not complete and was left out." in page.prose
+    assert page.row("round 2")[1] == "91 %"
     assert page.row("more supervised training, round 2")[1] == "47 %"
 
 
-@pytest.mark.parametrize(
-    "entry", [{}, {"round": 3, "successes": 9, "episodes": 4}, {"round": 3, "successes": 0, "episodes": 0}, 7]
-)
-def test_an_impossible_evaluation_is_left_out_with_a_sentence(run_dir: Path, entry):
+def test_a_policy_of_several_tasks_is_broken_down(run_dir: Path):
     summary = json.loads((run_dir / "summary.json").read_text())
-    summary["evaluations"].append(entry)
+    summary["evaluations"][2]["tasks"] = {
+        "vla_rl/PegInsert-v0": {"successes": 45, "episodes": 50},
+        "vla_rl/PickPlace-v0": {"successes": 46, "episodes": 50},
+    }
     (run_dir / "summary.json").write_text(json.dumps(summary))
     page = Page(build_report(run_dir))
-    assert "An evaluation in summary.json is not complete and was left out." in page.prose
-    assert page.row("round 2")[1] == "91 %"
+    heads = ["policy", "vla_rl/PegInsert-v0", "vla_rl/PickPlace-v0"]
+    first = page.rows.index(heads)
+    assert page.rows[first + 1] == ["supervised", "\N{EN DASH}", "\N{EN DASH}"]
+    assert page.rows[first + 3] == ["round 2", "90 % [79, 96]", "92 % [81, 97]"]
 
 
 def damage(file: Path) -> None:

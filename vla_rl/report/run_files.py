@@ -30,6 +30,7 @@ class Evaluation:
         episodes: evaluated.
         mean_success_length: steps of a successful episode; None without one.
         control: name of the control that this policy belongs to; None for the policies of the run itself.
+        tasks: (successes, episodes) of each task, where one policy has several.
     """
 
     round: int
@@ -40,6 +41,7 @@ class Evaluation:
     episodes: int
     mean_success_length: float | None
     control: str | None
+    tasks: dict[str, tuple[int, int]]
 
     @classmethod
     def from_summary(cls, entry: dict[str, Any]) -> Self:
@@ -54,10 +56,15 @@ class Evaluation:
             episodes=int(entry["episodes"]),
             mean_success_length=_number(entry.get("mean_success_length")),
             control=None if control is None else str(control),
+            tasks={
+                str(task): (int(own["successes"]), int(own["episodes"]))
+                for task, own in dict(entry.get("tasks") or {}).items()
+            },
         )
         if evaluation.episodes < 1:
             raise ValueError("an evaluation without episodes")
-        wilson_interval(evaluation.successes, evaluation.episodes)
+        for successes, episodes in [(evaluation.successes, evaluation.episodes), *evaluation.tasks.values()]:
+            wilson_interval(successes, episodes)
         return evaluation
 
     @property

@@ -14,7 +14,7 @@ from vla_rl.report import charts
 from vla_rl.report.images import render_clip, tile_cameras, webp_uri
 from vla_rl.report.run_episodes import Pair, Trace, open_store, read_pairs, read_traces
 from vla_rl.report.run_files import Evaluation, Run
-from vla_rl.report.statistics import fisher_p
+from vla_rl.report.statistics import fisher_p, wilson_interval
 from vla_rl.report.wording import count, duration, outcome, percent, percent_interval
 
 _MAX_PAIRS = 6
@@ -66,7 +66,7 @@ def success(run: Run) -> str:
         "p: Fisher's exact test, two-sided. Trained on: demonstrations and practice episodes."
     )
     chart = charts.success_chart(run.policies, run.controls, names)
-    body = _lead(lead) + f"<figure>{chart}</figure>" + _table(heads, rows)
+    body = _lead(lead) + f"<figure>{chart}</figure>" + _table(heads, rows) + _per_task(run)
     return _section("Success", body + ("" if names else _missing("There are no controls in this run.")))
 
 
@@ -260,6 +260,24 @@ def _figures(evaluation: Evaluation) -> list[str]:
         _UNKNOWN if evaluation.gradient_steps is None else f"{evaluation.gradient_steps:,}",
         _UNKNOWN if length is None else f"{length:.0f}",
     ]
+
+
+def _per_task(run: Run) -> str:
+    """Success on each task, of policies that have several; else nothing."""
+    tasks = list(dict.fromkeys(task for policy in run.policies for task in policy.tasks))
+    if not tasks:
+        return ""
+    rows = []
+    for policy in run.policies:
+        counts = [policy.tasks.get(task, (0, 0)) for task in tasks]
+        cells = [
+            f"{percent(successes / episodes)} {percent_interval(wilson_interval(successes, episodes))}"
+            if episodes
+            else _UNKNOWN
+            for successes, episodes in counts
+        ]
+        rows.append([html.escape(policy.label), *cells])
+    return _table(["policy", *tasks], rows)
 
 
 def _against_last(run: Run, evaluation: Evaluation) -> str:

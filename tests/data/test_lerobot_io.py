@@ -270,7 +270,7 @@ def test_another_episode_under_the_same_id_is_an_error(recorded: Path, tmp_path:
         import_lerobot(recorded, store)
 
 
-@pytest.mark.parametrize("damage", ["nothing", "version", "data", "episodes", "labels", "unfinished"])
+@pytest.mark.parametrize("damage", ["nothing", "version", "data", "episodes", "labels", "unfinished", "elsewhere"])
 def test_what_is_not_a_whole_dataset_is_one_clear_error(
     exported: tuple[EpisodeStore, Path], tmp_path: Path, damage: str
 ) -> None:
@@ -289,10 +289,35 @@ def test_what_is_not_a_whole_dataset_is_one_clear_error(
         drop_columns(folder, ["vla_rl.source"])
     elif damage == "unfinished":
         shutil.rmtree(folder / "data")
+    elif damage == "elsewhere":
+        shutil.move(folder / "data", tmp_path / "data")
+        info = json.loads((folder / "meta/info.json").read_text())
+        info["data_path"] = "../" + info["data_path"]
+        (folder / "meta/info.json").write_text(json.dumps(info))
     with pytest.raises(StoreError) as caught:
         import_lerobot(folder, EpisodeStore(tmp_path / "store"))
     assert "\n" not in str(caught.value)
     assert str(folder) in str(caught.value) or "vla_rl.labels" in str(caught.value)
+
+
+def test_numbers_that_are_not_finite_are_refused(recorded: Path, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    folder = tmp_path / "dataset"
+    shutil.copytree(recorded, folder)
+    file = next((folder / "data").glob("*/*.parquet"))
+    table = parquet.read_table(file)
+    values = np.array(table["action"].to_pylist(), np.float32)
+    values[2, 1] = np.nan
+    kind = table.schema.field("action").type
+    column = pyarrow.array(values.tolist(), kind.storage_type if hasattr(kind, "storage_type") else kind)
+    table = table.set_column(table.column_names.index("action"), "action", column)
+    parquet.write_table(table, file)
+    store = EpisodeStore(tmp_path / "store")
+    with pytest.raises(UserError, match=r"action_policy is not finite at step 2"):
+        import_lerobot(folder, store)
+    assert len(store) == 0
 
 
 def test_episodes_that_do_not_fit_one_dataset_are_refused(tmp_path: Path) -> None:

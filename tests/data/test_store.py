@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.types import Episode
+from vla_rl.data.cache import FrameCache
 from vla_rl.data.episode_file import DamagedError, verify_file
 from vla_rl.data.store import EpisodeStore
 
@@ -326,6 +327,18 @@ def test_content_that_was_exchanged_consistently_is_found_by_its_digest(store: E
     rewrite_member(file, "zarr.json", lambda raw: raw.replace(b'"success": true', b'"success": false'))
     with pytest.raises(DamagedError, match="digest"):
         verify_file(file)
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc/x", "a/b", ".hidden", ""])
+def test_a_file_whose_header_names_paths_is_damaged(store: EpisodeStore, tmp_path: Path, name: str) -> None:
+    store.add(make_episode("a"))
+    escaped = json.dumps(name).encode()
+    rewrite_member(episode_file(store, "a"), "zarr.json", lambda raw: raw.replace(b'"front"', escaped))
+    for read in (store.read, store.read_header):
+        with pytest.raises(DamagedError, match="header names a column"):
+            read("a")
+    with pytest.raises(DamagedError):
+        FrameCache(store, tmp_path / "cache").refresh()
 
 
 def test_a_renamed_episode_is_not_taken_for_another(store: EpisodeStore) -> None:

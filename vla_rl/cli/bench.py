@@ -15,7 +15,7 @@ from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
 
 RESULTS = Path("docs/results")
-BENCHMARKS = ("demo", "sim", "learner", "algorithms")
+BENCHMARKS = ("demo", "sim", "learner", "algorithms", "data", "world-model")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.name not in BENCHMARKS:
         raise UserError(f"there is no benchmark {arguments.name!r}.{did_you_mean(arguments.name, BENCHMARKS)}")
-    benchmark = importlib.import_module(f"vla_rl.cli.benchmarks.{arguments.name}")
+    benchmark = importlib.import_module(f"vla_rl.cli.benchmarks.{arguments.name.replace('-', '_')}")
     parser = argparse.ArgumentParser(f"vla-rl bench {arguments.name}", description=benchmark.__doc__)
     parser.add_argument("--json", action="store_true", default=arguments.json)
     parser.add_argument("--out", type=Path, default=arguments.out)

@@ -95,6 +95,9 @@ class EpisodeHeader:
         extras = values["extras"].items()
         values["extras"] = {str(name): (str(dtype), tuple(map(int, row))) for name, (dtype, row) in extras}
         check_episode_id(values["episode_id"])
+        for name in (*values["cameras"], *values["extras"]):  # they become names of files
+            if not _COLUMN_NAME.fullmatch(name):
+                raise ValueError(f"header names a column {name[:120]!r}")
         return EpisodeHeader(**values)
 
 

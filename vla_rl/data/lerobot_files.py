@@ -69,7 +69,7 @@ class LeRobotFiles:
             row = self.episodes[index]
             file = self._data_path.format(chunk_index=row["data/chunk_index"], file_index=row["data/file_index"])
             filters = [("episode_index", "==", row["episode_index"])]
-            table = parquet.read_table(self.folder / file, filters=filters)
+            table = parquet.read_table(self._inside(file), filters=filters)
             if len(table) != row["length"]:
                 raise ValueError(f"{file} has {len(table)} of {row['length']} steps of episode {index}")
             return {key: table[key] for key in table.column_names}
@@ -112,7 +112,7 @@ class LeRobotFiles:
         place = {"chunk_index": row[f"videos/{key}/chunk_index"], "file_index": row[f"videos/{key}/file_index"]}
         file = self._video_path.format(video_key=key, **place)
         frames: list[Uint8Array] = []
-        with av.open(str(self.folder / file)) as container:
+        with av.open(str(self._inside(file))) as container:
             stream = container.streams.video[0]
             container.seek(round(start_s / stream.time_base), stream=stream)  # to the key frame at or before
             for frame in container.decode(stream):
@@ -121,6 +121,12 @@ class LeRobotFiles:
                 if len(frames) == length:
                     return np.stack(frames)
         raise ValueError(f"{file} has {len(frames)} of {length} frames of episode {index}")
+
+    def _inside(self, file: str) -> Path:
+        """A file of the dataset. Raises ValueError for one that lies outside of its folder, whatever the info says."""
+        if ".." in Path(file).parts or Path(file).is_absolute():
+            raise ValueError(f"its info names the file {file!r}, which lies outside of it")
+        return self.folder / file
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:

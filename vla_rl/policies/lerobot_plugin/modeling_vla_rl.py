@@ -48,6 +48,8 @@ class VlaRlPolicy(PreTrainedPolicy):  # type: ignore[misc]
             delta_dims=tuple(config.delta_dims),
         )
         self.model = FlowVLA(config.flow, spec, Statistics.from_dict(config.statistics))
+        # lerobot saves the optimiser's moments, which have the layout of their weights, only if they are contiguous.
+        self.model.to(memory_format=torch.contiguous_format)
         self.reset()
 
     def get_optim_params(self) -> Any:

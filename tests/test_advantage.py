@@ -37,9 +37,12 @@ def values_of(*columns):
     return Values(*(np.asarray(column, dtype=np.float32) for column in columns))
 
 
+def columns_of(record):
+    return [getattr(record, field.name) for field in dataclasses.fields(record)]
+
+
 def as_torch(record):
-    columns = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    return type(record)(**{name: torch.from_numpy(np.asarray(column)) for name, column in columns.items()})
+    return type(record)(*(torch.from_numpy(np.asarray(column)) for column in columns_of(record)))
 
 
 def test_zero_advantages_give_one():
@@ -147,6 +150,19 @@ def test_diagnostics():
     assert logs["gate_saturated"] == 1.0
     assert logs["kept"] == pytest.approx(0.75)
     assert effective_samples(np.float32([1, 1, 0, 0])) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("convert", [lambda record: record, as_torch], ids=["numpy", "torch"])
+def test_weights_are_pure(convert):
+    """Other trainers may call it: it changes nothing that it is given, and says the same again."""
+    values = convert(values_of([0, 1, -1, 2], [3, -3, 0, 1], [-9, -2, -5, -1], [0, -40, -4, 0]))
+    samples = convert(samples_of("rrid", success=np.array([True, False, True, True])))
+    before = [np.array(column) for record in (values, samples) for column in columns_of(record)]
+    (first, logs), (second, logs_again) = (weights(values, samples, PAPER, step=0) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert logs == logs_again
+    for column, expected in zip([c for record in (values, samples) for c in columns_of(record)], before, strict=True):
+        np.testing.assert_array_equal(column, expected)
 
 
 finite = st.floats(-50, 50, width=32)

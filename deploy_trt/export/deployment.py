@@ -64,6 +64,7 @@ def export_flow_vla(
         horizon=config.horizon,
         precision=precision,
         graphs={},
+        reference={},
         weights=None,
         probes=NOT_WRITTEN,
         state=_affine(*statistics.state.affine(config.state_normalization)),
@@ -83,11 +84,16 @@ def export_flow_vla(
         source={"meta": dict(meta), "config": config_to_dict(config)},
     )
     probes = flow_vla_probes(model, Normalization(manifest.state), observations)
-    return save_deployment(folder, manifest, graphs, probes)
+    reference = flow_vla_graphs(model) if precision != "fp32" else []
+    return save_deployment(folder, manifest, graphs, probes, reference)
 
 
 def save_deployment(
-    folder: Path, manifest: Manifest, graphs: Sequence[ExportedGraph], probes: Mapping[str, Array]
+    folder: Path,
+    manifest: Manifest,
+    graphs: Sequence[ExportedGraph],
+    probes: Mapping[str, Array],
+    reference: Sequence[ExportedGraph] = (),
 ) -> Manifest:
     """Write a deployment; ``graphs``, ``weights`` and ``probes`` of the manifest are filled in.
 
@@ -97,18 +103,16 @@ def save_deployment(
         graphs: they lose their weights here.
         probes: inputs of the first graph as ``input.NAME`` [K, ...], ``noise`` [K, rows, W], and ``actions``
             [K, rows, W], normalised: what torch made of them.
+        reference: the graphs in float32, if ``graphs`` are not.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    serialized, weights = split_weights(graphs)
-    infos = {}
-    for graph in graphs:
-        written = write_digested(folder, graph.name, ".onnx", serialized[graph.name])
-        infos[graph.name] = GraphInfo(written.file, written.sha256, graph.inputs, graph.outputs)
+    infos, weights = _write_graphs(folder, graphs)
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **probes)
     manifest = replace(
         manifest,
         graphs=infos,
+        reference=_write_graphs(folder, reference)[0],
         weights=write_digested(folder, "weights", ".safetensors", weights),
         probes=write_digested(folder, "probes", ".npz", buffer.getvalue()),
     )
@@ -117,9 +121,19 @@ def save_deployment(
     return manifest
 
 
+def _write_graphs(folder: Path, graphs: Sequence[ExportedGraph]) -> tuple[dict[str, GraphInfo], bytes]:
+    serialized, weights = split_weights(graphs)
+    infos = {}
+    for graph in graphs:
+        written = write_digested(folder, graph.name, ".onnx", serialized[graph.name])
+        infos[graph.name] = GraphInfo(written.file, written.sha256, graph.inputs, graph.outputs)
+    return infos, weights
+
+
 def remove_stale(folder: Path, manifest: Manifest) -> None:
     """Remove what the manifest no longer names."""
-    named = {graph.file for graph in manifest.graphs.values()} | {manifest.probes.file}
+    named = {graph.file for graph in (*manifest.graphs.values(), *manifest.reference.values())}
+    named.add(manifest.probes.file)
     named |= {manifest.weights.file} if manifest.weights else set()
     for pattern in ("*-*.onnx", "weights-*.safetensors", "probes-*.npz"):
         for file in folder.glob(pattern):
@@ -153,7 +167,7 @@ def flow_vla_probes(model: FlowVLA, state: Normalization, observations: Sequence
 def random_observations(spec: PolicySpec, state: VectorStatistics) -> list[Observation]:
     """Observations of nothing, for where there are no real ones: noise in the images, states of the usual size."""
     rng = np.random.default_rng(0)
-    mean, std = np.float32(state.mean), np.float32(state.std)
+    mean, std = np.array(state.mean, np.float32), np.array(state.std, np.float32)
     return [
         Observation(
             {name: rng.integers(0, 256, (*spec.image_size, 3), dtype=np.uint8) for name in spec.cameras},

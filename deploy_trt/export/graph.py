@@ -29,13 +29,14 @@ class ExportedGraph:
     Attributes:
         name: of the graph.
         model: `onnx_ir.Model`, with its weights.
-        weights: names of the initializers that are weights (entries of the module's state_dict).
+        weights: the initializers that are weights (entries of the module's state_dict), copied: the module may
+            change.
         inputs, outputs: name -> dtype and shape.
     """
 
     name: str
     model: Any
-    weights: tuple[str, ...]
+    weights: dict[str, Array]
     inputs: dict[str, TensorInfo]
     outputs: dict[str, TensorInfo]
 
@@ -90,8 +91,9 @@ def export_module(
             verbose=False,
         )
     assert program is not None
-    model = program.model
+    model: Any = program.model
     _forget_origin(model)
+    _split_without_sequences(model)
     weights = _named_weights(name, model, set(module.state_dict()), strip)
     found_inputs = {value.name: _info(value) for value in model.graph.inputs}
     _check_inputs(name, model, inputs, dynamic, found_inputs)
@@ -111,7 +113,7 @@ def split_weights(graphs: Sequence[ExportedGraph]) -> tuple[dict[str, bytes], by
 
     tensors: dict[str, Array] = {}
     for graph in graphs:
-        tensors |= {name: graph.model.graph.initializers[name].const_value.numpy() for name in graph.weights}
+        tensors |= graph.weights
     content = pack(tensors)
     places = layout(content)
     serialized = {}
@@ -126,10 +128,10 @@ def split_weights(graphs: Sequence[ExportedGraph]) -> tuple[dict[str, bytes], by
     return serialized, content
 
 
-def _named_weights(graph: str, model: Any, known: set[str], strip: str) -> tuple[str, ...]:
-    """Give weights the names that they have in training; the names of all of them, sorted."""
+def _named_weights(graph: str, model: Any, known: set[str], strip: str) -> dict[str, Array]:
+    """Give weights the names that they have in training; all of them."""
     initializers = model.graph.initializers
-    weights = []
+    weights: dict[str, Array] = {}
     for name in list(initializers):
         if name not in known:
             continue
@@ -138,10 +140,59 @@ def _named_weights(graph: str, model: Any, known: set[str], strip: str) -> tuple
             value = initializers.pop(name)
             value.name = new
             initializers[new] = value
-        weights.append(new)
+        weights[new] = _copied(initializers[new].const_value.raw)
     if not weights and known:
         raise UserError(f"graph {graph!r} lost the names of its weights; export with optimize=False and torch >= 2.7")
-    return tuple(sorted(weights))
+    return weights
+
+
+def _split_without_sequences(model: Any) -> None:
+    """torch's ``chunk`` comes out as a sequence, which TensorRT does not know; put ``Split`` in its place.
+
+    The exporter's optimiser does this too, but renames weights on the way.
+    """
+    import onnx_ir
+
+    graph = model.graph
+    for node in [node for node in graph if node.op_type == "SplitToSequence"]:
+        data, size = node.inputs[0], node.inputs[1]
+        sizes = _constant(size)
+        readers = [reader for reader, _ in node.outputs[0].uses()]
+        axis = node.attributes.get_int("axis", 0)
+        if sizes.ndim == 0:
+            whole, part = int(data.shape[axis]), int(sizes)
+            sizes = np.array([min(part, whole - start) for start in range(0, whole, part)], np.int64)
+        lengths = onnx_ir.val(f"{node.name}.sizes", const_value=onnx_ir.tensor(sizes, name=f"{node.name}.sizes"))
+        graph.register_initializer(lengths)
+        split = onnx_ir.node(
+            "Split", [data, lengths], {"axis": axis}, num_outputs=len(sizes), name=f"{node.name}.split"
+        )
+        graph.insert_before(node, split)
+        for reader in readers:
+            index = int(_constant(reader.inputs[1]))
+            part_value = split.outputs[index]
+            part_value.name = reader.outputs[0].name
+            part_value.type, part_value.shape = reader.outputs[0].type, reader.outputs[0].shape
+            reader.outputs[0].name = f"{part_value.name}.of_sequence"
+            onnx_ir.convenience.replace_all_uses_with(reader.outputs[0], part_value)
+        graph.remove([*readers, node], safe=True)
+
+
+def _copied(tensor: Tensor) -> Array:
+    plain = tensor.detach().cpu().contiguous()
+    if plain.dtype == torch.bfloat16:  # which numpy lacks
+        return plain.view(torch.uint16).numpy().copy().view(numpy_dtype("bfloat16"))
+    array: Array = plain.numpy().copy()
+    return array
+
+
+def _constant(value: Any) -> Array:
+    import onnx_ir
+
+    tensor = onnx_ir.convenience.get_const_tensor(value)
+    assert tensor is not None, f"{value.name} is not a constant"
+    array: Array = tensor.numpy()
+    return array
 
 
 def _forget_origin(model: Any) -> None:

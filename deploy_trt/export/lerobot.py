@@ -81,6 +81,7 @@ def export_lerobot(
         horizon=horizon,
         precision="fp32",
         graphs={graph.name: graph_info(graph) for graph in specs},
+        reference={},
         weights=None,
         probes=NOT_WRITTEN,
         state=lerobot_affine(statistics.state, mapping["STATE"]),

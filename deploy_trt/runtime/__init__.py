@@ -3,9 +3,19 @@
 Dependency law: numpy and `vla_rl.core`, and inside a backend the one library that it is named after. No torch.
 """
 
-from deploy_trt.runtime.loading import Deployment, load_deployed
+from deploy_trt.runtime.folder import Deployment
+from deploy_trt.runtime.loading import load_deployed, open_backend
 from deploy_trt.runtime.manifest import Manifest, is_deployment, load_manifest
 from deploy_trt.runtime.policy import DeployedPolicy
 from deploy_trt.runtime.program import Program
 
-__all__ = ["DeployedPolicy", "Deployment", "Manifest", "Program", "is_deployment", "load_deployed", "load_manifest"]
+__all__ = [
+    "DeployedPolicy",
+    "Deployment",
+    "Manifest",
+    "Program",
+    "is_deployment",
+    "load_deployed",
+    "load_manifest",
+    "open_backend",
+]

@@ -1,21 +1,16 @@
 """A deployment folder -> a policy on the best backend that works here, and one line on what is missing."""
 
-import io
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from deploy_trt.runtime.backend import Backend
-from deploy_trt.runtime.manifest import Manifest, load_manifest, read_verified
+from deploy_trt.runtime.folder import Deployment
 from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.policy import DeployedPolicy
 from deploy_trt.runtime.probe import ORDER, BackendName, probe
 from deploy_trt.runtime.program import Program
-from deploy_trt.runtime.weights import Array
-from vla_rl.core.errors import CheckpointError, UserError, did_you_mean
+from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.protocols import Policy
 
 logger = logging.getLogger(__name__)
@@ -29,54 +24,17 @@ COSTS = {
 }
 
 
-@dataclass(frozen=True)
-class Deployment:
-    """A deployment folder in memory.
+def open_backend(deployment: Deployment, name: BackendName, threads: int = 1) -> Backend:
+    """The graphs of a deployment on a backend.
 
-    Attributes:
-        folder: where it lies.
-        manifest: what it says.
-        graphs: name -> ONNX without weights.
-        weights: content of the safetensors file, or None.
+    Raises:
+        UserError: if it cannot run them: an engine is not built, a provider is missing.
     """
+    if name in ("trt", "trt-rtx"):
+        from deploy_trt.runtime.trt import TrtBackend
 
-    folder: Path
-    manifest: Manifest
-    graphs: dict[str, bytes]
-    weights: bytes | None
-
-    @classmethod
-    def read(cls, folder: Path) -> "Deployment":
-        """Read and verify all files.
-
-        Raises:
-            CheckpointError: if one is missing or damaged.
-        """
-        manifest = load_manifest(folder)
-        graphs = {name: read_verified(folder, graph) for name, graph in manifest.graphs.items()}
-        weights = read_verified(folder, manifest.weights) if manifest.weights else None
-        return cls(folder, manifest, graphs, weights)
-
-    def probes(self) -> dict[str, Array]:
-        """Recorded inputs and outputs: name -> array [K, ...]."""
-        content = read_verified(self.folder, self.manifest.probes)
-        try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
-        except (ValueError, OSError) as error:
-            raise CheckpointError(f"{self.folder / self.manifest.probes.file} is damaged: {error}") from error
-
-    def backend(self, name: BackendName, threads: int = 1) -> Backend:
-        """The graphs on a backend.
-
-        Raises:
-            UserError: if it cannot run them: an engine is not built, a provider is missing.
-        """
-        if name in ("trt", "trt-rtx"):
-            from deploy_trt.runtime.trt import TrtBackend
-
-            return TrtBackend.open(name, self.folder, self.manifest)
-        return OrtBackend(name, self.graphs, self.weights, threads)
+        return TrtBackend.open(name, deployment.folder, deployment.manifest)
+    return OrtBackend(name, deployment.graphs, deployment.weights, threads)
 
 
 def load_deployed(
@@ -127,7 +85,7 @@ def _open(deployment: Deployment, name: BackendName, threads: int, torch_policy:
     if name == "torch":
         assert torch_policy is not None
         return torch_policy()
-    return DeployedPolicy(Program(deployment.manifest, deployment.backend(name, threads)), deployment.folder)
+    return DeployedPolicy(Program(deployment.manifest, open_backend(deployment, name, threads)), deployment.folder)
 
 
 def _sentence(chosen: str, missing: dict[str, str]) -> str:

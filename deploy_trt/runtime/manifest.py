@@ -122,8 +122,9 @@ class Manifest:
         policy_version: counts the updates of the weights.
         spec: the robot's interface.
         horizon: H, actions in a chunk.
-        precision: of weights and activations; see `deploy_trt.quantize`.
+        precision: of weights and activations, see `deploy_trt.runtime.ladder`.
         graphs: by name.
+        reference: the same graphs in float32, where ``graphs`` are not: what new weights are verified against.
         weights: the file with all weights; None where they stand inside the graphs (quantised ones).
         probes: the file with recorded inputs and outputs.
         state, action: normalisation.
@@ -139,6 +140,7 @@ class Manifest:
     horizon: int
     precision: str
     graphs: dict[str, GraphInfo]
+    reference: dict[str, GraphInfo]
     weights: FileInfo | None
     probes: FileInfo
     state: Affine

@@ -23,7 +23,7 @@ class Normalization:
     """`Affine` on arrays [..., D]."""
 
     def __init__(self, affine: Affine) -> None:
-        self.offset, self.scale = np.float32(affine.offset), np.float32(affine.scale)
+        self.offset, self.scale = np.array(affine.offset, np.float32), np.array(affine.scale, np.float32)
         self._inverse = np.divide(1, self.scale, out=np.zeros_like(self.scale), where=self.scale > 0)
 
     def normalize(self, raw: Float32Array) -> Float32Array:
@@ -51,7 +51,8 @@ class DeployedPolicy:
         manifest = program.manifest
         self.spec, self.horizon = manifest.spec, manifest.horizon
         self._state, self._action = Normalization(manifest.state), Normalization(manifest.action)
-        self._state_mean, self._action_mean = np.float32(manifest.state_mean), np.float32(manifest.action_mean)
+        self._state_mean = np.array(manifest.state_mean, np.float32)
+        self._action_mean = np.array(manifest.action_mean, np.float32)
         spec = manifest.spec
         self._action_size = dict(spec.sizes or [(spec.state_dim, spec.action_dim)])  # by the size of the state
         self._tokenize = make_tokenizer(manifest.text, folder)
@@ -136,7 +137,7 @@ class DeployedPolicy:
     def inputs(self, observation: Observation) -> dict[str, Array]:
         """What the first graph reads of an observation, batch 1."""
         self._check(observation)
-        images = {f"image.{name}": observation.images[name][None] for name in self.spec.cameras}
+        images: dict[str, Array] = {f"image.{name}": observation.images[name][None] for name in self.spec.cameras}
         state = self._state.normalize(_filled(observation.state, self._state_mean))
         every = {**images, "state": state[None], **self._tokenize(observation.task)}
         return {name: array for name, array in every.items() if name in self._taken}

@@ -46,7 +46,7 @@ class Program:
         self._stepped: dict[int, list[dict[str, Value]]] = {}
         sampler = manifest.sampler
         self._takes_step_size = "step" in manifest.graphs and "step_size" in manifest.graphs["step"].inputs
-        self._by_velocity = sampler.kind == "flow" and sampler.guidance_scale != 1.0
+        self._by_velocity: bool = sampler.kind == "flow" and sampler.guidance_scale != 1.0
 
     def sample(
         self,
@@ -94,17 +94,18 @@ class Program:
         guidance: Guidance | None,
     ) -> Float32Array:
         """Euler steps with a velocity that is not the graph's alone."""
-        actions, steps = start, len(stepped)
+        actions: Float32Array = start
+        steps = np.float32(len(stepped))
         for index, inputs in enumerate(stepped):
-            tau = index / steps
+            tau = index / len(stepped)
             speed = velocity(actions, inputs)
             if guidance is not None:
                 clean = actions + np.float32(1 - tau) * speed
                 rows = guidance.weights[:, None]
                 pull = np.where(rows > 0, rows * (guidance.target - clean), np.float32(0))
-                speed = speed + np.float32(guidance_strength(tau, GUIDANCE_BETA)) * pull
+                speed = (speed + guidance_strength(tau, GUIDANCE_BETA) * pull).astype(np.float32)
             speed[:committed] = 0
-            actions = actions + speed / np.float32(steps)
+            actions = (actions + speed / steps).astype(np.float32)
         return actions
 
     def _velocity(self, features: dict[str, Value]) -> Velocity:

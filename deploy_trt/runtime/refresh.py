@@ -14,21 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from deploy_trt.runtime.backend import Backend
-from deploy_trt.runtime.loading import Deployment
+from deploy_trt.runtime.folder import Deployment
+from deploy_trt.runtime.ladder import TOLERANCES, Difference, difference
 from deploy_trt.runtime.manifest import Manifest, save_manifest, write_digested
 from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.policy import DeployedPolicy
 from deploy_trt.runtime.program import Program
-from deploy_trt.runtime.weights import Array, replaced, unpack
+from deploy_trt.runtime.weights import Array, layout, pack, replaced, unpack
 from vla_rl.core.errors import CheckpointError, UserError
 
 logger = logging.getLogger(__name__)
 
-# Largest difference of a normalised action that the same weights may give: between float32 graphs, rounding alone.
-TOLERANCES = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1e-1}
 _BACKGROUND_NICENESS = 10
 
 
@@ -38,7 +35,7 @@ class Refreshed:
 
     Attributes:
         version: of the weights that act now.
-        max_abs: largest difference to the unoptimised graph on the probes, normalised units.
+        max_abs: largest difference to the graphs executed node by node, on the probes, normalised units.
         wall_s: from the checkpoint on disk to the swap.
     """
 
@@ -67,8 +64,9 @@ def refresh(policy: DeployedPolicy, checkpoint: Path, keep: bool = True) -> Refr
         raise UserError(f"{policy.folder} has its weights inside quantised graphs; quantise the new checkpoint anew")
     content = replaced(deployment.weights, tensors, str(checkpoint))
     manifest = replace(deployment.manifest, policy_version=version)
-    candidate = Program(manifest, _backend_like(old.backend, replace(deployment, weights=content)))
-    max_abs = check_program(candidate, deployment.graphs, content, deployment.probes())
+    candidate = Program(manifest, backend_with(old.backend, replace(deployment, weights=content)))
+    exact = pack({name: tensors[name] for name in layout(content)}) if deployment.manifest.reference else content
+    found = check_program(candidate, reference_program(deployment, exact), deployment.probes())
     if keep:
         weights = write_digested(policy.folder, "weights", ".safetensors", content)
         manifest = candidate.manifest = replace(manifest, weights=weights)
@@ -77,30 +75,30 @@ def refresh(policy: DeployedPolicy, checkpoint: Path, keep: bool = True) -> Refr
             if stale.name != weights.file:
                 stale.unlink(missing_ok=True)
     policy.swap(candidate)
-    return Refreshed(version, max_abs, time.perf_counter() - started_s)
+    return Refreshed(version, found.max_abs, time.perf_counter() - started_s)
 
 
-def check_program(program: Program, graphs: Mapping[str, bytes], weights: bytes, probes: Mapping[str, Array]) -> float:
-    """Compare a program with its graphs executed node by node, as they were exported, on the probes.
-
-    Returns:
-        largest absolute difference of a normalised action.
+def check_program(program: Program, reference: Program, probes: Mapping[str, Array]) -> Difference:
+    """Compare a program with the one that is known to be right, on the probes.
 
     Raises:
-        UserError: if it is larger than rounding explains.
+        UserError: if they differ by more than the precision explains.
     """
-    reference = Program(program.manifest, OrtBackend("ort-cpu", graphs, weights, optimise=False))
-    max_abs = max(
-        float(np.abs(ours - theirs).max())
-        for ours, theirs in zip(probe_actions(program, probes), probe_actions(reference, probes), strict=True)
-    )
-    tolerance = TOLERANCES[program.manifest.precision]
-    if not max_abs <= tolerance:
+    found = difference(probe_actions(program, probes), probe_actions(reference, probes))
+    precision = program.manifest.precision
+    if not found.within(TOLERANCES[precision]):
         raise UserError(
-            f"the new weights act otherwise on {program.backend.name} than they should: actions differ by "
-            f"{max_abs:.2g} where {tolerance:.2g} is allowed; the old weights go on acting"
+            f"the new weights act otherwise on {program.backend.name} than they should: {found}, allowed in "
+            f"{precision} is {TOLERANCES[precision]}; the old weights go on acting"
         )
-    return max_abs
+    return found
+
+
+def reference_program(deployment: Deployment, weights: bytes) -> Program:
+    """The float32 graphs as they were exported, executed node by node, with weights in float32."""
+    backend = OrtBackend("ort-cpu", deployment.reference, weights, optimise=False)
+    manifest = deployment.manifest
+    return Program(replace(manifest, graphs=manifest.reference or manifest.graphs), backend)
 
 
 def probe_actions(program: Program, probes: Mapping[str, Array]) -> list[Array]:
@@ -149,7 +147,7 @@ def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str
     return version, unpack(content)
 
 
-def _backend_like(running: Backend, deployment: Deployment) -> Backend:
+def backend_with(running: Backend, deployment: Deployment) -> Backend:
     """A second backend of the same kind with other weights; the running one is not touched."""
     if isinstance(running, OrtBackend):
         return running.with_weights(deployment.graphs, deployment.weights)

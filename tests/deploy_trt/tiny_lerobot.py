@@ -14,7 +14,16 @@ from vla_rl.policies.normalization import Statistics
 
 SPEC = PolicySpec("toy", ("front", "top"), (32, 32), state_dim=3, action_dim=2)
 IMAGE_STATISTICS = {"front": ((0.5, 0.4, 0.3), (0.2, 0.3, 0.2)), "top": ((0.1, 0.2, 0.3), (0.3, 0.2, 0.1))}
-WORDS = ["<pad>", "<unk>", "<end_of_utterance>", "<fake_token_around_image>", "<image>", "<global-img>", "push", "block"]
+WORDS = [
+    "<pad>",
+    "<unk>",
+    "<end_of_utterance>",
+    "<fake_token_around_image>",
+    "<image>",
+    "<global-img>",
+    "push",
+    "block",
+]
 TEXT_LENGTH = 6
 
 
@@ -133,7 +142,9 @@ def _pi0(folder: Path, **options: Any) -> Any:
     sizes = {"chunk_size": 6, "n_action_steps": 6, "max_state_dim": 5, "max_action_dim": 4, "num_inference_steps": 3}
     with _tiny_gemma(modeling_pi0):
         return modeling_pi0.PI0Policy(
-            PI0Config(tokenizer_max_length=TEXT_LENGTH, image_resolution=(28, 28), dtype="float32", **sizes, **features())
+            PI0Config(
+                tokenizer_max_length=TEXT_LENGTH, image_resolution=(28, 28), dtype="float32", **sizes, **features()
+            )
         )
 
 

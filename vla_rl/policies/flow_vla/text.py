@@ -20,7 +20,7 @@ class TextEncoder(nn.Module):
         self.out = nn.Linear(2 * config.width, width)
 
     def forward(self, ids: Tensor) -> Tensor:
-        present = (ids != PADDING).float()[..., None]  # [B, L, 1]
+        present = (ids != PADDING)[..., None].to(self.position.dtype)  # [B, L, 1]
         words = torch.nn.functional.gelu(self.mix(self.word(ids) + self.position))
         pooled = (words * present).sum(1) / present.sum(1).clamp(min=1.0)
         return self.out(pooled)[:, None]

@@ -1,0 +1,237 @@
+"""Quantised deployments: INT8 for ONNX Runtime, and FP8, INT8 or INT4 Q/DQ nodes for TensorRT through ModelOpt.
+
+Calibration takes real observations. Without any it fails: numbers from dummy data are worse than none. What comes out
+is compared with the float32 deployment that it was made from, and refused if it is another policy.
+"""
+
+import hashlib
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deploy_trt.runtime.backend import Backend, Value
+from deploy_trt.runtime.folder import Deployment, materialised
+from deploy_trt.runtime.ladder import TOLERANCES, Difference, difference
+from deploy_trt.runtime.manifest import FileInfo, GraphInfo, Manifest, save_manifest
+from deploy_trt.runtime.ort import OrtBackend
+from deploy_trt.runtime.policy import DeployedPolicy
+from deploy_trt.runtime.program import Program
+from deploy_trt.runtime.refresh import probe_actions
+from deploy_trt.runtime.weights import Array
+from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.files import write_atomic
+from vla_rl.core.types import Observation
+
+ORT_MODES = ("int8-dynamic", "int8-static")
+MODELOPT_MODES = {"fp8": "fp8", "int8": "int8", "int4": "int4"}
+FULL_PRECISION = ("time",)  # graphs that run once per weights: nothing to gain
+_MODELOPT_TIMEOUT_S = 3600
+
+Feeds = dict[str, list[dict[str, Array]]]
+
+
+class RecordingBackend(Backend):
+    """Another backend, with every input that a graph ever got."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.name, self._backend = backend.name, backend
+        self.feeds: Feeds = {}
+
+    def put(self, array: Array) -> Value:
+        return self._backend.put(array)
+
+    def get(self, value: Value) -> Array:
+        return self._backend.get(value)
+
+    def run(self, graph: str, feeds: Mapping[str, Value]) -> dict[str, Value]:
+        seen = {name: np.array(self._backend.get(value)) for name, value in feeds.items()}
+        self.feeds.setdefault(graph, []).append(seen)
+        return self._backend.run(graph, feeds)
+
+
+def record_feeds(deployment: Deployment, observations: Sequence[Observation]) -> Feeds:
+    """What each graph reads while the policy plans from real observations.
+
+    Raises:
+        UserError: if there are none.
+    """
+    if not observations:
+        raise UserError(
+            "calibration needs real observations, found none; give an episode store of this robot. "
+            "Random inputs would give scales that no real input has"
+        )
+    backend = RecordingBackend(OrtBackend("ort-cpu", deployment.graphs, deployment.weights))
+    policy = DeployedPolicy(Program(deployment.manifest, backend), deployment.folder)
+    for observation in observations:
+        policy.infer(observation)
+    return backend.feeds
+
+
+def quantize_deployment(
+    folder: Path,
+    out: Path,
+    mode: str,
+    observations: Sequence[Observation] = (),
+    modelopt_python: Path | None = None,
+    check: bool = True,
+) -> Difference:
+    """Write a quantised copy of a float32 deployment.
+
+    Args:
+        folder: the float32 deployment.
+        out: made if missing.
+        mode: ``int8-dynamic`` (weights; no calibration), ``int8-static``, or ``fp8``, ``int8``, ``int4`` of ModelOpt.
+        observations: for calibration; from the episode store.
+        modelopt_python: the interpreter of an environment with nvidia-modelopt, whose pins clash with ours.
+        check: refuse a result that is another policy. ModelOpt's are checked on the target: ONNX Runtime on a CPU
+            cannot run them all.
+
+    Returns:
+        difference to torch on the probes.
+
+    Raises:
+        UserError: for an unknown mode, no observations, or a result outside the tolerance of its precision.
+    """
+    deployment = Deployment.read(folder)
+    if deployment.weights is None or deployment.manifest.precision != "fp32":
+        raise UserError(f"{folder} is in {deployment.manifest.precision}; quantise a deployment in fp32")
+    if mode not in (*ORT_MODES, *MODELOPT_MODES):
+        raise UserError(
+            f"there is no quantisation {mode!r}.{did_you_mean(mode, [*ORT_MODES, *MODELOPT_MODES])} "
+            "NVFP4 has no ONNX quantiser in ModelOpt; it is quantised in torch"
+        )
+    needs_feeds = mode != "int8-dynamic"
+    feeds = record_feeds(deployment, observations) if needs_feeds else {}
+    quantizers: dict[str, Callable[[Path, Path], None]] = {}
+    for name in deployment.graphs:
+        if name not in FULL_PRECISION:
+            quantizers[name] = _quantizer(mode, feeds.get(name, []), modelopt_python)
+    graphs = _converted(deployment, quantizers)
+    if mode in ORT_MODES:
+        program = Program(deployment.manifest, OrtBackend("ort-cpu", graphs, None))
+        probes = deployment.probes()
+        found = difference(probe_actions(program, probes), list(probes["actions"]))
+        if check and not found.within(TOLERANCES[mode]):
+            raise UserError(f"{mode} makes another policy of {folder}: {found}, allowed is {TOLERANCES[mode]}")
+    else:
+        found = Difference(float("nan"), float("nan"), float("nan"))
+    _write(deployment, out, mode, graphs)
+    return found
+
+
+def _converted(deployment: Deployment, quantizers: Mapping[str, Callable[[Path, Path], None]]) -> dict[str, bytes]:
+    """All graphs with their weights inside, those that have a quantizer quantised."""
+    import onnx
+
+    graphs = {}
+    with materialised(deployment.graphs, deployment.weights) as source, tempfile.TemporaryDirectory() as target:
+        for name in deployment.graphs:
+            model = onnx.load(source / f"{name}.onnx")  # with the external weights
+            inlined, result = Path(target) / f"{name}.onnx", Path(target) / f"{name}.quantised.onnx"
+            onnx.save(_optimised(model), inlined)
+            if name in quantizers:
+                quantizers[name](inlined, result)
+                inlined = result
+            graphs[name] = inlined.read_bytes()
+    return graphs
+
+
+def _optimised(model: Any) -> Any:
+    """Transposed weights folded, so that quantisers find constant weights. From trained weights: see the first trap."""
+    import onnxscript.optimizer
+
+    return onnxscript.optimizer.optimize(model)
+
+
+def _quantizer(mode: str, feeds: list[dict[str, Array]], modelopt_python: Path | None) -> Callable[[Path, Path], None]:
+    if mode == "int8-dynamic":
+        return _dynamic_int8
+    if mode == "int8-static":
+        return lambda source, target: _static_int8(source, target, feeds)
+    if modelopt_python is None:
+        raise UserError(f"{mode} needs nvidia-modelopt in an environment of its own; name its python interpreter")
+    return lambda source, target: _modelopt(source, target, mode, feeds, modelopt_python)
+
+
+def _dynamic_int8(source: Path, target: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(
+        source, target, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True, weight_type=QuantType.QInt8
+    )
+
+
+def _static_int8(source: Path, target: Path, feeds: list[dict[str, Array]]) -> None:
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self._rows = iter(feeds)
+
+        def get_next(self) -> dict[str, Array] | None:
+            return next(self._rows, None)
+
+    quantize_static(
+        source,
+        target,
+        Reader(),
+        quant_format=QuantFormat.QDQ,
+        op_types_to_quantize=["MatMul", "Gemm", "Conv"],
+        per_channel=True,
+        weight_type=QuantType.QInt8,
+    )
+
+
+def _modelopt(source: Path, target: Path, mode: str, feeds: list[dict[str, Array]], python: Path) -> None:
+    """ModelOpt's own command line, in its own environment."""
+    calibration = source.with_suffix(".npz")
+    np.savez(
+        calibration, allow_pickle=False, **{name: np.concatenate([row[name] for row in feeds]) for name in feeds[0]}
+    )
+    command = [
+        str(python),
+        "-m",
+        "modelopt.onnx.quantization",
+        "--onnx_path",
+        str(source),
+        "--output_path",
+        str(target),
+    ]
+    command += ["--quantize_mode", MODELOPT_MODES[mode], "--calibration_data_path", str(calibration)]
+    command += ["--high_precision_dtype", "fp32"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_MODELOPT_TIMEOUT_S)
+    if done.returncode or not target.exists():
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"ModelOpt did not quantise {source.stem}: {reason[:300]}")
+
+
+def _write(deployment: Deployment, out: Path, mode: str, graphs: Mapping[str, bytes]) -> Manifest:
+    out.mkdir(parents=True, exist_ok=True)
+    infos = {}
+    for name, content in graphs.items():
+        old, digest = deployment.manifest.graphs[name], hashlib.sha256(content).hexdigest()
+        file = f"{name}-{digest[:16]}.onnx"
+        write_atomic(out / file, content)
+        infos[name] = GraphInfo(file, digest, old.inputs, old.outputs)
+    probes = deployment.manifest.probes
+    write_atomic(out / probes.file, (deployment.folder / probes.file).read_bytes())
+    if deployment.manifest.text.file:
+        write_atomic(
+            out / deployment.manifest.text.file, (deployment.folder / deployment.manifest.text.file).read_bytes()
+        )
+    source = {**deployment.manifest.source, "quantised_from": deployment.folder.name}
+    manifest = replace(
+        deployment.manifest,
+        precision=mode,
+        graphs=infos,
+        weights=None,
+        probes=FileInfo(probes.file, probes.sha256),
+        source=source,
+    )
+    save_manifest(out, manifest)
+    return manifest

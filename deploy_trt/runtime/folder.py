@@ -1,0 +1,67 @@
+"""A deployment folder in memory, and back on disk where a library wants files."""
+
+import contextlib
+import io
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from deploy_trt.runtime.manifest import WEIGHTS_LOCATION, Manifest, load_manifest, read_verified
+from deploy_trt.runtime.weights import Array
+from vla_rl.core.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A deployment folder in memory.
+
+    Attributes:
+        folder: where it lies.
+        manifest: what it says.
+        graphs: name -> ONNX without weights.
+        reference: the same in float32; equal to ``graphs`` where these are.
+        weights: content of the safetensors file, or None.
+    """
+
+    folder: Path
+    manifest: Manifest
+    graphs: dict[str, bytes]
+    reference: dict[str, bytes]
+    weights: bytes | None
+
+    @classmethod
+    def read(cls, folder: Path) -> "Deployment":
+        """Read and verify all files.
+
+        Raises:
+            CheckpointError: if one is missing or damaged.
+        """
+        manifest = load_manifest(folder)
+        graphs = {name: read_verified(folder, graph) for name, graph in manifest.graphs.items()}
+        reference = {name: read_verified(folder, graph) for name, graph in manifest.reference.items()} or graphs
+        weights = read_verified(folder, manifest.weights) if manifest.weights else None
+        return cls(folder, manifest, graphs, reference, weights)
+
+    def probes(self) -> dict[str, Array]:
+        """Recorded inputs and outputs: name -> array [K, ...]."""
+        content = read_verified(self.folder, self.manifest.probes)
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+        except (ValueError, OSError) as error:
+            raise CheckpointError(f"{self.folder / self.manifest.probes.file} is damaged: {error}") from error
+
+
+@contextlib.contextmanager
+def materialised(graphs: Mapping[str, bytes], weights: bytes | None) -> Iterator[Path]:
+    """A folder with ``NAME.onnx`` and the weights under the name that the graphs know, for parsers that read files."""
+    with tempfile.TemporaryDirectory(prefix="vla-rl-graphs-") as name:
+        folder = Path(name)
+        for graph, content in graphs.items():
+            (folder / f"{graph}.onnx").write_bytes(content)
+        if weights is not None:
+            (folder / WEIGHTS_LOCATION).write_bytes(weights)
+        yield folder

@@ -1,0 +1,64 @@
+"""When two programs count as the same policy. Cosine is not enough: graphs with old weights in them passed .999."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from deploy_trt.runtime.weights import Array
+
+Precision = Literal["fp32", "fp16", "bf16", "int8-dynamic", "int8-static", "int8", "int4", "fp8"]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What a precision may cost, on normalised actions. ``max_abs`` 0: not asked."""
+
+    cosine: float
+    mean_abs: float
+    max_abs: float = 0.0
+
+
+TOLERANCES: dict[str, Tolerance] = {
+    "fp32": Tolerance(0.9999, 1e-4, 1e-4),
+    "fp16": Tolerance(0.99, 0.05),
+    "bf16": Tolerance(0.99, 0.05),
+    "fp8": Tolerance(0.99, 0.05),
+    "int8": Tolerance(0.98, 0.1),
+    "int4": Tolerance(0.98, 0.1),
+    "int8-dynamic": Tolerance(0.98, 0.1),
+    "int8-static": Tolerance(0.98, 0.1),
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far two sets of chunks are apart: the smallest cosine of a chunk, mean and largest absolute difference."""
+
+    cosine: float
+    mean_abs: float
+    max_abs: float
+
+    def within(self, tolerance: Tolerance) -> bool:
+        """Whether it is small enough; not a number never is."""
+        return bool(
+            self.cosine >= tolerance.cosine
+            and self.mean_abs <= tolerance.mean_abs
+            and (not tolerance.max_abs or self.max_abs <= tolerance.max_abs)
+        )
+
+    def __str__(self) -> str:
+        return f"max-abs {self.max_abs:.2g}, mean-abs {self.mean_abs:.2g}, cosine {self.cosine:.5f}"
+
+
+def difference(ours: Sequence[Array], theirs: Sequence[Array]) -> Difference:
+    """Compare chunks, each [rows, W], pairwise."""
+    cosines: list[float] = []
+    gaps: list[Array] = []
+    for one, other in zip(ours, theirs, strict=True):
+        a, b = one.astype(np.float64).ravel(), other.astype(np.float64).ravel()
+        norm = np.linalg.norm(a) * np.linalg.norm(b)
+        cosines.append(float(a @ b / norm) if norm > 0 else float(np.array_equal(a, b)))
+        gaps.append(np.abs(a - b))
+    return Difference(min(cosines), float(np.mean(gaps)), float(np.max(gaps)))

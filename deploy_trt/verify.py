@@ -1,0 +1,125 @@
+"""Whether a deployment does what its policy does: the ladder from recorded answers of torch to success in simulation.
+
+Needs no torch: what torch made of the probes is recorded in the folder, and the effect of changed weights is compared
+with the float32 graphs executed node by node.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from deploy_trt.runtime.folder import Deployment
+from deploy_trt.runtime.ladder import TOLERANCES, difference
+from deploy_trt.runtime.loading import open_backend
+from deploy_trt.runtime.manifest import Manifest
+from deploy_trt.runtime.policy import Normalization
+from deploy_trt.runtime.probe import BackendName
+from deploy_trt.runtime.program import Program
+from deploy_trt.runtime.refresh import backend_with, probe_actions, reference_program
+from deploy_trt.runtime.weights import Array, pack, unpack
+
+MUTATION = 0.05  # size of the perturbation, relative to the spread of a weight
+_FOLLOWS = 0.2  # largest part of a mutation's effect that may be missed or invented
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of the ladder.
+
+    Attributes:
+        name: what was compared.
+        passed: whether it holds; None: it could not be tried, and ``found`` says why.
+        found: figures.
+    """
+
+    name: str
+    passed: bool | None
+    found: str
+
+
+def verify(folder: Path, backend: BackendName, closed_loop: Callable[[], tuple[bool, str]] | None = None) -> list[Rung]:
+    """Climb the ladder.
+
+    Args:
+        folder: of the deployment.
+        backend: to verify.
+        closed_loop: runs the policy in a simulator against the one in torch; gives (equal within the interval,
+            figures).
+
+    Raises:
+        UserError: if the backend does not run here.
+    """
+    deployment = Deployment.read(folder)
+    manifest, probes = deployment.manifest, deployment.probes()
+    program = Program(manifest, open_backend(deployment, backend))
+    ours, torchs = probe_actions(program, probes), list(probes["actions"])
+    tolerance, found = TOLERANCES[manifest.precision], difference(ours, torchs)
+    rungs = [
+        Rung(f"torch, {backend} in {manifest.precision}", found.within(tolerance), str(found)),
+        _robot_units(manifest, ours, torchs),
+    ]
+    rungs += mutation_test(deployment, program)
+    if closed_loop is None:
+        rungs.append(Rung("closed loop", None, "not tried: give it a simulator (`vla-rl bench deploy`)"))
+    else:
+        passed, sentence = closed_loop()
+        rungs.append(Rung("closed loop", passed, sentence))
+    return rungs
+
+
+def _robot_units(manifest: Manifest, ours: Sequence[Array], theirs: Sequence[Array]) -> Rung:
+    """The whole chunk as the robot gets it: on average within a part of the usual size of each dimension."""
+    action, first = Normalization(manifest.action), manifest.sampler.first_action
+    chunk = np.s_[first : first + manifest.horizon, : manifest.spec.action_dim]
+    pairs = zip(ours, theirs, strict=True)
+    gaps = np.stack([np.abs(action.denormalize(a[chunk]) - action.denormalize(b[chunk])) for a, b in pairs])
+    worst = gaps.max(axis=(0, 1))
+    limit = TOLERANCES[manifest.precision].mean_abs * np.abs(action.scale) + 1e-6
+    found = f"largest difference {worst.max():.2g} in the robot's units (dimension {int(worst.argmax())})"
+    return Rung("whole chunk, robot units", bool((gaps.mean(axis=(0, 1)) <= limit).all()), found)
+
+
+def mutation_test(deployment: Deployment, program: Program) -> Iterator[Rung]:
+    """Perturb each group of weights: the backend's actions must move as the exported graphs' do.
+
+    A graph that kept some old weights (merged, folded or not refitted) stands still where it should move.
+    """
+    if deployment.weights is None:
+        yield Rung("mutation", None, "the weights stand inside quantised graphs; its float32 deployment is tested")
+        return
+    probes = {name: rows[:2] for name, rows in deployment.probes().items()}
+    weights = unpack(deployment.weights)
+    rng = np.random.default_rng(0)
+    exact = {name: tensor.astype(np.float32) if _is_float(tensor) else tensor for name, tensor in weights.items()}
+    before = probe_actions(program, probes)
+    reference_before = probe_actions(reference_program(deployment, pack(exact)), probes)
+    for group in sorted({_group(name) for name in weights}):
+        changed = dict(weights)
+        for name, tensor in weights.items():
+            if _group(name) == group and _is_float(tensor):
+                values = tensor.astype(np.float32)
+                spread = MUTATION * (values.std() + 1e-2)
+                changed[name] = (values + spread * rng.standard_normal(tensor.shape, np.float32)).astype(tensor.dtype)
+        content = pack(changed)
+        mutated = Program(program.manifest, backend_with(program.backend, replace(deployment, weights=content)))
+        exact = {name: tensor.astype(np.float32) if _is_float(tensor) else tensor for name, tensor in changed.items()}
+        moved = _moves(before, probe_actions(mutated, probes))
+        should = _moves(reference_before, probe_actions(reference_program(deployment, pack(exact)), probes))
+        effect, missed = float(np.linalg.norm(should)), float(np.linalg.norm(moved - should))
+        passed = missed <= _FOLLOWS * effect + 1e-6
+        yield Rung(f"mutation of {group}", passed, f"actions move by {effect:.2g}, {missed:.2g} of it otherwise")
+
+
+def _moves(before: list[Array], after: list[Array]) -> Array:
+    return np.concatenate([(b.astype(np.float64) - a).ravel() for a, b in zip(before, after, strict=True)])
+
+
+def _group(name: str) -> str:
+    """The part of the network that a weight belongs to: the first two parts of its name."""
+    return ".".join(name.split(".")[:2])
+
+
+def _is_float(tensor: Array) -> bool:
+    return tensor.dtype.kind == "f" or tensor.dtype.name == "bfloat16"

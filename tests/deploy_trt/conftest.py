@@ -1,0 +1,57 @@
+"""Deployments are exported once for all tests: an export takes seconds."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("onnxscript", reason="exporting needs the extra 'trt'")
+sys.path.append(str(Path(__file__).parents[1] / "policies"))  # the tiny policy of the policies' own tests
+
+from deploy_trt.export import export_flow_vla
+from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed
+from vla_rl.policies.flow_vla import FlowVLA, save_policy
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def model() -> FlowVLA:
+    from tiny_policy import make_model
+
+    return make_model(discrete_dims=(1,), prefix_max=4, sampling_steps=3)
+
+
+@pytest.fixture(scope="session")
+def exported(model: FlowVLA, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The deployment of `model`. Read only: copy it to change it."""
+    folder = tmp_path_factory.mktemp("deployment")
+    export_flow_vla(model, folder, {"policy_version": 3})
+    return folder
+
+
+@pytest.fixture
+def deployment(exported: Path) -> Deployment:
+    return Deployment.read(exported)
+
+
+@pytest.fixture
+def policy(exported: Path) -> DeployedPolicy:
+    loaded = load_deployed(exported, require="ort-cpu")
+    assert isinstance(loaded, DeployedPolicy)
+    return loaded
+
+
+@pytest.fixture
+def newer(tmp_path: Path) -> tuple[FlowVLA, Path]:
+    """The same policy with other weights, and its checkpoint of version 4."""
+    from tiny_policy import make_model
+
+    model = make_model(discrete_dims=(1,), prefix_max=4, sampling_steps=3)
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    save_policy(tmp_path / "version_0004", model, {"policy_version": 4})
+    return model.eval(), tmp_path / "version_0004"

@@ -2,8 +2,19 @@
 
 import numpy as np
 import pytest
-from toys import HORIZON, TICK_NS, SilentPlanner, TickPolicy, observe
 
+from vla_rl.cli.benchmarks.execution.trials import (
+    CHAOS,
+    HASTY,
+    HORIZON,
+    REST,
+    TICK_NS,
+    SilentPlanner,
+    TickPolicy,
+    drive,
+    misaligned,
+    observe,
+)
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Source
@@ -12,62 +23,22 @@ from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import Latency, LatencyConfig, VirtualPlanner
 
-REST = np.full(1, -1, np.float32)
-
-
-def run(config: ExecutionConfig, latency: LatencyConfig, ticks: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Drive an executor for some ticks; returns one column per field of its actions."""
-    clock = VirtualClock()
-    executor = Executor(VirtualPlanner(TickPolicy(), clock, 20.0, latency), config)
-    executor.reset(seed, REST)
-    rows = []
-    for tick in range(ticks):
-        now_ns = tick * TICK_NS
-        clock.sleep_until_ns(now_ns)
-        action = executor.propose(observe(tick), now_ns)
-        assert action.tick == tick
-        executor.sent(action.action)
-        rows.append((action.action[0], action.source, action.chunk_id, action.chunk_index, action.planned_ns))
-    value, source, chunk_id, index, planned_ns = np.array(rows, np.int64).T
-    return {
-        "tick": np.arange(ticks),
-        "value": value,
-        "planned": source == Source.POLICY,
-        "chunk_id": chunk_id,
-        "index": index,
-        "observed": planned_ns // TICK_NS,
-    }
-
 
 def assert_aligned(columns: dict[str, np.ndarray]) -> None:
-    """Every executed action is the one scheduled for its tick, in chunks that only get newer; the rest are holds."""
-    planned = columns["planned"]
-    first = int(np.argmax(planned))
-    tick, value, chunk_id, index, observed = (
-        columns[name][planned] for name in ("tick", "value", "chunk_id", "index", "observed")
-    )
-    # Nothing is consumed before the first action: plans from earlier observations are shifted to start there.
-    np.testing.assert_array_equal(index, tick - np.maximum(observed, first))
-    np.testing.assert_array_equal(value, observed + index)
-    assert (np.diff(chunk_id) >= 0).all()
-    assert (np.diff(observed) >= 0).all()
-    held = np.flatnonzero(~planned)
-    before = np.where(held > 0, columns["value"][held - 1], REST[0])
-    np.testing.assert_array_equal(columns["value"][held], before)
+    assert not misaligned(columns).any()
+
+
+@pytest.mark.parametrize("column", ["tick", "value", "chunk_id", "index", "observed"])
+def test_a_single_wrong_tick_is_found(column: str) -> None:
+    columns = drive(HASTY, CHAOS, 2000)
+    assert_aligned(columns)
+    row = int(np.flatnonzero(columns["planned"])[-5])
+    columns[column][row] += 1 if column != "chunk_id" else -1000
+    assert misaligned(columns).any()
 
 
 def test_every_action_is_executed_at_its_own_tick_in_a_million_ticks_of_chaos() -> None:
-    config = ExecutionConfig(execute_ticks=5, request_timeout_ticks=6)
-    chaos = LatencyConfig(
-        Latency.HEAVY_TAILED,
-        typical=3.0,
-        spread=0.7,
-        drop_probability=0.05,
-        duplicate_probability=0.2,
-        stall_probability=0.02,
-        stall=30.0,
-    )
-    columns = run(config, chaos, 1_000_000)
+    columns = drive(HASTY, CHAOS, 1_000_000)
     assert_aligned(columns)
     planned = columns["planned"]
     assert 0.9 < planned.mean() < 1.0, "the chaos should starve the executor sometimes, and not for long"
@@ -77,7 +48,7 @@ def test_every_action_is_executed_at_its_own_tick_in_a_million_ticks_of_chaos() 
 
 @pytest.mark.parametrize("delay", range(9))
 def test_a_fixed_delay_is_entered_at_the_ticks_that_passed(delay: int) -> None:
-    columns = run(ExecutionConfig(execute_ticks=8), LatencyConfig(typical=delay), 400)
+    columns = drive(ExecutionConfig(execute_ticks=8), LatencyConfig(typical=delay), 400)
     assert_aligned(columns)
     assert columns["planned"][delay:].all()
     entered = np.flatnonzero(np.diff(columns["chunk_id"]) > 0)[2:] + 1
@@ -88,7 +59,7 @@ def test_a_fixed_delay_is_entered_at_the_ticks_that_passed(delay: int) -> None:
 def test_cold_start_consumes_nothing_and_the_estimate_forgets_it() -> None:
     warm_up_ticks = 14  # 0.7 s at 20 Hz
     latency = LatencyConfig(typical=2.0, warm_up=float(warm_up_ticks - 2))
-    columns = run(ExecutionConfig(), latency, 100)
+    columns = drive(ExecutionConfig(), latency, 100)
     assert not columns["planned"][:warm_up_ticks].any()
     assert (columns["value"][:warm_up_ticks] == REST[0]).all()
     assert columns["planned"][warm_up_ticks:].all()
@@ -117,7 +88,7 @@ def test_the_delay_estimate_recovers_within_its_window() -> None:
 def test_latency_within_the_budget_never_starves() -> None:
     """A jittered delay of at most H - s ticks leaves no tick without a planned action."""
     latency = LatencyConfig(Latency.RECORDED, samples=(1.0, 2.0, 2.5, 3.0, 4.0, 7.0))
-    columns = run(ExecutionConfig(execute_ticks=8), latency, 20_000)
+    columns = drive(ExecutionConfig(execute_ticks=8), latency, 20_000)
     assert columns["planned"][8:].all()
 
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from toys import HORIZON, TICK_NS, ReachEnv, ReachPolicy, TickPolicy, observe
+from toys import ReachEnv, ReachPolicy
 
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
+from vla_rl.cli.benchmarks.execution.trials import HORIZON, TICK_NS, TickPolicy, observe
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Policy

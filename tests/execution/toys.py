@@ -1,60 +1,12 @@
-"""A policy whose actions say their own tick, and an environment that costs nothing: known answers for the executor."""
+"""An environment that costs nothing, and a policy that solves it."""
 
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from vla_rl.cli.benchmarks.execution.trials import HORIZON
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
-from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest
-
-HORIZON = 16
-TICK_NS = 50_000_000
-
-
-def observe(tick: int) -> Observation:
-    """An observation captured at the start of its tick, 20 Hz."""
-    return Observation({}, np.zeros(1, np.float32), "", tick, {"state": tick * TICK_NS})
-
-
-class TickPolicy:
-    """Plans actions whose value is their tick."""
-
-    version = 7
-
-    def __init__(self, horizon: int = HORIZON) -> None:
-        self._ramp = np.arange(horizon, dtype=np.float32)[:, None]
-
-    def reset(self, seed: int) -> None:
-        self.seed = seed
-
-    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
-        return ActionChunk(self._ramp + np.float32(observation.tick), observation.tick, 0, self.version)
-
-
-class SilentPlanner:
-    """Answers the first few requests of an episode, then falls silent: inference was killed."""
-
-    silent_since_tick = 0
-
-    def __init__(self, planner: Planner, answers: int) -> None:
-        self._planner, self._answers = planner, answers
-
-    def reset(self, seed: int) -> None:
-        self._planner.reset(seed)
-        self._left = self._answers
-
-    def request(self, request: PlanRequest, inference: Inference) -> None:
-        self._left -= 1
-        if self._left >= 0:
-            self._planner.request(request, inference)
-            self.silent_since_tick = request.observation.tick
-
-    def poll(self) -> list[Plan]:
-        return self._planner.poll()
-
-    def wait(self) -> int:
-        return self._planner.wait()
 
 
 class ReachEnv(gymnasium.Env[dict[str, Any], Float32Array]):

@@ -1,0 +1,139 @@
+"""Jitter of the control period under inference: in a process of its own against a thread of the control process.
+
+The same mock robot at 50 Hz, the same loop, gate and policy; the two alternate in attempts of a few seconds. The policy
+is as large as one that a processor can run; what matters is that its Python holds the interpreter between operations.
+"""
+
+import queue
+import threading
+from collections.abc import Mapping
+from typing import Any, override
+
+import numpy as np
+
+from robot_io.gate import GateConfig, SafetyGate
+from robot_io.mock_robot import MockRobot, MockRobotConfig
+from vla_rl.cli.benchmarks.cells import Cells
+from vla_rl.cli.run_config import CONFIGS
+from vla_rl.core.clock import MonotonicClock
+from vla_rl.core.config import load_config
+from vla_rl.core.protocols import Policy
+from vla_rl.core.types import Episode, Step
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
+from vla_rl.execution.loop import run_episode
+from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest
+from vla_rl.execution.realtime import RealtimeConfig, realtime
+from vla_rl.execution.strategies import ExecutionConfig
+
+_HZ, _ATTEMPT_S = 50.0, 5.0
+_EXECUTION = ExecutionConfig(execute_ticks=2)  # inference never rests
+_ROBOT = MockRobotConfig(control_hz=_HZ, image_size=64, duration_s=_ATTEMPT_S)
+
+
+class ThreadPlanner(Planner):
+    """Infers in a thread of the control process: what `ProcessPlanner` is compared with, and nothing to use."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._requests: queue.Queue[tuple[int, PlanRequest, Inference]] = queue.Queue()
+        self._answers: queue.Queue[tuple[int, Plan]] = queue.Queue()
+        self._epoch = 0
+        threading.Thread(target=self._serve, name="inference", daemon=True).start()
+
+    @override
+    def reset(self, seed: int) -> None:
+        self._epoch += 1
+
+    @override
+    def request(self, request: PlanRequest, inference: Inference) -> None:
+        self._requests.put((self._epoch, request, inference))
+
+    @override
+    def poll(self) -> list[Plan]:
+        plans = []
+        while not self._answers.empty():
+            epoch, plan = self._answers.get()
+            if epoch == self._epoch:
+                plans.append(plan)
+        return plans
+
+    @override
+    def wait(self) -> int:
+        raise NotImplementedError("the world does not stand still here")
+
+    def _serve(self) -> None:
+        while True:
+            epoch, request, inference = self._requests.get()
+            self._answers.put((epoch, Plan(request, inference.infer(self._policy, request))))
+
+
+class Periods:
+    """A subscriber that keeps the times of steps."""
+
+    def __init__(self, clock: MonotonicClock) -> None:
+        self._clock = clock
+        self._times_ns = np.zeros(round(_HZ * _ATTEMPT_S) + 16, np.int64)
+        self.count = 0
+
+    def on_step(self, step: Step) -> None:
+        del step
+        self._times_ns[self.count] = self._clock.now_ns()
+        self.count += 1
+
+    def on_episode(self, episode: Episode) -> None:
+        """Nothing to do."""
+
+    def on_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Nothing to do."""
+
+    def periods_ms(self) -> np.ndarray:
+        """float [N - 1], without the first few steps of the attempt."""
+        return np.diff(self._times_ns[10 : self.count]) * 1e-6
+
+
+def make_policy() -> Policy:
+    """A random built-in policy for the mock robot; the time of a network does not depend on its weights."""
+    import torch
+
+    from vla_rl.core.types import PolicySpec
+    from vla_rl.policies.flow_vla import FlowVLA, FlowVLAConfig, FlowVLAPolicy
+    from vla_rl.policies.normalization import Statistics
+
+    torch.set_num_threads(1)
+    random = np.random.default_rng(0)
+    vectors = random.uniform(-1, 1, (64, _ROBOT.joints)).astype(np.float32)
+    spec = PolicySpec("mock", _ROBOT.cameras, (64, 64), _ROBOT.joints, _ROBOT.joints, _HZ)
+    return FlowVLAPolicy(FlowVLA(FlowVLAConfig(), spec, Statistics.from_arrays(vectors, vectors)))
+
+
+def measure(cells: Cells, seconds: float) -> None:
+    """One cell: 99th percentiles of the period of both, and their median ratio over pairs of attempts."""
+    if "jitter" in cells:
+        return
+    pairs = max(round(seconds / _ATTEMPT_S), 1)
+    layout = MessageLayout((("front", 64, 64),), _ROBOT.joints, _ROBOT.joints)
+    with ProcessPlanner(make_policy, layout, _EXECUTION) as process:
+        thread = ThreadPlanner(make_policy())
+        with realtime(RealtimeConfig()):
+            p99_ms = [(_attempt_p99_ms(process, pair), _attempt_p99_ms(thread, pair)) for pair in range(pairs + 1)]
+    of_process, of_thread = np.array(p99_ms[1:]).T  # the first pair warms up
+    values = {
+        "kind": "jitter",
+        "period_p99_process_vs_thread": float(np.median(of_process / of_thread)),
+        "period_p99_ms_process": float(np.median(of_process)),
+        "period_p99_ms_thread": float(np.median(of_thread)),
+        "attempts": pairs,
+        "control_hz": _HZ,
+    }
+    cells.write("jitter", values)
+
+
+def _attempt_p99_ms(planner: Planner, seed: int) -> float:
+    clock = MonotonicClock()
+    robot = MockRobot(_ROBOT, clock=clock)
+    limits = load_config(GateConfig, CONFIGS / "robots" / "mock.yaml")
+    periods = Periods(clock)
+    with realtime(RealtimeConfig()):
+        run_episode(robot, Executor(planner, _EXECUTION), SafetyGate(limits, _HZ), seed=seed, subscribers=[periods])
+    return float(np.percentile(periods.periods_ms(), 99))

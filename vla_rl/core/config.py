@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -134,7 +134,10 @@ def _check_keys(config_class: type, raw: Any, where: str, prefix: str) -> None:
         if isinstance(value, bool) and hint in (int, float):
             raise ConfigError(f"{where}: {prefix}{key} is {value}; expected a number")
         section = next((part for part in (hint, *get_args(hint)) if dataclasses.is_dataclass(part)), None)
-        if isinstance(section, type) and value is not None and not isinstance(value, list | tuple):
+        if isinstance(section, type) and get_origin(hint) is dict and isinstance(value, dict):  # sections by name
+            for name, item in value.items():
+                _check_keys(section, item, where, prefix=f"{prefix}{key}.{name}.")
+        elif isinstance(section, type) and value is not None and not isinstance(value, list | tuple):
             _check_keys(section, value, where, prefix=f"{prefix}{key}.")
 
 

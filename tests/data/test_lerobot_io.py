@@ -144,7 +144,8 @@ def test_video_is_exact_but_for_the_pictures(tmp_path: Path) -> None:
     assert import_lerobot(folder, other) == ["e1", "e0"]
     for episode_id in other.ids():
         found, expected = other.read(episode_id), store.read(episode_id)
-        assert np.abs(found.images["front"].astype(int) - expected.images["front"]).mean() < 3
+        error = np.square(found.images["front"].astype(float) - expected.images["front"]).mean()
+        assert 10 * np.log10(255**2 / error) >= 35, "PSNR, dB; docs/data.md promises it"
         assert_same_episode(found, make_episode(episode_id, 9, int(episode_id[1]), images=dict(found.images)))
 
     from lerobot.datasets.lerobot_dataset import LeRobotDataset

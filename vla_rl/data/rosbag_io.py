@@ -234,7 +234,7 @@ def _assemble(
 
     images = {camera: _pictures(bag, mapping, *chosen(camera)[0]) for camera in sorted(mapping.cameras)}
     state, action = stacked("state"), stacked("action")
-    source = np.full(count, Source.DEMO if mapping.demonstrations else Source.POLICY, np.uint8)
+    source: Uint8Array = np.full(count, Source.DEMO if mapping.demonstrations else Source.POLICY, np.uint8)
     demonstrated = mapping.demonstrations
     if mapping.intervention:
         demonstrated = False

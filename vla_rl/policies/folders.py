@@ -57,5 +57,9 @@ def load_policy(folder: Path, device: str = "cpu") -> Policy:
         model, meta = load_flow_policy(folder)
         return FlowVLAPolicy(model, device, int(meta.get("policy_version", 0)))
     from vla_rl.policies.lerobot_adapter import LeRobotPolicy, load_lerobot_model, read_meta
+    from vla_rl.policies.lerobot_policy import LeRobotFlowPolicy, can_be_guided
 
-    return LeRobotPolicy(load_lerobot_model(folder), device, int(read_meta(folder).get("policy_version", 0)))
+    model, version = load_lerobot_model(folder).to(device), int(read_meta(folder).get("policy_version", 0))
+    if can_be_guided(model.policy):
+        return LeRobotFlowPolicy(model.policy, model.prepared, model.postprocess, version)
+    return LeRobotPolicy(model, device, version)

@@ -35,7 +35,7 @@ class LeRobotFlowPolicy:
     """
 
     def __init__(self, policy: Any, preprocess: Processor, postprocess: Processor, version: int = 0) -> None:
-        if not hasattr(getattr(policy, "model", None), "rtc_processor") or not hasattr(policy.config, "rtc_config"):
+        if not can_be_guided(policy):
             raise UserError(
                 f"{type(policy).__name__} has no place for guidance; lerobot's flow policies have (smolvla, pi0, pi05)"
             )
@@ -88,6 +88,11 @@ class LeRobotFlowPolicy:
         chunk = ActionChunk(raw, observation.tick, self._chunk_id, self.version)
         self._chunk_id += 1
         return chunk
+
+
+def can_be_guided(policy: Any) -> bool:
+    """Whether a lerobot policy samples in a way that leaves a place for guidance."""
+    return hasattr(getattr(policy, "model", None), "rtc_processor") and hasattr(policy.config, "rtc_config")
 
 
 class _Guidance:

@@ -20,8 +20,7 @@ from tqdm import tqdm
 
 from robot_io.recorder import Recorder
 from vla_rl.core.errors import StoreError
-from vla_rl.core.protocols import Subscriber
-from vla_rl.core.types import Episode, Observation, Origin, Source, Step
+from vla_rl.core.types import Observation, Origin, Source, Step
 from vla_rl.data.doctor import Ailment, diagnose
 from vla_rl.data.episode_file import SUFFIX, verify_file
 from vla_rl.data.store import EpisodeStore
@@ -83,21 +82,10 @@ def _is_whole(store: EpisodeStore, name: str) -> bool:
     return True
 
 
-class _Saver(Subscriber):
-    """Saves every finished episode and says so, in that order."""
-
-    def __init__(self, store: EpisodeStore) -> None:
-        self._store = store
-
-    def on_episode(self, episode: Episode) -> None:
-        self._store.add(episode)
-        os.write(1, f"saved {episode.episode_id}\n".encode())
-
-
 def _record_until_killed(store: EpisodeStore, prefix: str) -> None:
     pictures = np.random.default_rng(0).integers(0, 256, (_STEPS, _PIXELS, _PIXELS, 3), dtype=np.uint8)
     state, action = np.zeros(3, np.float32), np.zeros(2, np.float32)
-    recorder = Recorder(Origin.REAL, "bench", 20.0, [_Saver(store)])
+    recorder = Recorder(Origin.REAL, "bench", 20.0)
     number = 0
     while True:
         recorder.begin(f"{prefix}-{number:05d}", seed=None, policy_version=0)
@@ -106,6 +94,9 @@ def _record_until_killed(store: EpisodeStore, prefix: str) -> None:
             observation = Observation(images, state, "push", tick, {"state": tick, "front": tick, "wrist": tick})
             last = tick == _STEPS - 1
             recorder.on_step(Step(observation, action, action, Source.POLICY, last, False, last or None))
+        assert recorder.episode is not None
+        store.add(recorder.episode)
+        os.write(1, f"saved {recorder.episode.episode_id}\n".encode())
         number += 1
 
 

@@ -40,8 +40,8 @@ def measure(episodes: int, samples: int) -> dict[str, Any]:
         cache = FrameCache(store, Path(folder) / "cache")
         cache.refresh()
         readers: dict[str, Reader] = {"cache": lambda frames: _from_cache(cache, frames), "memmap": _memmap(cache)}
-        for name, video in (("lerobot_images", False), ("lerobot_video", True)):
-            readers[name] = _lerobot(export_lerobot(store, Path(folder) / name, video=video))
+        for name in ("lerobot_images", "lerobot_video"):
+            readers[name] = _lerobot(export_lerobot(store, Path(folder) / name, video=name == "lerobot_video"))
         fast = _time({name: readers[name] for name in ("cache", "memmap")}, cache.total_frames, _FAST_BLOCKS)
         slow = _time(
             {name: read for name, read in readers.items() if name != "memmap"}, cache.total_frames, _SLOW_BLOCKS

@@ -74,7 +74,7 @@ class LeRobotModel(nn.Module):
         counted = batch.valid if batch.valid.ndim == 3 else batch.valid[..., None]
         inputs = self._inputs(batch.images, batch.state, batch.text) | {"action": batch.actions}
         with self._seeded(int(torch.randint(2**62, (1,), generator=generator))):
-            return per_sample_loss(self.policy, self._prepared(inputs), counted.expand_as(batch.actions))
+            return per_sample_loss(self.policy, self.prepared(inputs), counted.expand_as(batch.actions))
 
     @torch.no_grad()
     def act(self, images: dict[str, Tensor], state: Tensor, text: Tensor, seed: int) -> Tensor:
@@ -82,7 +82,7 @@ class LeRobotModel(nn.Module):
         self.policy.eval()
         self.policy.reset()
         with self._seeded(seed):
-            return self.postprocess(self.policy.predict_action_chunk(self._prepared(self._inputs(images, state, text))))
+            return self.postprocess(self.policy.predict_action_chunk(self.prepared(self._inputs(images, state, text))))
 
     def _inputs(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> dict[str, Any]:
         """Observations as lerobot's preprocessors take them.
@@ -111,7 +111,7 @@ class LeRobotModel(nn.Module):
     def _device(self) -> torch.device:
         return next(self.parameters()).device
 
-    def _prepared(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def prepared(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Through lerobot's preprocessor, then to where the weights are."""
         batch = self.preprocess(inputs)
         return {key: value.to(self._device) if isinstance(value, Tensor) else value for key, value in batch.items()}

@@ -1,5 +1,5 @@
-"""`LeRobotPolicy`: a lerobot policy behind the loop's `Policy` protocol. Numpy in, numpy out; one instance belongs to
-one thread.
+"""`LeRobotPolicy`: a lerobot policy that cannot be guided (ACT, diffusion) behind the loop's `Policy` protocol; for the
+others see `vla_rl.policies.lerobot_policy`. Numpy in, numpy out; one instance belongs to one thread.
 """
 
 import numpy as np

@@ -11,7 +11,7 @@ from vla_rl.policies.flow_vla.config import FlowVLAConfig
 
 @PreTrainedConfig.register_subclass("vla_rl")
 @dataclass
-class VlaRlConfig(PreTrainedConfig):  # type: ignore[misc]
+class VlaRlConfig(PreTrainedConfig):
     """The built-in flow-matching VLA under lerobot.
 
     Attributes:

@@ -15,7 +15,7 @@ from vla_rl.policies.normalization import Statistics, VectorStatistics
 _IMAGES, _STATE, _ACTION = "observation.images.", "observation.state", "action"
 
 
-class VlaRlPolicy(PreTrainedPolicy):  # type: ignore[misc]
+class VlaRlPolicy(PreTrainedPolicy):
     """A `FlowVLA` behind lerobot's interface. Images are float [B, 3, H, W] in [0, 1], as lerobot's loaders give them.
 
     Args:

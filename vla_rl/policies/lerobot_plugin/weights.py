@@ -38,7 +38,7 @@ def save_weights(dataset: Path, weights: NDArray[np.float32]) -> Path:
     return dataset / WEIGHTS_FILE
 
 
-class HabcWeights(sample_weighting.SampleWeighter):  # type: ignore[misc]
+class HabcWeights(sample_weighting.SampleWeighter):
     """Weights of a batch by the ``index`` of its frames.
 
     Args:

@@ -85,6 +85,16 @@ class LedgerEntry:
     used: int = 0
     alarm: str = ""
 
+    def numbers(self) -> dict[str, float]:
+        """What metrics show of it."""
+        values = {"real_success": self.real_success, "used": float(self.used), "alarmed": float(bool(self.alarm))}
+        values |= {"model_version": float(self.model_version), "near_success_ratio": self.near_success_ratio}
+        for name in ("imagined_success", "gap"):
+            value = getattr(self, name)
+            if value is not None:
+                values[name] = value
+        return values
+
 
 @dataclass
 class Ledger:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from world_model.config import DynamicsConfig, HeadsConfig
-from world_model.transformer import Block
+from world_model.transformer import Block, Blocks
 
 _FREQUENCIES = 32
 
@@ -29,7 +29,7 @@ class FlowHead(nn.Module):
         width = config.width
         self.noisy = nn.Linear(token_dim, width)
         self.time = nn.Sequential(nn.Linear(2 * _FREQUENCIES, width), nn.SiLU(), nn.Linear(width, width))
-        self.blocks = nn.ModuleList(
+        self.blocks = Blocks(
             Block(width, config.heads, config.mlp_ratio, causal_memory=False) for _ in range(config.flow_layers)
         )
         self.norm = nn.LayerNorm(width)
@@ -89,9 +89,10 @@ class OutcomeHeads(nn.Module):
         self.extra = extra
         size = (extra + 2) * width
         self.outcome = nn.Sequential(nn.Linear(size, config.hidden), nn.SiLU(), nn.Linear(config.hidden, 3))
-        self.state = nn.Sequential(nn.Linear(size, config.hidden), nn.SiLU(), nn.Linear(config.hidden, state_dim))
-        nn.init.zeros_(self.state[-1].weight)
-        nn.init.zeros_(self.state[-1].bias)
+        last = nn.Linear(config.hidden, state_dim)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.state = nn.Sequential(nn.Linear(size, config.hidden), nn.SiLU(), last)
 
     def forward(self, hidden: Tensor) -> Outcome:
         """Hidden tokens [B, T, F, width]."""

@@ -75,9 +75,8 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         self.single_observation_space = gymnasium.spaces.Dict(
             {"pixels": gymnasium.spaces.Dict(pixels), "agent_pos": agent_pos}
         )
-        self.single_action_space = gymnasium.spaces.Box(
-            np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
-        )
+        self._low, self._high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
+        self.single_action_space = gymnasium.spaces.Box(self._low, self._high)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         heads = model.config.heads
@@ -91,10 +90,10 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         self._seeds = np.arange(num_envs, dtype=np.int64)
         self._tick = np.zeros(num_envs, np.int64)  # imagined steps
         self._elapsed = np.zeros(num_envs, np.int64)  # and the real ones before them
-        self._in_row = np.zeros(num_envs, np.int64)
+        self._in_row: NDArray[np.int64] = np.zeros(num_envs, np.int64)
         self._ended = np.ones(num_envs, bool)
         self.starts: list[Start] = [Start(0, 0)] * num_envs
-        self.last_action = np.zeros((num_envs, spec.action_dim), np.float32)
+        self.last_action: Float32Array = np.zeros((num_envs, spec.action_dim), np.float32)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -121,10 +120,9 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
     def step(
         self, actions: NDArray[np.float32]
     ) -> tuple[dict[str, Any], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
-        low, high = self.single_action_space.low, self.single_action_space.high
-        actions = np.clip(np.asarray(actions, np.float32), low, high)
         if not np.isfinite(actions).all():
             raise UserError("an action is not finite; check the policy")
+        actions = np.clip(np.asarray(actions, np.float32), self._low, self._high)
         device = self.model.device
         noise = sampler_noise(self._seeds, self._tick, *self._latents.shape[1:])
         predicted = self.model.dynamics.step(
@@ -144,6 +142,28 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         self._ended |= terminated | truncated
         info = {"is_success": success, "success_probability": probability, "reward_head": outcome.reward.cpu().numpy()}
         return self._observe(), success.astype(np.float64), terminated, truncated, info
+
+    @torch.no_grad()
+    def begin_at(self, row: int, images: NDArray[np.uint8], state: NDArray[np.float32], seed: int) -> dict[str, Any]:
+        """Begin one environment at what a robot or a simulator senses now, as the first frame of an episode.
+
+        Args:
+            row: which.
+            images: uint8 [cameras, H, W, 3], in the order of the spec's cameras.
+            state: float32 [S].
+            seed: of the sampler's noise.
+
+        Returns:
+            the observations of all environments.
+        """
+        device = self.model.device
+        own = torch.tensor([row], device=device)
+        self._latents[own] = self.model.autoencoder.encode(torch.from_numpy(images)[None].to(device))
+        self._state[own] = torch.from_numpy(np.asarray(state, np.float32))[None].to(device)
+        self.model.dynamics.restart(self._memory, own, self._latents[own], self._state[own])
+        self._seeds[row], self._ended[row] = seed, False
+        self._tick[row] = self._elapsed[row] = self._in_row[row] = 0
+        return self._observe()
 
     def close_extras(self, **kwargs: Any) -> None:
         """Nothing to close."""
@@ -218,7 +238,13 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         own = {"is_success": bool(info["is_success"][0]), "success_probability": float(info["success_probability"][0])}
         return self._first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), own
 
-    def render(self) -> NDArray[np.uint8]:  # type: ignore[override]
+    def begin_at(self, observation: dict[str, Any], seed: int) -> dict[str, Any]:
+        """Begin at an observation of the real robot or simulator, with the sampler's noise of a seed."""
+        images = np.stack([observation["pixels"][camera] for camera in self.vector.model.spec.cameras])
+        self.highest_success = 0.0
+        return self._first(self.vector.begin_at(0, images, observation["agent_pos"], seed))
+
+    def render(self) -> NDArray[np.uint8]:
         """The cameras side by side, uint8 [H, cameras W, 3]."""
         return np.concatenate(list(self._seen["pixels"].values()), axis=1)
 

@@ -48,7 +48,6 @@ class PostTrainingConfig:
         learning_rate: of AdamW.
         adapter_rank: of the low-rank corrections of the transformer.
         state_weight: of proprioception in a clip's score.
-        steps: gradient steps.
     """
 
     groups: int = 4
@@ -62,7 +61,6 @@ class PostTrainingConfig:
     learning_rate: float = 1e-4
     adapter_rank: int = 4
     state_weight: float = 1.0
-    steps: int = 100
 
     def __post_init__(self) -> None:
         if not 0 < self.beta <= 1 or not self.advantage_max > 0:
@@ -172,8 +170,8 @@ class PostTrainer:
             old, reference = ends(self._old), ends(self._reference)
         frame = torch.arange(clean.shape[1], device=clean.device)
         inside = (frame >= first[:, None]) & (frame < first[:, None] + config.clip) & batch.has_next
-        frames = tuple(part[inside] for part in (predicted, old, reference, clean))
-        loss = nft_loss(*frames, optimality[:, None].expand(inside.shape)[inside], config)
+        weight = optimality[:, None].expand(inside.shape)[inside]
+        loss = nft_loss(predicted[inside], old[inside], reference[inside], clean[inside], weight, config)
         self._optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self._trained, 1.0)

@@ -98,9 +98,11 @@ def judge_successes(score: NDArray[np.float64], truth: NDArray[np.bool_], thresh
 
 def pearson(first: NDArray[np.floating], second: NDArray[np.floating]) -> float:
     """Linear correlation; NaN if either is constant."""
+    if (first == first[0]).all() or (second == second[0]).all():  # the mean of equal numbers is rounded
+        return float("nan")
     x, y = first - first.mean(), second - second.mean()
     scale = float(np.sqrt((x * x).sum() * (y * y).sum()))
-    return float((x * y).sum()) / scale if scale > 0 else float("nan")
+    return float((x * y).sum()) / scale
 
 
 def spearman(first: NDArray[np.floating], second: NDArray[np.floating]) -> float:

@@ -6,7 +6,9 @@ the cache is bounded, and a step costs the same at any time. Distance in frames 
 (ALiBi, arXiv 2108.12409), which is bounded too.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -94,6 +96,13 @@ class Block(nn.Module):
         return self.finish(x, F.scaled_dot_product_attention(query, key, value), modulation)
 
 
+class Blocks(nn.ModuleList):
+    """A list of blocks that says so to the type checker."""
+
+    def __iter__(self) -> Iterator[Block]:  # type: ignore[override]
+        return (cast(Block, block) for block in super().__iter__())
+
+
 @dataclass
 class Memory:
     """The bounded cache of B streams. Streams step together and may be restarted one by one.
@@ -145,7 +154,7 @@ class BlockCausalTransformer(nn.Module):
     def __init__(self, config: DynamicsConfig, layout: FrameLayout) -> None:
         super().__init__()
         self.config, self.layout = config, layout
-        self.blocks = nn.ModuleList(Block(config.width, config.heads, config.mlp_ratio) for _ in range(config.layers))
+        self.blocks = Blocks(Block(config.width, config.heads, config.mlp_ratio) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.register_buffer("compression", layout.compression(), persistent=False)
         # The first head looks at all distances alike, the others ever closer.

@@ -100,19 +100,19 @@ def test_a_draw_is_repeatable_and_more_likely_under_the_policy_that_made_it() ->
 def test_improvement_raises_what_is_rewarded(tmp_path: Path) -> None:
     """Rewarded are chunks whose first action is high; the draws' log-probability must move towards them."""
     actor = NoisyFlowActor(tiny_policy(), "push", NoisyFlowConfig(noise=0.3, steps=2, execute_ticks=2))
-    optimiser = MaskedGroupOptimiser(actor, GroupConfig(group=16, learning_rate=3e-3, epochs=2))
+    optimiser = MaskedGroupOptimiser(actor, GroupConfig(group=16, learning_rate=5e-3, epochs=2))
     random = np.random.default_rng(2)
     images = {name: random.integers(0, 255, (16, 16, 16, 3), dtype=np.uint8) for name in ("front", "top")}
     images = {name: np.repeat(image[:1], 16, 0) for name, image in images.items()}
     state = np.zeros((16, 3), np.float32)
     means = []
-    for step in range(25):
+    for step in range(10):
         actions, draw = actor.draw(images, state, np.arange(16) + 100 * step, 0)
         high = actions[:, :2, 0].mean(1)
         success = high > np.median(high)
         means.append(high.mean())
         optimiser.update(ImaginedGroups([draw], np.ones((1, 16), bool), success, np.where(success, 0, 1)))
-    assert np.mean(means[-4:]) > np.mean(means[:4]) + 0.1
+    assert np.mean(means[-3:]) > np.mean(means[:3]) + 0.1
 
 
 def test_groups_are_imagined_from_shared_starts(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
 
 RESULTS = Path("docs/results")
-BENCHMARKS = ("demo", "sim", "learner", "algorithms", "data", "world-model", "execution")
+BENCHMARKS = ("demo", "sim", "learner", "algorithms", "data", "world-model", "execution", "ros2")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,13 +3,15 @@ and adds imagined episodes to the run's store. Carries out what `world_model.coe
 """
 
 import functools
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
 
 from robot_io.gate import GateConfig
+from vla_rl.cli.imagination_config import ImaginationConfig
 from vla_rl.cli.imagined_rollouts import ImaginationWorker, ImaginedWorldConfig
 from vla_rl.cli.near_success import PerturbationConfig, collect_near_success, near_success_ratio
 from vla_rl.cli.rollouts import make_env
@@ -22,35 +24,19 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, RolloutPool
-from world_model.coevolution import CoEvolution, CoEvolutionConfig, Ledger, LedgerEntry
+from world_model.coevolution import CoEvolution, Ledger, LedgerEntry
 from world_model.config import WorldModelConfig, WorldSpec
-from world_model.imagined_env import ImaginedEnvConfig
+from world_model.imagined_env import ImaginedVectorEnv
+from world_model.improvement import MaskedGroupOptimiser, collect_groups
 from world_model.model import load_world_model
-from world_model.starts import StartConfig
+from world_model.starts import StartBank
 from world_model.training import refine_world_model, train_world_model
-from world_model.windows import spec_of
+from world_model.windows import LatentEpisodes, spec_of
+
+logger = logging.getLogger(__name__)
 
 NEAR_SUCCESS_SEED = 700_000_000  # apart from those of practice and evaluation
 _IMAGINED_SEED = 800_000_000
-
-
-@dataclass(frozen=True)
-class ImaginationConfig:
-    """Imagination in a practice run.
-
-    Attributes:
-        coevolution: when it is made, renewed and used.
-        preset: of the world model, a file in ``configs/world_model``.
-        near_success_episodes: scripted episodes for the world model, spent once, before it is trained.
-        starts: where imagined episodes begin.
-        env: how they end.
-    """
-
-    coevolution: CoEvolutionConfig = field(default_factory=CoEvolutionConfig)
-    preset: str = "cpu-tiny"
-    near_success_episodes: int = 200
-    starts: StartConfig = field(default_factory=lambda: StartConfig(keyframe_rule="uniform"))
-    env: ImaginedEnvConfig = field(default_factory=ImaginedEnvConfig)
 
 
 class RunImagination:
@@ -81,11 +67,20 @@ class RunImagination:
         self.ledger = Ledger.open(self.path / "ledger.json")
         self.evolution = CoEvolution(config.coevolution, self, self.ledger)
 
-    def after_collection(self, round_number: int) -> LedgerEntry | None:
-        """What the loop calls when a round's real episodes are in the store; None if imagination is off."""
+    @property
+    def restarts_policy(self) -> bool:
+        """Whether each round's improvement starts from the supervised policy."""
+        return self.evolution.restarts_policy
+
+    def after_collection(self, round_number: int) -> dict[str, float]:
+        """What the loop calls when a round's real episodes are in the store.
+
+        Returns:
+            numbers for the metrics; the ledger says more. Nothing if imagination is off.
+        """
         config = self.config.coevolution
         if config.mode == "off":
-            return None
+            return {}
         headers = self._round_headers(round_number)
         alone = [header.success is True for header in headers if header.human_steps == 0]
         first = round_number == config.first_round
@@ -96,7 +91,7 @@ class RunImagination:
             )
         ratio = near_success_ratio(self.path / "near") if (self.path / "near").exists() else 0.0
         spent = LedgerEntry(round_number, len(headers), near_success_episodes=near, near_success_ratio=ratio)
-        return self.evolution.after_collection(spent, alone)
+        return self.evolution.after_collection(spent, alone).numbers()
 
     def train(self, version: int) -> None:
         """See `Imagination.train`."""
@@ -131,8 +126,37 @@ class RunImagination:
         store = EpisodeStore(self._folder.episodes)
         first = _IMAGINED_SEED + round_number * 100_000
         jobs = {f"imagined{round_number:03d}-{index:05d}": first + index for index in range(episodes)}
-        self._run(replace(self._world(version), start=self.config.starts), store, round_number, jobs)
+        world = replace(self._world(version), start=self.config.starts, env=self.config.env)
+        self._run(world, store, round_number, jobs)
         return len(jobs)
+
+    def improve(self, round_number: int, version: int) -> Path:
+        """Masked group-relative optimisation of the round's policy in imagination.
+
+        Returns:
+            the folder of the improved policy, of the same version; the round's own policy stays.
+        """
+        target = self.path / f"improved_{round_number:04d}"
+        if (target / "config.json").exists():
+            return target
+        from vla_rl.policies.flow_sde import NoisyFlowActor, NoisyFlowConfig
+        from vla_rl.policies.flow_vla import load_policy, save_policy
+
+        config = self.config
+        model, meta = load_policy(self._folder.policy(round_number - 1))
+        world, _ = load_world_model(self._model(version))
+        data = LatentEpisodes(open_cache(self.path / "episodes", self.path / "cache"), world.autoencoder)
+        streams = config.groups_at_once * config.group.group
+        env = ImaginedVectorEnv(world, data, StartBank(data, config.starts), streams, config.env)
+        flow = NoisyFlowConfig(noise=config.flow_noise, execute_ticks=self._execution.execute_ticks)
+        actor = NoisyFlowActor(model, world.spec.task, flow)
+        optimiser = MaskedGroupOptimiser(actor, config.group)
+        first = _IMAGINED_SEED + round_number * 100_000
+        for update in tqdm(range(config.group_updates), desc="group updates", unit="update", leave=False):
+            logs = optimiser.update(collect_groups(env, actor, config.group, first + update * streams))
+            logger.info("group update %d: %s", update + 1, {name: round(value, 4) for name, value in logs.items()})
+        save_policy(target, model, meta)
+        return target
 
     def _run(self, world: ImaginedWorldConfig, store: EpisodeStore, round_number: int, seeds: dict[str, int]) -> None:
         policy = self._folder.policy(round_number - 1)

@@ -49,6 +49,19 @@ class ImaginedWorldConfig:
     start: StartConfig = field(default_factory=lambda: StartConfig(keyframe_fraction=0.0))
 
 
+def open_imagined_env(
+    folder: Path,
+    starts: Path,
+    cache: Path,
+    start: StartConfig | None = None,
+    config: ImaginedEnvConfig | None = None,
+) -> ImaginedEnv:
+    """The environment of a world model's folder, whose episodes begin in the store ``starts`` with its frame cache."""
+    model, _ = load_world_model(folder)
+    data = LatentEpisodes(open_cache(starts, cache), model.autoencoder)
+    return ImaginedEnv(model, data, StartBank(data, start or StartConfig(keyframe_fraction=0.0)), config)
+
+
 class ImaginationWorker:
     """Runs rollout jobs in imagination. Implements `vla_rl.training.workers.RolloutWorker`.
 
@@ -57,12 +70,10 @@ class ImaginationWorker:
 
     def __init__(self, config: ImaginedWorldConfig) -> None:
         torch.set_num_threads(1)
-        model, self.version = load_world_model(config.model)
-        data = LatentEpisodes(open_cache(config.starts, config.cache), model.autoencoder)
         self._config = config
-        self._env = ImaginedEnv(model, data, StartBank(data, config.start), config.env)
+        self._env = open_imagined_env(config.model, config.starts, config.cache, config.start, config.env)
         self._robot = EnvRobot(self._env)
-        self._env_id = model.spec.env_id
+        self._env_id = self._env.vector.model.spec.env_id
         space = self._env.action_space
         limits = config.gate.filled(space.low, space.high, self._env.gripper_dims)  # type: ignore[attr-defined]
         self._gate = SafetyGate(limits, self._robot.control_hz)

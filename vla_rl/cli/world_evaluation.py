@@ -89,13 +89,14 @@ class WorldJudge:
 
     Args:
         folder: of the world model.
+        model: another model in it than the one that was trained, by the name of its folder.
     """
 
-    def __init__(self, folder: WorldFolder) -> None:
-        self.folder = folder
+    def __init__(self, folder: WorldFolder, model: str = "model") -> None:
+        self.folder, self.name = folder, model
         self.task = folder.task()
         self.truth = SimulatorTruth(self.task)
-        self.model, self.version = load_world_model(folder.model)
+        self.model, self.version = load_world_model(folder.path / model)
         self.cache = open_cache(folder.held_out, folder.held_out_cache)
         self.data = LatentEpisodes(self.cache, self.model.autoencoder)
 
@@ -184,11 +185,10 @@ class WorldJudge:
         """Imagined episodes of a policy, each with its score and with what its actions do in the simulator; cell by
         cell, kept in the folder.
         """
-        folder = self.folder.path / f"ranking-v{self.version:04d}"
+        folder = self.folder.path / f"ranking-{self.name}"
         store = EpisodeStore(folder / "episodes")
-        world = ImaginedWorldConfig(
-            self.folder.model, self.folder.held_out, self.folder.held_out_cache, execution, gate
-        )
+        own, model = self.folder, self.folder.path / self.name
+        world = ImaginedWorldConfig(model, own.held_out, own.held_out_cache, execution, gate)
         worker: ImaginationWorker | None = None
         results = []
         for seed in seeds:

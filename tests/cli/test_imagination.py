@@ -1,0 +1,102 @@
+"""Imagination inside a run, from end to end and very small: world model, gap, imagined episodes in the run's store."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vla_rl.cli.imagination import RunImagination
+from vla_rl.cli.imagination_config import ImaginationConfig
+from vla_rl.cli.near_success import collect_near_success
+from vla_rl.cli.run_config import RunConfig, TaskConfig
+from vla_rl.core.types import Origin, Source
+from vla_rl.data.store import EpisodeStore
+from vla_rl.policies.flow_vla import (
+    ExpertConfig,
+    FlowVLA,
+    FlowVLAConfig,
+    PolicySpec,
+    TextConfig,
+    VisionConfig,
+    load_policy,
+    save_policy,
+)
+from vla_rl.policies.normalization import Statistics
+from vla_rl.training.run_folder import RunFolder
+from world_model.coevolution import CoEvolutionConfig
+from world_model.imagined_env import ImaginedEnvConfig
+from world_model.improvement import GroupConfig
+from world_model.starts import StartConfig
+
+TASK = TaskConfig(image_size=32, difficulty=0.0)
+PRESET = """
+autoencoder: {widths: [16, 16]}
+dynamics: {width: 32, layers: 1, flow_steps: 1, window: 2, memory_frames: 2}
+training: {autoencoder_steps: 2, dynamics_steps: 2, window_frames: 4}
+"""
+
+
+@pytest.fixture
+def imagination(tmp_path: Path) -> RunImagination:
+    """Round 1 of a run: four real episodes and the policy that is taken to have made them."""
+    run = RunConfig(task=TASK)
+    folder = RunFolder.create(tmp_path / "run", run)
+    (tmp_path / "tiny.yaml").write_text(PRESET)
+    recorded = EpisodeStore(tmp_path / "recorded")
+    collect_near_success(TASK, run.gate, recorded, 4, first_seed=40)
+    store = EpisodeStore(folder.episodes)
+    for index, name in enumerate(recorded.ids()):
+        episode = recorded.read(name)
+        policy = {"policy_version": 0, "source": np.full(len(episode), Source.POLICY, np.uint8)}
+        store.add(replace(episode, episode_id=f"round001-{index:05d}", extras={}, **policy))
+    spec = PolicySpec(TASK.env, ("front", "top"), (32, 32), state_dim=8, action_dim=8)
+    config = FlowVLAConfig(
+        horizon=8,
+        vision=VisionConfig(widths=(8,), kernels=(4,), strides=(4,), keypoints=4, patches=2),
+        text=TextConfig(max_words=6, vocabulary=64, width=8),
+        expert=ExpertConfig(width=32, layers=1, heads=2, actions_per_token=2),
+    )
+    torch.manual_seed(0)
+    sent = store.read("round001-00000")
+    model = FlowVLA(config, spec, Statistics.from_arrays(sent.state, sent.action_sent, ()))
+    save_policy(folder.policy(0), model, {"policy_version": 0})
+    options = ImaginationConfig(
+        coevolution=CoEvolutionConfig(mode="continuous", imagined_episodes=3, gap_episodes=2, largest_gap=1.0),
+        preset=str(tmp_path / "tiny.yaml"),
+        near_success_episodes=1,
+        starts=StartConfig(keyframe_rule="uniform", keyframe_fraction=0.5),
+        env=ImaginedEnvConfig(horizon=5, success_threshold=2.0),
+        group=GroupConfig(group=2),
+        group_updates=1,
+    )
+    execution = replace(run.execution, strategy="sync", execute_ticks=4)
+    return RunImagination(options, folder, TASK, execution, run.gate, workers=0)
+
+
+def test_a_round_is_imagined_once_and_written_down(imagination: RunImagination) -> None:
+    numbers = imagination.after_collection(1)
+    entry = imagination.ledger.entries[0]
+    assert numbers == entry.numbers()
+    assert (entry.real_episodes, entry.near_success_episodes, entry.model_version) == (4, 1, 0)
+    assert (entry.used, entry.alarm) == (3, "")
+    assert entry.gap == pytest.approx((entry.imagined_success or 0.0) - entry.real_success)
+    store = EpisodeStore(imagination._folder.episodes)
+    imagined = [store.read_header(name) for name in store.ids() if name.startswith("imagined001-")]
+    assert len(imagined) == 3
+    assert {header.origin for header in imagined} == {Origin.IMAGINED}
+    assert {header.success for header in imagined} == {None}  # cut by the horizon: no outcome
+    assert {header.length for header in imagined} == {5}
+    assert imagination.after_collection(1) == numbers
+    assert len(EpisodeStore(imagination.path / "episodes")) == 5  # imagined ones teach no world model
+    assert imagination.ledger.real_episodes == 5
+    improved = imagination.improve(1, 0)
+    assert load_policy(improved)[1]["policy_version"] == 0
+
+
+def test_imagination_that_is_off_does_nothing(imagination: RunImagination) -> None:
+    off = replace(imagination.config, coevolution=CoEvolutionConfig(mode="off"))
+    imagination.config = off
+    assert imagination.after_collection(1) == {}
+    assert not imagination.path.exists()

@@ -1,0 +1,146 @@
+"""`vla-rl imagine` from end to end on the simulator, very small; what it needs to be right is tested in
+tests/world_model.
+"""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vla_rl.cli.benchmarks.world_model import gain_points
+from vla_rl.cli.ground_truth import SimulatorTruth
+from vla_rl.cli.main import main
+from vla_rl.cli.near_success import collect_counterfactuals, collect_near_success
+from vla_rl.cli.run_config import RunConfig, TaskConfig
+from vla_rl.cli.world_evaluation import WorldFolder, WorldJudge
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Origin, Source
+from vla_rl.data.store import EpisodeStore
+from vla_rl.training.run_folder import RunFolder
+from world_model.model import load_world_model
+from world_model.probe import ProbeConfig
+
+TASK = TaskConfig(image_size=32, difficulty=0.0)
+TINY = ["training.autoencoder_steps=4", "training.dynamics_steps=3", "training.window_frames=6"]
+TINY += ["dynamics.width=32", "dynamics.layers=1", "autoencoder.widths=[16, 16]"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with a few recorded episodes."""
+    folder = RunFolder.create(tmp_path_factory.mktemp("run") / "run", RunConfig(task=TASK))
+    config = RunConfig(task=TASK)
+    for path, seed in ((folder.episodes, 10), (folder.evaluation, 20)):
+        collect_near_success(TASK, config.gate, EpisodeStore(path), 2, seed)
+    return folder.path
+
+
+def test_true_positions_come_from_replay_and_strangers_are_refused(run: Path) -> None:
+    truth = SimulatorTruth(TASK)
+    store = EpisodeStore(run / "episodes")
+    episode = store.read(store.ids()[0])
+    positions = truth(episode)
+    assert truth.names == ["grip_left", "grip_right", "socket", "peg"]
+    np.testing.assert_allclose(positions[:, 0], episode.state[:, :3], atol=1e-5)
+    assert truth.objects == [2, 3]
+    found, success, steps = truth.replay(episode.seed or 0, episode.action_sent)
+    assert success is episode.success
+    np.testing.assert_array_equal(found, positions[:steps])
+    with pytest.raises(UserError, match="does not replay"):
+        truth(replace(episode, seed=12345))
+    assert 0.001 < truth.metres_per_pixel(64) < 0.01
+
+
+def test_near_successes_teach_no_policy(run: Path) -> None:
+    store = EpisodeStore(run / "episodes")
+    for name in store.ids():
+        episode = store.read(name)
+        assert episode.origin is Origin.SIM
+        assert (episode.source == Source.DEMO).all()
+        assert (episode.action_policy != episode.action_sent).any()
+
+
+def test_counterfactuals_part_from_one_state(tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path)
+    parting = collect_counterfactuals(TASK, RunConfig().gate, store, 1, first_seed=30, before_end=20)
+    clean, spoilt = (store.read(f"pair-00000-{kind}") for kind in ("expert", "spoilt"))
+    step = parting[spoilt.episode_id]
+    assert step == len(clean) - 20 == parting[clean.episode_id]
+    assert clean.success
+    np.testing.assert_array_equal(clean.state[: step + 1], spoilt.state[: step + 1])
+    assert (clean.action_sent[step : step + 10] != spoilt.action_sent[step : step + 10]).any()
+    assert collect_counterfactuals(TASK, RunConfig().gate, store, 1, first_seed=30, before_end=20) == parting
+
+
+def test_train_evaluate_and_roll_out(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = tmp_path / "world"
+    train = ["imagine", "train", str(run), "--out", str(world), "--near-success", "1", "--set", *TINY]
+    assert main(train) == 0
+    assert len(EpisodeStore(world / "episodes")) == 3
+    weights = (world / "model" / "weights.safetensors").read_bytes()
+    assert main(train) == 0  # nothing is left to do
+    assert (world / "model" / "weights.safetensors").read_bytes() == weights
+    WorldJudge(WorldFolder(world)).probe(ProbeConfig(steps=5))
+    assert main(["imagine", "evaluate", str(world), "--windows", "3", "--pairs", "1"]) == 0
+    assert "shuffled actions" in capsys.readouterr().out
+    result = json.loads((world / "evaluation.json").read_text())
+    assert result["horizons"]["windows"] == 3
+    assert result["counterfactuals"]["episodes"] == 2
+    sheet, clip = world / "sheet.png", world / "clip.webp"
+    for out in (sheet, clip):
+        assert main(["imagine", "rollout", str(world), "--out", str(out), "--episodes", "1", "--steps", "9"]) == 0
+    with Image.open(sheet) as picture, Image.open(clip) as film:
+        assert picture.size == (8 * 2 * 64, 2 * 64)
+        assert film.n_frames > 1
+    assert main(["imagine", "post-train", str(world), "--steps", "1"]) == 0
+    assert load_world_model(world / "model_post")[0].spec == load_world_model(world / "model")[0].spec
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluat", "x"], "Did you mean 'evaluate'"),
+        (["train", "nowhere", "--out", "x"], "holds no run"),
+        (["train", "nowhere"], "needs --out"),
+        (["evaluate", "nowhere"], "holds no world model"),
+        (["rollout", "nowhere", "--out", "x.gif"], "neither .webp"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["imagine", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_gain_compares_pairs_of_equal_task_and_seed() -> None:
+    def cell(task: str, seed: int, variant: str, successes: int) -> dict:
+        return {"task": task, "seed": seed, "variant": variant, "successes": successes, "episodes": 100}
+
+    cells = [
+        cell("A", 0, "without", 50),
+        cell("A", 0, "with", 60),
+        cell("A", 1, "without", 40),
+        cell("A", 1, "with", 44),
+    ]
+    cells += [cell("B", 0, "with", 99), cell("A", 0, "minus-keyframes", 55)]  # B has nothing to compare with
+    found = gain_points(cells)
+    assert found["imagination_gain_points"] == pytest.approx(7.0)
+    assert found["imagination_gain_points_pairs"] == 2
+    assert found["gain_points_minus_keyframes"] == pytest.approx(5.0)
+    assert gain_points([]) == {}
+
+
+def test_a_world_folder_is_not_anything(tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path)
+    with pytest.raises(UserError, match="holds no world model"):
+        WorldFolder(tmp_path).task()

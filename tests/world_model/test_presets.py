@@ -1,0 +1,33 @@
+"""The presets are the same code at other sizes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_world_model import SPEC
+
+from vla_rl.core.config import load_config
+from vla_rl.core.errors import ConfigError
+from world_model.config import DynamicsConfig, WorldModelConfig
+from world_model.model import WorldModel
+
+PRESETS = Path(__file__).parents[2] / "configs" / "world_model"
+
+
+@pytest.mark.parametrize(("name", "pixels"), [("cpu-tiny", 64), ("gpu-small", 128), ("gpu-base", 256)])
+def test_a_preset_loads_and_bounds_what_it_costs(name: str, pixels: int) -> None:
+    config = load_config(WorldModelConfig, PRESETS / f"{name}.yaml")
+    assert pixels % config.autoencoder.pixels_per_token == 0
+    if name == "cpu-tiny":
+        assert 0 < config.training.cpu_seconds <= 1200
+        model = WorldModel(config, replace(SPEC, image_size=(pixels, pixels)))
+        assert sum(weight.numel() for weight in model.parameters()) < 3e6
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot see actions"):
+        DynamicsConfig(action_tokens=False, action_adaln=False)
+    with pytest.raises(ConfigError, match="not a multiple of"):
+        DynamicsConfig(width=100, heads=3)
+    with pytest.raises(ConfigError, match="at least 1 layer"):
+        DynamicsConfig(window=0)

@@ -1,0 +1,261 @@
+"""The world model: does it follow actions, rank policies, judge success, keep its pace, and does practice in it pay?
+
+Parts, each resumed cell by cell in OUT/world-model/ and --runs:
+  model    trains the world model on a demo run's episodes (20 minutes of processor time), probe, horizon curves
+  cost     frames a second with 1 and 16 streams, latency of step 1,000 over step 10
+  ranking  at least 8 policies of different quality, real against imagined success from the same starts
+  judge    counterfactual pairs from one state
+  ablate   the model again without one mechanism, for the longest horizon and the counterfactuals
+  gain     whole practice runs with and without imagination at equal real episodes
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vla_rl.cli.benchmarks.runs import evaluations, start_verb
+from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.files import write_atomic
+
+DEFAULT_TASKS = ("vla_rl/PegInsert-v0", "vla_rl/LidOnBox-v0")
+PARTS = ("model", "cost", "ranking", "judge", "ablate", "gain")
+SUPERVISED_STEPS = (60, 120, 200, 400)  # of the weaker policies that are ranked beside the run's own
+ABLATIONS = {
+    "no-anchor": ["dynamics.anchor=false"],
+    "no-context-noise": ["dynamics.context_noise=0", "dynamics.state_noise=0", "dynamics.self_context=0"],
+    "no-proprioception": ["dynamics.proprioception_token=false"],
+    "no-near-success": [],
+}
+VARIANTS = {
+    "without": [],
+    "with": ["imagination.coevolution.mode=continuous"],
+    "minus-keyframes": ["imagination.coevolution.mode=continuous", "imagination.starts.keyframe_fraction=0"],
+    "minus-coevolution": ["imagination.coevolution.mode=frozen"],
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--parts", nargs="+", default=["model", "cost", "ranking", "judge", "ablate"])
+    parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="a finished demo run to learn from")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/bench-world-model"), help="where models and runs are kept"
+    )
+    parser.add_argument("--preset", default="cpu-tiny")
+    parser.add_argument("--near-success", type=int, default=400)
+    parser.add_argument("--episodes", type=int, default=50, help="imagined episodes of each ranked policy")
+    parser.add_argument("--pairs", type=int, default=50, help="counterfactual pairs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the gain")
+    parser.add_argument("--tasks", nargs="+", default=list(DEFAULT_TASKS), help="of the gain")
+    parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="changes to the preset")
+    parser.add_argument("--config", default="demo", help="of the weaker policies and of the gain's runs")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the parts that are asked for and missing, and gather all that there are."""
+    for part in options.parts:
+        if part not in PARTS:
+            raise UserError(f"there is no part {part!r} of this benchmark.{did_you_mean(part, PARTS)}")
+    folder = options.out / "world-model"
+    folder.mkdir(parents=True, exist_ok=True)
+    measure: dict[str, Callable[[argparse.Namespace, Path], None]] = {
+        "model": _measure_model,
+        "cost": _measure_cost,
+        "ranking": _measure_ranking,
+        "judge": _measure_judge,
+        "ablate": _measure_ablations,
+        "gain": _measure_gain,
+    }
+    for part in PARTS:
+        if part in options.parts:
+            measure[part](options, folder)
+    return _gather(folder)
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: the key figures, those that were measured."""
+    head = ["| what | measured | wanted |", "|---|---|---|"]
+    rows = [
+        ("state error, true over shuffled actions, 10 steps ahead", "action_error_ratio_h10", "<= 0.7"),
+        ("state error, true actions over nothing moves, 10 steps ahead", "persistence_ratio_h10", "< 1"),
+        ("error of the probe on reconstructions, pixels", "probe_floor_px", "<= 2"),
+        ("policy ranking, Pearson", "policy_ranking_pearson", ">= 0.8"),
+        ("policy ranking, Spearman", "policy_ranking_spearman", ""),
+        ("area under the curve of imagined success", "reward_auc", ""),
+        ("false successes among real failures", "false_success_rate", ""),
+        ("counterfactual outcomes that agree", "counterfactual_agreement", ">= 0.85"),
+        ("frames a second, one stream", "frames_per_s_b1", ">= 30"),
+        ("frames a second, 16 streams", "frames_per_s_b16", ">= 200"),
+        ("latency of step 1,000 over step 10", "late_latency_ratio", "about 1"),
+        ("gain of imagination, points", "imagination_gain_points", "> 0"),
+    ]
+    lines = [f"| {what} | {_shown(result, key)} | {wanted} |" for what, key, wanted in rows]
+    machine = f"{result['machine']['cpu']}. Command: `{result['command']}`."
+    return "\n".join([*head, *lines, "", f"[95 % bootstrap interval]. {machine}"])
+
+
+def _measure_model(options: argparse.Namespace, folder: Path) -> None:
+    _train(options, options.runs / "world", options.set, options.near_success)
+    _once(folder / "horizons.json", lambda: _judge(options.runs / "world").horizons())
+
+
+def _measure_cost(options: argparse.Namespace, folder: Path) -> None:
+    def measure() -> dict[str, Any]:
+        from vla_rl.cli.world_evaluation import late_latency, stream_speed
+
+        judge = _judge(options.runs / "world")
+        return {
+            "frames_per_s_b1": stream_speed(judge.model, judge.data, 1),
+            "frames_per_s_b16": stream_speed(judge.model, judge.data, 16),
+            "late_latency_ratio": late_latency(judge.model, judge.data),
+            "image_size": judge.model.spec.image_size[0],
+            "cameras": len(judge.model.spec.cameras),
+        }
+
+    _once(folder / "cost.json", measure)
+
+
+def _measure_ranking(options: argparse.Namespace, folder: Path) -> None:
+    """The versions of the run, and younger supervised policies that the world model never saw."""
+
+    def measure() -> dict[str, Any]:
+        from vla_rl.cli.run_config import RunConfig
+        from vla_rl.cli.world_evaluation import JudgedPolicy
+        from vla_rl.training.run_folder import RunFolder
+
+        source, config = RunFolder.open(options.run, RunConfig)
+        policies = [
+            JudgedPolicy(f"run-v{version}", source.policy(version), source.evaluation, f"v{version:04d}-")
+            for version in source.policy_versions()
+        ]
+        for steps in SUPERVISED_STEPS:
+            weaker = RunFolder(options.runs / f"supervised-{steps}")
+            start = ["--config", options.config, "--seed", "11", "budget.rounds=0", f"budget.supervised_steps={steps}"]
+            start_verb(["train", *start], weaker.path).wait_or_fail()
+            policies.append(JudgedPolicy(f"supervised-{steps}", weaker.policy(0), weaker.evaluation, "v0000-"))
+        judge = _judge(options.runs / "world")
+        return judge.rank(policies, options.episodes, config.execution, config.gate)
+
+    _once(folder / "ranking.json", measure)
+
+
+def _measure_judge(options: argparse.Namespace, folder: Path) -> None:
+    _once(folder / "counterfactuals.json", lambda: _judge(options.runs / "world").counterfactuals(options.pairs))
+
+
+def _measure_ablations(options: argparse.Namespace, folder: Path) -> None:
+    for name, changes in ABLATIONS.items():
+        near = 0 if name == "no-near-success" else options.near_success
+        place = options.runs / f"world-{name}"
+
+        def measure(place: Path = place, changes: list[str] = changes, near: int = near) -> dict[str, Any]:
+            _train(options, place, [*options.set, *changes], near)
+            judge = _judge(place)
+            return {"horizons": judge.horizons(), "counterfactuals": judge.counterfactuals(options.pairs)}
+
+        _once(folder / f"ablation-{name}.json", measure)
+
+
+def _measure_gain(options: argparse.Namespace, folder: Path) -> None:
+    for task in options.tasks:
+        short = task.partition("/")[2].partition("-")[0]
+        for seed in options.seeds:
+            common = ["--config", options.config, "--seed", str(seed), f"task.env={task}"]
+            base = options.runs / f"{short}-{seed}"
+            for name, changes in VARIANTS.items():
+
+                def measure(
+                    base: Path = base, common: list[str] = common, name: str = name, changes: list[str] = changes
+                ) -> dict[str, Any]:
+                    start_verb(["train", *common, "budget.rounds=0"], base).wait_or_fail()
+                    own = base.with_name(f"{base.name}-{name}")
+                    start_verb(["train", *common, "--from", str(base), *changes], own).wait_or_fail()
+                    last = evaluations(own)[-1]
+                    return {
+                        "variant": name,
+                        "successes": last["successes"],
+                        "episodes": last["episodes"],
+                        "real_episodes": last["real_episodes"],
+                    }
+
+                file = folder / f"gain-{short}-{seed}-{name}.json"
+                _once(file, lambda measure=measure, short=short, seed=seed: {"task": short, "seed": seed, **measure()})
+
+
+def _train(options: argparse.Namespace, place: Path, changes: list[str], near: int) -> None:
+    """The verb itself, which goes on where it stopped."""
+    from vla_rl.cli.main import main
+
+    arguments = ["imagine", "train", str(options.run), "--out", str(place), "--preset", options.preset]
+    if main([*arguments, "--near-success", str(near), "--set", *changes]):
+        raise UserError(f"the world model in {place} could not be trained; see the message above")
+
+
+def _judge(place: Path) -> Any:
+    from vla_rl.cli.world_evaluation import WorldFolder, WorldJudge
+
+    return WorldJudge(WorldFolder(place))
+
+
+def _once(file: Path, measure: Callable[[], dict[str, Any]]) -> None:
+    """Measure a cell unless it is there."""
+    if not file.exists():
+        write_atomic(file, (json.dumps(measure(), indent=1) + "\n").encode())
+
+
+def _gather(folder: Path) -> dict[str, Any]:
+    """Every cell that there is, and the key figures of the issue."""
+    cells = {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+    result: dict[str, Any] = {}
+    if "horizons" in cells:
+        curves = cells["horizons"]
+        place = curves["horizons"].index(10)
+        result["action_error_ratio_h10"] = curves["all"]["ratio"][place]
+        result["persistence_ratio_h10"] = curves["all"]["true"][place] / curves["all"]["persistence"][place]
+        result["probe_floor_px"] = curves["probe_floor_px"]["reconstruction_m"]
+    if "ranking" in cells:
+        ranking = cells["ranking"]
+        for name in ("pearson", "spearman"):
+            result[f"policy_ranking_{name}"] = ranking[name]
+            result[f"policy_ranking_{name}_interval"] = ranking[f"{name}_interval"]
+        result["reward_auc"] = ranking["reward"]["auc"]
+        result["false_success_rate"] = ranking["reward"]["false_success_rate"]
+    if "counterfactuals" in cells:
+        result["counterfactual_agreement"] = cells["counterfactuals"]["agreement"]
+    result |= cells.get("cost", {})
+    gains = [cell for name, cell in cells.items() if name.startswith("gain-")]
+    result |= gain_points(gains)
+    return {**result, "cells": cells}
+
+
+def gain_points(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """Success with minus without imagination in percentage points, over tasks and seeds that have both, and the same
+    for every variant; intervals are bootstraps over those pairs.
+    """
+    import numpy as np
+
+    from vla_rl.report.statistics import bootstrap_interval
+
+    rate = {(cell["task"], cell["seed"], cell["variant"]): cell["successes"] / cell["episodes"] for cell in cells}
+    result: dict[str, Any] = {}
+    for variant in VARIANTS:
+        points = [
+            100 * (own - rate[task, seed, "without"])
+            for (task, seed, name), own in rate.items()
+            if name == variant != "without" and (task, seed, "without") in rate
+        ]
+        if points:
+            key = "imagination_gain_points" if variant == "with" else f"gain_points_{variant.replace('-', '_')}"
+            result[key] = float(np.mean(points))
+            result[f"{key}_interval"] = list(bootstrap_interval(np.array(points), np.mean, seed=0))
+            result[f"{key}_pairs"] = len(points)
+    return result
+
+
+def _shown(result: dict[str, Any], key: str) -> str:
+    if result.get(key) is None:
+        return "not measured"
+    interval = result.get(f"{key}_interval")
+    shown = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
+    return f"{result[key]:.2f}{shown}"

@@ -1,0 +1,35 @@
+"""Options of imagination in a practice run: a section of the run's configuration."""
+
+from dataclasses import dataclass, field
+
+from world_model.coevolution import CoEvolutionConfig
+from world_model.imagined_env import ImaginedEnvConfig
+from world_model.improvement import GroupConfig
+from world_model.starts import StartConfig
+
+
+@dataclass(frozen=True)
+class ImaginationConfig:
+    """Imagination in a practice run.
+
+    Attributes:
+        coevolution: when it is made, renewed and used.
+        preset: of the world model, a file in ``configs/world_model``.
+        near_success_episodes: scripted episodes for the world model, spent once, before it is trained.
+        starts: where imagined episodes begin.
+        env: how they end.
+        group: masked group-relative optimisation, see `RunImagination.improve`.
+        group_updates: of it in a round; 0 switches it off.
+        groups_at_once: groups that are imagined side by side.
+        flow_noise: of the policy while it is optimised, see `vla_rl.policies.flow_sde`.
+    """
+
+    coevolution: CoEvolutionConfig = field(default_factory=CoEvolutionConfig)
+    preset: str = "cpu-tiny"
+    near_success_episodes: int = 200
+    starts: StartConfig = field(default_factory=lambda: StartConfig(keyframe_rule="uniform"))
+    env: ImaginedEnvConfig = field(default_factory=ImaginedEnvConfig)
+    group: GroupConfig = field(default_factory=GroupConfig)
+    group_updates: int = 0
+    groups_at_once: int = 2
+    flow_noise: float = 0.05

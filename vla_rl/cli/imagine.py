@@ -1,0 +1,171 @@
+"""World models: train one on the episodes of a run, evaluate it, watch it beside the real future, or post-train it
+on its own rollouts.
+
+Example: vla-rl imagine train runs/demo --out runs/world
+         vla-rl imagine evaluate runs/world
+         vla-rl imagine rollout runs/world --out future.webp
+         vla-rl imagine post-train runs/world --steps 100    # then: evaluate runs/world --model model_post
+"""
+
+import argparse
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vla_rl.core.config import load_config, save_config
+from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.files import write_atomic
+
+ACTIONS = ("train", "evaluate", "rollout", "post-train")
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", help=f"one of {', '.join(ACTIONS)}")
+    parser.add_argument("folder", type=Path, help="train: the run folder to learn from; else the world model's folder")
+    parser.add_argument("--out", type=Path, help="train: the world model's folder; rollout: the clip (.webp, .png)")
+    parser.add_argument("--preset", default="cpu-tiny", help="train: cpu-tiny, gpu-small, gpu-base or a YAML file")
+    parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="train: changes to it")
+    parser.add_argument("--near-success", type=int, default=300, help="train: scripted episodes beside the run's")
+    parser.add_argument("--device", default="cpu", help="train: where to compute")
+    parser.add_argument("--model", default="model", help="evaluate, rollout: which model of the folder")
+    parser.add_argument("--windows", type=int, default=192, help="evaluate: futures behind the horizon curves")
+    parser.add_argument("--pairs", type=int, default=30, help="evaluate: counterfactual pairs")
+    parser.add_argument("--episodes", type=int, default=4, help="rollout: futures in the clip")
+    parser.add_argument("--start", type=int, default=10, help="rollout: the step at which imagination takes over")
+    parser.add_argument(
+        "--steps", type=int, default=40, help="rollout: steps of imagination; post-train: gradient steps"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.action not in ACTIONS:
+        raise UserError(f"imagine cannot {arguments.action!r}.{did_you_mean(arguments.action, ACTIONS)}")
+    actions = {"train": _train, "evaluate": _evaluate, "rollout": _rollout, "post-train": _post_train}
+    return actions[arguments.action](arguments)
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    """Gather episodes and train; called again, it goes on where it stopped."""
+    from vla_rl.cli.imagination import NEAR_SUCCESS_SEED, world_preset, world_spec
+    from vla_rl.cli.near_success import collect_near_success, near_success_ratio
+    from vla_rl.cli.run_config import RunConfig
+    from vla_rl.cli.world_data import gather_episodes, open_cache
+    from vla_rl.cli.world_evaluation import WorldFolder
+    from vla_rl.data.store import EpisodeStore
+    from vla_rl.training.run_folder import RunFolder
+    from world_model.config import WorldModelConfig
+    from world_model.training import train_world_model
+
+    if arguments.out is None:
+        raise UserError("imagine train needs --out, the folder of the world model")
+    torch.set_num_threads(1)
+    source, config = RunFolder.open(arguments.folder, RunConfig)
+    world = load_config(WorldModelConfig, world_preset(arguments.preset), arguments.set)
+    folder = WorldFolder(arguments.out)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    save_config(config.task, folder.task_file)
+    near = EpisodeStore(folder.near)
+    collect_near_success(config.task, config.gate, near, arguments.near_success, NEAR_SUCCESS_SEED)
+    if arguments.near_success:
+        logger.info("near successes: %.0f %% succeed", 100 * near_success_ratio(folder.near))
+    gather_episodes(EpisodeStore(folder.episodes), {"run": source.episodes, "near": folder.near}, config.task.env)
+    gather_episodes(EpisodeStore(folder.held_out), {"run": source.evaluation}, config.task.env)
+    cache = open_cache(folder.episodes, folder.cache)
+    train_world_model(world, world_spec(config.task, cache), cache, folder.model, arguments.device)
+    print(f"world model of {len(cache.episodes)} episodes: {folder.model}")
+    return 0
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    """Floor of the probe, horizon curves and counterfactuals; written to evaluation.json in the folder."""
+    from vla_rl.cli.world_evaluation import WorldFolder, WorldJudge
+    from world_model.evaluation import HorizonConfig
+
+    torch.set_num_threads(1)
+    judge = WorldJudge(WorldFolder(arguments.folder), arguments.model)
+    curves = judge.horizons(HorizonConfig(windows=arguments.windows))
+    counterfactuals = judge.counterfactuals(arguments.pairs)
+    result = {"version": judge.version, "horizons": curves, "counterfactuals": counterfactuals}
+    write_atomic(arguments.folder / "evaluation.json", json.dumps(result, indent=1).encode())
+    print(f"probe floor on reconstructions: {curves['probe_floor_px']['reconstruction_m']:.2f} px")
+    print("state error of imagined futures, mm")
+    print("| steps ahead | true actions | shuffled actions | nothing moves | ratio |")
+    print("|---|---|---|---|---|")
+    rows = zip(*(curves["all"][name] for name in ("true", "shuffled", "persistence", "ratio")), strict=True)
+    for horizon, (true, shuffled, persistence, ratio) in zip(curves["horizons"], rows, strict=True):
+        print(f"| {horizon} | {true:.1f} | {shuffled:.1f} | {persistence:.1f} | {ratio:.2f} |")
+    print(f"counterfactuals: {counterfactuals['agreement']:.0%} of the outcomes agree")
+    return 0
+
+
+def _rollout(arguments: argparse.Namespace) -> int:
+    """Reality in the upper rows, imagination in the lower ones, from the same moment with the same actions."""
+    from vla_rl.cli.world_evaluation import WorldFolder, WorldJudge
+    from vla_rl.report.images import film_strip, render_clip
+    from world_model.open_loop import imagine
+    from world_model.windows import pictures
+
+    out = arguments.out or arguments.folder / "future.webp"
+    if out.suffix not in (".webp", ".png"):
+        raise UserError(f"{out} is neither .webp (a clip) nor .png (a contact sheet)")
+    torch.set_num_threads(1)
+    judge = WorldJudge(WorldFolder(arguments.folder), arguments.model)
+    data, model, first, steps = judge.data, judge.model, arguments.start, arguments.steps
+    long_enough = (data.length > first + steps).nonzero()[:, 0]
+    if len(long_enough) == 0:
+        raise UserError(f"no held-out episode has more than {first + steps} steps; choose a smaller --start or --steps")
+    order = np.random.default_rng(0).permutation(len(long_enough))
+    episode = long_enough[order[: arguments.episodes]]
+    frame = (data.start[episode] + first)[:, None] + torch.arange(steps)
+    future = imagine(model, data, episode, torch.full((len(episode),), first), data.action[frame])
+    clips = []
+    for row, index in enumerate(episode.tolist()):
+        cached = data.episodes[index]
+        real = pictures(judge.cache, cached.start + first + 1 + np.arange(steps), model.spec.cameras)
+        with torch.no_grad():
+            imagined = model.autoencoder.decode(future.latents[row].to(model.device)).cpu()
+        clips.append(np.concatenate([_side_by_side(real), _side_by_side(imagined)], axis=1))
+    if out.suffix == ".png":
+        from PIL import Image
+
+        sheet = np.concatenate([film_strip(clip, frames=8, scale=2) for clip in clips], axis=0)
+        Image.fromarray(sheet).save(out)
+    else:
+        write_atomic(out, render_clip(np.concatenate(clips, axis=2), model.spec.control_hz, scale=2))
+    print(f"reality above, imagination below: {out}")
+    return 0
+
+
+def _post_train(arguments: argparse.Namespace) -> int:
+    """Negative-aware fine-tuning on the model's own rollouts; the trained model stays, the new one is model_post."""
+    from tqdm import tqdm
+
+    from vla_rl.cli.world_data import open_cache
+    from vla_rl.cli.world_evaluation import WorldFolder
+    from world_model.model import load_world_model, save_world_model
+    from world_model.post_training import PostTrainer, PostTrainingConfig
+    from world_model.windows import LatentEpisodes
+
+    if arguments.steps < 1:
+        raise UserError(f"--steps is {arguments.steps}; post-training takes at least one")
+    torch.set_num_threads(1)
+    folder = WorldFolder(arguments.folder)
+    folder.task()  # says so if this is no world model
+    model, version = load_world_model(folder.model, arguments.device)
+    data = LatentEpisodes(open_cache(folder.episodes, folder.cache), model.autoencoder)
+    trainer = PostTrainer(model, data, PostTrainingConfig(), model.config.seed)
+    for step in tqdm(range(arguments.steps), desc="post-training", unit="step", leave=False):
+        logs = trainer.update(step)
+    trainer.finish()
+    save_world_model(folder.path / "model_post", model, version)
+    print(f"score of the clips in the last step: {logs['clip_score']:.3f}; the model: {folder.path / 'model_post'}")
+    return 0
+
+
+def _side_by_side(images: torch.Tensor) -> np.ndarray:
+    """uint8 [T, cameras, H, W, 3] -> [T, H, cameras W, 3]."""
+    return np.concatenate(list(images.numpy().swapaxes(0, 1)), axis=2)

@@ -95,6 +95,20 @@ def test_without_the_efficiency_value_the_routes_are_equal(make_cache):
     assert slow == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.parametrize("name", ["habc", "no_ve"])
+def test_the_gate_reads_the_efficiency_value_unless_it_is_left_out(name, make_cache):
+    """Equal weights of two routes alone would not show it: an untrained V_e is the same everywhere."""
+    cache = make_cache(MIXED)
+    algorithm = make_algorithm(name, TINY, make_model(), cache, seed=0)
+    algorithm.begin_round(cache, 1)
+    frames = np.arange(cache.total_frames)
+    before = algorithm.trace(cache, frames)["gate"]
+    with torch.no_grad():
+        algorithm.critics.learners[0].critic.efficiency_head.out.weight.normal_().abs_().mul_(-1)
+    after = algorithm.trace(cache, frames)["gate"]
+    assert (before == after).all() == (name == "no_ve")
+
+
 def test_the_actor_takes_the_faster_route(make_cache):
     """Weighted by the gate, the flow policy's action at the start moves from the mean of both to the fast one."""
     means = {}

@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,10 @@ from run_maker import make_episode
 
 from vla_rl.core.errors import UserError
 from vla_rl.report import figures
-from vla_rl.report.episode_figures import _bars, _telling_episodes
+from vla_rl.report.episode_figures import _bars, _telling_episodes, draw_values
 from vla_rl.report.figures import save_figures
 from vla_rl.report.plotting import BAD, GOOD, HUMAN, NOTHING, POLICY
+from vla_rl.report.run_episodes import Trace
 
 ALL = {"gate", "label_bias", "segments", "values", "weights", "reliability"}
 
@@ -71,6 +73,13 @@ def test_the_newest_episode_of_every_kind_is_shown(run_dir: Path):
         "A person repairs and hands back": "round001-00002",
         "A person finishes": "round000-00000",
     }
+
+
+def test_an_episode_without_a_camera_is_drawn_without_its_frames():
+    episode = replace(make_episode("round001-00000", 30, True), images={})
+    columns = {"viability": np.full(30, 0.5), "efficiency": np.linspace(-30, 0, 30)}
+    figure = draw_values([Trace("success", episode, columns)])
+    assert len(figure.axes) == 2
 
 
 def test_the_labels_are_as_biased_as_the_formula_says():

@@ -1,1 +1,1 @@
-"""Metric sinks, statistics, and the one-file HTML report of a run. Knows `vla_rl.core` and `vla_rl.data`; no torch."""
+"""Metric sinks, statistics, the HTML report of a run, and pictures. Knows core, data, credit, advantage; no torch."""

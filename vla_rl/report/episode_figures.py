@@ -56,7 +56,9 @@ _SEGMENT_LEGEND = (
 
 
 def draw_strip(figure: Any, place: tuple[float, float, float, float], episode: Episode, frames: int = _FRAMES) -> None:
-    """Frames of the first camera side by side, filling a place of the figure (left, bottom, width, height)."""
+    """Frames of the first camera, if there is one, fill a place of the figure (left, bottom, width, height)."""
+    if not episode.images:
+        return
     images = next(iter(episode.images.values()))
     axes = figure.add_axes(place)
     scale = place[2] * figure.get_figwidth() * DPI / frames / images.shape[2]
@@ -67,7 +69,11 @@ def draw_strip(figure: Any, place: tuple[float, float, float, float], episode: E
 
 
 def strip_height(figure: Any, width: float, episode: Episode, frames: int = _FRAMES) -> float:
-    """The share of the figure's height that a strip of undistorted frames needs over a share of its width."""
+    """The share of the figure's height that a strip of undistorted frames needs over a share of its width; 0 without
+    a camera.
+    """
+    if not episode.images:
+        return 0.0
     images = next(iter(episode.images.values()))
     shape: float = images.shape[1] / images.shape[2]
     return float(width * figure.get_figwidth() / figure.get_figheight() / frames * shape)

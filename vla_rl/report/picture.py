@@ -75,10 +75,9 @@ def _draw_success(axes: Any, run: Run) -> None:
 def _draw_trace(figure: Any, trace: Trace, left: float, right: float) -> None:
     """A film strip over panels with one time axis between two shares of the picture's width."""
     length, width, top = len(trace.episode), right - left, 0.87
-    if trace.episode.images:
-        height = strip_height(figure, width, trace.episode)
-        draw_strip(figure, (left, top - height, width, height), trace.episode)
-        top -= height + 0.01
+    height = strip_height(figure, width, trace.episode)
+    draw_strip(figure, (left, top - height, width, height), trace.episode)
+    top -= height + 0.01
     panels = trace.panels
     height = (top - 0.13) / len(panels)
     for index, (panel, lines) in enumerate(panels):

@@ -35,12 +35,12 @@ class RunningVerb:
         return time.perf_counter() - self._started_s
 
 
-def start_verb(arguments: list[str], folder: Path, nice: int = 0) -> RunningVerb:
+def start_verb(arguments: list[str], folder: Path) -> RunningVerb:
     """Start a verb that makes a run folder, or goes on with the one that is there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     verb, *rest = arguments
     where = ["--resume", str(folder)] if (folder / "config.yaml").exists() else [*rest, "--out", str(folder)]
-    command = ["nice", "-n", str(nice), sys.executable, "-m", "vla_rl.cli.main", verb, *where]
+    command = [sys.executable, "-m", "vla_rl.cli.main", verb, *where]
     return RunningVerb(command, folder.with_name(f"{folder.name}.log"))
 
 

@@ -5,55 +5,29 @@ robots, not policies. configure makes the session (and loads the policy), activa
 present one at its next tick, cleanup closes the session. A stop of any kind stays until somebody calls `rearm`.
 """
 
-import functools
 import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Protocol, override
 
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
-from rosgraph_msgs.msg import Clock as ClockMessage
-from sensor_msgs.msg import CompressedImage, Image, JointState
-from std_msgs.msg import Float64MultiArray
-from std_srvs.srv import SetBool, Trigger
-from trajectory_msgs.msg import JointTrajectory
+from std_msgs.msg import Header
+from std_srvs.srv import SetBool
 
-from robot_io.ros2 import messages, qos
-from robot_io.ros2.clock import RosTime
 from robot_io.ros2.diagnostics import Health, diagnose
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
-from robot_io.ros2.parameters import OutputSettings, Settings, declare_all, read_settings
-from robot_io.ros2.robot import Interrupted, Publish, Ros2Robot
+from robot_io.ros2.parameters import Settings, declare_all, read_settings
+from robot_io.ros2.robot import Interrupted, Ros2Robot
 from robot_io.ros2.spinning import run_ros
+from robot_io.ros2.wiring import Interface, Wiring, add_label_services, add_trigger, answer
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import Float32Array
 
 _OK, _NO = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 _SWITCH_INTERVAL_S = 5e-4  # a callback in Python gives the control thread its turn after this time, not after 5 ms
-
-
-@dataclass(frozen=True)
-class Interface:
-    """What the policy is connected to, where the parameters leave it open.
-
-    Attributes:
-        control_hz: rate of the loop.
-        image_size: [height, width] of its pictures; None takes them as they come.
-        gripper_dims: dimensions of the action that a takeover commands absolutely.
-        command_period_ns: between two commands.
-        silent_after_ms: a stream without a reading for so long stops the robot.
-    """
-
-    control_hz: float
-    image_size: tuple[int, int] | None
-    gripper_dims: tuple[int, ...]
-    command_period_ns: int
-    silent_after_ms: float
 
 
 class Session(Protocol):
@@ -96,7 +70,8 @@ class PolicyNode(LifecycleNode):
         self._desk = OperatorDesk()
         self._session: Session | None = None
         self._thread: threading.Thread | None = None
-        self._entities: list[tuple[Callable[[Any], object], Any]] = []
+        self._wiring: Wiring | None = None
+        self._timer: Any = None
         self._stopped_because = ""
         self._standing_by = "not started yet"
         self._attempts = 0
@@ -113,22 +88,24 @@ class PolicyNode(LifecycleNode):
         try:
             self._settings = settings = read_settings(self)
             self._session = session = self._make_session(settings, self._desk)
-            self._connect(settings, session)
+            self._wiring = Wiring(self, settings, session.interface, self._desk)
+            session.connect(self._wiring.robot, self._wiring.takeover)
         except Exception as error:  # rclpy would swallow it without a word
             expected = isinstance(error, UserError)
             self.get_logger().error(f"cannot configure: {error if expected else traceback.format_exc()}")
             self._release()
             return _NO
         period_s = 1 / settings["diagnostics_hz"]
-        timer = self.create_timer(period_s, self._publish_diagnostics, clock=Clock(clock_type=ClockType.STEADY_TIME))
-        self._entities.append((self.destroy_timer, timer))
+        steady = Clock(clock_type=ClockType.STEADY_TIME)  # diagnostics go on when simulated time stands still
+        self._timer = self.create_timer(period_s, self._publish_diagnostics, clock=steady)
         return _OK
 
     @override
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start the control thread. A latched stop stays latched."""
+        assert self._wiring is not None
         self._desk.open()
-        self._robot.connect()
+        self._wiring.robot.connect()
         self._thread = threading.Thread(target=self._run_attempts, name="control", daemon=True)
         self._thread.start()
         return super().on_activate(state)
@@ -162,87 +139,16 @@ class PolicyNode(LifecycleNode):
         self._end_attempts()
         self._release()
 
-    # What is around the robot.
-
-    def _connect(self, settings: Settings, session: Session) -> None:
-        """Make topics, robot and takeover, then let the session load what takes long."""
-        interface = session.interface
-        simulated = bool(self.get_parameter("use_sim_time").value)
-        clock = RosTime(
-            simulated,
-            settings["max_clock_jump_ms"],
-            settings["max_future_ms"],
-            settings["clock_timeout_s"],
-            lambda: int(self.get_clock().now().nanoseconds),
-        )
-        publishers = [self._publisher(output, interface.command_period_ns) for output in settings.outputs]
-        reset_world = self._reset_world if settings["reset_service"] else None
-        if reset_world:
-            self._resetting = self.create_client(Trigger, settings["reset_service"])
-            self._entities.append((self.destroy_client, self._resetting))
-        self._robot = robot = Ros2Robot(
-            settings,
-            clock,
-            self._desk,
-            interface.control_hz,
-            interface.image_size,
-            publishers,
-            interface.silent_after_ms,
-            reset_world,
-        )
-        relative = settings["takeover_mode"] == "relative"
-        self._takeover = TopicTakeover(
-            robot.last_command, clock.now_ns, relative, interface.gripper_dims, settings["takeover_timeout_ms"]
-        )
-        for camera in settings.cameras:
-            kind = Image if camera.type == "raw" else CompressedImage
-            self._subscribe(kind, camera.topic, functools.partial(robot.on_image, camera.name))
-        self._subscribe(JointState, "joint_states", robot.on_joints)
-        self._subscribe(Float64MultiArray, "~/takeover_command", self._on_takeover_command)
-        if simulated:
-            # After the streams: a picture that arrives together with its moment is seen first.
-            subscription = self.create_subscription(ClockMessage, "/clock", self._on_clock(clock), qos.clock())
-            self._entities.append((self.destroy_subscription, subscription))
-        session.connect(robot, self._takeover)
-
-    def _publisher(self, output: OutputSettings, period_ns: int) -> Publish:
-        kind = JointTrajectory if output.type == "trajectory" else Float64MultiArray
-        publisher = self.create_publisher(kind, output.topic, qos.commands())
-        self._entities.append((self.destroy_publisher, publisher))
-
-        def publish(command: Float32Array) -> None:
-            if output.type == "trajectory":
-                publisher.publish(messages.trajectory(output.joints, command, period_ns))
-            else:
-                publisher.publish(messages.array(command))
-
-        return publish
-
-    def _subscribe(self, kind: Any, topic: str, callback: Callable[[Any], None]) -> None:
-        subscription = self.create_subscription(kind, topic, callback, qos.sensors())
-        self._entities.append((self.destroy_subscription, subscription))
-
-    def _on_clock(self, clock: RosTime) -> Callable[[Any], None]:
-        return lambda message: clock.on_clock(message.clock.sec * 1_000_000_000 + message.clock.nanosec)
-
-    def _reset_world(self) -> None:
-        """Call the reset service from the control thread; the ROS thread brings the answer."""
-        name, timeout_s = self._settings["reset_service"], self._settings["reset_timeout_s"]
-        if not self._resetting.wait_for_service(timeout_s):
-            raise UserError(f"there is no service {name!r} (parameter reset_service)")
-        answered = threading.Event()
-        future = self._resetting.call_async(Trigger.Request())
-        future.add_done_callback(lambda _: answered.set())
-        if not answered.wait(timeout_s) or not future.result().success:
-            raise UserError(f"the service {name!r} did not reset the world within {timeout_s:g} s")
-
     def _release(self) -> None:
         if self._session is not None:
             self._session.close()
             self._session = None
-        for destroy, entity in self._entities:
-            destroy(entity)
-        self._entities.clear()
+        if self._wiring is not None:
+            self._wiring.close()
+            self._wiring = None
+        if self._timer is not None:
+            self.destroy_timer(self._timer)
+            self._timer = None
 
     # Attempts.
 
@@ -288,8 +194,9 @@ class PolicyNode(LifecycleNode):
 
     def _end_attempts(self) -> None:
         if self._thread is not None:
+            assert self._wiring is not None
             self._desk.close()
-            self._robot.interrupt()
+            self._wiring.robot.interrupt()
             self._thread.join()
             self._thread = None
         self._standing_by = "not active"
@@ -297,19 +204,13 @@ class PolicyNode(LifecycleNode):
     # Services and messages.
 
     def _make_services(self) -> None:
-        triggers = {
-            "start": self._start,
-            "success": lambda: self._label(True),
-            "failure": lambda: self._label(False),
-            "discard": self._discard,
-            "rearm": self._rearm,
-        }
-        for name, act in triggers.items():
-            self.create_service(Trigger, f"~/{name}", lambda _, response, act=act: _answer(response, act))
+        add_trigger(self, "start", self._start)
+        add_trigger(self, "rearm", self._rearm)
+        add_label_services(self, self._label, self._discard)
         self.create_service(
             SetBool,
             "~/takeover",
-            lambda request, response: _answer(response, lambda: self._take_over(request.data)),
+            lambda request, response: answer(response, lambda: self._take_over(request.data)),
         )
 
     def _start(self) -> str:
@@ -343,13 +244,10 @@ class PolicyNode(LifecycleNode):
         return "armed again"
 
     def _take_over(self, engaged: bool) -> str:
-        if self._session is None:
+        if self._wiring is None:
             raise UserError("the node is not configured")
-        first_tick = self._takeover.engage(engaged)
+        first_tick = self._wiring.takeover.engage(engaged)
         return f"{'the person' if engaged else 'the policy'} from tick {first_tick}"
-
-    def _on_takeover_command(self, message: Any) -> None:
-        self._takeover.move(messages.vector(message))
 
     def _on_set_parameters(self, parameters: list[Any]) -> Any:
         from rcl_interfaces.msg import SetParametersResult
@@ -360,22 +258,20 @@ class PolicyNode(LifecycleNode):
         return SetParametersResult(successful=True)
 
     def _publish_diagnostics(self) -> None:
-        if self._session is None:
+        wiring, session = self._wiring, self._session
+        if session is None or wiring is None:
             return
-        listeners: Mapping[str, int] = {
-            output.name: self.count_subscribers(self.resolve_topic_name(output.topic))
-            for output in self._settings.outputs
-        }
         status = diagnose(
             self.get_fully_qualified_name(),
-            self._robot,
-            self._session.health(),
-            listeners,
-            self._takeover.engaged,
+            wiring.robot,
+            session.health(),
+            wiring.listeners(),
+            wiring.takeover.engaged,
             self._stopped_because,
             self._standing_by,
         )
-        self._diagnostics.publish(DiagnosticArray(header=_now_header(self), status=status))
+        header = Header(stamp=self.get_clock().now().to_msg())
+        self._diagnostics.publish(DiagnosticArray(header=header, status=status))
 
 
 def run_node(make_session: Callable[[Settings, OperatorDesk], Session], arguments: list[str] | None = None) -> int:
@@ -383,17 +279,3 @@ def run_node(make_session: Callable[[Settings, OperatorDesk], Session], argument
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s", stream=sys.stderr)
     return run_ros(lambda: PolicyNode(make_session), "policy_node", arguments)
-
-
-def _answer(response: Any, act: Callable[[], str]) -> Any:
-    try:
-        response.message, response.success = act(), True
-    except UserError as error:
-        response.message, response.success = str(error), False
-    return response
-
-
-def _now_header(node: Any) -> Any:
-    from std_msgs.msg import Header
-
-    return Header(stamp=node.get_clock().now().to_msg())

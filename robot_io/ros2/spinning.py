@@ -38,7 +38,7 @@ def run_ros(make_node: Callable[[], Any], name: str, arguments: list[str] | None
         print(f"{name}: error: {error}", file=sys.stderr)
         rclpy.try_shutdown()
         return 2
-    spinning = threading.Thread(target=_spin, args=(node,), name="ros", daemon=True)
+    spinning = threading.Thread(target=spin, args=(node,), name="ros", daemon=True)
     spinning.start()
     while not told.wait(_LOOK_EVERY_S) and rclpy.ok():
         pass
@@ -48,7 +48,7 @@ def run_ros(make_node: Callable[[], Any], name: str, arguments: list[str] | None
     return 0
 
 
-def _spin(node: Any) -> None:
+def spin(node: Any) -> None:
     """Call the node's callbacks until ROS ends. One that raises must not take a running robot its ears (rclpy itself
     raises for a transition that the present state does not have).
     """

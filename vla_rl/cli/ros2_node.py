@@ -10,6 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +22,11 @@ from robot_io.display import LoopStatistics
 from robot_io.gate import Reason, SafetyGate
 from robot_io.recorder import Recorder
 from robot_io.ros2.diagnostics import Health
-from robot_io.ros2.node import Interface, run_node
+from robot_io.ros2.node import run_node
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.robot import Ros2Robot
+from robot_io.ros2.wiring import Interface
 from vla_rl.cli.expert_policy import EXPERT, find_expert
 from vla_rl.cli.policy_folder import PolicyFolder, find_policy, load_acting_policy
 from vla_rl.cli.rollout import RolloutConfig
@@ -39,6 +41,7 @@ from vla_rl.execution.loop import EpisodeSummary, run_episode
 from vla_rl.execution.realtime import RealtimeConfig, realtime
 from vla_rl.execution.sources import TakeoverSwitch
 from vla_rl.execution.watched_policy import WatchedPolicy
+from vla_rl.report.live_view import LiveView
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +100,7 @@ class PolicySession:
         self._recorder = Recorder(origin, settings["robot_name"], control_hz)
         self._statistics = LoopStatistics()
         self._subscribers: list[Subscriber] = [self._recorder, _Counting(self._statistics)]
+        self._open = ExitStack()
         self._planner: ProcessPlanner | None = None
         self._summary: EpisodeSummary | None = None
 
@@ -104,6 +108,9 @@ class PolicySession:
         """See `Session.connect`: starts the inference process, which loads and warms the policy."""
         self._robot, self._takeover = robot, takeover
         self._start_inference()
+        if view := self._settings["live_view"]:
+            name = self._settings["robot_name"]
+            self._subscribers.append(self._open.enter_context(LiveView(view, name)))
 
     def attempt(self, seed: int, wait_for_label: Callable[[], None]) -> str:
         """See `Session.attempt`."""
@@ -159,6 +166,7 @@ class PolicySession:
         """See `Session.close`."""
         if self._planner is not None:
             self._stop_inference()
+        self._open.close()
 
     def _start_inference(self) -> None:
         spec = self._policy.spec

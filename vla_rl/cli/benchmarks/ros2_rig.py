@@ -228,6 +228,25 @@ class Rig:
         status = self._statuses.get(f"{self._namespace}/env_robot: reading to command")
         return {pair.key.removesuffix(" ms"): float(pair.value) for pair in status.values} if status else {}
 
+    def record_commands(self) -> list[float]:
+        """The list to which the arrival of every command is added, s, as long as `recording` is true."""
+        from trajectory_msgs.msg import JointTrajectory
+
+        arrivals_s: list[float] = []
+        self.recording = True
+
+        def on_command(_: Any) -> None:
+            if self.recording:
+                arrivals_s.append(time.monotonic())
+
+        self.node.create_subscription(JointTrajectory, "arm_controller/joint_trajectory", on_command, 10)
+        return arrivals_s
+
+    def sleep(self, duration_s: float) -> None:
+        """Let the nodes run; raises UserError if one of them ends."""
+        until_s = time.monotonic() + duration_s
+        self.wait(lambda: time.monotonic() >= until_s, duration_s + 10.0, "the end of the soak")
+
     def wait(self, condition: Any, timeout_s: float, what: str) -> Any:
         """Wait until a condition gives something true, and return it.
 

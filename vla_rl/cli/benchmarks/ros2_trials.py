@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from robot_io.gate import Reason
+from robot_io.gate import GateConfig, Reason
 from vla_rl.cli.benchmarks.ros2_rig import Rig
 from vla_rl.cli.run_config import CONFIGS
+from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import Episode
+from vla_rl.core.types import Episode, Source
 from vla_rl.data.store import EpisodeStore
 
 TICK_MS = 50.0
@@ -30,7 +31,12 @@ FROZEN_JOINTS_MS = 500.0
 TRAVEL_M = 0.005
 HOLD_TICKS = 20
 EXECUTION = (f"execution.hold_ticks={HOLD_TICKS}", "execution.execute_ticks=4")
+LIMITS = load_config(GateConfig, CONFIGS / "robots" / "tabletop.yaml")
+# On the machine's clock other processes may hold everything up: readings are allowed to grow older.
+REALTIME_AGE_MS = 1000.0
 _HORIZON = 16
+_SOAK_HZ = 50.0
+_BETWEEN_ATTEMPTS_MS = 150.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class TrialsConfig:
         episodes: attempts to run first.
         seed: of the first one.
         takeovers: takeovers to try.
+        soak_s: how long to run the loop at 50 Hz, on the machine's clock.
         faults: names of faults to try, in this order; see `REACT_WITHIN_MS`.
     """
 
@@ -61,23 +68,24 @@ class TrialsConfig:
     episodes: int = 0
     seed: int = 0
     takeovers: int = 0
+    soak_s: float = 0.0
     faults: tuple[str, ...] = ()
 
 
-def react_within_ms(fault: str, limits: dict[str, float]) -> float:
+def react_within_ms(fault: str, max_age_ms: float) -> float:
     """The declared time from a fault to the latched stop, as the gate, the executor and the node are set.
 
     Three ticks: the fault is seen, the time passes between two ticks, the stop is told.
     """
     slack_ms = 3 * TICK_MS
-    stop_ms, age_ms = limits["stop_after_ms"], limits["max_observation_age_ms"]
+    stop_ms = LIMITS.stop_after_ms
     if fault == "nan_action":
         return stop_ms + slack_ms
     if fault == "policy_killed":
         return (_HORIZON + HOLD_TICKS) * TICK_MS + slack_ms
     if fault == "joints_frozen":
         return FROZEN_JOINTS_MS + stop_ms + slack_ms
-    return age_ms + stop_ms + slack_ms
+    return max_age_ms + stop_ms + slack_ms
 
 
 class Trials:
@@ -100,6 +108,8 @@ class Trials:
         result["loop"] = self._rig.status("attempts")[2]
         result["takeovers"] = [self.takeover() for _ in range(self._config.takeovers)]
         result["faults"] = [{"fault": fault, **self.fault(fault)} for fault in self._config.faults]
+        if self._config.soak_s:
+            result["soak"] = self.soak()
         for name in ("deactivate", "cleanup", "unconfigured_shutdown"):
             self._rig.transition(name)
             states.append(self._rig.state())
@@ -132,7 +142,40 @@ class Trials:
         self._rig.wait(lambda: len(self._store) > known, 30.0, "the episode of the takeover")
         # The attempt during which the person came, if a new one has begun since.
         episode_id = self._store.ids()[known]
-        return {"episode_id": episode_id, "first_human_tick": first, "first_policy_tick": after}
+        episode = self._store.read(episode_id)
+        human = np.zeros(len(episode), bool)
+        human[first:after] = True
+        arms = [dim for dim in range(episode.action_sent.shape[1]) if dim not in LIMITS.discrete_dims]
+        return {
+            "episode_id": episode_id,
+            "first_human_tick": first,
+            "first_policy_tick": after,
+            "exact": bool(((episode.source == Source.HUMAN) == human).all()),
+            "largest_jump": float(np.abs(np.diff(episode.action_sent[:, arms], axis=0)).max()),
+            "allowed_jump": LIMITS.max_velocity[0] / episode.control_hz + 1e-6,
+        }
+
+    def soak(self) -> dict[str, Any]:
+        """The loop for a long time: the periods between commands as they arrive here, and the ticks that it skipped."""
+        rig = self._rig
+        self._act_for(100)  # the first attempt of a process is slower
+        before, arrivals_s = self._loop(), rig.record_commands()
+        rig.sleep(self._config.soak_s)
+        after, rig.recording = self._loop(), False
+        periods_ms = np.diff(np.asarray(arrivals_s)) * 1e3
+        periods_ms = periods_ms[periods_ms < _BETWEEN_ATTEMPTS_MS]
+        return {
+            "minutes": self._config.soak_s / 60.0,
+            "ticks": after["ticks"] - before["ticks"],
+            "missed": after["missed ticks"] - before["missed ticks"],
+            "period_p50_ms": float(np.percentile(periods_ms, 50)),
+            "period_p99_ms": float(np.percentile(periods_ms, 99)),
+            "stopped": self._stop_reason(),
+        }
+
+    def _loop(self) -> dict[str, int]:
+        values = self._rig.status("attempts")[2]
+        return {name: int(values[name]) for name in ("ticks", "missed ticks")}
 
     def fault(self, fault: str) -> dict[str, Any]:
         """One fault at a random moment: how long the robot took to stop, what it said, and what made it go on."""
@@ -155,14 +198,21 @@ class Trials:
             self._reconfigure(self._config.policy)
         rearmed, _ = rig.trigger("rearm")
         self._act_for(5)
+        reaction, declared = reaction_ms(fault, episode), react_within_ms(fault, self._max_age_ms())
+        moved = moved_at_end(episode)
         return {
-            "reaction_ms": reaction_ms(fault, episode),
+            "reaction_ms": reaction,
+            "declared_ms": declared,
             "said": f"{why}; {said}",
             "start_refused": refused,
             "still_until_rearmed": still,
             "rearmed": rearmed,
-            "moved_after_fault": moved_at_end(episode),
+            "moved_after_fault": moved,
+            "passed": reaction <= declared and refused and still and rearmed and not moved,
         }
+
+    def _max_age_ms(self) -> float:
+        return REALTIME_AGE_MS if not self._config.lockstep else LIMITS.max_observation_age_ms
 
     def _cause(self, fault: str) -> None:
         if fault == "policy_killed":
@@ -240,6 +290,11 @@ def make_rig(config: TrialsConfig) -> Rig:
         "diagnostics_hz": 20.0,
         **config.node,
     }
+    if not config.lockstep:
+        node["overrides"] = [*EXECUTION, f"gate.max_observation_age_ms={REALTIME_AGE_MS}"]
+        node["stream_timeout_s"] = 60.0
+    if config.soak_s:
+        node["control_hz"], node["store"] = _SOAK_HZ, ""
     robot = {
         "env": config.env,
         "env_options": json.dumps(config.env_options),

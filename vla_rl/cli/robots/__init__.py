@@ -17,6 +17,8 @@ from vla_rl.execution.loop import EpisodicRobot
 ROBOTS = {
     "sim": "the task's environment",
     "mock": "a robot without hardware, with the cameras and joints that the policy expects",
+    "ros2": "a robot of ROS 2 topics, real or simulated",
+    "lerobot": "any robot of lerobot",
 }
 
 

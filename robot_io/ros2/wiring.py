@@ -1,0 +1,162 @@
+"""A node's topics, services and clock made into a robot, its takeover and its operator: for any node that drives it."""
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rosgraph_msgs.msg import Clock as ClockMessage
+from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import Float64MultiArray
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from robot_io.ros2 import messages, qos
+from robot_io.ros2.clock import RosTime
+from robot_io.ros2.operator import OperatorDesk, TopicTakeover
+from robot_io.ros2.parameters import OutputSettings, Settings
+from robot_io.ros2.robot import Publish, Ros2Robot
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Float32Array
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What the policy is connected to, where the parameters leave it open.
+
+    Attributes:
+        control_hz: rate of the loop.
+        image_size: [height, width] of its pictures; None takes them as they come.
+        gripper_dims: dimensions of the action that a takeover commands absolutely.
+        command_period_ns: between two commands.
+        silent_after_ms: a stream without a reading for so long stops the robot.
+    """
+
+    control_hz: float
+    image_size: tuple[int, int] | None
+    gripper_dims: tuple[int, ...]
+    command_period_ns: int
+    silent_after_ms: float
+
+
+class Wiring:
+    """Subscribes and publishes for one robot until `close`.
+
+    Args:
+        node: an rclpy node that somebody spins.
+        settings: of the robot.
+        interface: of the policy.
+        desk: labels of the operator.
+
+    Attributes:
+        robot: made of the topics.
+        takeover: made of the topic ``~/takeover_command``; whoever has the service engages it.
+    """
+
+    def __init__(self, node: Any, settings: Settings, interface: Interface, desk: OperatorDesk) -> None:
+        self._node, self._settings, self._interface = node, settings, interface
+        self._entities: list[tuple[Callable[[Any], object], Any]] = []
+        simulated = bool(node.get_parameter("use_sim_time").value)
+        clock = RosTime(
+            simulated,
+            settings["max_clock_jump_ms"],
+            settings["max_future_ms"],
+            settings["clock_timeout_s"],
+            lambda: int(node.get_clock().now().nanoseconds),
+        )
+        if settings["reset_service"]:
+            self._resetting = node.create_client(Trigger, settings["reset_service"])
+            self._entities.append((node.destroy_client, self._resetting))
+        self.robot = Ros2Robot(
+            settings,
+            clock,
+            desk,
+            interface.control_hz,
+            interface.image_size,
+            [self._publisher(output) for output in settings.outputs],
+            interface.silent_after_ms,
+            self._reset_world if settings["reset_service"] else None,
+        )
+        relative = settings["takeover_mode"] == "relative"
+        self.takeover = TopicTakeover(
+            self.robot.last_command, clock.now_ns, relative, interface.gripper_dims, settings["takeover_timeout_ms"]
+        )
+        for camera in settings.cameras:
+            kind = Image if camera.type == "raw" else CompressedImage
+            self._subscribe(kind, camera.topic, functools.partial(self.robot.on_image, camera.name))
+        self._subscribe(JointState, "joint_states", self.robot.on_joints)
+        self._subscribe(Float64MultiArray, "~/takeover_command", self._on_takeover_command)
+        if simulated:
+            # After the streams: a picture that arrives together with its moment is seen first.
+            self._subscribe(ClockMessage, "/clock", functools.partial(_on_clock, clock), qos.clock())
+
+    def listeners(self) -> Mapping[str, int]:
+        """Output -> how many subscribe to its commands."""
+        node = self._node
+        return {
+            output.name: node.count_subscribers(node.resolve_topic_name(output.topic))
+            for output in self._settings.outputs
+        }
+
+    def close(self) -> None:
+        """Let go of topics and clients."""
+        for destroy, entity in self._entities:
+            destroy(entity)
+        self._entities.clear()
+
+    def _publisher(self, output: OutputSettings) -> Publish:
+        kind = JointTrajectory if output.type == "trajectory" else Float64MultiArray
+        publisher = self._node.create_publisher(kind, output.topic, qos.commands())
+        self._entities.append((self._node.destroy_publisher, publisher))
+
+        def publish(command: Float32Array) -> None:
+            if output.type == "trajectory":
+                publisher.publish(messages.trajectory(output.joints, command, self._interface.command_period_ns))
+            else:
+                publisher.publish(messages.array(command))
+
+        return publish
+
+    def _subscribe(self, kind: Any, topic: str, callback: Callable[[Any], None], profile: Any = None) -> None:
+        subscription = self._node.create_subscription(kind, topic, callback, profile or qos.sensors())
+        self._entities.append((self._node.destroy_subscription, subscription))
+
+    def _on_takeover_command(self, message: Any) -> None:
+        self.takeover.move(messages.vector(message))
+
+    def _reset_world(self) -> None:
+        """Call the reset service from the control thread; the ROS thread brings the answer."""
+        name, timeout_s = self._settings["reset_service"], self._settings["reset_timeout_s"]
+        if not self._resetting.wait_for_service(timeout_s):
+            raise UserError(f"there is no service {name!r} (parameter reset_service)")
+        answered = threading.Event()
+        future = self._resetting.call_async(Trigger.Request())
+        future.add_done_callback(lambda _: answered.set())
+        if not answered.wait(timeout_s) or not future.result().success:
+            raise UserError(f"the service {name!r} did not reset the world within {timeout_s:g} s")
+
+
+def add_label_services(node: Any, label: Callable[[bool], str], discard: Callable[[], str]) -> None:
+    """``~/success``, ``~/failure`` and ``~/discard``, each a std_srvs/Trigger."""
+    acts = {"success": lambda: label(True), "failure": lambda: label(False), "discard": discard}
+    for name, act in acts.items():
+        add_trigger(node, name, act)
+
+
+def add_trigger(node: Any, name: str, act: Callable[[], str]) -> None:
+    """A std_srvs/Trigger ``~/name``; a UserError of ``act`` becomes its refusal."""
+    node.create_service(Trigger, f"~/{name}", lambda _, response: answer(response, act))
+
+
+def answer(response: Any, act: Callable[[], str]) -> Any:
+    """Fill the response of a service with what ``act`` says, or with why it would not."""
+    try:
+        response.message, response.success = act(), True
+    except UserError as error:
+        response.message, response.success = str(error), False
+    return response
+
+
+def _on_clock(clock: RosTime, message: Any) -> None:
+    clock.on_clock(message.clock.sec * 1_000_000_000 + message.clock.nanosec)

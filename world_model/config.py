@@ -140,9 +140,8 @@ class TrainingConfig:
         ema_decay: of the average of the weights that is used; shorter at first.
         ending_share: share of the windows that end where an episode ends.
         checkpoint_every: gradient steps between checkpoints.
-        cpu_seconds: processor time after which a stage stops early, counted over all resumptions, in two equal parts
-            only if both stages need more; 0: no bound.
-        autoencoder_share: of ``cpu_seconds`` for the autoencoder.
+        cpu_seconds: processor time for both stages, counted over all resumptions; 0: no bound.
+        autoencoder_share: of ``cpu_seconds`` that the autoencoder may use; the dynamics get what it leaves.
     """
 
     autoencoder_steps: int = 1500

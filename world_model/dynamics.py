@@ -116,8 +116,6 @@ class Dynamics(nn.Module):
             self.register_buffer(name, torch.ones(spec.action_dim) * (not name.endswith("mean")))
         self.register_buffer("latent_change_std", torch.ones(token_dim))
 
-    # -- all frames at once ------------------------------------------------------------------------------------------
-
     def hidden(self, context: Context, anchor_latents: Tensor, anchor_state: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden tokens [B, T, F, width] and conditions [B, T, width]."""
         condition = self._condition(context)
@@ -168,7 +166,7 @@ class Dynamics(nn.Module):
         noise = torch.randn(clean.shape, generator=generator).to(clean.device)
         time = time.to(clean.device)
         noisy = torch.lerp(noise, clean, time[..., None, None])
-        error = (self.flow(noisy, time, self._picture(hidden), condition) - clean).square().mean(-1)  # [B, T, N]
+        error = (self.flow(noisy, time, self.picture_tokens(hidden), condition) - clean).square().mean(-1)  # [B, T, N]
         weight = self._moving_weight(later, latents, has_next)
         loss = (weight * error).sum() / weight.sum().clamp(min=1e-6)
         return loss, {"flow_loss": float(loss.detach())}
@@ -186,7 +184,7 @@ class Dynamics(nn.Module):
             steps: Euler steps; default: the config's.
         """
         end = self.flow.sample(
-            noise * self.config.sampling_noise, self._picture(hidden), condition, steps or self.config.flow_steps
+            noise * self.config.sampling_noise, self.picture_tokens(hidden), condition, steps or self.config.flow_steps
         )
         outcome = self.heads(hidden)
         return Prediction(self.from_flow(end, latents), state + outcome.state_change * self.state_change_std, outcome)
@@ -203,8 +201,6 @@ class Dynamics(nn.Module):
             torch.cat([first_state_motion[:, None], state.diff(dim=1)], 1),
             batch.action,
         )
-
-    # -- one frame after the other -----------------------------------------------------------------------------------
 
     def begin(self, latents: Tensor, state: Tensor) -> Memory:
         """A memory for B streams that all begin with the first frames of their episodes, [B, N, D] and [B, S]."""
@@ -240,8 +236,6 @@ class Dynamics(nn.Module):
         outcome = Outcome(*(part[:, 0] for part in predicted.outcome))
         return Prediction(predicted.latents[:, 0], predicted.state[:, 0], outcome)
 
-    # -- parts -------------------------------------------------------------------------------------------------------
-
     def to_flow(self, later: Tensor, latents: Tensor) -> Tensor:
         """What the flow generates for the next latents [B, T, N, D], given the present ones."""
         return (later - latents) / self.latent_change_std if self.config.residual else later
@@ -250,7 +244,8 @@ class Dynamics(nn.Module):
         """The inverse of `to_flow`."""
         return latents + end * self.latent_change_std if self.config.residual else end
 
-    def _picture(self, hidden: Tensor) -> Tensor:
+    def picture_tokens(self, hidden: Tensor) -> Tensor:
+        """Those of the hidden tokens [B, T, F, width] that stand for the picture, [B, T, N, width]."""
         return hidden[:, :, self.transformer.layout.extra :]
 
     def _moving_weight(self, later: Tensor, latents: Tensor, has_next: Tensor) -> Tensor:

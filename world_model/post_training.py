@@ -162,7 +162,7 @@ class PostTrainer:
             hidden, condition = dynamics.hidden(
                 dynamics.context(batch, latents, state), batch.anchor_latents, batch.anchor_state
             )
-            end: Tensor = dynamics.flow(noisy, time, dynamics._picture(hidden), condition)
+            end: Tensor = dynamics.flow(noisy, time, dynamics.picture_tokens(hidden), condition)
             return end
 
         predicted = ends(self.model.dynamics)

@@ -40,9 +40,9 @@ class ProbeConfig:
         learning_rate: of AdamW.
     """
 
-    width: int = 48
-    steps: int = 2500
-    batch_size: int = 48
+    width: int = 32
+    steps: int = 2000
+    batch_size: int = 32
     learning_rate: float = 2e-3
 
 

@@ -134,7 +134,6 @@ class LiveDisplay:
             self._columns = os.get_terminal_size(self._stream.fileno()).columns
         root = logging.getLogger()
         self._handlers, root.handlers = root.handlers, [self._handler]
-        self._stream.write(_HIDE_CURSOR)
         self._writer = threading.Thread(target=self._write, name="display", daemon=True)
         self._writer.start()
         return self
@@ -145,9 +144,7 @@ class LiveDisplay:
         self._closing = True
         self._frame = self._compose()
         self._ready.release()
-        self._writer.join(timeout=1.0)
-        self._stream.write(_SHOW_CURSOR)
-        self._stream.flush()
+        self._writer.join(timeout=1.0)  # a terminal that takes nothing is left as it is
         logging.getLogger().handlers = self._handlers
 
     def on_step(self, step: Step) -> None:
@@ -173,17 +170,22 @@ class LiveDisplay:
         return "\n".join(_paint(line[: self._columns]) for line in lines)
 
     def _write(self) -> None:
-        """The writer thread: the newest frame, over the one before it."""
+        """The writer thread: the newest frame, over the one before it, until the end or until nobody reads."""
         height = 0
-        while not self._closing:
-            self._ready.acquire()
-            frame = self._frame
-            above = [self._pending.pop(0) for _ in range(len(self._pending))]
-            lines = [*above, *frame.split("\n")]
-            up = f"\x1b[{height}A\r" if height else ""
-            self._stream.write(up + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines))
+        try:
+            self._stream.write(_HIDE_CURSOR)
+            while not self._closing:
+                self._ready.acquire()
+                above = [self._pending.pop(0) for _ in range(len(self._pending))]
+                lines = self._frame.split("\n")
+                up = f"\x1b[{height}A\r" if height else ""
+                self._stream.write(up + "".join(f"{line}{_CLEAR_LINE}\n" for line in [*above, *lines]))
+                self._stream.flush()
+                height = len(lines)
+            self._stream.write(_SHOW_CURSOR)
             self._stream.flush()
-            height = len(lines) - len(above)
+        except OSError:
+            return
 
 
 class _LinesAbove(logging.Handler):

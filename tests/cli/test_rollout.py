@@ -1,0 +1,109 @@
+"""The verb rollout: one loop, gate and recorder for every robot, by name."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vla_rl.cli.main import main
+from vla_rl.cli.policy_folder import find_policy
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Origin, PolicySpec, Source
+from vla_rl.data.store import EpisodeStore
+from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig, save_policy
+from vla_rl.policies.normalization import Statistics
+
+TASK = "vla_rl/PegInsert-v0"
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy of a few thousand weights for the default task, that has learnt nothing."""
+    folder = tmp_path_factory.mktemp("policy")
+    random = np.random.default_rng(0)
+    vectors = random.uniform(-0.1, 0.2, (50, 8)).astype(np.float32)
+    config = FlowVLAConfig(vision=VisionConfig(widths=(4,), kernels=(4,), strides=(4,)), expert=ExpertConfig(width=16))
+    torch.manual_seed(0)
+    model = FlowVLA(
+        config, PolicySpec(TASK, ("front", "top"), (32, 32), 8, 8), Statistics.from_arrays(vectors, vectors)
+    )
+    save_policy(folder, model, {"policy_version": 5})
+    return folder
+
+
+def test_episodes_are_recorded_through_gate_and_delay(policy: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    arguments = ["rollout", str(policy), "--robot", "sim", "--episodes", "2", "--seed", "7", "--out", str(store)]
+    changes = ["--set", "latency.typical=3", "robot.difficulty=0.2"]
+    assert main([*arguments, *changes]) == 0
+    assert main([*arguments, "--strategy", "rtc", *changes]) == 0
+    episodes = EpisodeStore(store, create=False)
+    assert episodes.ids() == [f"rollout-00000{number}" for number in range(4)]
+    first, again = episodes.read("rollout-000000"), episodes.read("rollout-000002")
+    assert (first.seed, first.env_id, first.origin, first.policy_version) == (7, TASK, Origin.SIM, 5)
+    assert (first.source[:3] == Source.HOLD).all(), "three ticks of delay, then the first chunk"
+    assert first.source[3] == Source.POLICY
+    assert {"chunk_id", "chunk_index", "observation_age_ms", "action_age_ms", "gate_reasons"} <= first.extras.keys()
+    np.testing.assert_array_equal(first.images["front"][0], again.images["front"][0])
+
+
+def test_a_takeover_is_part_of_the_episode(policy: Path, tmp_path: Path) -> None:
+    arguments = ["rollout", str(policy), "--robot", "sim", "--takeover", "--seed", "5", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    store = EpisodeStore(tmp_path, create=False)
+    assert any((store.read(name).source == Source.HUMAN).any() for name in store.ids())
+
+
+def test_in_real_time_the_control_process_has_no_torch(policy: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from vla_rl.cli.main import main; "
+        f"assert main(['rollout', {str(policy)!r}, '--robot', 'mock', '--realtime', '--out', {str(tmp_path)!r}, "
+        "'--set', 'robot.duration_s=0.5', 'realtime.priority=0', 'execution.cold_start_ticks=10000']) == 0; "
+        "assert 'torch' not in sys.modules and 'mujoco' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    episode = EpisodeStore(tmp_path, create=False).read("rollout-000000")
+    assert episode.control_hz == 50.0
+    assert set(episode.images) == {"front", "top"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--robot", "moc"], "Did you mean 'mock'"),
+        (["--robot", "mock", "--takeover"], "nobody can take over"),
+        (["--robot", "sim", "--version", "3"], "is no run folder"),
+        (["--robot", "sim", "--episodes", "0"], "must be at least 1"),
+        (["--robot", "sim", "--strategy", "naiv"], "Did you mean 'naive'"),
+        (["--robot", "sim", "--strategy", "a2c2"], "vla-rl corrector"),
+        (["--robot", "mock", "--set", "robot.joint=3"], "unknown key 'joint'"),
+        (["--robot", "sim", "--set", "latency.drop_probability=2"], "must be from 0 to 1"),
+        (["--robot", "sim", "--limits", "nowhere.yaml"], "cannot read the config nowhere.yaml"),
+    ],
+)
+def test_what_cannot_work_is_one_clear_line(
+    policy: Path, change: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rollout", str(policy), *change]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert message in error
+
+
+def test_a_run_gives_its_newest_policy(policy: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("execution: {strategy: naive, execute_ticks: 5}\n")
+    for version in (0, 2):
+        folder = tmp_path / "policies" / f"version_{version:04d}"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_bytes((policy / "config.json").read_bytes())
+    assert find_policy(tmp_path).path.name == "version_0002"
+    found = find_policy(tmp_path, version=0)
+    assert (found.path.name, found.horizon, found.run["execution"]["execute_ticks"]) == ("version_0000", 16, 5)
+    with pytest.raises(UserError, match="has no policy version 1"):
+        find_policy(tmp_path, version=1)
+    (folder / "config.json").write_text(json.dumps({"spec": {}}))
+    with pytest.raises(UserError, match=r"config\.json"):
+        find_policy(tmp_path)

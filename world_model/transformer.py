@@ -99,7 +99,7 @@ class Block(nn.Module):
 class Blocks(nn.ModuleList):
     """A list of blocks that says so to the type checker."""
 
-    def __iter__(self) -> Iterator[Block]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Block]:
         return (cast(Block, block) for block in super().__iter__())
 
 

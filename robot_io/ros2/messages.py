@@ -85,19 +85,6 @@ def fill_image(message: Any, image: Uint8Array) -> None:
     message.data.frombytes(np.ascontiguousarray(image).data)
 
 
-def joint_positions(message: Any, joints: Sequence[str]) -> Float32Array:
-    """The positions of these joints out of a sensor_msgs/JointState, float32 [S], in this order.
-
-    Raises:
-        UserError: if a joint is missing; a robot may publish its joints in several messages, which are merged before.
-    """
-    known = dict(zip(message.name, message.position, strict=False))
-    missing = [joint for joint in joints if joint not in known]
-    if missing:
-        raise UserError(f"the joint states have no position of {missing[0]!r}.{did_you_mean(missing[0], known)}")
-    return np.array([known[joint] for joint in joints], np.float32)
-
-
 def trajectory(joints: Sequence[str], positions: Float32Array, reach_ns: int) -> Any:
     """A trajectory_msgs/JointTrajectory of one point, to be reached ``reach_ns`` after its arrival (stamp 0: now)."""
     from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint

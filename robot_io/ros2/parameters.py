@@ -3,6 +3,7 @@
 Types and bounds are told to ROS, so `ros2 param describe` shows them and a value outside is refused when it is set.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -259,3 +260,18 @@ def _descriptor(parameter: Parameter) -> Any:
             FloatingPointRange(from_value=float(parameter.low), to_value=float(parameter.high))
         ]
     return descriptor
+
+
+def main() -> int:
+    """``python -m robot_io.ros2.parameters PAGE`` renews the table in a page, between its two marks."""
+    page = Path(sys.argv[1])
+    head, begin, rest = page.read_text().partition("<!-- parameters -->\n")
+    _, end, tail = rest.partition("<!-- end of parameters -->")
+    if not end:
+        raise ConfigError(f"{page} has no marks of the table of parameters")
+    page.write_text(f"{head}{begin}{markdown_table()}\n{end}{tail}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -16,7 +16,7 @@ from vla_rl.cli.benchmarks.ros2_rig import RMWS, ros_environment, run_with_ros
 from vla_rl.core.files import write_atomic
 
 _MODULE = "vla_rl.cli.benchmarks.ros2_trials"
-_FAULTS = ("camera_silent", "camera_frozen", "joints_silent", "joints_frozen", "clock_jump", "policy_killed")
+_FAULTS = ("camera_silent", "joints_silent", "joints_frozen", "clock_jump", "policy_killed")
 _EXPERT = "expert:sim:vla_rl/PegInsert-v0?difficulty={difficulty}"
 
 Cell = dict[str, Any]

@@ -4,6 +4,7 @@
 ``robot.use_sim_time=true`` lives on /clock. A person labels an attempt through ``/vla_rl_rollout/success``.
 """
 
+import atexit
 import functools
 import threading
 from collections.abc import Iterator, Mapping
@@ -49,9 +50,19 @@ def set_up(request: RobotRequest) -> RobotSetup:
     )
     wiring = Wiring(node, settings, interface, desk)
     add_label_services(node, functools.partial(_label, desk), functools.partial(_discard, desk))
-    threading.Thread(target=spin, args=(node,), name="ros", daemon=True).start()
+    spinning = threading.Thread(target=spin, args=(node,), name="ros", daemon=True)
+    spinning.start()
+    atexit.register(_end_ros, spinning)
     origin = Origin.SIM if settings["simulated"] else Origin.REAL
     return RobotSetup(wiring.robot, gate, origin, settings["robot_name"], make_takeover=lambda: wiring.takeover)
+
+
+def _end_ros(spinning: threading.Thread) -> None:
+    """Before the interpreter ends: it must not be taken from under ROS' thread."""
+    import rclpy
+
+    rclpy.try_shutdown()
+    spinning.join()
 
 
 def settings_from(options: Mapping[str, Any]) -> Settings:

@@ -1,0 +1,141 @@
+"""Streams matched in time, joints that freeze, ROS time that jumps, a person on a topic: all without ROS."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from robot_io.ros2.clock import ClockStoppedError, RosTime
+from robot_io.ros2.operator import OperatorDesk, TopicTakeover
+from robot_io.ros2.streams import FrozenJoints, Streams
+from vla_rl.core.types import Float32Array
+
+MS = 1_000_000
+
+
+def test_streams_are_matched_to_the_newest_moment_that_all_have_reached() -> None:
+    streams = Streams(["front", "state"])
+    streams.add("state", 0, "s0")
+    assert streams.take() == {}, "not before every stream has spoken"
+    streams.add("front", 33 * MS, "f33")
+    for moment in range(2, 60, 2):
+        streams.add("state", moment * MS, f"s{moment}")
+    assert streams.take() == {"front": (33 * MS, "f33"), "state": (34 * MS, "s34")}
+    assert streams.newest_ns() == {"front": 33 * MS, "state": 58 * MS}
+    loose = Streams(["front", "state"], synchronise=False)
+    loose.add("front", 33 * MS, "f33")
+    loose.add("state", 58 * MS, "s58")
+    assert loose.take()["state"] == (58 * MS, "s58")
+
+
+def position(*values: float) -> Float32Array:
+    return np.array(values, np.float32)
+
+
+def test_joints_are_frozen_only_when_they_are_driven() -> None:
+    joints = FrozenJoints(after_ms=500.0, travel=0.02)
+    for tick in range(100):
+        now_ns = tick * 50 * MS
+        joints.command(position(0.0, 0.001 * (tick % 3)), now_ns)
+        assert joints.captured_ns(position(0.0, 0.0), now_ns) == now_ns, "a robot at rest reads the same for hours"
+    for tick in range(100, 130):
+        now_ns = tick * 50 * MS
+        captured_ns = joints.captured_ns(position(0.0, 0.0), now_ns)
+        joints.command(position(0.1, 0.0), now_ns)
+        assert captured_ns == (now_ns if tick <= 110 else 100 * 50 * MS)
+    now_ns = 130 * 50 * MS
+    assert joints.captured_ns(position(0.01, 0.0), now_ns) == now_ns, "they move again"
+
+
+def test_stamps_of_the_machine_become_loop_time_and_a_jump_is_noticed() -> None:
+    offset_ns = 10**18
+    clock = RosTime(simulated=False, system_ns=lambda: time.monotonic_ns() + offset_ns)
+    now_ns = clock.now_ns()
+    loop_ns = clock.loop_ns(now_ns + offset_ns - 30 * MS)
+    assert loop_ns is not None
+    assert abs(loop_ns - (now_ns - 30 * MS)) < 5 * MS
+    assert clock.loop_ns(now_ns + offset_ns + 500 * MS) is None, "a stamp from the future is not believed"
+    assert clock.jump_s is None
+    offset_ns -= 3 * 10**9
+    clock.watch()
+    assert clock.jump_s == pytest.approx(-3.0, abs=0.01)
+    clock.begin()
+    assert clock.jump_s is None
+
+
+@pytest.mark.parametrize("jump_ns", [-2 * 10**9, 7 * 10**9])
+def test_simulated_time_never_goes_back(jump_ns: int) -> None:
+    clock = RosTime(simulated=True, max_jump_ms=500.0)
+    for tick in range(5):
+        clock.on_clock(10**9 + tick * 50 * MS)
+    before_ns = clock.now_ns()
+    clock.on_clock(10**9 + 200 * MS + jump_ns)
+    assert clock.now_ns() == before_ns, "the loop's time stands still over the jump"
+    assert clock.jump_s == pytest.approx(jump_ns * 1e-9)
+    clock.on_clock(10**9 + 250 * MS + jump_ns)
+    assert clock.now_ns() == before_ns + 50 * MS
+    assert clock.loop_ns(10**9 + 240 * MS + jump_ns) == before_ns + 40 * MS
+
+
+def test_waiting_for_simulated_time() -> None:
+    clock = RosTime(simulated=True, timeout_s=0.05)
+    clock.on_clock(10**9)
+    with pytest.raises(ClockStoppedError, match="silent"):
+        clock.sleep_until_ns(2 * 10**9)
+    patient = RosTime(simulated=True, timeout_s=30.0)
+    patient.on_clock(10**9)
+    threading.Timer(0.02, patient.on_clock, [1_200_000_000]).start()
+    patient.sleep_until_ns(1_150_000_000)
+    threading.Timer(0.02, patient.interrupt).start()
+    patient.sleep_until_ns(9 * 10**9)
+
+
+def takeover(relative: bool = True) -> tuple[TopicTakeover, list[int]]:
+    now = [0]
+    last = position(1.0, 2.0, 0.5)
+    return TopicTakeover(lambda: last, lambda: now[0], relative, absolute_dims=[2], timeout_ms=100.0), now
+
+
+def test_a_person_takes_over_from_the_tick_that_was_promised() -> None:
+    person, now = takeover()
+    proposed = position(9.0, 9.0, 9.0)
+    person.reset(0)
+    assert person.command(0, proposed) is None
+    assert person.engage(True) == 1
+    held = person.command(1, proposed)
+    np.testing.assert_array_equal(held, [1.0, 2.0, 0.5], "without commands the robot holds, whatever the policy wants")
+    person.move(position(5.0, 5.0, 0.7))
+    np.testing.assert_allclose(person.command(2, proposed), [1.0, 2.0, 0.7], err_msg="relative; grippers are not")
+    person.move(position(5.1, 5.0, 0.7))
+    np.testing.assert_allclose(person.command(3, proposed), [1.1, 2.0, 0.7], atol=1e-6)
+    now[0] = 200 * MS
+    np.testing.assert_array_equal(person.command(4, proposed), [1.0, 2.0, 0.5], "a device that fell silent")
+    assert person.engage(False) == 5
+    assert person.command(5, proposed) is None
+
+
+@pytest.mark.parametrize("bad", [position(np.nan, 0.0, 0.0), position(0.0)])
+def test_commands_that_are_none_are_not_followed(bad: Float32Array) -> None:
+    person, _ = takeover(relative=False)
+    person.engage(True)
+    person.move(bad)
+    np.testing.assert_array_equal(person.command(0, position(9.0, 9.0, 9.0)), [1.0, 2.0, 0.5])
+    person.move(position(4.0, 4.0, 4.0))
+    np.testing.assert_array_equal(person.command(1, position(9.0, 9.0, 9.0)), [4.0, 4.0, 4.0])
+
+
+def test_whoever_waits_at_the_desk_goes_on_when_the_node_is_deactivated() -> None:
+    desk = OperatorDesk()
+    desk.open()
+    threading.Timer(0.02, desk.start).start()
+    assert desk.wait_for_start()
+    threading.Timer(0.02, desk.close).start()
+    assert not desk.wait_for_start()
+    desk.wait_for_label(30.0)
+    desk.open()
+    threading.Timer(0.02, desk.label, [True]).start()
+    desk.wait_for_label(30.0)
+    assert desk.outcome is True
+    desk.begin()
+    assert desk.outcome is None

@@ -53,7 +53,7 @@ class LoopStatistics:
         self._age_ms = np.zeros(_WINDOW)
         self._delays = np.zeros(_WINDOW, np.int64)
         self._periods = self._ages = self._chunks = 0
-        self._step_ns: int | None = None
+        self._step_ns = 0
         self._chunk_id = -1
         self.ticks = self.missed = self.held = self.takeovers = 0
         self.reasons: Counter[int] = Counter()

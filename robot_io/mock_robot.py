@@ -111,7 +111,7 @@ class MockRobot:
             self._image = self._picture()
         if elapsed_s < faults.camera_dies_s:
             self._image_ns = now_ns
-        state = np.zeros(self.config.state_size or self.config.joints, np.float32)
+        state: Float32Array = np.zeros(self.config.state_size or self.config.joints, np.float32)
         state[: self.config.joints] = np.nan if elapsed_s >= faults.state_nan_s else self._position
         state = self._freshness.state(state, now_ns)
         images = {camera: self._freshness.image(camera, self._image, self._image_ns) for camera in self.config.cameras}

@@ -74,11 +74,10 @@ def load_acting_policy(path: Path) -> Policy:
         return load_deployed(path)
     import torch
 
-    from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
+    from vla_rl.policies.folders import load_policy
 
     torch.set_num_threads(1)
-    model, meta = load_policy(path)
-    return FlowVLAPolicy(model, version=int(meta.get("policy_version", 0)))
+    return load_policy(path)
 
 
 def _version_of_run(run: Path, version: int | None) -> Path:

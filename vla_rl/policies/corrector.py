@@ -180,8 +180,8 @@ class _Convolution:
         self._bias = bias[:, None]
         padded = np.zeros((channels, *(side + 2 * pad for side in size)), np.float32)
         self._inside = padded[:, pad : pad + size[0], pad : pad + size[1]]
-        windows = sliding_window_view(padded, (kernel, kernel), axis=(1, 2))[:, ::stride, ::stride]
-        self._windows = windows.transpose(0, 3, 4, 1, 2)  # [C, k, k, h, w]
+        every = sliding_window_view(padded, (kernel, kernel), axis=(1, 2))  # type: ignore[call-overload]  # numpy's stubs
+        self._windows = every[:, ::stride, ::stride].transpose(0, 3, 4, 1, 2)  # [C, k, k, h, w]
         self._columns = np.empty(self._windows.shape, np.float32)
         self._output = np.empty((outputs, self.size[0] * self.size[1]), np.float32)
 

@@ -19,6 +19,7 @@ from vla_rl.core.types import Episode, Float32Array
 from vla_rl.policies.augmentation import random_shift
 from vla_rl.policies.corrector import CorrectorSpec, ResidualCorrector, age_features
 from vla_rl.policies.flow_vla.model import FlowVLA, Indicator
+from vla_rl.policies.flow_vla.vision import CameraEncoder
 from vla_rl.policies.normalization import Normalizer
 
 _FRAMES_AT_ONCE = 256
@@ -151,10 +152,16 @@ def _keypoints(model: FlowVLA, images: dict[str, Tensor]) -> Tensor:
     """Keypoints of all cameras, [B, cameras x 2 K], as `ResidualCorrector` computes them in numpy."""
     seen = []
     for index, camera in enumerate(model.spec.cameras):
-        encoder = model.vision.encoders[0 if model.vision.shared else index]
+        encoder = _encoder(model, index)
         image = images[camera].permute(0, 3, 1, 2) * (1 / 127.5) - 1.0
         seen.append(encoder.keypoints(encoder.stack(image)))
     return torch.cat(seen, 1)
+
+
+def _encoder(model: FlowVLA, camera: int) -> CameraEncoder:
+    encoder = model.vision.encoders[0 if model.vision.shared else camera]
+    assert isinstance(encoder, CameraEncoder)
+    return encoder
 
 
 def _make_head(config: CorrectorConfig, inputs: int, outputs: int) -> nn.Sequential:
@@ -197,10 +204,11 @@ def _exported(
     """Spec and weights as `ResidualCorrector` takes them."""
     tensors: dict[str, Tensor] = {}
     for index, camera in enumerate(model.spec.cameras):
-        encoder = model.vision.encoders[0 if model.vision.shared else index]
+        encoder = _encoder(model, index)
         convolutions = [layer for layer in encoder.stack if isinstance(layer, nn.Conv2d)]
         for layer, convolution in enumerate(convolutions):
             tensors[f"{camera}.conv{layer}.weight"] = convolution.weight
+            assert convolution.bias is not None
             tensors[f"{camera}.conv{layer}.bias"] = convolution.bias
         tensors[f"{camera}.keypoints"] = encoder.keypoints.logits.weight
     for layer, linear in enumerate(part for part in head if isinstance(part, nn.Linear)):

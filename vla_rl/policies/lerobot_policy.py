@@ -119,7 +119,7 @@ class _Guidance:
         self, x_t: Tensor, time: float, original_denoise_step_partial: Callable[[Tensor], Tensor], **_: object
     ) -> Tensor:
         """The guided velocity, [B, H, A], in lerobot's time, which runs from 1 (noise) to 0 (actions)."""
-        _, length, dims = self.target.shape
+        length, dims = self.target.shape[1:]
         weights = torch.from_numpy(guidance_weights(x_t.shape[1], self.delay_ticks, length)).to(x_t.device)
         # Dimensions that pad the action up to the network's are 0 in training, so that is what they are pulled to.
         target = torch.zeros_like(x_t)

@@ -33,8 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what is asked for and missing, and gather all that there is."""
     from vla_rl.cli.benchmarks.cells import Cells
-    from vla_rl.cli.benchmarks.execution import grid, host_cost, jitter, plots, summary, trials
+    from vla_rl.cli.benchmarks.execution import grid, host_cost, jitter, trials
+    from vla_rl.cli.benchmarks.execution.plots import draw
     from vla_rl.cli.benchmarks.execution.policies import VARIANTS, train_policies
+    from vla_rl.cli.benchmarks.execution.summary import summarise
     from vla_rl.cli.practice import config_file
     from vla_rl.cli.run_config import RunConfig
     from vla_rl.core.config import config_to_dict, load_config
@@ -61,13 +63,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         host_cost.measure(cells)
     if "jitter" in options.parts:
         jitter.measure(cells, options.seconds)
-    result = summary.summarise(cells.read())
-    plots.draw(result, options.out)
+    result = summarise(cells.read())
+    draw(result, options.out)
     return result
 
 
 def table(result: dict[str, Any]) -> str:
     """Markdown: what must hold, success against the delay, and motion at a delay of 4."""
-    from vla_rl.cli.benchmarks.execution import summary
+    from vla_rl.cli.benchmarks.execution.summary import as_markdown
 
-    return summary.table(result)
+    return as_markdown(result)

@@ -97,7 +97,7 @@ def _our_tick(limits: GateConfig) -> Tick:
     low, high = np.asarray(limits.low, np.float32), np.asarray(limits.high, np.float32)
     executor = Executor(InlinePlanner(_Chunks(low, high)), ExecutionConfig(execute_ticks=_EXECUTE))
     gate = SafetyGate(limits, _HZ)
-    rest = (low + high) / 2
+    rest = ((low + high) / 2).astype(np.float32)
     executor.reset(0, rest)
     gate.reset(rest)
     images = {"front": np.zeros((_PIXELS, _PIXELS, 3), np.uint8)}

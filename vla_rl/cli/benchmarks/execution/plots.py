@@ -9,7 +9,7 @@ from vla_rl.cli.benchmarks.execution.policies import short_name
 from vla_rl.core.files import write_atomic
 from vla_rl.report.statistics import wilson_interval
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.hashsalt": "vla-rl",  # the same bytes from the same figures
     "font.size": 10,
     "axes.spines.top": False,
@@ -48,7 +48,7 @@ def _success(cells: list[dict[str, Any]]) -> Any:
         bounds = [wilson_interval(cell["successes"], cell["episodes"]) for cell in found]
         low = [rate - bound[0] for rate, bound in zip(rates, bounds, strict=True)]
         high = [bound[1] - rate for rate, bound in zip(rates, bounds, strict=True)]
-        look = {"color": "black", "linestyle": "--"} if strategy == "sync" else {"color": f"C{index}"}
+        look: dict[str, Any] = {"color": "black", "linestyle": "--"} if strategy == "sync" else {"color": f"C{index}"}
         axes.errorbar(x, rates, (low, high), label=strategy, marker=_MARKS[index], markersize=5, elinewidth=0.8, **look)
     axes.set_xlabel("delay of inference, ticks of 50 ms")
     axes.set_ylabel(f"success on {short_name(task)}")

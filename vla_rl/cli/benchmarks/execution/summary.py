@@ -95,7 +95,7 @@ def _per_minute(cell: Found) -> float:
     return float(60 * cell["successes"] / cell["simulated_s"])
 
 
-def table(result: Found) -> str:
+def as_markdown(result: Found) -> str:
     """Markdown: what must hold, success against the delay, motion at a delay of 4, other tasks."""
     parts = [_required(result)]
     if result["cells"]:

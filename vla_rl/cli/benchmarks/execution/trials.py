@@ -185,18 +185,19 @@ def run_trial(trial: int) -> tuple[str, float, str]:
     """
     random = np.random.default_rng(trial)
     kind = list(STOPS_WITHIN_S)[trial % len(STOPS_WITHIN_S)]
-    at_s = random.integers(15, 90) / HZ
+    at_s = int(random.integers(15, 90)) / HZ
     faults = {
         "nan_state": MockFaults(state_nan_s=at_s),
         "frozen_camera": MockFaults(camera_freezes_s=at_s),
         "dead_camera": MockFaults(camera_dies_s=at_s),
         "stalled_loop": MockFaults(stall_s=at_s, stall_duration_s=random.uniform(0.6, 2.0)),
     }.get(kind, MockFaults())
-    robot = MockRobot(ROBOT, faults, VirtualClock())
+    clock = VirtualClock()
+    robot = MockRobot(ROBOT, faults, clock)
     policy = WavePolicy(round(at_s * HZ) if kind == "nan_action" else np.inf)
     latency = LatencyConfig(Latency.RECORDED, samples=tuple(random.uniform(0, MAX_DELAY, 10)))
     planner = SilentPlanner(
-        VirtualPlanner(policy, robot.clock, HZ, latency),
+        VirtualPlanner(policy, clock, HZ, latency),
         answers=int(random.integers(1, 12)) if kind == "killed_inference" else 10**9,
     )
     smooth = bool(random.integers(2))

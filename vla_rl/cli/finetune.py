@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vla_rl.algorithms.config import AlgorithmConfig
 from vla_rl.cli.practice import config_file
+from vla_rl.cli.records import open_records
 from vla_rl.core.config import config_to_dict, load_config
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
@@ -192,41 +193,15 @@ def _finetune(folder: RunFolder, config: FinetuneConfig) -> dict[str, Any]:
     """Carry out a run, or what is left of it, and build its report. Returns the summary."""
     import torch
 
-    from vla_rl.cli.benchmarks.machine import describe_machine
-    from vla_rl.report.html import build_report
-    from vla_rl.report.sinks import JsonlSink, TensorBoardSink, read_records
-    from vla_rl.training.checkpoint import load_newest_checkpoint
     from vla_rl.training.offline import OfflineRun
 
     torch.set_num_threads(config.torch_threads)
-    with (
-        folder,
-        JsonlSink(folder.metrics_file) as metrics,
-        TensorBoardSink(folder.path / "tensorboard") as board,
-    ):
+    described = {"task": "offline fine-tuning", "algorithm": config.algorithm, "seed": config.seed}
+    with open_records(folder, described) as records:
         _take_in(folder, config)
-        progress = load_newest_checkpoint(folder.checkpoints)
-        for sink in (metrics, board):
-            sink.truncate_after(progress[0] if progress else 0)
-        published = {(record["kind"], record["round"]) for record in read_records(folder.metrics_file)}
-        described = {"task": "offline fine-tuning", "algorithm": config.algorithm, "seed": config.seed}
-        folder.write_summary({**folder.read_summary(), **described, "machine": describe_machine()})
-        offline = OfflineRun(
-            folder,
-            config.steps,
-            config.checkpoint_every,
-            config.seed,
-            progress,
-            functools.partial(make_learner, folder, config),
-            [metrics, board],
-            published,
-            config.retention,
-        )
-        offline.run()
-        build_report(folder.path)
-        summary = {**folder.read_summary(), "finished": True}
-        folder.write_summary(summary)
-    return summary
+        make = functools.partial(make_learner, folder, config)
+        OfflineRun(folder, config.steps, config.checkpoint_every, records, make, config.retention).run()
+    return folder.read_summary()
 
 
 def _export(folder: RunFolder, config: FinetuneConfig, out: Path) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vla_rl.cli.records import open_records
 from vla_rl.cli.run_config import CONFIGS, RunConfig
 from vla_rl.core.config import config_to_dict, load_config, read_yaml
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
@@ -139,43 +140,23 @@ def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str
     """Carry out a run, or what is left of it, and build its report. Returns the summary."""
     import torch
 
-    from vla_rl.cli.benchmarks.machine import describe_machine
-    from vla_rl.report.html import build_report
-    from vla_rl.report.sinks import JsonlSink, TensorBoardSink, read_records
-    from vla_rl.training.checkpoint import load_newest_checkpoint
     from vla_rl.training.rounds import PracticeRun
 
     torch.set_num_threads(config.torch_threads)
-    with (
-        folder,
-        make_pool(config) as pool,
-        JsonlSink(folder.metrics_file) as metrics,
-        TensorBoardSink(folder.path / "tensorboard") as board,
-    ):
-        progress = load_newest_checkpoint(folder.checkpoints)
-        for sink in (metrics, board):
-            sink.truncate_after(progress[0] if progress else 0)
-        published = {(record["kind"], record["round"]) for record in read_records(folder.metrics_file)}
-        described = {"task": ", ".join(config.task.envs), "algorithm": config.algorithm, "seed": config.seed}
-        folder.write_summary({**folder.read_summary(), **described, "machine": describe_machine()})
-        run = PracticeRun(
+    described = {"task": ", ".join(config.task.envs), "algorithm": config.algorithm, "seed": config.seed}
+    with open_records(folder, described) as records, make_pool(config) as pool:
+        PracticeRun(
             folder,
             config.budget,
             config.seed,
             config.task.envs,
             pool,
-            progress,
+            records,
             supervised=functools.partial(supervised_learner, config, spec),
             practised=functools.partial(practised_learner, config, spec),
-            subscribers=[metrics, board],
-            published=published,
             takeover=config.takeover.enabled,
-        )
-        run.run()
-        build_report(folder.path)
-        summary = {**folder.read_summary(), "finished": True}
-        folder.write_summary(summary)
-    return summary
+        ).run()
+    return folder.read_summary()
 
 
 def make_pool(config: RunConfig) -> "RolloutPool | RayRolloutPool":

@@ -5,7 +5,7 @@ The learners, checkpoints and metrics are those of practice, so that a killed ru
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,34 +13,28 @@ import numpy as np
 
 from vla_rl.algorithms.base import Algorithm, actor_groups
 from vla_rl.algorithms.weighted import WeightedCloning
-from vla_rl.core.errors import UserError
-from vla_rl.core.protocols import Subscriber
 from vla_rl.core.types import Float32Array, Source
 from vla_rl.credit import ActorKind, SegmentKind
 from vla_rl.data.cache import CacheConfig, FrameCache
 from vla_rl.data.retention import RetentionConfig
-from vla_rl.training.plan import BudgetConfig, Stage
-from vla_rl.training.rounds import Learner, PracticeRun
+from vla_rl.training.learning import Learner, LearningRun, RunRecords
+from vla_rl.training.plan import Stage
 from vla_rl.training.run_folder import RunFolder
-from vla_rl.training.workers import RolloutPool, RolloutWorker
 
 _TRACED_FRAMES = 512
 POLICY_VERSION = 1
 """The version that fine-tuning writes; 0 is the policy that it started from, if there was one."""
 
 
-class OfflineRun(PracticeRun):
+class OfflineRun(LearningRun):
     """Learns from the episodes in the run's store, and nothing else.
 
     Args:
         folder: the run folder, locked by the caller.
         steps: gradient steps.
         checkpoint_every: gradient steps between checkpoints.
-        seed: of the run.
-        progress: the newest checkpoint, (gradient steps done, state); None where there is none.
-        learner: makes the learner from the episodes in the cache.
-        subscribers: told of every metric.
-        published: (kind, round) of the metrics that earlier processes of this run have published.
+        records: of the run so far.
+        make_learner: makes the learner from the episodes in the cache.
         retention: which episodes to hold.
     """
 
@@ -49,26 +43,12 @@ class OfflineRun(PracticeRun):
         folder: RunFolder,
         steps: int,
         checkpoint_every: int,
-        seed: int,
-        progress: tuple[int, dict[str, Any]] | None,
-        learner: Callable[[FrameCache], Learner],
-        subscribers: Sequence[Subscriber],
-        published: Iterable[tuple[str, int]] = (),
+        records: RunRecords,
+        make_learner: Callable[[FrameCache], Learner],
         retention: RetentionConfig | None = None,
     ) -> None:
-        super().__init__(
-            folder,
-            BudgetConfig(checkpoint_every=checkpoint_every),
-            seed,
-            tasks=(),
-            pool=RolloutPool(_no_worker, workers=0),
-            progress=progress,
-            supervised=learner,
-            practised=lambda cache, _: learner(cache),
-            subscribers=subscribers,
-            published=published,
-        )
-        self.cache = FrameCache(self.store, folder.cache, CacheConfig(retention or RetentionConfig()))
+        super().__init__(folder, checkpoint_every, records, CacheConfig(retention or RetentionConfig()))
+        self._make_learner = make_learner
         self._stage = Stage("practise", 1, POLICY_VERSION, 0, steps)
 
     def run(self) -> dict[str, Any]:
@@ -77,14 +57,10 @@ class OfflineRun(PracticeRun):
             started_s = time.perf_counter()
             try:
                 self.cache.refresh()
-                self._learn(self._make_supervised(self.cache), self._stage)
+                self._learn(self._make_learner(self.cache), self._stage)
             finally:
                 self._note_wall_time(self._stage.name, time.perf_counter() - started_s)
         return self.folder.read_summary()
-
-
-def _no_worker() -> RolloutWorker:
-    raise UserError("offline fine-tuning runs no episodes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,57 +6,29 @@ moment costs at most the gradient steps since the last checkpoint: on a CPU the 
 bit by bit, as an uninterrupted one.
 """
 
-import io
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from vla_rl.core.errors import CheckpointError
-from vla_rl.core.files import write_atomic
-from vla_rl.core.protocols import Subscriber
-from vla_rl.data.cache import CachedEpisode, FrameCache
+from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training import plan
-from vla_rl.training.checkpoint import save_checkpoint
+from vla_rl.training.learning import Learner, LearningRun, RunRecords
 from vla_rl.training.plan import BudgetConfig, Stage
 from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, Rollouts
 
-LOG_EVERY_STEPS = 50
 DEMONSTRATION_ATTEMPTS = 5
 logger = logging.getLogger(__name__)
 
 
-class Learner(Protocol):
-    """What the loop asks of an algorithm. Everything in it must be a function of its state, the seed and the step."""
-
-    def begin_round(self, cache: FrameCache, number: int) -> None:
-        """Take the episodes in the cache as the training data of the coming updates, those of round ``number``."""
-        ...
-
-    def update(self, step: int) -> dict[str, float]:
-        """One gradient step; ``step`` counts from the start of the run. Returns what to log."""
-        ...
-
-    def trace(self, cache: FrameCache, frames: np.ndarray) -> dict[str, np.ndarray]:
-        """Values and weights of some frames, for the report. Empty where the algorithm has none."""
-        ...
-
-    def save_policy(self, folder: Path, version: int) -> None:
-        """Write the policy that should act from now on."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-class PracticeRun:
+class PracticeRun(LearningRun):
     """Carries out the plan of one run folder.
 
     Args:
@@ -65,11 +37,9 @@ class PracticeRun:
         seed: of the run.
         tasks: ids of the environments; episodes take turns among them.
         pool: runs episodes.
-        progress: the newest checkpoint, (gradient steps done, state); None where there is none.
+        records: of the run so far.
         supervised: makes the learner of the first stage from the demonstrations in the cache.
         practised: makes the learner of the rounds from the supervised policy's folder.
-        subscribers: told of every metric.
-        published: (kind, round) of the metrics that earlier processes of this run have published.
         takeover: whether the supervisor may take over during practice.
     """
 
@@ -80,22 +50,17 @@ class PracticeRun:
         seed: int,
         tasks: Sequence[str],
         pool: Rollouts,
-        progress: tuple[int, dict[str, Any]] | None,
+        records: RunRecords,
         supervised: Callable[[FrameCache], Learner],
         practised: Callable[[FrameCache, Path], Learner],
-        subscribers: Sequence[Subscriber],
-        published: Iterable[tuple[str, int]] = (),
         takeover: bool = True,
     ) -> None:
-        self.folder, self.budget, self.seed, self.tasks, self.pool = folder, budget, seed, tasks, pool
+        super().__init__(folder, budget.checkpoint_every, records)
+        self.budget, self.seed, self.tasks, self.pool = budget, seed, tasks, pool
         self._make_supervised, self._make_practised = supervised, practised
-        self._subscribers, self._takeover = subscribers, takeover
-        self.store = EpisodeStore(folder.episodes)
+        self._takeover = takeover
         self.evaluation_store = EpisodeStore(folder.evaluation)
-        self.cache = FrameCache(self.store, folder.cache)
         self._practised: Learner | None = None
-        self._progress = progress
-        self._published = set(published)
 
     def run(self) -> dict[str, Any]:
         """Do every stage that is not done yet and return the summary."""
@@ -198,31 +163,6 @@ class PracticeRun:
                 f"{self.folder.checkpoints} is of step {reached}; remove the policies/version_* after it to learn anew"
             )
 
-    def _learn(self, learner: Learner, stage: Stage) -> None:
-        """Gradient steps from the newest checkpoint inside the stage to its end, then a new policy version."""
-        first_step = stage.first_step
-        if self._progress and stage.first_step < self._progress[0] <= stage.end_step:
-            first_step, state = self._progress
-            learner.load_state_dict(state)
-        self._progress = None
-        learner.begin_round(self.cache, stage.round)
-        started_s, last_step = time.perf_counter(), first_step
-        with tqdm(total=stage.end_step, initial=first_step, desc=stage.name, unit="step", leave=False) as bar:
-            for step in range(first_step, stage.end_step):
-                logs = learner.update(step)
-                done = step + 1
-                bar.update()
-                if done % LOG_EVERY_STEPS == 0 or done == stage.end_step:
-                    now_s = time.perf_counter()
-                    logs["steps_per_s"] = (done - last_step) / (now_s - started_s)
-                    started_s, last_step = now_s, done
-                    self._publish("train", stage, done, logs)
-                    bar.set_postfix(loss=f"{logs['actor_loss']:.4f}")
-                if done % self.budget.checkpoint_every == 0 or done == stage.end_step:
-                    save_checkpoint(self.folder.checkpoints, done, learner.state_dict())
-        self._save_traces(learner)
-        learner.save_policy(self.folder.policy(stage.policy_version), stage.policy_version)
-
     def _rollouts(self, jobs: Sequence[RolloutJob], store: EpisodeStore, stage: Stage) -> bool:
         """Run the jobs whose episodes are missing; True if there were any."""
         missing = [job for job in jobs if job.episode_id not in store]
@@ -236,26 +176,6 @@ class PracticeRun:
     def _demonstration_seeds(self, index: int) -> tuple[int, ...]:
         attempts = range(DEMONSTRATION_ATTEMPTS)
         return tuple(plan.demonstration_seed(self.seed, index, attempt) for attempt in attempts)
-
-    def _publish(self, kind: str, stage: Stage, step: int, values: Mapping[str, float]) -> None:
-        record = {"kind": kind, "round": stage.round, "step": step, "time_s": time.time(), **values}
-        for subscriber in self._subscribers:
-            subscriber.on_metrics(record)
-
-    def _publish_once(self, kind: str, stage: Stage, values: Mapping[str, float]) -> None:
-        """Publish what there is one of in a round, unless a process that was killed since has done it."""
-        if (kind, stage.round) not in self._published:
-            self._published.add((kind, stage.round))
-            self._publish(kind, stage, stage.end_step, values)
-
-    def _note_wall_time(self, name: str, wall_s: float) -> None:
-        """Add to the stage's wall time; a resumed stage counts what each attempt took."""
-        summary = self.folder.read_summary()
-        times = {entry["name"]: entry["wall_s"] for entry in summary.get("stages", [])}
-        times[name] = times.get(name, 0.0) + wall_s
-        summary["stages"] = [{"name": key, "wall_s": round(value, 3)} for key, value in times.items()]
-        summary["wall_s"] = round(sum(times.values()), 3)
-        self.folder.write_summary(summary)
 
     def _note_evaluation(self, stage: Stage, episode_ids: Sequence[str]) -> None:
         """Record the success of a policy version, once."""
@@ -288,19 +208,3 @@ class PracticeRun:
         summary["evaluations"] = sorted([*others, result], key=lambda entry: entry["round"])
         self.folder.write_summary(summary)
         self._publish_once("evaluate", stage, {"success": len(lengths) / len(episodes), "episodes": len(episodes)})
-
-    def _save_traces(self, learner: Learner) -> None:
-        """Values and weights along three telling episodes of the round: a success, a failure and a takeover."""
-        chosen: dict[str, CachedEpisode] = {}
-        for episode in reversed(self.cache.episodes):
-            human = bool(episode.human_steps)
-            chosen.setdefault("takeover" if human else "success" if episode.success else "failure", episode)
-        for episode in chosen.values():
-            frames = np.arange(episode.start, episode.start + episode.length)
-            columns = learner.trace(self.cache, frames)
-            if columns:
-                self.folder.traces.mkdir(exist_ok=True)
-                columns["source"] = self.cache.source[frames]
-                content = io.BytesIO()
-                np.savez(content, allow_pickle=False, **columns)
-                write_atomic(self.folder.traces / f"{episode.episode_id}.npz", content.getvalue())

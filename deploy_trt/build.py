@@ -26,6 +26,12 @@ from vla_rl.core.files import write_atomic
 
 RTX_WITHOUT_GPU = "SM89"  # what a build without a GPU is for: GeForce RTX 40
 _TIMEOUT_S = 1800
+# What `run_worker` needs beside the files ``onnx`` and ``engine`` to build without a GPU.
+RTX_REQUEST: dict[str, Any] = {
+    "backend": "trt-rtx",
+    "timing_cache": "",
+    "config": {"refit": False, "profiles": None, "workspace_mib": 0, "without_gpu": True},
+}
 _BUILDER_SCRIPT = """
 import json, polygraphy, tensorrt_rtx as trt
 trt.Builder(trt.Logger())

@@ -15,7 +15,7 @@ from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
 
 RESULTS = Path("docs/results")
-BENCHMARKS = ("demo", "sim", "learner", "algorithms", "data", "world-model", "execution", "ros2")
+BENCHMARKS = ("demo", "sim", "learner", "algorithms", "data", "world-model", "execution", "ros2", "deploy")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

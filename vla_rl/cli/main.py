@@ -18,6 +18,7 @@ VERBS = {
     "corrector": "train the residual head of execution strategy a2c2",
     "imagine": "train a world model, evaluate it, or watch it beside the real future",
     "play": "drive a task and a world model of it in a browser page",
+    "export": "a policy for the robot computer: graphs, engines, their verification",
     "report": "rebuild the report of a run",
     "finetune": "a policy from logged episodes alone: stores, LeRobotDatasets, ROS 2 bags",
     "label": "say how logged episodes went",

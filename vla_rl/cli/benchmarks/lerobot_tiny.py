@@ -1,4 +1,4 @@
-"""lerobot's act, diffusion, smolvla and pi0 so small that they export in seconds. Weights from seeds, perturbed."""
+"""lerobot's act, diffusion, smolvla and pi0 so small that they export in seconds, with weights from seeds."""
 
 import contextlib
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def statistics() -> Statistics:
 def make(kind: str, folder: Path, **options: Any) -> Any:
     """A tiny policy in evaluation mode; ``folder`` keeps the tiny language model of smolvla."""
     torch.manual_seed(0)
-    policy = globals()[f"_{kind}"](folder, **options).eval()
+    policy = _MAKERS[kind](folder, options).eval()
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
@@ -69,7 +69,7 @@ def features() -> dict[str, Any]:
     }
 
 
-def _act(folder: Path, **options: Any) -> Any:
+def _act(_: Path, options: dict[str, Any]) -> Any:
     from lerobot.policies.act.configuration_act import ACTConfig
     from lerobot.policies.act.modeling_act import ACTPolicy
 
@@ -78,7 +78,7 @@ def _act(folder: Path, **options: Any) -> Any:
     return ACTPolicy(ACTConfig(pretrained_backbone_weights=None, **sizes, **layers, **features(), **options))
 
 
-def _diffusion(folder: Path, **options: Any) -> Any:
+def _diffusion(_: Path, options: dict[str, Any]) -> Any:
     from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
     from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
 
@@ -99,7 +99,7 @@ def _diffusion(folder: Path, **options: Any) -> Any:
     )
 
 
-def _smolvla(folder: Path, **options: Any) -> Any:
+def _smolvla(folder: Path, options: dict[str, Any]) -> Any:
     from lerobot.policies.smolvla.configuration_smolvla import SmolVLAConfig
     from lerobot.policies.smolvla.modeling_smolvla import SmolVLAPolicy
 
@@ -135,16 +135,15 @@ def _write_vlm(folder: Path) -> None:
     ).save_pretrained(folder)
 
 
-def _pi0(folder: Path, **options: Any) -> Any:
+def _pi0(_: Path, options: dict[str, Any]) -> Any:
     from lerobot.policies.pi0 import modeling_pi0
     from lerobot.policies.pi0.configuration_pi0 import PI0Config
 
-    sizes = {"chunk_size": 6, "n_action_steps": 6, "max_state_dim": 5, "max_action_dim": 4, "num_inference_steps": 3}
+    sizes: dict[str, Any] = {"chunk_size": 6, "n_action_steps": 6, "max_state_dim": 5, "max_action_dim": 4}
+    sizes |= {"num_inference_steps": 3, "dtype": "float32"}
     with _tiny_gemma(modeling_pi0):
         return modeling_pi0.PI0Policy(
-            PI0Config(
-                tokenizer_max_length=TEXT_LENGTH, image_resolution=(28, 28), dtype="float32", **sizes, **features()
-            )
+            PI0Config(tokenizer_max_length=TEXT_LENGTH, image_resolution=(28, 28), **sizes, **features(), **options)
         )
 
 
@@ -166,7 +165,7 @@ def _tiny_gemma(module: Any) -> Iterator[None]:
         return kept["PiGemmaForCausalLM"](config=config)
 
     tiny = SimpleNamespace(width=16, depth=2, mlp_dim=32, num_heads=2, num_kv_heads=1, head_dim=8)
-    replacements = (lambda variant: tiny, paligemma, gemma)
+    replacements = (lambda *_: tiny, paligemma, gemma)
     for name, replacement in zip(names, replacements, strict=True):
         setattr(module, name, replacement)
     try:
@@ -174,3 +173,6 @@ def _tiny_gemma(module: Any) -> Iterator[None]:
     finally:
         for name, original in kept.items():
             setattr(module, name, original)
+
+
+_MAKERS = {"act": _act, "diffusion": _diffusion, "smolvla": _smolvla, "pi0": _pi0}

@@ -1,0 +1,135 @@
+"""Export a policy for the robot computer: graphs, weights and manifest in one folder, verified. And on that computer:
+build its engines, verify them, time them.
+
+Example: vla-rl export runs/demo --out deployments/demo
+         vla-rl export deployments/demo --build trt --verify trt
+         vla-rl rollout deployments/demo --robot mock --realtime
+"""
+
+import argparse
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from deploy_trt.runtime import is_deployment
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Observation
+
+PRECISIONS = ("fp32", "fp16", "bf16", "int8-dynamic", "int8-static", "fp8", "int8", "int4")
+_HALF = ("fp16", "bf16")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", type=Path, metavar="RUN_OR_POLICY", help="a run, a policy, or a deployment folder")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="deployment folder to write")
+    parser.add_argument("--version", type=int, help="policy version of the run (default: the newest)")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of weights and activations")
+    parser.add_argument("--unrolled", action="store_true", help="one graph instead of three")
+    parser.add_argument("--calibration", type=Path, metavar="STORE", help="episodes to calibrate and to compare on")
+    parser.add_argument("--modelopt", type=Path, metavar="PYTHON", help="interpreter of an environment with ModelOpt")
+    parser.add_argument("--build", choices=("trt", "trt-rtx"), help="build engines, on the computer that will run them")
+    parser.add_argument("--verify", metavar="BACKEND", default="ort-cpu", help="backend to verify (default: ort-cpu)")
+    parser.add_argument("--benchmark", action="store_true", help="time the backend that was verified")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    folder = arguments.source
+    if not is_deployment(folder):
+        if arguments.out is None:
+            raise UserError(f"{folder} is no deployment; name the folder to export it to with --out")
+        folder = _export(arguments)
+    elif arguments.out is not None or arguments.precision != "fp32":
+        folder = _quantise(arguments, folder)
+    if arguments.build:
+        from deploy_trt.build import BuildConfig, build_engines
+
+        for engine in build_engines(folder, arguments.build, BuildConfig()):
+            how = "found" if engine.cached else f"built in {engine.wall_s:.1f} s"
+            print(f"{engine.graph}: {engine.file.name} ({how})")
+    if arguments.precision in ("bf16", "fp8", "int8", "int4") and arguments.verify == "ort-cpu":
+        print(f"{arguments.precision} is verified on its target: ONNX Runtime on a CPU cannot run it")
+        return 0
+    passed = _verify(folder, arguments.verify)
+    if arguments.benchmark:
+        _benchmark(folder, arguments.verify)
+    return 0 if passed else 1
+
+
+def _export(arguments: argparse.Namespace) -> Path:
+    """From a checkpoint; quantised precisions go over fp32."""
+    from deploy_trt.export import export_flow_vla
+    from vla_rl.cli.policy_folder import find_policy
+    from vla_rl.policies.flow_vla import load_policy
+
+    policy = find_policy(arguments.source, arguments.version)
+    model, meta = load_policy(policy.path)
+    precision: Literal["fp32", "fp16", "bf16"] = arguments.precision if arguments.precision in _HALF else "fp32"
+    full = arguments.precision in (*_HALF, "fp32")
+    out: Path = arguments.out if full else arguments.out.with_name(f"{arguments.out.name}-fp32")
+    observations = read_observations(arguments.calibration, 16) if arguments.calibration else []
+    export_flow_vla(model, out, meta, precision, arguments.unrolled, observations)
+    print(f"{out}: version {policy.version} in {precision}")
+    return out if full else _quantise(arguments, out)
+
+
+def _quantise(arguments: argparse.Namespace, folder: Path) -> Path:
+    from deploy_trt.quantize import quantize_deployment
+
+    if arguments.out is None or arguments.precision in ("fp32", *_HALF):
+        raise UserError(f"{folder} is exported already; --out and --precision quantise it, or give a run to export")
+    observations = read_observations(arguments.calibration, 64) if arguments.calibration else []
+    found = quantize_deployment(folder, arguments.out, arguments.precision, observations, arguments.modelopt)
+    print(f"{arguments.out}: {arguments.precision}, {found}")
+    out: Path = arguments.out
+    return out
+
+
+def read_observations(store: Path, count: int) -> Sequence[Observation]:
+    """Observations from all over an episode store, evenly."""
+    from vla_rl.data.store import EpisodeStore
+
+    episodes = EpisodeStore(store, create=False)
+    ids = episodes.ids()
+    if not ids:
+        raise UserError(f"{store} has no episodes to calibrate on")
+    chosen = ids[:: max(1, len(ids) // count)][:count]
+    each = -(-count // len(chosen))
+    observations = []
+    for episode in map(episodes.read, chosen):
+        for step in range(0, len(episode), max(1, len(episode) // each)):
+            images = {name: frames[step] for name, frames in episode.images.items()}
+            observations.append(Observation(images, episode.state[step], episode.task, step))
+    return list(itertools.islice(observations, count))
+
+
+def _verify(folder: Path, backend: str) -> bool:
+    from deploy_trt.verify import verify
+
+    rungs = verify(folder, backend)  # type: ignore[arg-type]  # an unknown name is refused there
+    for rung in rungs:
+        sign = {True: "ok", False: "FAILED", None: "skipped"}[rung.passed]
+        print(f"{sign:>7}  {rung.name}: {rung.found}")
+    return all(rung.passed is not False for rung in rungs)
+
+
+def _benchmark(folder: Path, backend: str) -> None:
+    from deploy_trt.benchmark import benchmark_policy, memory_bandwidth, roofline
+    from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed
+
+    policy = load_deployed(folder, require=backend)  # type: ignore[arg-type]
+    assert isinstance(policy, DeployedPolicy)
+    deployment = Deployment.read(folder)
+    probes = deployment.probes()
+    images = {camera: probes[f"input.image.{camera}"][0] for camera in policy.spec.cameras}
+    observation = Observation(images, np.array(policy.manifest.state_mean, np.float32), "put the peg into the hole", 0)
+    for part, latency in benchmark_policy(policy, observation).items():
+        print(
+            f"{part:>7}  p50 {latency.p50_ms:.3f} ms, p90 {latency.p90_ms:.3f}, p99 {latency.p99_ms:.3f}, "
+            f"least {latency.min_ms:.3f}, first {latency.first_ms:.1f}"
+        )
+    if deployment.weights is not None:
+        limit_ms = roofline(policy, deployment.weights, memory_bandwidth())
+        print(f"roofline: {limit_ms:.3f} ms to read the weights from memory as often as a chunk needs them")

@@ -1,0 +1,59 @@
+"""The step of a world model's dynamics as one stateless graph, so that imagination can run where there is no torch.
+
+The last T frames go in, the next one comes out. It reads all T frames anew at every step; the model's own stream keeps
+a memory instead, which no graph can hold between calls.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from deploy_trt.export.graph import GraphSpec
+from world_model.dynamics import Context, Dynamics
+from world_model.model import WorldModel
+
+
+class DynamicsStep(nn.Module):
+    """Frames [B, T, ...] and noise [B, N, D] -> next latents [B, N, D], state [B, S], and the outcome's logits."""
+
+    def __init__(self, dynamics: Dynamics) -> None:
+        super().__init__()
+        self.policy = dynamics  # the name that `GraphSpec.export` takes off weight names
+
+    def forward(
+        self,
+        latents: Tensor,
+        state: Tensor,
+        action: Tensor,
+        anchor_latents: Tensor,
+        anchor_state: Tensor,
+        noise: Tensor,
+    ) -> tuple[Tensor, ...]:
+        context = Context(latents, _motion(latents), state, _motion(state), action)
+        hidden, condition = self.policy.hidden(context, anchor_latents, anchor_state)
+        last = (hidden[:, -1:], condition[:, -1:], latents[:, -1:], state[:, -1:])
+        predicted = self.policy.predict(*last, noise[:, None])
+        return (predicted.latents[:, 0], predicted.state[:, 0], *(part[:, 0] for part in predicted.outcome))
+
+
+def dynamics_step(model: WorldModel, frames: int) -> GraphSpec:
+    """The graph to be, for one stream and a history of so many frames."""
+    tokens, token_dim = model.autoencoder.tokens, model.autoencoder.token_dim
+    state_dim, action_dim = model.spec.state_dim, model.spec.action_dim
+    inputs = {
+        "latents": torch.randn(1, frames, tokens, token_dim),
+        "state": torch.randn(1, frames, state_dim),
+        "action": torch.randn(1, frames, action_dim),
+        "anchor_latents": torch.randn(1, tokens, token_dim),
+        "anchor_state": torch.randn(1, state_dim),
+        "noise": torch.randn(1, tokens, token_dim),
+    }
+    module = DynamicsStep(model.dynamics).eval()
+    with torch.no_grad():
+        count = len(module(*inputs.values()))
+    outputs = ["next_latents", "next_state", *(f"outcome.{index}" for index in range(count - 2))]
+    return GraphSpec("dynamics", module, inputs, outputs)
+
+
+def _motion(frames: Tensor) -> Tensor:
+    """The change since the frame before, [B, T, ...]; 0 for the first."""
+    return torch.diff(frames, dim=1, prepend=frames[:, :1])

@@ -13,6 +13,7 @@ import sim
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig
 from robot_io.recorder import Recorder
+from sim.experts.base import CorrelatedNoise
 from vla_rl.cli.rollouts import make_env, make_gate
 from vla_rl.cli.run_config import TaskConfig
 from vla_rl.core.types import Float32Array, Origin
@@ -70,7 +71,7 @@ class PerturbedExpert:
     def reset(self, seed: int) -> None:
         """Begin an episode: the seed fixes every draw of it."""
         self._rng = rng = np.random.default_rng([seed, _STREAM])
-        self._expert.action_noise = 0.0 if self.spoilt_from else rng.uniform(*self.config.noise)
+        self._noise = CorrelatedNoise(rng, rng.uniform(*self.config.noise), self._moving.shape)
         self._expert.reset(int(rng.integers(2**31)))
         self._slips = rng.random() < self.config.slip
         self._tick = 0
@@ -81,10 +82,10 @@ class PerturbedExpert:
         if self._tick == self._stretch_end:
             self._begin_stretch()
         self._tick += 1
-        clean, noisy = self._expert.act()
+        clean, _ = self._expert.act()
         if self._tick <= self.spoilt_from:
             return clean, clean
-        sent = noisy + self._aim
+        sent = clean + self._aim + self._moving * self._noise.draw()
         if self._stalled:
             sent = np.asarray(self._expert.last_sent(), np.float32)
         if self._wrong_gripper is not None:
@@ -105,9 +106,33 @@ class PerturbedExpert:
             self._wrong_gripper = dim, float(rng.choice([self._low[dim], self._high[dim]]))
 
 
+class _Stage:
+    """An environment whose experts are recorded into a store, those episodes that are missing."""
+
+    def __init__(self, task: TaskConfig, gate: GateConfig, store: EpisodeStore) -> None:
+        self.env, self._store = make_env(task), store
+        self._robot, self._gate = EnvRobot(self.env), make_gate(self.env, gate)
+        self._recorder = Recorder(Origin.SIM, task.env, self._robot.control_hz)
+
+    def record(self, episode_id: str, seed: int, expert: PerturbedExpert) -> None:
+        """Run one episode and save it, unless it is there."""
+        if episode_id in self._store:
+            return
+        self._recorder.begin(episode_id, seed, policy_version=-1)
+        self._gate.rearm()
+        source = Demonstrator(expert.act, expert.reset)
+        run_episode(self._robot, source, self._gate, seed=seed, subscribers=[self._recorder])
+        if self._recorder.episode is not None:
+            self._store.add(self._recorder.episode)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._robot.close()
+
+
 def collect_near_success(
     task: TaskConfig,
-    gate_config: GateConfig,
+    gate: GateConfig,
     store: EpisodeStore,
     episodes: int,
     first_seed: int,
@@ -118,37 +143,27 @@ def collect_near_success(
 
     Args:
         task: the environment.
-        gate_config: limits of the robot.
+        gate: limits of the robot.
         store: where they go; ``near-00000`` and so on.
         episodes: how many there are to be.
         first_seed: the environment's seed of the first one; the others follow.
         config: how the expert is spoilt.
     """
-    env = make_env(task)
-    robot, gate = EnvRobot(env), make_gate(env, gate_config)
-    expert = PerturbedExpert(env, config or PerturbationConfig())
-    recorder = Recorder(Origin.SIM, task.env, robot.control_hz)
+    stage = _Stage(task, gate, store)
+    expert = PerturbedExpert(stage.env, config or PerturbationConfig())
     for index in tqdm(range(episodes), desc="near successes", unit="episode", leave=False):
-        episode_id = f"near-{index:05d}"
-        if episode_id in store:
-            continue
-        recorder.begin(episode_id, first_seed + index, policy_version=-1)
-        gate.rearm()
-        source = Demonstrator(expert.act, expert.reset)
-        run_episode(robot, source, gate, seed=first_seed + index, subscribers=[recorder])
-        if recorder.episode is not None:
-            store.add(recorder.episode)
-    robot.close()
+        stage.record(f"near-{index:05d}", first_seed + index, expert)
+    stage.close()
 
 
 def collect_counterfactuals(
-    task: TaskConfig, gate_config: GateConfig, store: EpisodeStore, pairs: int, first_seed: int, before_end: int = 30
+    task: TaskConfig, gate: GateConfig, store: EpisodeStore, pairs: int, first_seed: int, before_end: int = 30
 ) -> dict[str, int]:
     """Add pairs of episodes that part from one state: the expert goes on without fault, or spoilt.
 
     Args:
         task: the environment.
-        gate_config: limits of the robot.
+        gate: limits of the robot.
         store: where they go, ``pair-00000-expert`` and ``pair-00000-spoilt``; those that are there stay.
         pairs: how many.
         first_seed: the environment's seed of the first pair; the others follow.
@@ -157,27 +172,14 @@ def collect_counterfactuals(
     Returns:
         episode id -> the step at which the pair parts.
     """
-    env = make_env(task)
-    robot, gate = EnvRobot(env), make_gate(env, gate_config)
-    recorder = Recorder(Origin.SIM, task.env, robot.control_hz)
-    parting = {}
+    stage, config, parting = _Stage(task, gate, store), PerturbationConfig(accurate=0.0), {}
     for index in tqdm(range(pairs), desc="counterfactuals", unit="pair", leave=False):
-        step = _NEVER
-        for kind in ("expert", "spoilt"):
-            episode_id = f"pair-{index:05d}-{kind}"
-            if episode_id not in store:
-                expert = PerturbedExpert(env, PerturbationConfig(accurate=0.0), spoilt_from=step)
-                recorder.begin(episode_id, first_seed + index, policy_version=-1)
-                gate.rearm()
-                source = Demonstrator(expert.act, expert.reset)
-                run_episode(robot, source, gate, seed=first_seed + index, subscribers=[recorder])
-                if recorder.episode is not None:
-                    store.add(recorder.episode)
-            if kind == "expert":
-                step = max(store.read_header(episode_id).length - before_end, 1)
-            parting[episode_id] = step
-        parting[f"pair-{index:05d}-expert"] = step
-    robot.close()
+        clean, spoilt = (f"pair-{index:05d}-{kind}" for kind in ("expert", "spoilt"))
+        stage.record(clean, first_seed + index, PerturbedExpert(stage.env, config, spoilt_from=_NEVER))
+        step = max(store.read_header(clean).length - before_end, 1)
+        stage.record(spoilt, first_seed + index, PerturbedExpert(stage.env, config, spoilt_from=step))
+        parting |= {clean: step, spoilt: step}
+    stage.close()
     return parting
 
 

@@ -10,6 +10,7 @@ Parts, each resumed cell by cell in OUT/world-model/ and --runs:
 """
 
 import argparse
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -159,28 +160,23 @@ def _measure_ablations(options: argparse.Namespace, folder: Path) -> None:
 
 def _measure_gain(options: argparse.Namespace, folder: Path) -> None:
     for task in options.tasks:
-        short = task.partition("/")[2].partition("-")[0]
         for seed in options.seeds:
-            common = ["--config", options.config, "--seed", str(seed), f"task.env={task}"]
-            base = options.runs / f"{short}-{seed}"
-            for name, changes in VARIANTS.items():
+            for variant in VARIANTS:
+                short = task.partition("/")[2].partition("-")[0]
+                measure = functools.partial(_measure_variant, options, task, seed, variant)
+                _once(folder / f"gain-{short}-{seed}-{variant}.json", measure)
 
-                def measure(
-                    base: Path = base, common: list[str] = common, name: str = name, changes: list[str] = changes
-                ) -> dict[str, Any]:
-                    start_verb(["train", *common, "budget.rounds=0"], base).wait_or_fail()
-                    own = base.with_name(f"{base.name}-{name}")
-                    start_verb(["train", *common, "--from", str(base), *changes], own).wait_or_fail()
-                    last = evaluations(own)[-1]
-                    return {
-                        "variant": name,
-                        "successes": last["successes"],
-                        "episodes": last["episodes"],
-                        "real_episodes": last["real_episodes"],
-                    }
 
-                file = folder / f"gain-{short}-{seed}-{name}.json"
-                _once(file, lambda measure=measure, short=short, seed=seed: {"task": short, "seed": seed, **measure()})
+def _measure_variant(options: argparse.Namespace, task: str, seed: int, variant: str) -> dict[str, Any]:
+    """One practice run. Those of a task and seed share demonstrations and supervised policy."""
+    common = ["--config", options.config, "--seed", str(seed), f"task.env={task}"]
+    base = options.runs / f"{task.partition('/')[2].partition('-')[0]}-{seed}"
+    start_verb(["train", *common, "budget.rounds=0"], base).wait_or_fail()
+    own = base.with_name(f"{base.name}-{variant}")
+    start_verb(["train", *common, "--from", str(base), *VARIANTS[variant]], own).wait_or_fail()
+    last = evaluations(own)[-1]
+    outcome = {name: last[name] for name in ("successes", "episodes", "real_episodes")}
+    return {"task": task, "seed": seed, "variant": variant, **outcome}
 
 
 def _train(options: argparse.Namespace, place: Path, changes: list[str], near: int) -> None:

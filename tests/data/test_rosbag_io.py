@@ -16,6 +16,7 @@ from vla_rl.core.errors import ConfigError, StoreError, UserError
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.rosbag_files import is_bag
 from vla_rl.data.rosbag_io import BagMapping, import_bag
+from vla_rl.data.sources import DataMapping, take_in
 from vla_rl.data.store import EpisodeStore
 
 TYPES = get_typestore(Stores.ROS2_JAZZY)
@@ -145,6 +146,25 @@ def test_a_single_file_is_a_bag_too(tmp_path: Path) -> None:
     file = next(bag.glob("*.mcap"))
     assert is_bag(file)
     assert len(imported(file, tmp_path / "store", MAPPING)[0]) == 11
+
+
+def test_any_source_is_taken_in_once(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    write_bag(tmp_path / "logs" / "monday", one_second())
+    write_bag(tmp_path / "logs" / "tuesday", one_second(0, 400), StoragePlugin.SQLITE3)
+    store, mapping = EpisodeStore(tmp_path / "store"), DataMapping(bag=MAPPING)
+    assert take_in(tmp_path / "logs", store, mapping) == ["monday-000000", "tuesday-000000"]
+    store.label("monday-000000", True)
+    run = EpisodeStore(tmp_path / "run" / "episodes")
+    assert take_in(tmp_path / "store", run, mapping) == store.ids()
+    assert [run.read(name).success for name in run.ids()] == [True, None], "labels come along"
+    assert take_in(tmp_path / "run", EpisodeStore(tmp_path / "again"), mapping) == store.ids()
+    assert take_in(tmp_path / "store", run, mapping) == []
+    for source, message in ((tmp_path / "nothing", "there is no"), (tmp_path, "is no episode store")):
+        with pytest.raises(UserError, match=message):
+            take_in(source, store, mapping)
+    with pytest.raises(StoreError, match="into itself"):
+        take_in(store.path, store, mapping)
 
 
 def test_a_gap_is_named_and_not_filled(tmp_path: Path) -> None:

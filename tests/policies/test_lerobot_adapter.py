@@ -373,6 +373,7 @@ class TestPlugin:
             for camera, image in observation.images.items()
         }
         batch |= {"observation.state": torch.from_numpy(observation.state), "task": observation.task}
+        assert all(parameter.is_contiguous() for parameter in policy.parameters()), "lerobot could not save its moments"
         noise = torch.randn(1, ours.config.horizon, ours.spec.action_dim)
         theirs = behind(policy.predict_action_chunk(before(batch), noise=noise))
         images = {camera: torch.from_numpy(image)[None] for camera, image in observation.images.items()}

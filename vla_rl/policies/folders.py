@@ -54,8 +54,8 @@ def save_model(folder: Path, model: Any, meta: dict[str, Any]) -> None:
 def load_policy(folder: Path, device: str = "cpu") -> Policy:
     """The policy of a folder, ready to act. Raises as `load_model`."""
     if not is_lerobot_folder(folder):
-        model, meta = load_flow_policy(folder)
-        return FlowVLAPolicy(model, device, int(meta.get("policy_version", 0)))
+        flow, meta = load_flow_policy(folder)
+        return FlowVLAPolicy(flow, device, int(meta.get("policy_version", 0)))
     from vla_rl.policies.lerobot_adapter import LeRobotPolicy, load_lerobot_model, read_meta
     from vla_rl.policies.lerobot_policy import LeRobotFlowPolicy, can_be_guided
 

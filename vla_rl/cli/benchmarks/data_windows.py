@@ -23,7 +23,7 @@ from vla_rl.data.store import EpisodeStore
 
 WINDOW, CONTROL_HZ, STEPS, PIXELS = 32, 20, 100, 96
 _BATCH = 256
-_FAST_BLOCKS, _SLOW_BLOCKS = 200, 8
+_FAST_BLOCKS, _SLOW_BLOCKS = 200, 5
 
 Reader = Callable[[np.ndarray], object]
 

@@ -37,6 +37,10 @@ class LeRobotModel(nn.Module):
         UserError: for a policy that reads more than the present observation, or another interface than ``spec``.
     """
 
+    policy: Any
+    preprocess: Any
+    postprocess: Any
+
     def __init__(self, policy: Any, spec: PolicySpec, statistics: Statistics) -> None:
         super().__init__()
         from lerobot.policies.factory import make_pre_post_processors

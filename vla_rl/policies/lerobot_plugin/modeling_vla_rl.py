@@ -49,7 +49,8 @@ class VlaRlPolicy(PreTrainedPolicy):
         )
         self.model = FlowVLA(config.flow, spec, Statistics.from_dict(config.statistics))
         # lerobot saves the optimiser's moments, which have the layout of their weights, only if they are contiguous.
-        self.model.to(memory_format=torch.contiguous_format)
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.contiguous()
         self.reset()
 
     def get_optim_params(self) -> Any:

@@ -66,11 +66,11 @@ def _motion(cells: list[dict[str, Any]]) -> Any:
     found = {cell["strategy"]: cell for cell in cells if cell["task"] == task and cell["delay_ticks"] == OTHER_DELAY}
     names = [name for name in POLICY_OF if name in found][::-1]
     measures = {
-        "successes per simulated minute": [
+        "successes per minute\nof simulated time": [
             60 * found[name]["successes"] / found[name]["simulated_s"] for name in names
         ],
-        "seam jumps: p99 / median within chunks": [found[name]["seam_ratio"] for name in names],
-        "jerk of the command, m/s³": [found[name]["jerk_rms"] for name in names],
+        "seam jumps: p99\nover median within chunks": [found[name]["seam_ratio"] for name in names],
+        "jerk of the command,\nm/s³": [found[name]["jerk_rms"] for name in names],
     }
     figure = Figure((9.0, 3.4), layout="constrained")
     for axes, (label, values) in zip(figure.subplots(1, 3, sharey=True), measures.items(), strict=True):

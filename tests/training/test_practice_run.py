@@ -14,6 +14,7 @@ import pytest
 
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
+from vla_rl.report.sinks import read_records
 from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, RolloutPool, RolloutWorker
 
@@ -143,6 +144,13 @@ def test_traces_hold_the_values_of_whole_episodes(uninterrupted: Path) -> None:
             assert {"viability", "efficiency", "gate", "weight", "source"} <= set(columns)
             assert all(len(columns[name]) == length for name in columns)
             assert ((columns["viability"] >= 0) & (columns["viability"] <= 1)).all()
+
+
+def test_critics_are_judged_on_the_episodes_of_a_round_before_they_learn_from_them(uninterrupted: Path) -> None:
+    records = [record for record in read_records(uninterrupted / "metrics.jsonl") if record["kind"] == "calibrate"]
+    assert [(record["round"], record["step"]) for record in records] == [(2, 14)]
+    assert 0 < records[0]["steps"] == sum(records[0]["samples"])
+    assert 0 <= records[0]["calibration_error"] <= 1
 
 
 def test_a_run_can_start_from_another_ones_supervised_policy(uninterrupted: Path, tmp_path: Path) -> None:

@@ -56,4 +56,4 @@ class AdvantageWeightedRegression(WeightedCloning):
         value = viability(self.critics.evaluate(frames)[0])
         returns = self.data.tensor(self.data.discounted_return(frames, self.discount))
         weight = exponential_weight(returns, value, self.config.awr)
-        return {"viability": value.cpu().numpy(), "weight": weight.cpu().numpy()}
+        return {"discounted_value": value.cpu().numpy(), "weight": weight.cpu().numpy()}

@@ -110,7 +110,7 @@ class Recap(Algorithm):
     def indicate(self, frames: Frames) -> tuple[Tensor, dict[str, float]]:
         """The indicator of each frame, int64 [B]; the policy's own steps have none while there is no threshold."""
         kind = self.data.credit.actor_kind[frames]
-        forced = self.data.tensor(kind != ActorKind.ROLLOUT)
+        forced = self.data.tensor(np.isin(kind, (ActorKind.INTERVENTION, ActorKind.DEMONSTRATION)))
         indicator = torch.where(forced, int(Indicator.POSITIVE), int(Indicator.NONE))
         thresholds = np.array([self.thresholds.get(task, np.nan) for task in self.data.cache.tasks], dtype=np.float32)
         threshold = thresholds[self.data.task_index(frames)]

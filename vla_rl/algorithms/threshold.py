@@ -54,7 +54,7 @@ class ThresholdFilter(WeightedCloning):
         del cache
         kept = self._keep(frames, np.ones(len(frames), dtype=bool))
         value = viability(self.critics.evaluate(frames)[0])
-        return {"viability": value.cpu().numpy(), "weight": kept.float().cpu().numpy()}
+        return {"discounted_value": value.cpu().numpy(), "weight": kept.float().cpu().numpy()}
 
     def _keep(self, frames: Frames, wanted: np.ndarray) -> Tensor:
         later, samples = self.data.samples(frames, self.config.advantage.advantage_horizon)

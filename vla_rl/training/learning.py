@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from vla_rl.core.files import write_atomic
 from vla_rl.core.protocols import Subscriber
+from vla_rl.credit import CreditConfig
 from vla_rl.data.cache import CacheConfig, CachedEpisode, FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.checkpoint import save_checkpoint
@@ -91,6 +92,8 @@ class LearningRun:
             learner.load_state_dict(state)
         self._progress = None
         learner.begin_round(self.cache, stage.round)
+        if first_step == stage.first_step:
+            self._before_first_step(learner, stage)
         started_s, last_step = time.perf_counter(), first_step
         with tqdm(total=stage.end_step, initial=first_step, desc=stage.name, unit="step", leave=False) as bar:
             for step in range(first_step, stage.end_step):
@@ -108,6 +111,9 @@ class LearningRun:
         self._save_traces(learner)
         learner.save_policy(self.folder.policy(stage.policy_version), stage.policy_version)
 
+    def _before_first_step(self, learner: Learner, stage: Stage) -> None:
+        """What is to be known of a learner before it learns from a round; nothing here."""
+
     def _publish(self, kind: str, stage: Stage, step: int, values: Mapping[str, float]) -> None:
         record = {"kind": kind, "round": stage.round, "step": step, "time_s": time.time(), **values}
         for subscriber in self._subscribers:
@@ -117,7 +123,7 @@ class LearningRun:
         """Publish what there is one of in a round, unless a process that was killed since has done it."""
         if (kind, stage.round) not in self._published:
             self._published.add((kind, stage.round))
-            self._publish(kind, stage, stage.end_step, values)
+            self._publish(kind, stage, stage.first_step, values)
 
     def _note_wall_time(self, name: str, wall_s: float) -> None:
         """Add to the stage's wall time; a resumed stage counts what each attempt took."""
@@ -132,8 +138,9 @@ class LearningRun:
         """Values and weights along three telling episodes of the round: a success, a failure and a takeover."""
         chosen: dict[str, CachedEpisode] = {}
         for episode in reversed(self.cache.episodes):
-            human = bool(episode.human_steps)
-            chosen.setdefault("takeover" if human else "success" if episode.success else "failure", episode)
+            if not 0 < episode.human_steps < CreditConfig().min_human_steps:  # a touch shows neither help nor its lack
+                human = bool(episode.human_steps)
+                chosen.setdefault("takeover" if human else "success" if episode.success else "failure", episode)
         for episode in chosen.values():
             frames = np.arange(episode.start, episode.start + episode.length)
             columns = learner.trace(self.cache, frames)

@@ -1,9 +1,7 @@
 """The loop: demonstrations -> supervised policy -> rounds of practice, each one making the next policy better.
 
 `PracticeRun.run` walks through the plan. Collector and learner exchange only episodes (the store) and policy versions
-(a folder), so a crash at any
-moment costs at most the gradient steps since the last checkpoint: on a CPU the resumed run ends in the same weights,
-bit by bit, as an uninterrupted one.
+(a folder), and every stage looks at what is there and does what is missing.
 """
 
 import logging
@@ -16,6 +14,8 @@ import numpy as np
 from tqdm import tqdm
 
 from vla_rl.core.errors import CheckpointError
+from vla_rl.credit import CreditConfig, assign_batch
+from vla_rl.critics.calibration import calibration_record
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training import plan
@@ -25,6 +25,8 @@ from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, Rollouts
 
 DEMONSTRATION_ATTEMPTS = 5
+# The steps of an episode share its outcome: a few of them say as much of calibration as all.
+CALIBRATE_EVERY_STEPS = 4
 logger = logging.getLogger(__name__)
 
 
@@ -162,6 +164,30 @@ class PracticeRun(LearningRun):
                 f"{stage.name} goes on from gradient step {stage.first_step}, and the newest readable checkpoint in "
                 f"{self.folder.checkpoints} is of step {reached}; remove the policies/version_* after it to learn anew"
             )
+
+    def _before_first_step(self, learner: Learner, stage: Stage) -> None:
+        """How right the critics of the round before are about this round's episodes, before they are trained on them.
+
+        Counted are steps of the policy. A takeover, however short at the end, counts as a failure of what came before
+        it, whatever the rule that the critics are trained with.
+        """
+        new = [episode for episode in self.cache.episodes if episode.policy_version == stage.policy_version - 1]
+        if stage.round < 2 or not new or ("calibrate", stage.round) in self._published:
+            return
+        frames = np.concatenate([np.arange(episode.start, episode.start + episode.length) for episode in new])
+        credit = assign_batch(
+            self.cache.source[frames],
+            [episode.length for episode in new],
+            [episode.success for episode in new],
+            [episode.origin for episode in new],
+            [episode.terminated for episode in new],
+            CreditConfig(rule="takeover_is_failure", endings_are_takeovers=True),
+        )
+        chosen = np.flatnonzero(credit.viability_mask)[::CALIBRATE_EVERY_STEPS]
+        foretold = learner.trace(self.cache, frames[chosen]) if len(chosen) else {}
+        if "viability" in foretold:
+            record = calibration_record(foretold["viability"], credit.viability_label[chosen])
+            self._publish_once("calibrate", stage, record)
 
     def _rollouts(self, jobs: Sequence[RolloutJob], store: EpisodeStore, stage: Stage) -> bool:
         """Run the jobs whose episodes are missing; True if there were any."""

@@ -15,17 +15,15 @@ from robot_io.gate import GateConfig, SafetyGate
 from robot_io.recorder import Recorder
 from sim.correctors import Corrector
 from vla_rl.cli.run_config import RunConfig, TaskConfig
-from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.types import Episode, Origin, PolicySpec
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
-from vla_rl.execution.plan import ActionSource, Planner
-from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.plan import ActionSource
 from vla_rl.execution.sources import Demonstrator, TakeoverSwitch
 from vla_rl.execution.strategies import make_strategy
-from vla_rl.execution.virtual import VirtualPlanner
+from vla_rl.execution.virtual import make_planner
 from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
 from vla_rl.training.workers import RolloutJob
 
@@ -148,10 +146,7 @@ class SimulatorWorker:
 
     def _acting(self, station: Station, policy: FlowVLAPolicy, takeover: bool) -> ActionSource:
         config = self._config
-        planner: Planner = InlinePlanner(policy)
-        if config.latency is not None:
-            assert isinstance(station.robot.clock, VirtualClock)
-            planner = VirtualPlanner(policy, station.robot.clock, station.robot.control_hz, config.latency)
+        planner = make_planner(policy, station.robot.clock, station.robot.control_hz, config.latency)
         executor = Executor(planner, replace(config.execution, delta_dims=delta_dims(station.robot.action_kind)))
         if not takeover:
             return executor

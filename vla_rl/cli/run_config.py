@@ -69,7 +69,7 @@ class RunConfig:
     """Everything that decides a run. With the same config a run on the same machine gives the same weights.
 
     Attributes:
-        latency: of inference in simulated episodes, in virtual time; null: the world waits for the policy.
+        latency: of inference in simulated episodes, in virtual time; the default: none.
         gate: limits of the robot; those that are empty are the environment's.
         algorithm: what practice does to the policy; a name that `vla_rl.algorithms.make_algorithm` knows.
         learning: the options of all algorithms, in practice.
@@ -90,7 +90,7 @@ class RunConfig:
     learning: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     supervised: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
-    latency: LatencyConfig | None = None
+    latency: LatencyConfig = field(default_factory=LatencyConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
     seed: int = 0

@@ -14,7 +14,7 @@ from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.doctor import diagnose
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
-from vla_rl.training import rounds
+from vla_rl.training import learning
 
 P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO
 TINY = """
@@ -122,7 +122,7 @@ def test_what_is_missing_is_warned_of(
 
 def test_a_killed_run_goes_on_to_the_very_same_weights(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert finetune(logs, "whole") == 0
-    real = rounds.save_checkpoint
+    real = learning.save_checkpoint
 
     def killed(directory: Path, step: int, *arguments: object) -> None:
         if step == 4:
@@ -130,7 +130,7 @@ def test_a_killed_run_goes_on_to_the_very_same_weights(logs: Path, monkeypatch: 
         real(directory, step, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(rounds, "save_checkpoint", killed)
+        patched.setattr(learning, "save_checkpoint", killed)
         assert finetune(logs, "cut") == 130
     cut = logs.parent / "cut"
     logs.rename(logs.with_name("moved"))  # a run needs nothing but its own folder

@@ -77,7 +77,8 @@ def imagination(tmp_path: Path) -> RunImagination:
 
 def test_a_round_is_imagined_once_and_written_down(imagination: RunImagination) -> None:
     numbers = imagination.after_collection(1)
-    entry = imagination.ledger.entries[0]
+    entry = imagination.ledger.of(1)
+    assert entry is not None
     assert numbers == entry.numbers()
     assert (entry.real_episodes, entry.near_success_episodes, entry.model_version) == (4, 1, 0)
     assert (entry.used, entry.alarm) == (3, "")

@@ -81,7 +81,9 @@ class RunImagination:
         config = self.config.coevolution
         if config.mode == "off":
             return {}
-        headers = self._round_headers(round_number)
+        if self.ledger.of(0) is None:
+            self.ledger.write(LedgerEntry(0, real_episodes=len(self._headers("demo-"))))
+        headers = self._headers(f"round{round_number:03d}-")
         alone = [header.success is True for header in headers if header.human_steps == 0]
         first = round_number == config.first_round
         near = self.config.near_success_episodes if first else 0
@@ -113,7 +115,8 @@ class RunImagination:
 
     def imagined_outcomes(self, round_number: int, version: int, episodes: int) -> Sequence[bool]:
         """See `Imagination.imagined_outcomes`."""
-        seeds = [header.seed for header in self._round_headers(round_number) if header.human_steps == 0]
+        headers = self._headers(f"round{round_number:03d}-")
+        seeds = [header.seed for header in headers if header.human_steps == 0]
         known = [seed for seed in seeds if seed is not None][:episodes]
         store = EpisodeStore(self.path / "gap")
         names = [f"round{round_number:03d}-{index:05d}" for index in range(len(known))]
@@ -169,9 +172,9 @@ class RunImagination:
             for _ in tqdm(pool.run(jobs), total=len(jobs), desc="imagining", unit="episode", leave=False):
                 pass
 
-    def _round_headers(self, round_number: int) -> list[EpisodeHeader]:
+    def _headers(self, prefix: str) -> list[EpisodeHeader]:
         store = EpisodeStore(self._folder.episodes)
-        return [store.read_header(name) for name in store.ids() if name.startswith(f"round{round_number:03d}-")]
+        return [store.read_header(name) for name in store.ids() if name.startswith(prefix)]
 
     def _model(self, version: int) -> Path:
         return self.path / f"model_{version:04d}"

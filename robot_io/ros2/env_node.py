@@ -5,8 +5,9 @@ that registers it (``sim:vla_rl/PegInsert-v0``). It says the outcome of an attem
 services of the policy node. Faults can be injected through the topic ``~/fault``.
 
 Time: with ``realtime_factor`` 1 the world runs with the machine; with another one, or with ``lockstep``, it has its own
-time and publishes /clock. In lockstep it waits for a command before every step, so a busy machine slows the world and
-changes nothing in it. The ROS thread receives commands and requests; a thread of its own steps the environment.
+time and publishes /clock. In lockstep it waits for a command before every step and never runs faster than the factor
+says, so a busy machine slows the world and changes nothing in it. The ROS
+thread receives commands and requests; a thread of its own steps the environment.
 """
 
 import json
@@ -38,9 +39,7 @@ PARAMETERS = (
     Parameter("env_options", "{}", "JSON mapping of the environment's arguments"),
     Parameter("seed", 0, "Of the first reset; the next one has the next seed", 0, 2**31 - 1),
     Parameter("joints", [], "Names of the state's dimensions; empty: joint_1, joint_2, ..."),
-    Parameter(
-        "realtime_factor", 1.0, "Seconds of the world in one second; other than 1: it publishes /clock", 0.01, 100.0
-    ),
+    Parameter("realtime_factor", 1.0, "Seconds of the world in one second; not 1: it publishes /clock", 0.01, 100.0),
     Parameter("lockstep", False, "Wait for a command before every step; publishes /clock"),
     Parameter("lockstep_timeout_s", 0.5, "Without a command for so long (wall time) the world goes on", 0.001, 60.0),
     Parameter(
@@ -100,8 +99,8 @@ class EnvNode(Node):
                 outcome_told = False
             seen = self._commands
             self._publish(self._robot.read())
-            if not self._lockstep:
-                next_s = max(next_s + self._period_ns * 1e-9 / self._factor, time.monotonic() - 1.0)
+            catch_up_s = 0.0 if self._lockstep else 1.0
+            next_s = max(next_s, time.monotonic() - catch_up_s) + self._period_ns * 1e-9 / self._factor
             self._await_command(seen, next_s)
             if not (self._robot.terminated or self._robot.truncated):
                 self._robot.write(self._obeyed())
@@ -152,14 +151,13 @@ class EnvNode(Node):
             return self._target
 
     def _await_command(self, seen: int, next_s: float) -> None:
-        """Wait for the end of the step: for one more command than were seen in lockstep, else for the wall clock."""
+        """Wait for the end of the step; in lockstep also for one more command than were seen."""
         with self._condition:
             if self._lockstep:
                 self._condition.wait_for(
                     lambda: self._commands > seen or self._reset_asked or not self._open,
                     value_of(self, "lockstep_timeout_s"),
                 )
-                return
             while self._open and not self._reset_asked and (left_s := next_s - time.monotonic()) > 0:
                 self._condition.wait(left_s)
 
@@ -223,7 +221,7 @@ class EnvNode(Node):
         with self._condition:
             self._reset_asked = True
             self._condition.notify_all()
-            response.success = self._condition.wait_for(lambda: not self._reset_asked, 5.0)
+            response.success = self._condition.wait_for(lambda: not self._reset_asked, 30.0)
         self._tell_latency()
         response.message = f"seed {self._seed - 1}"
         return response

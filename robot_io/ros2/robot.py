@@ -41,7 +41,10 @@ class Ros2Robot:
         image_size: [height, width] of the observation's pictures; None leaves them as they come.
         publishers: of each output, taking its part of the command.
         silent_after_ms: a stream without a newer reading is called silent; the gate's limit.
-        reset_world: brings the world to the start of an attempt; None if a person does.
+        reset_world: brings the world to the start of an attempt; None if a person does. It gives up on `interrupted`.
+
+    Attributes:
+        interrupted: nobody is to wait for anything any more.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class Ros2Robot:
         self._command: Float32Array | None = None
         self._began_ns = 0
         self._jumped_ns: int | None = None
-        self._interrupted = False
+        self.interrupted = False
 
     # The ROS thread.
 
@@ -123,7 +126,7 @@ class Ros2Robot:
 
     def interrupt(self) -> None:
         """End the attempt at its next tick, and every waiting."""
-        self._interrupted = True
+        self.interrupted = True
         self.clock.interrupt()
         with self._fresh:
             self._fresh.notify_all()
@@ -132,7 +135,7 @@ class Ros2Robot:
 
     def connect(self) -> None:
         """Ready for attempts again after `interrupt`."""
-        self._interrupted = False
+        self.interrupted = False
 
     def reset(self, seed: int) -> None:
         """Bring the world to its start and wait until every stream has told something since.
@@ -151,9 +154,9 @@ class Ros2Robot:
             since_ns = self.clock.now_ns()
         with self._fresh:
             self._fresh.wait_for(
-                lambda: self._interrupted or not self._silent_since(since_ns), self._settings["stream_timeout_s"]
+                lambda: self.interrupted or not self._silent_since(since_ns), self._settings["stream_timeout_s"]
             )
-        if self._interrupted:
+        if self.interrupted:
             raise Interrupted("the node was deactivated")
         if silent := ", ".join(self._silent_since(since_ns)):
             raise UserError(
@@ -209,7 +212,7 @@ class Ros2Robot:
     def truncated(self) -> bool:
         """The time is over, the attempt was discarded, or the node deactivated."""
         over = self.clock.now_ns() - self._began_ns >= self._settings["max_attempt_s"] * 1e9
-        return over or self._desk.discarded or self._interrupted
+        return over or self._desk.discarded or self.interrupted
 
     @property
     def success(self) -> bool | None:

@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,11 @@ from robot_io.ros2 import messages, qos
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
 from robot_io.ros2.parameters import OutputSettings, Settings
-from robot_io.ros2.robot import Publish, Ros2Robot
+from robot_io.ros2.robot import Interrupted, Publish, Ros2Robot
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array
+
+_SLICE_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -128,13 +131,23 @@ class Wiring:
     def _reset_world(self) -> None:
         """Call the reset service from the control thread; the ROS thread brings the answer."""
         name, timeout_s = self._settings["reset_service"], self._settings["reset_timeout_s"]
-        if not self._resetting.wait_for_service(timeout_s):
+        until_s = time.monotonic() + timeout_s
+        if not self._wait(self._resetting.wait_for_service, until_s):
             raise UserError(f"there is no service {name!r} (parameter reset_service)")
         answered = threading.Event()
         future = self._resetting.call_async(Trigger.Request())
         future.add_done_callback(lambda _: answered.set())
-        if not answered.wait(timeout_s) or not future.result().success:
+        if not self._wait(answered.wait, until_s) or not future.result().success:
             raise UserError(f"the service {name!r} did not reset the world within {timeout_s:g} s")
+
+    def _wait(self, wait: Callable[[float], bool], until_s: float) -> bool:
+        """Wait in slices: a node that is being deactivated has no thread left that could bring an answer."""
+        while not self.robot.interrupted:
+            if wait(_SLICE_S):
+                return True
+            if time.monotonic() > until_s:
+                return False
+        raise Interrupted("the node was deactivated")
 
 
 def add_label_services(node: Any, label: Callable[[bool], str], discard: Callable[[], str]) -> None:

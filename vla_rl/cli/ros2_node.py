@@ -203,7 +203,8 @@ class PolicySession:
         if episode.success is None:
             wait_for_label()
         if self._store is not None and not self._desk.discarded:
-            self._store.add(episode.with_success(self._desk.outcome))
+            newest = int(np.max(episode.extras["policy_version"], initial=-1))  # versions may change between chunks
+            self._store.add(replace(episode, success=self._desk.outcome, policy_version=newest))
 
 
 class _Counting:

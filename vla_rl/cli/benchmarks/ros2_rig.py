@@ -126,6 +126,7 @@ class Rig:
             "simulated": True,
             "auto_start": True,
             "label_timeout_s": 0.0,
+            "reset_timeout_s": 60.0,
             "reset_service": f"{namespace}/env_robot/reset",
             **policy_parameters,
         }

@@ -20,12 +20,14 @@ import numpy as np
 
 from robot_io.gate import GateConfig, Reason
 from vla_rl.cli.benchmarks.ros2_rig import Rig
+from vla_rl.cli.expert_policy import EXPERT
 from vla_rl.cli.run_config import CONFIGS
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Source
 from vla_rl.data.store import EpisodeStore
 
+TASK = "insert the peg into the socket"  # of the default environment; a policy hears nothing else of it
 TICK_MS = 50.0
 FROZEN_JOINTS_MS = 500.0
 TRAVEL_M = 0.005
@@ -284,6 +286,7 @@ def make_rig(config: TrialsConfig) -> Rig:
         "overrides": list(EXECUTION),
         "store": f"{config.folder}/episodes",
         "seed": config.seed,
+        "task": TASK,
         "use_sim_time": config.lockstep,
         "frozen_joints_ms": FROZEN_JOINTS_MS,
         "frozen_joints_travel": TRAVEL_M,
@@ -300,6 +303,8 @@ def make_rig(config: TrialsConfig) -> Rig:
         "env_options": json.dumps(config.env_options),
         "seed": config.seed,
         "lockstep": config.lockstep,
+        # The expert plans in no time; a real policy would be late in a world that runs faster than time.
+        "realtime_factor": 100.0 if config.lockstep and config.policy.startswith(EXPERT) else 1.0,
         **config.robot,
     }
     return Rig(Path(config.folder), node, robot)

@@ -76,6 +76,19 @@ def test_a_smaller_robot_is_filled_up_with_what_is_zero_to_the_network(make_cach
     np.testing.assert_allclose(batch.actions[1, :, 1].numpy(), statistics.action.mean[1], rtol=1e-6)
 
 
+def test_episodes_of_unequal_length_can_be_drawn_equally_often(make_cache):
+    cache = make_cache([make_episode("a", [D] * 30, True), make_episode("b", [D] * 5, True)])
+    share = {}
+    for equal in (False, True):
+        config = replace(TINY, mixture=MixtureConfig(episodes_equal=equal))
+        algorithm = make_algorithm("sft", config, make_model(), cache, seed=0)
+        algorithm.begin_round(cache, 1)
+        frames = np.concatenate([algorithm.actor_frames(step) for step in range(200)])
+        share[equal] = (frames < 30).mean()
+    assert share[False] == pytest.approx(30 / 35, abs=0.04)
+    assert share[True] == pytest.approx(0.5, abs=0.04)
+
+
 def test_batches_carry_the_sentence_and_the_raw_columns(make_cache):
     episodes = [
         make_episode("a", [D] * 3, True, task="put it in"),

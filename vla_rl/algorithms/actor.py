@@ -133,5 +133,7 @@ def scheduled_learning_rate(config: ActorConfig, update: int) -> float:
 
 @torch.no_grad()
 def follow(follower: nn.Module, leader: nn.Module, rate: float) -> None:
-    """Move every weight of a copy by ``rate`` of the way towards its original."""
+    """Move every weight of a copy by ``rate`` of the way towards its original; running statistics are taken over."""
     torch._foreach_lerp_(list(follower.parameters()), list(leader.parameters()), rate)
+    for ours, theirs in zip(follower.buffers(), leader.buffers(), strict=True):
+        ours.copy_(theirs)

@@ -73,7 +73,11 @@ class Algorithm:
             weights = weights_without_failures(weights, groups, self.data)
         self._sampler = None
         if any(len(frames) and weights[name] > 0 for name, frames in groups.items()):
-            self._sampler = MixtureSampler(groups, weights, derived_seed(self.seed, "actor batch"))
+            priorities = None
+            if self.config.mixture.episodes_equal:
+                share = 1.0 / np.array([episode.length for episode in cache.episodes])[cache.episode_index]
+                priorities = {name: share[frames] for name, frames in groups.items()}
+            self._sampler = MixtureSampler(groups, weights, derived_seed(self.seed, "actor batch"), priorities)
 
     def read(self, cache: FrameCache) -> RoundData:
         """The cache as this algorithm sees it."""

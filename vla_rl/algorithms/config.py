@@ -24,6 +24,8 @@ class MixtureConfig:
         rollouts: weight of the policy's own steps.
         max_staleness: rollouts whose policy version is older than the newest one by more than this drop out, for the
             actor and the critics; None keeps all. What people did in them stays for the actor.
+        episodes_equal: draw every episode of a group equally often, instead of every step: long episodes, the slow ones
+            among them, do not outweigh short ones.
         skip_failures: do not draw steps that must weigh 0 (failed rollouts), which would cost encoder time and give no
             gradient. The rollouts' weight is multiplied by their fraction of successful steps and, together with the
             interventions, scaled back to their common share, so that the expected gradient is that of drawing all steps
@@ -34,6 +36,7 @@ class MixtureConfig:
     interventions: float = 0.2
     rollouts: float = 0.4
     max_staleness: int | None = None
+    episodes_equal: bool = False
     skip_failures: bool = True
 
     def __post_init__(self) -> None:

@@ -155,6 +155,7 @@ def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str
             supervised=functools.partial(supervised_learner, config, spec),
             practised=functools.partial(practised_learner, config, spec),
             takeover=config.takeover.enabled,
+            retention=config.retention,
         ).run()
     return folder.read_summary()
 

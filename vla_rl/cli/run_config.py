@@ -7,6 +7,7 @@ from robot_io.gate import GateConfig
 from sim.correctors import CorrectorConfig
 from vla_rl.algorithms.config import AlgorithmConfig
 from vla_rl.core.errors import ConfigError
+from vla_rl.data.retention import RetentionConfig
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig
 from vla_rl.policies.flow_vla import FlowVLAConfig
@@ -74,6 +75,7 @@ class RunConfig:
         algorithm: what practice does to the policy; a name that `vla_rl.algorithms.make_algorithm` knows.
         learning: the options of all algorithms, in practice.
         supervised: the same for the supervised policy that practice starts from.
+        retention: which episodes training holds at most; the store keeps all.
         seed: of demonstrations, initial weights, batches and practice episodes.
         workers: rollout processes; 0 runs episodes in the learner's process.
         ray: address of a Ray cluster to run the workers on, whose machines see the run folder under the same path;
@@ -93,6 +95,7 @@ class RunConfig:
     latency: LatencyConfig = field(default_factory=LatencyConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
     seed: int = 0
     workers: int = 2
     ray: str | None = None

@@ -16,7 +16,8 @@ from tqdm import tqdm
 from vla_rl.core.errors import CheckpointError
 from vla_rl.credit import CreditConfig, assign_batch
 from vla_rl.critics.calibration import calibration_record
-from vla_rl.data.cache import FrameCache
+from vla_rl.data.cache import CacheConfig, FrameCache
+from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training import plan
 from vla_rl.training.learning import Learner, LearningRun, RunRecords
@@ -43,6 +44,7 @@ class PracticeRun(LearningRun):
         supervised: makes the learner of the first stage from the demonstrations in the cache.
         practised: makes the learner of the rounds from the supervised policy's folder.
         takeover: whether the supervisor may take over during practice.
+        retention: which episodes to hold.
     """
 
     def __init__(
@@ -56,8 +58,9 @@ class PracticeRun(LearningRun):
         supervised: Callable[[FrameCache], Learner],
         practised: Callable[[FrameCache, Path], Learner],
         takeover: bool = True,
+        retention: RetentionConfig | None = None,
     ) -> None:
-        super().__init__(folder, budget.checkpoint_every, records)
+        super().__init__(folder, budget.checkpoint_every, records, CacheConfig(retention or RetentionConfig()))
         self.budget, self.seed, self.tasks, self.pool = budget, seed, tasks, pool
         self._make_supervised, self._make_practised = supervised, practised
         self._takeover = takeover

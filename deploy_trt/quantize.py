@@ -145,7 +145,9 @@ def _optimised(model: Any) -> Any:
     """Transposed weights folded, so that quantisers find constant weights. From trained weights: see the first trap."""
     import onnxscript.optimizer
 
-    return onnxscript.optimizer.optimize(model)
+    optimised = onnxscript.optimizer.optimize(model)
+    del optimised.graph.value_info[:]  # of shapes before the transposes were folded; quantisers infer them anew
+    return optimised
 
 
 def _quantizer(mode: str, feeds: list[dict[str, Array]], modelopt_python: Path | None) -> Callable[[Path, Path], None]:

@@ -1,7 +1,7 @@
 """A torch module -> an ONNX graph whose weights keep their names. Needs torch and onnxscript.
 
-Exported without the exporter's optimiser: it would fold transposes into weights and merge weights that happen to be
-equal (fresh norms are all ones), after which new weights could no longer be put in by name.
+Exported without the exporter's optimiser, which would fold transposes into weights and merge weights that happen to be
+equal (fresh norms are all ones): new weights could no longer be put in by name. It runs afterwards, around the weights.
 """
 
 import contextlib
@@ -92,9 +92,10 @@ def export_module(
         )
     assert program is not None
     model: Any = program.model
-    _forget_origin(model)
-    _split_without_sequences(model)
     weights = _named_weights(name, model, set(module.state_dict()), strip)
+    with _quiet():
+        _fold_constants(model, weights)
+    _forget_origin(model)
     found_inputs = {value.name: _info(value) for value in model.graph.inputs}
     _check_inputs(name, model, inputs, dynamic, found_inputs)
     return ExportedGraph(
@@ -146,36 +147,23 @@ def _named_weights(graph: str, model: Any, known: set[str], strip: str) -> dict[
     return weights
 
 
-def _split_without_sequences(model: Any) -> None:
-    """torch's ``chunk`` comes out as a sequence, which TensorRT does not know; put ``Split`` in its place.
-
-    The exporter's optimiser does this too, but renames weights on the way.
+def _fold_constants(model: Any, weights: Mapping[str, Array]) -> None:
+    """Let the exporter's optimiser work around the weights: they are inputs while it does, so that it can neither fold
+    nor merge them. TensorRT needs it: sequences, shapes and axes that are computed are constants afterwards.
     """
-    import onnx_ir
+    import onnxscript.optimizer
 
     graph = model.graph
-    for node in [node for node in graph if node.op_type == "SplitToSequence"]:
-        data, size = node.inputs[0], node.inputs[1]
-        sizes = _constant(size)
-        readers = [reader for reader, _ in node.outputs[0].uses()]
-        axis = node.attributes.get_int("axis", 0)
-        if sizes.ndim == 0:
-            whole, part = int(data.shape[axis]), int(sizes)
-            sizes = np.array([min(part, whole - start) for start in range(0, whole, part)], np.int64)
-        lengths = onnx_ir.val(f"{node.name}.sizes", const_value=onnx_ir.tensor(sizes, name=f"{node.name}.sizes"))
-        graph.register_initializer(lengths)
-        split = onnx_ir.node(
-            "Split", [data, lengths], {"axis": axis}, num_outputs=len(sizes), name=f"{node.name}.split"
-        )
-        graph.insert_before(node, split)
-        for reader in readers:
-            index = int(_constant(reader.inputs[1]))
-            part_value = split.outputs[index]
-            part_value.name = reader.outputs[0].name
-            part_value.type, part_value.shape = reader.outputs[0].type, reader.outputs[0].shape
-            reader.outputs[0].name = f"{part_value.name}.of_sequence"
-            onnx_ir.convenience.replace_all_uses_with(reader.outputs[0], part_value)
-        graph.remove([*readers, node], safe=True)
+    kept = {name: graph.initializers.pop(name) for name in weights}
+    constants = {name: value.const_value for name, value in kept.items()}
+    for value in kept.values():
+        value.const_value = None
+        graph.inputs.append(value)
+    onnxscript.optimizer.optimize_ir(model)
+    for name, value in kept.items():
+        graph.inputs.remove(value)
+        value.const_value = constants[name]
+        graph.register_initializer(value)
 
 
 def _copied(tensor: Tensor) -> Array:
@@ -183,15 +171,6 @@ def _copied(tensor: Tensor) -> Array:
     if plain.dtype == torch.bfloat16:  # which numpy lacks
         return plain.view(torch.uint16).numpy().copy().view(numpy_dtype("bfloat16"))
     array: Array = plain.numpy().copy()
-    return array
-
-
-def _constant(value: Any) -> Array:
-    import onnx_ir
-
-    tensor = onnx_ir.convenience.get_const_tensor(value)
-    assert tensor is not None, f"{value.name} is not a constant"
-    array: Array = tensor.numpy()
     return array
 
 

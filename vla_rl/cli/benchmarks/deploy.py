@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.benchmarks.cells import Cells, commits
+from vla_rl.core.protocols import Policy
+from vla_rl.core.types import Observation
 
 PRECISIONS = ("fp32", "fp16", "int8-dynamic", "int8-static")
 LEROBOT = ("act", "diffusion", "smolvla", "pi0")
@@ -68,8 +70,8 @@ def table(result: dict[str, Any]) -> str:
     found = {row["cell"]: row for row in result["rows"]}
     speed, refresh = found["speed"], found["refresh"]
     lines = [
-        f"A chunk takes {speed['ort_ms']:.2f} ms on ONNX Runtime and {speed['torch_ms']:.2f} ms in torch, on one "
-        f"core, batch 1: {result['ort_vs_torch_speed']:.1f} times as fast (medians of alternating blocks). New weights act, "
+        f"A chunk takes {speed['ort_ms']:.2f} ms on ONNX Runtime and {speed['torch_ms']:.2f} ms in torch, batch 1 on "
+        f"one core: {result['ort_vs_torch_speed']:.1f} times as fast (medians of alternating blocks). New weights act, "
         f"verified, {result['refresh_s']:.2f} s after their checkpoint is written (slowest of "
         f"{len(refresh['refresh_s'])}); {refresh['missed_ticks']} of {refresh['ticks']} ticks were missed meanwhile. "
         f"TensorRT-RTX builds {result['trt_rtx_graphs_built']} of {result['graphs']} graphs without a GPU. "
@@ -114,7 +116,7 @@ def _speed(options: argparse.Namespace) -> dict[str, Any]:
         deployed = load_deployed(Path(folder), require="ort-cpu")
         torch_ms, ort_ms = [], []
         for block in range(options.blocks + 1):
-            pair = [_block_ms(lambda policy=policy: policy.infer(observation)) for policy in (reference, deployed)]
+            pair = [_block_ms(policy, observation) for policy in (reference, deployed)]
             if block:  # the first one warms up
                 torch_ms.append(pair[0])
                 ort_ms.append(pair[1])
@@ -122,10 +124,10 @@ def _speed(options: argparse.Namespace) -> dict[str, Any]:
     return {"ratio": ratio, "torch_ms": statistics.median(torch_ms), "ort_ms": statistics.median(ort_ms)}
 
 
-def _block_ms(call: Callable[[], object]) -> float:
+def _block_ms(policy: Policy, observation: Observation) -> float:
     started_s = time.perf_counter()
     for _ in range(_BLOCK_CHUNKS):
-        call()
+        policy.infer(observation)
     return 1e3 * (time.perf_counter() - started_s) / _BLOCK_CHUNKS
 
 
@@ -180,8 +182,10 @@ def _parity(precision: str, options: argparse.Namespace) -> dict[str, Any]:
     model, meta = load_policy(_policy(options))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "full"
-        half = "fp16" if precision == "fp16" else "fp32"
-        export_flow_vla(model, folder, meta, half, observations=_observations(options, 32, skip=1))
+        half = precision == "fp16"
+        export_flow_vla(
+            model, folder, meta, "fp16" if half else "fp32", observations=_observations(options, 32, skip=1)
+        )
         if precision.startswith("int8"):
             from deploy_trt.quantize import quantize_deployment
 

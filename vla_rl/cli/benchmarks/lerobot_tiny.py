@@ -111,7 +111,9 @@ def _smolvla(folder: Path, options: dict[str, Any]) -> Any:
 
 
 def _write_vlm(folder: Path) -> None:
-    import transformers
+    import transformers as typed
+
+    transformers: Any = typed  # its types lag behind it
 
     special = {"image_token": "<image>", "fake_image_token": "<fake_token_around_image>"}
     special |= {"global_image_token": "<global-img>", "end_of_utterance_token": "<end_of_utterance>"}

@@ -1,0 +1,164 @@
+"""New weights in a running policy: what acts is the old policy or the new one, whole. What may not act never does."""
+
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+
+import fake_tensorrt
+import numpy as np
+import pytest
+from tiny_policy import make_observation
+
+from deploy_trt.exploration import ExplorationPolicies
+from deploy_trt.quantize import quantize_deployment, record_feeds
+from deploy_trt.runtime import DeployedPolicy, Deployment, Program, load_deployed
+from deploy_trt.runtime import refresh as refresh_module
+from deploy_trt.runtime.cuda import CudaRuntime
+from deploy_trt.runtime.refresh import PolicyWatcher, refresh
+from deploy_trt.runtime.trt import TrtBackend
+from vla_rl.core.errors import UserError
+from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy, save_policy
+
+
+@pytest.fixture
+def copied(policy: DeployedPolicy, tmp_path: Path) -> DeployedPolicy:
+    policy.folder = Path(shutil.copytree(policy.folder, tmp_path / "deployment"))
+    return policy
+
+
+def test_new_weights_act_and_survive_a_restart(copied: DeployedPolicy, newer: tuple[FlowVLA, Path]) -> None:
+    model, checkpoint = newer
+    before = copied.infer(make_observation()).actions
+    done = refresh(copied, checkpoint)
+    assert done.version == copied.version == 4
+    assert done.max_abs < 1e-4
+    expected = FlowVLAPolicy(model).infer(make_observation()).actions
+    np.testing.assert_allclose(copied.infer(make_observation()).actions, expected, atol=1e-5)
+    assert np.abs(before - expected).max() > 1e-3
+    restarted = load_deployed(copied.folder, require="ort-cpu")
+    assert restarted.version == 4
+    np.testing.assert_allclose(restarted.infer(make_observation()).actions, expected, atol=1e-5)
+    assert len(list(copied.folder.glob("weights-*"))) == 1
+
+
+def test_graphs_that_act_otherwise_never_act(
+    copied: DeployedPolicy, newer: tuple[FlowVLA, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backend that keeps its old weights is found before the swap; the old policy goes on, also after a restart."""
+    before = copied.infer(make_observation()).actions
+    monkeypatch.setattr(refresh_module, "backend_with", lambda running, deployment: running)
+    with pytest.raises(UserError, match="the old weights go on acting"):
+        refresh(copied, newer[1])
+    assert copied.version == 3
+    assert (copied.infer(make_observation()).actions == before).all()
+    assert load_deployed(copied.folder, require="ort-cpu").version == 3
+
+
+def test_weights_that_are_not_finite_are_refused(copied: DeployedPolicy, newer: tuple[FlowVLA, Path]) -> None:
+    model, checkpoint = newer
+    model.expert.action_in.weight.data[0, 0] = float("nan")
+    save_policy(checkpoint, model, {"policy_version": 4})
+    with pytest.raises(UserError, match="not finite"):
+        refresh(copied, checkpoint)
+    assert copied.version == 3
+
+
+def test_a_watched_folder_refreshes_between_chunks(
+    copied: DeployedPolicy, newer: tuple[FlowVLA, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """While new versions come in, every chunk is that of one version; a bad one is said once and changes nothing."""
+    model, checkpoint = newer
+    policies = checkpoint.parent
+    old = copied.infer(make_observation()).actions
+    new = FlowVLAPolicy(model).infer(make_observation()).actions
+    with PolicyWatcher(copied, policies, period_s=0.01) as watcher:
+        deadline_s = time.monotonic() + 60
+        while copied.version < 4 and time.monotonic() < deadline_s:
+            chunk = copied.infer(make_observation())
+            assert min(np.abs(chunk.actions - old).max(), np.abs(chunk.actions - new).max()) < 1e-5
+        assert copied.version == 4
+        (policies / "version_0005").mkdir()
+        (policies / "version_0005" / "config.json").write_text("{}")
+        while watcher.last_error is None and time.monotonic() < deadline_s:
+            threading.Event().wait(0.01)
+    assert "no policy checkpoint" in str(watcher.last_error)
+    assert copied.version == 4
+    np.testing.assert_allclose(copied.infer(make_observation()).actions, new, atol=1e-5)
+
+
+def make_trt(deployment: Deployment) -> TrtBackend:
+    plans = {
+        name: fake_tensorrt.plan(graph, deployment.weights or b"", deployment.manifest.graphs[name])
+        for name, graph in deployment.graphs.items()
+    }
+    cuda = CudaRuntime(fake_tensorrt.CUDA)
+    return TrtBackend("trt", deployment.manifest, plans, sys.modules["fake_tensorrt"], cuda)
+
+
+def test_engines_share_buffers_and_launch_the_loop_once(deployment: Deployment, policy: DeployedPolicy) -> None:
+    """On a host that plays TensorRT: what is bound to what, the captured loop, and no memory that grows."""
+    on_trt = DeployedPolicy(Program(deployment.manifest, make_trt(deployment)), deployment.folder)
+    np.testing.assert_allclose(
+        on_trt.infer(make_observation()).actions, policy.infer(make_observation()).actions, atol=1e-6
+    )
+    launches, allocated = fake_tensorrt.CUDA.launches, len(fake_tensorrt.CUDA.memory)
+    captured = len(fake_tensorrt.CUDA.graphs)
+    for seed in range(5):
+        ours, theirs = (one.infer(make_observation(seed)).actions for one in (on_trt, policy))
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert fake_tensorrt.CUDA.launches == launches + 5
+    assert len(fake_tensorrt.CUDA.graphs) == captured
+    assert len(fake_tensorrt.CUDA.memory) == allocated
+
+
+def test_engines_are_refitted_beside_the_running_ones(
+    copied: DeployedPolicy, newer: tuple[FlowVLA, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment = Deployment.read(copied.folder)
+    running = make_trt(deployment)
+    on_trt = DeployedPolicy(Program(deployment.manifest, running), copied.folder)
+    before = on_trt.infer(make_observation()).actions
+    monkeypatch.setattr(fake_tensorrt, "MISSING", ["expert.action_in.weight"])
+    with pytest.raises(UserError, match=r"would keep old weights .*action_in"):
+        refresh(on_trt, newer[1])
+    assert (on_trt.infer(make_observation()).actions == before).all()
+    monkeypatch.setattr(fake_tensorrt, "MISSING", [])
+    refresh(on_trt, newer[1])
+    expected = FlowVLAPolicy(newer[0]).infer(make_observation()).actions
+    np.testing.assert_allclose(on_trt.infer(make_observation()).actions, expected, atol=1e-5)
+    assert on_trt.program.backend is not running
+
+
+def test_quantised_policies_are_close_and_differ(exported: Path, policy: DeployedPolicy, tmp_path: Path) -> None:
+    observations = [make_observation(seed, seed) for seed in range(8)]
+    feeds = record_feeds(Deployment.read(exported), observations)
+    assert {name: len(rows) for name, rows in feeds.items()} == {"prefix": 8, "time": 1, "step": 24}
+    for mode in ("int8-dynamic", "int8-static"):
+        quantize_deployment(exported, tmp_path / mode, mode, observations, check=False)
+        quantised = load_deployed(tmp_path / mode, require="ort-cpu")
+        gap = np.abs(quantised.infer(make_observation(1)).actions - policy.infer(make_observation(1)).actions)
+        assert 1e-6 < gap[:, 0].max() < 1.0  # of actions whose deviation is 2; the other dimension has two levels
+        assert quantised.version == 3
+        assert isinstance(quantised, DeployedPolicy)
+        with pytest.raises(UserError, match="quantise the new checkpoint"):
+            refresh(quantised, exported)
+
+
+def test_collecting_in_low_precision_follows_the_versions(
+    newer: tuple[FlowVLA, Path], model: FlowVLA, tmp_path: Path
+) -> None:
+    save_policy(tmp_path / "version_0003", model, {"policy_version": 3})
+    with ExplorationPolicies("int8-dynamic") as policies:
+        first, second = policies.load(tmp_path / "version_0003"), policies.load(newer[1])
+    assert (first.version, second.version) == (3, 4)
+    for quantised, exact in [(first, model), (second, newer[0])]:
+        gap = np.abs(
+            quantised.infer(make_observation()).actions - FlowVLAPolicy(exact).infer(make_observation()).actions
+        )
+        assert 1e-6 < gap[:, 0].max() < 1.0
+    with pytest.raises(UserError, match="Did you mean 'int8-static'"):
+        ExplorationPolicies("int8-sttic")
+    with pytest.raises(UserError, match="real observations"):
+        ExplorationPolicies("int8-static")

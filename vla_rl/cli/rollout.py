@@ -36,6 +36,7 @@ from vla_rl.execution.sources import TakeoverSwitch
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig, make_planner
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
+from vla_rl.report.live_view import LiveView
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategy", help="execution strategy, short for execution.strategy=NAME")
     parser.add_argument("--limits", type=Path, metavar="YAML", help="limits of the gate, such as configs/robots/*.yaml")
     parser.add_argument("--takeover", action="store_true", help="let the robot's teleoperator or supervisor take over")
+    parser.add_argument("--rerun", metavar="TARGET", help="live view in rerun: FILE.rrd, spawn, or a viewer's address")
     parser.add_argument("--out", type=Path, metavar="STORE", help="episode store to add to (default: keep nothing)")
     parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", help="see RolloutConfig")
 
@@ -91,10 +93,12 @@ def run(arguments: argparse.Namespace) -> int:
         with (
             _planner(arguments.realtime, policy, config, setup) as planner,
             _display(arguments.realtime, setup) as displays,
+            LiveView(arguments.rerun, setup.env_id) if arguments.rerun else nullcontext() as live_view,
             prioritised(config.realtime) if arguments.realtime else nullcontext(),  # last: threads would inherit it
         ):
             source = _source(planner, config.execution, policy, setup, arguments.takeover)
-            rollouts = Rollouts(setup, source, policy.version, displays)
+            shown = [*displays, *([live_view] if live_view else [])]
+            rollouts = Rollouts(setup, source, policy.version, shown)
             for seed in range(arguments.seed, arguments.seed + arguments.episodes):
                 episode_id = next(names)
                 summary = rollouts.attempt(episode_id, seed, store)
@@ -151,9 +155,9 @@ def _resolve_config(arguments: argparse.Namespace, policy: PolicyFolder) -> Roll
         base["gate"] = read_yaml(arguments.limits)
     overrides = [f"execution.strategy={arguments.strategy}"] if arguments.strategy else []
     config = load_config(RolloutConfig, overrides=[*overrides, *arguments.set], base=base)
-    if config.execution.discrete_dims:
-        return config
-    return replace(config, execution=replace(config.execution, discrete_dims=policy.discrete_dims))
+    kinds = {"discrete_dims": policy.discrete_dims, "delta_dims": policy.spec.delta_dims}
+    unsaid: dict[str, Any] = {name: dims for name, dims in kinds.items() if not getattr(config.execution, name)}
+    return replace(config, execution=replace(config.execution, **unsaid))
 
 
 @contextmanager

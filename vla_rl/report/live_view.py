@@ -40,7 +40,7 @@ class LiveView(Subscriber):
         except ImportError as error:
             raise UserError("the live view needs rerun: pip install 'vla-rl[viz]'") from error
         self._rerun = rerun
-        self._stream = rerun.RecordingStream(f"vla_rl_{name}")
+        self._stream = rerun.RecordingStream(name.replace("/", "-"))  # rerun takes no slash
         try:
             if target == "spawn":
                 self._stream.spawn()

@@ -48,7 +48,8 @@ class RayRolloutPool:
             UserError: if an actor dies; what was saved stays saved.
             Exception: what building a worker or running a job raised, as it was.
         """
-        waiting, idle = list(reversed(jobs)), list(self._actors)
+        waiting = list(reversed(jobs))
+        idle: list[Any] = list(self._actors)
         running: dict[Any, tuple[Any, RolloutJob]] = {}
         while waiting or running:
             while waiting and idle:

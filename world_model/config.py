@@ -55,6 +55,9 @@ class DynamicsConfig:
         action_tokens: the action of a frame is a token of it.
         action_adaln: the action of a frame modulates all its tokens.
         proprioception_token: the proprioception of a frame is a token of it.
+        linear_servos: the proprioception head corrects a linear prediction (least squares over state, its motion and
+            the action), and tokens are told that prediction: where commands would take the robot if nothing were in its
+            way.
         motion_input: tokens are also told their change since the frame before.
         residual: the flow runs over the change from the frame before, in units of its standard deviation; if not, over
             the latents themselves.
@@ -80,6 +83,7 @@ class DynamicsConfig:
     action_tokens: bool = True
     action_adaln: bool = True
     proprioception_token: bool = True
+    linear_servos: bool = True
     motion_input: bool = True
     residual: bool = True
     start_mass: float = 0.3

@@ -88,6 +88,7 @@ class Dynamics(nn.Module):
     action_mean: Tensor
     action_std: Tensor
     latent_change_std: Tensor
+    servos: Tensor
 
     def __init__(self, config: WorldModelConfig, spec: WorldSpec, grid: tuple[int, int], token_dim: int) -> None:
         super().__init__()
@@ -97,15 +98,16 @@ class Dynamics(nn.Module):
         layout = FrameLayout(extra, grid, mechanisms.memory_pool)
         self.transformer = BlockCausalTransformer(mechanisms, layout)
         inputs = 2 if mechanisms.motion_input else 1
+        self.width, self.state_dim = width, spec.state_dim
         self.latent_token = nn.Linear(inputs * token_dim, width)
         self.place = nn.Parameter(0.02 * torch.randn(layout.tokens, width))
         if mechanisms.proprioception_token:
-            self.state_token = nn.Linear(inputs * spec.state_dim, width)
+            self.state_token = nn.Linear((inputs + 1) * spec.state_dim, width)
         if mechanisms.action_tokens:
             self.action_token = nn.Linear(spec.action_dim, width)
         self.no_action = nn.Parameter(torch.zeros(width))
         self.condition = nn.Sequential(
-            nn.Linear(spec.action_dim + 2 * spec.state_dim, width), nn.SiLU(), nn.Linear(width, width)
+            nn.Linear(spec.action_dim + 3 * spec.state_dim, width), nn.SiLU(), nn.Linear(width, width)
         )
         self.anchor_condition = nn.Parameter(0.02 * torch.randn(width))
         self.flow = FlowHead(mechanisms, token_dim)
@@ -115,13 +117,18 @@ class Dynamics(nn.Module):
         for name in ("action_mean", "action_std"):
             self.register_buffer(name, torch.ones(spec.action_dim) * (not name.endswith("mean")))
         self.register_buffer("latent_change_std", torch.ones(token_dim))
+        # Least squares: state, its motion, action and 1 -> the change of the state, all normalised.
+        self.register_buffer("servos", torch.zeros(2 * spec.state_dim + spec.action_dim + 1, spec.state_dim))
 
     def hidden(self, context: Context, anchor_latents: Tensor, anchor_state: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden tokens [B, T, F, width] and conditions [B, T, width]."""
+        """Hidden tokens [B, T, F, width] and conditions [B, T, width + S]: what modulates the layers, and the change of
+        the state that linear servos would make, in standard deviations.
+        """
         condition = self._condition(context)
         anchor = self._anchor(anchor_latents, anchor_state)
         anchor_condition = self.anchor_condition.expand(len(anchor), 1, -1)
-        return self.transformer(self._tokens(context), condition, anchor, anchor_condition), condition
+        modulating = condition[..., : self.width]
+        return self.transformer(self._tokens(context), modulating, anchor, anchor_condition), condition
 
     def loss(self, batch: WorldBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Flow matching of the next latents, with the joint heads; and what to log.
@@ -137,7 +144,7 @@ class Dynamics(nn.Module):
         hidden, condition = self.hidden(context, batch.anchor_latents, batch.anchor_state)
         has_next, inside = batch.has_next.float(), batch.inside.float()
         flow, logs = self.flow_loss(hidden, condition, latents, batch.latents[:, 1:], has_next, generator)
-        change = (batch.state[:, 1:] - state) / self.state_change_std
+        change = (batch.state[:, 1:] - state) / self.state_change_std - condition[..., self.width :]
         labels = (batch.success, batch.success, batch.termination)
         outcome, outcome_logs = outcome_loss(self.heads_config, self.heads(hidden), labels, change, inside, has_next)
         return flow + outcome, logs | outcome_logs
@@ -166,7 +173,7 @@ class Dynamics(nn.Module):
         noise = torch.randn(clean.shape, generator=generator).to(clean.device)
         time = time.to(clean.device)
         noisy = torch.lerp(noise, clean, time[..., None, None])
-        error = (self.flow(noisy, time, self.picture_tokens(hidden), condition) - clean).square().mean(-1)  # [B, T, N]
+        error = (self.clean_end(noisy, time, hidden, condition) - clean).square().mean(-1)  # [B, T, N]
         weight = self._moving_weight(later, latents, has_next)
         loss = (weight * error).sum() / weight.sum().clamp(min=1e-6)
         return loss, {"flow_loss": float(loss.detach())}
@@ -183,11 +190,17 @@ class Dynamics(nn.Module):
             noise: [B, T, N, D], standard normal.
             steps: Euler steps; default: the config's.
         """
-        end = self.flow.sample(
-            noise * self.config.sampling_noise, self.picture_tokens(hidden), condition, steps or self.config.flow_steps
-        )
+        modulating, servos = condition.split([self.width, self.state_dim], -1)
+        start = noise * self.config.sampling_noise
+        end = self.flow.sample(start, self.picture_tokens(hidden), modulating, steps or self.config.flow_steps)
         outcome = self.heads(hidden)
-        return Prediction(self.from_flow(end, latents), state + outcome.state_change * self.state_change_std, outcome)
+        later = state + (servos + outcome.state_change) * self.state_change_std
+        return Prediction(self.from_flow(end, latents), later, outcome)
+
+    def clean_end(self, noisy: Tensor, time: Tensor, hidden: Tensor, condition: Tensor) -> Tensor:
+        """The flow's prediction of its clean end from a point [B, T, N, D] at flow times [B, T]."""
+        end: Tensor = self.flow(noisy, time, self.picture_tokens(hidden), condition[..., : self.width])
+        return end
 
     def context(self, batch: WorldBatch, latents: Tensor, state: Tensor) -> Context:
         """What is read of a batch whose context, [B, T, N, D] and [B, T, S], may be corrupted or imagined."""
@@ -225,7 +238,7 @@ class Dynamics(nn.Module):
             action[:, None],
         )
         condition = self._condition(context)
-        hidden = self.transformer.push(memory, self._tokens(context), condition)
+        hidden = self.transformer.push(memory, self._tokens(context), condition[..., : self.width])
         memory.last = (latents, state)
         return hidden, condition
 
@@ -256,26 +269,40 @@ class Dynamics(nn.Module):
         return (1 + self.config.moving_weight * moving) * has_next[..., None]
 
     def _condition(self, context: Context) -> Tensor:
+        """[B, T, width + S], see `hidden`."""
+        state, motion, action = self._normalised(context)
+        servos = self._linear_change(context)
         if not self.config.action_adaln:
-            return self.anchor_condition.expand(*context.action.shape[:2], -1)
-        action = (context.action - self.action_mean) / self.action_std
-        motion = context.state_motion / self.state_change_std
+            return torch.cat([self.anchor_condition.expand(*action.shape[:2], -1), servos], -1)
         if not self.config.motion_input:
             motion = torch.zeros_like(motion)
-        state = (context.state - self.state_mean) / self.state_std
         if not self.config.proprioception_token:
             state, motion = torch.zeros_like(state), torch.zeros_like(motion)
-        return self.condition(torch.cat([action, state, motion], -1))
+        return torch.cat([self.condition(torch.cat([action, state, motion, servos], -1)), servos], -1)
+
+    def _linear_change(self, context: Context) -> Tensor:
+        """What linear servos would make of the action: the change of the state [B, T, S] in standard deviations."""
+        state, motion, action = self._normalised(context)
+        if not (self.config.linear_servos and self.config.proprioception_token):
+            return torch.zeros_like(state)
+        return torch.cat([state, motion, action, torch.ones_like(action[..., :1])], -1) @ self.servos
+
+    def _normalised(self, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """State and its motion [B, T, S], and action [B, T, A], in standard deviations."""
+        state = (context.state - self.state_mean) / self.state_std
+        action = (context.action - self.action_mean) / self.action_std
+        return state, context.state_motion / self.state_change_std, action
 
     def _tokens(self, context: Context) -> Tensor:
         """[B, T, F, width]."""
         config, tokens = self.config, []
+        state, motion, action = self._normalised(context)
         if config.proprioception_token:
-            state = (context.state - self.state_mean) / self.state_std
-            inputs = [state, context.state_motion / self.state_change_std] if config.motion_input else [state]
-            tokens.append(self.state_token(torch.cat(inputs, -1))[:, :, None])
+            inputs = [state, self._linear_change(context), motion]
+            seen = torch.cat(inputs if config.motion_input else inputs[:2], -1)
+            tokens.append(self.state_token(seen)[:, :, None])
         if config.action_tokens:
-            tokens.append(self.action_token((context.action - self.action_mean) / self.action_std)[:, :, None])
+            tokens.append(self.action_token(action)[:, :, None])
         latents = [context.latents]
         if config.motion_input:
             latents.append(context.latent_motion / self.latent_change_std)

@@ -162,8 +162,7 @@ class PostTrainer:
             hidden, condition = dynamics.hidden(
                 dynamics.context(batch, latents, state), batch.anchor_latents, batch.anchor_state
             )
-            end: Tensor = dynamics.flow(noisy, time, dynamics.picture_tokens(hidden), condition)
-            return end
+            return dynamics.clean_end(noisy, time, hidden, condition)
 
         predicted = ends(self.model.dynamics)
         with torch.no_grad():

@@ -278,6 +278,22 @@ def set_dynamics_statistics(model: WorldModel, data: LatentEpisodes) -> None:
     dynamics.state_std.copy_(data.state.std(0).clamp(min=floor))
     dynamics.action_mean.copy_(data.action.mean(0))
     dynamics.action_std.copy_(data.action.std(0).clamp(min=1e-3 * data.action.std(0).max().clamp(min=1e-6)))
+    dynamics.servos.copy_(_least_squares(model, data))
+
+
+def _least_squares(model: WorldModel, data: LatentEpisodes) -> Tensor:
+    """The linear map of `Dynamics.servos`, with a little ridge so that columns which never move do no harm."""
+    dynamics, frame = model.dynamics, torch.arange(len(data.state))
+    begins, ends = torch.zeros(len(frame), dtype=torch.bool), torch.zeros(len(frame), dtype=torch.bool)
+    begins[data.start], ends[data.start + data.length - 1] = True, True
+    motion = torch.where(begins[:, None], 0.0, data.state - data.state[(frame - 1).clamp(min=0)])
+    columns = [(data.state - dynamics.state_mean.cpu()) / dynamics.state_std.cpu()]
+    columns += [motion / dynamics.state_change_std.cpu()]
+    columns += [(data.action - dynamics.action_mean.cpu()) / dynamics.action_std.cpu(), torch.ones(len(frame), 1)]
+    known = torch.cat(columns, -1)[~ends].double()
+    change = ((data.state[(frame + 1).clamp(max=len(frame) - 1)] - data.state) / dynamics.state_change_std.cpu())[~ends]
+    ridge = 1e-4 * len(known) * torch.eye(known.shape[1], dtype=torch.float64)
+    return torch.linalg.solve(known.T @ known + ridge, known.T @ change.double()).float()
 
 
 def keyed_generator(seed: int, step: int) -> torch.Generator:

@@ -19,6 +19,7 @@ ABLATIONS: list[dict[str, Any]] = [
     {"action_adaln": False},
     {"proprioception_token": False},
     {"motion_input": False},
+    {"linear_servos": False},
     {"residual": False},
     {"proprioception_token": False, "action_tokens": False},
     {"window": 1, "memory_frames": 5, "memory_pool": 1},

@@ -16,8 +16,9 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from world_model.autoencoder import Autoencoder
 from world_model.config import AutoencoderConfig
+from world_model.dynamics import Context
 from world_model.model import load_world_model
-from world_model.training import Stage, train_world_model
+from world_model.training import Stage, set_dynamics_statistics, train_world_model
 from world_model.windows import LatentEpisodes, draw_pictures, real_episodes, spec_of
 
 
@@ -56,6 +57,20 @@ def test_windows_end_where_episodes_end(cache: FrameCache) -> None:
     torch.testing.assert_close(batch.previous_state[0], data.state[12 + 7])
     torch.testing.assert_close(batch.anchor_state[0], data.state[12])
     torch.testing.assert_close(batch.latents[0, 3], data.latents[12 + 11])
+
+
+def test_linear_servos_are_found(cache: FrameCache) -> None:
+    """The toy's state goes half way to the action at each step; nothing else moves it."""
+    model = make_model()
+    data = LatentEpisodes(cache, model.autoencoder)
+    set_dynamics_statistics(model, data)
+    frames = torch.tensor([2, 15, 40])  # inside their episodes
+    state, motion = data.state[frames][None], (data.state[frames] - data.state[frames - 1])[None]
+    context = Context(torch.empty(0), torch.empty(0), state, motion, data.action[frames][None])
+    change = model.dynamics._linear_change(context)[0] * model.dynamics.state_change_std
+    expected = 0.5 * (data.action[frames] - data.state[frames, :2])
+    torch.testing.assert_close(change[:, :2], expected, atol=2e-3, rtol=0)
+    torch.testing.assert_close(change[:, 2], torch.zeros(3), atol=1e-4, rtol=0)
 
 
 def test_draws_are_functions_of_seed_and_step(cache: FrameCache) -> None:

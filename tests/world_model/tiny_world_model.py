@@ -38,6 +38,7 @@ def make_model(seed: int = 0, **dynamics: Any) -> WorldModel:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
+        model.dynamics.servos.normal_(std=0.1)
     return model.eval()
 
 

@@ -13,7 +13,7 @@ def describe_machine() -> dict[str, Any]:
     """Processor, memory, accelerator and versions of the packages that matter."""
     return {
         "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "gpu": _gpu_name(),
         "python": platform.python_version(),

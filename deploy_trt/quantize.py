@@ -145,7 +145,10 @@ def _optimised(model: Any) -> Any:
     """Transposed weights folded, so that quantisers find constant weights. From trained weights: see the first trap."""
     import onnxscript.optimizer
 
-    optimised = onnxscript.optimizer.optimize(model)
+    from deploy_trt.export.graph import quiet_exporter
+
+    with quiet_exporter():
+        optimised = onnxscript.optimizer.optimize(model)
     del optimised.graph.value_info[:]  # of shapes before the transposes were folded; quantisers infer them anew
     return optimised
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deploy_trt.runtime.manifest import WEIGHTS_LOCATION, TensorInfo
@@ -78,7 +79,7 @@ def export_module(
     """
     dynamic = dynamic_axes or {}
     shapes = [dict.fromkeys(dynamic[key], torch.export.Dim.DYNAMIC) if dynamic.get(key) else None for key in inputs]
-    with _quiet(), torch.no_grad():
+    with quiet_exporter(), _attention_in_four_dimensions(), torch.no_grad():
         program = torch.onnx.export(
             module.eval(),
             tuple(inputs.values()),
@@ -93,7 +94,7 @@ def export_module(
     assert program is not None
     model: Any = program.model
     weights = _named_weights(name, model, set(module.state_dict()), strip)
-    with _quiet():
+    with quiet_exporter():
         _fold_constants(model, weights)
     _forget_origin(model)
     found_inputs = {value.name: _info(value) for value in model.graph.inputs}
@@ -212,8 +213,26 @@ def _info(value: Any) -> TensorInfo:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter warns of its own deprecations; what matters is checked afterwards."""
+def _attention_in_four_dimensions() -> Iterator[None]:
+    """The exporter knows attention over [B, heads, N, size] only; of more dimensions the first ones become one."""
+    attention = F.scaled_dot_product_attention
+
+    def flattened(query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        if query.ndim <= 4 or arguments or options:
+            return attention(query, key, value, *arguments, **options)
+        lead = query.shape[:-3]
+        return attention(query.flatten(0, -4), key.flatten(0, -4), value.flatten(0, -4)).unflatten(0, lead)
+
+    F.scaled_dot_product_attention = flattened
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = attention
+
+
+@contextlib.contextmanager
+def quiet_exporter() -> Iterator[None]:
+    """The exporter tells of its own deprecations and of every constant; what matters is checked afterwards."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -53,7 +53,7 @@ class Difference:
 
 
 def difference(ours: Sequence[Array], theirs: Sequence[Array]) -> Difference:
-    """Compare chunks, each [rows, W], pairwise."""
+    """Compare arrays, such as chunks [rows, W], pairwise."""
     cosines: list[float] = []
     gaps: list[Array] = []
     for one, other in zip(ours, theirs, strict=True):
@@ -61,4 +61,5 @@ def difference(ours: Sequence[Array], theirs: Sequence[Array]) -> Difference:
         norm = np.linalg.norm(a) * np.linalg.norm(b)
         cosines.append(float(a @ b / norm) if norm > 0 else float(np.array_equal(a, b)))
         gaps.append(np.abs(a - b))
-    return Difference(min(cosines), float(np.mean(gaps)), float(np.max(gaps)))
+    every = np.concatenate(gaps)
+    return Difference(min(cosines), float(every.mean()), float(every.max()))

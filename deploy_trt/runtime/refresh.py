@@ -59,9 +59,9 @@ def refresh(policy: DeployedPolicy, checkpoint: Path, keep: bool = True) -> Refr
     started_s = time.perf_counter()
     old = policy.program
     deployment = Deployment.read(policy.folder)
-    version, tensors = read_checkpoint(checkpoint, deployment.manifest)
     if deployment.weights is None:
         raise UserError(f"{policy.folder} has its weights inside quantised graphs; quantise the new checkpoint anew")
+    version, tensors = read_checkpoint(checkpoint, deployment.manifest)
     content = replaced(deployment.weights, tensors, str(checkpoint))
     manifest = replace(deployment.manifest, policy_version=version)
     candidate = Program(manifest, backend_with(old.backend, replace(deployment, weights=content)))

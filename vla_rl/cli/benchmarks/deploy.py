@@ -52,14 +52,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             cells.write(name, {"cell": name, **measure(options)})
     rows = cells.read()
     found = {row["cell"]: row for row in rows}
-    built = [row["graphs"] for row in rows if "graphs" in row]
+    built = [state for row in rows for state in row.get("graphs", {}).values()]
     return {
         "ort_vs_torch_speed": found["speed"]["ratio"],
         "max_abs": max(row["max_abs"] for row in rows if row.get("precision") == "fp32"),
         "refresh_s": max(found["refresh"]["refresh_s"]),
         "missed_ticks": found["refresh"]["missed_ticks"],
-        "graphs": sum(len(graphs) for graphs in built),
-        "trt_rtx_graphs_built": sum(sum(graphs.values()) for graphs in built),
+        "graphs": len(built),
+        "trt_rtx_graphs_built": "not measured" if None in built else sum(built),
         "gpu": "not measured",
         "rows": rows,
     }
@@ -214,17 +214,20 @@ def _difference(folder: Path) -> dict[str, Any]:
     return vars(difference(probe_actions(program, probes), list(probes["actions"])))
 
 
-def _built(folder: Path) -> dict[str, bool]:
-    """Graph -> whether TensorRT-RTX built it without a GPU; where the library is missing, none."""
-    from deploy_trt.build import BuildConfig, build_engines
+def _built(folder: Path) -> dict[str, bool | None]:
+    """Graph -> whether TensorRT-RTX built it without a GPU; None where the library is missing."""
+    from deploy_trt.build import BuildConfig, build_engines, rtx_without_gpu
     from deploy_trt.runtime import load_manifest
     from vla_rl.core.errors import UserError
 
+    names = load_manifest(folder).graphs
+    if rtx_without_gpu():
+        return dict.fromkeys(names)
     try:
         built = {engine.graph for engine in build_engines(folder, "trt-rtx", BuildConfig(without_gpu=True))}
     except UserError:
         built = set()
-    return {name: name in built for name in load_manifest(folder).graphs}
+    return {name: name in built for name in names}
 
 
 def _lerobot(kind: str, _: argparse.Namespace) -> dict[str, Any]:
@@ -265,7 +268,7 @@ def _world_model(_: argparse.Namespace) -> dict[str, Any]:
     backend = OrtBackend("ort-cpu", serialized, weights)
     outputs = backend.run(step.name, {name: backend.put(tensor.numpy()) for name, tensor in step.inputs.items()})
     pairs = [(backend.get(outputs[name]), tensor.numpy()) for name, tensor in expected.items()]
-    built = False
+    built = None
     if not rtx_without_gpu():
         with materialised(serialized, weights) as files:
             onnx, engine = files / f"{step.name}.onnx", files / "engine"

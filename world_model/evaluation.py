@@ -160,12 +160,6 @@ def auc(scores: NDArray[np.floating], labels: NDArray[np.bool_]) -> float:
     return float(higher + 0.5 * (positive[:, None] == negative).mean())
 
 
-def success_score(future: Imagined, valid: Tensor | None = None) -> NDArray[np.float64]:
-    """The highest success probability along each imagined future, float64 [B]."""
-    success = future.success if valid is None else future.success * valid
-    return success.amax(1).numpy().astype(np.float64)
-
-
 def _imagined(
     model: WorldModel, data: LatentEpisodes, episode: Tensor, first: Tensor, actions: Tensor, seed: int
 ) -> Imagined:

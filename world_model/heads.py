@@ -65,7 +65,7 @@ class Outcome(NamedTuple):
         reward: [B, T].
         success_logit: [B, T], the action ends the task in success.
         termination_logit: [B, T], the action ends the task.
-        state_change: [B, T, S], in standard deviations of the change.
+        state_change: [B, T, S], beyond what linear servos would make, in standard deviations of the change.
     """
 
     reward: Tensor

@@ -7,11 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from vla_rl.cli.rollouts import SimulatorWorker
+from vla_rl.cli.run_config import RunConfig
+from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.sinks import read_records
@@ -99,6 +103,23 @@ def test_tasks_take_turns_in_one_policy(tmp_path: Path) -> None:
     assert {header.env_id: header.action_dim for header in headers} == {tasks[0]: 8, tasks[1]: 4}
     evaluation = json.loads((folder / "summary.json").read_text())["evaluations"][-1]
     assert {task: result["episodes"] for task, result in evaluation["tasks"].items()} == {tasks[0]: 1, tasks[1]: 1}
+
+
+def test_practice_may_be_in_low_precision_and_evaluation_never_is(uninterrupted: Path, tmp_path: Path) -> None:
+    config = load_config(RunConfig, uninterrupted / "config.yaml")
+    store = EpisodeStore(tmp_path / "episodes")
+    policy = uninterrupted / "policies" / "version_0001"
+    for precision in ("torch", "int8-dynamic"):
+        worker = SimulatorWorker(replace(config, rollout_precision=precision))
+        for collects in (False, True):
+            name = f"{precision}-{collects}"
+            worker.run(RolloutJob(name, store.path, config.task.env, (5,), policy, collects=collects))
+        worker.close()
+    played = {name: store.read(name).action_policy[0] for name in store.ids()}
+    np.testing.assert_array_equal(played["torch-True"], played["torch-False"])
+    np.testing.assert_array_equal(played["int8-dynamic-False"], played["torch-False"])
+    assert (played["int8-dynamic-True"] != played["torch-True"]).any()
+    np.testing.assert_allclose(played["int8-dynamic-True"], played["torch-True"], atol=0.05)
 
 
 def test_each_round_makes_another_policy(uninterrupted: Path) -> None:

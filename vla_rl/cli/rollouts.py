@@ -5,7 +5,7 @@ its store.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
@@ -14,9 +14,10 @@ from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.recorder import Recorder
 from sim.correctors import Corrector
-from vla_rl.cli.run_config import RunConfig, TaskConfig
+from vla_rl.cli.run_config import FULL_PRECISION, RunConfig, TaskConfig
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
-from vla_rl.core.types import Episode, Origin, PolicySpec
+from vla_rl.core.protocols import Policy
+from vla_rl.core.types import Episode, Observation, Origin, PolicySpec
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
@@ -26,6 +27,9 @@ from vla_rl.execution.strategies import make_strategy
 from vla_rl.execution.virtual import make_planner
 from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
 from vla_rl.training.workers import RolloutJob
+
+if TYPE_CHECKING:
+    from deploy_trt.exploration import ExplorationPolicies
 
 
 def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
@@ -91,14 +95,19 @@ class Station:
 
 
 class SimulatorWorker:
-    """Runs rollout jobs, each on the environment that it names. Implements `vla_rl.training.workers.RolloutWorker`."""
+    """Runs rollout jobs, each on the environment that it names. Implements `vla_rl.training.workers.RolloutWorker`.
 
-    def __init__(self, config: RunConfig) -> None:
+    Args:
+        config: of the run.
+        calibration: real observations, for a ``rollout_precision`` that needs them.
+    """
+
+    def __init__(self, config: RunConfig, calibration: Sequence[Observation] = ()) -> None:
         self._config = config
+        self._low_precision = _low_precision(config.rollout_precision, calibration)
         self._stations = {env_id: Station.build(env_id, config) for env_id in config.task.envs}
         self.spec = shared_spec([station.spec() for station in self._stations.values()])
-        self._policy: FlowVLAPolicy | None = None
-        self._policy_folder: Path | None = None
+        self._policies: dict[bool, tuple[Path, Policy]] = {}  # the newest of full and of low precision
 
     def check(self) -> None:
         """Build everything that a job may need but the policy.
@@ -123,6 +132,8 @@ class SimulatorWorker:
 
     def close(self) -> None:
         """Close the environments."""
+        if self._low_precision is not None:
+            self._low_precision.close()
         for station in self._stations.values():
             station.robot.close()
 
@@ -131,7 +142,7 @@ class SimulatorWorker:
         recorder = Recorder(origin, station.env_id, station.robot.control_hz)
         source, version = self._demonstrator(station), -1
         if job.policy is not None:
-            policy = self._load(job.policy)
+            policy = self._load(job.policy, job.collects and self._low_precision is not None)
             source, version = self._acting(station, policy, job.takeover), policy.version
         recorder.begin(job.episode_id, seed, version)
         station.gate.rearm()  # nobody stands beside a simulated robot, and no episode may depend on the ones before it
@@ -144,7 +155,7 @@ class SimulatorWorker:
         expert = sim.make_expert(station.env, self._config.task.demonstration_noise)
         return Demonstrator(expert.act, expert.reset)
 
-    def _acting(self, station: Station, policy: FlowVLAPolicy, takeover: bool) -> ActionSource:
+    def _acting(self, station: Station, policy: Policy, takeover: bool) -> ActionSource:
         config = self._config
         planner = make_planner(policy, station.robot.clock, station.robot.control_hz, config.latency)
         executor = Executor(planner, replace(config.execution, delta_dims=delta_dims(station.robot.action_kind)))
@@ -152,12 +163,24 @@ class SimulatorWorker:
             return executor
         return TakeoverSwitch(executor, Corrector(station.env, config.takeover.corrector))
 
-    def _load(self, folder: Path) -> FlowVLAPolicy:
-        if self._policy is None or folder != self._policy_folder:
-            model, meta = load_policy(folder, expected=self.spec)
-            self._policy = FlowVLAPolicy(model, self._config.rollout_device, meta["policy_version"])
-            self._policy_folder = folder
-        return self._policy
+    def _load(self, folder: Path, in_low_precision: bool) -> Policy:
+        known, policy = self._policies.get(in_low_precision, (None, None))
+        if policy is None or folder != known:
+            if in_low_precision and self._low_precision is not None:
+                policy = self._low_precision.load(folder)
+            else:
+                model, meta = load_policy(folder, expected=self.spec)
+                policy = FlowVLAPolicy(model, self._config.rollout_device, meta["policy_version"])
+            self._policies[in_low_precision] = (folder, policy)
+        return policy
+
+
+def _low_precision(precision: str, calibration: Sequence[Observation]) -> "ExplorationPolicies | None":
+    if precision == FULL_PRECISION:
+        return None
+    from deploy_trt.exploration import ExplorationPolicies
+
+    return ExplorationPolicies(precision, calibration)
 
 
 def shared_spec(specs: Sequence[PolicySpec]) -> PolicySpec:

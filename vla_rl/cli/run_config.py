@@ -13,6 +13,7 @@ from vla_rl.execution.virtual import LatencyConfig
 from vla_rl.policies.flow_vla import FlowVLAConfig
 from vla_rl.training.plan import BudgetConfig
 
+FULL_PRECISION = "torch"
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 if not CONFIGS.exists():  # a source checkout; wheels carry the folder inside the package
     CONFIGS = CONFIGS.parents[1] / "configs"
@@ -83,6 +84,8 @@ class RunConfig:
         torch_threads: threads of the learner.
         device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
         rollout_device: where policies are run when they act.
+        rollout_precision: of the policy that practises, where a robot's computer will act in a low one: ``fp32`` or
+            ``int8-dynamic`` through ONNX Runtime. Learning and evaluation stay in full precision, ``torch``.
     """
 
     task: TaskConfig = field(default_factory=TaskConfig)
@@ -102,6 +105,7 @@ class RunConfig:
     torch_threads: int = 2
     device: str = "cpu"
     rollout_device: str = "cpu"
+    rollout_precision: str = FULL_PRECISION
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1000:  # of the environments' seeds, those from 1,000,000,000 on are the evaluation's

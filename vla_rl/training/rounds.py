@@ -105,6 +105,7 @@ class PracticeRun(LearningRun):
                 (plan.practice_seed(self.seed, stage.round, index),),
                 policy,
                 self._takeover,
+                collects=True,
             )
             for index in range(self.budget.episodes_per_round)
         ]

@@ -27,6 +27,7 @@ class RolloutJob:
         seeds: reset seeds; the next one is tried when a demonstration fails, otherwise the first is used.
         policy: folder of the policy version that acts; None for the scripted expert.
         takeover: whether the supervisor may take over.
+        collects: the episode is practice, which may be played in another precision than an evaluation.
     """
 
     episode_id: str
@@ -35,6 +36,7 @@ class RolloutJob:
     seeds: tuple[int, ...]
     policy: Path | None
     takeover: bool = False
+    collects: bool = False
 
 
 class RolloutWorker(Protocol):

@@ -281,7 +281,7 @@ def _closed_loop(kind: str, options: argparse.Namespace) -> dict[str, Any]:
     """Success on the evaluation's seeds, as the run's own evaluation plays them."""
     from tqdm import tqdm
 
-    from vla_rl.cli.benchmarks.deployed_worker import DeployedWorker
+    from vla_rl.cli.rollouts import SimulatorWorker
     from vla_rl.cli.run_config import RunConfig
     from vla_rl.data.store import EpisodeStore
     from vla_rl.report.statistics import wilson_interval
@@ -293,11 +293,18 @@ def _closed_loop(kind: str, options: argparse.Namespace) -> dict[str, Any]:
     store = EpisodeStore(options.store / kind)
     tasks = config.task.envs
     jobs = [
-        RolloutJob(f"{index:06d}", store.path, tasks[index % len(tasks)], (evaluation_seed(index),), _policy(options))
+        RolloutJob(
+            f"{index:06d}",
+            store.path,
+            tasks[index % len(tasks)],
+            (evaluation_seed(index),),
+            _policy(options),
+            collects=True,
+        )
         for index in range(options.episodes)
     ]
     calibration = _observations(options, 64) if kind == "int8-static" else ()
-    build = functools.partial(DeployedWorker, replace(config, workers=0), kind, tuple(calibration))
+    build = functools.partial(SimulatorWorker, replace(config, rollout_precision=kind), tuple(calibration))
     with RolloutPool(build, workers=0) as pool:
         missing = [job for job in jobs if job.episode_id not in store]
         for _ in tqdm(pool.run(missing), total=len(missing), desc=kind, unit="episode", leave=False):

@@ -8,7 +8,6 @@ from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.policies.normalization import NormalizationMode
 
-
 _PER_CONVOLUTION = ("widths", "kernels", "strides")
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from episode_maker import toy_cache
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_world_model import SPEC, make_model
+from toy_episodes import toy_cache
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array

@@ -7,9 +7,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from episode_maker import toy_cache, toy_episode
 from gymnasium.utils.env_checker import check_env
 from tiny_world_model import make_model
+from toy_episodes import toy_cache, toy_episode
 
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from episode_maker import toy_cache
 from tiny_world_model import make_model
+from toy_episodes import toy_cache
 
 from vla_rl.core.errors import ConfigError
 from vla_rl.policies.flow_sde import NoisyFlowActor, NoisyFlowConfig

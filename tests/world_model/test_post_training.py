@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from episode_maker import toy_cache
 from tiny_world_model import make_model
 from torch import nn
+from toy_episodes import toy_cache
 
 from world_model.post_training import LowRank, PostTrainer, PostTrainingConfig, nft_loss, optimalities
 from world_model.windows import LatentEpisodes

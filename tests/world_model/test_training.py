@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from episode_maker import toy_cache, toy_episode
 from tiny_world_model import SPEC, make_config, make_model
+from toy_episodes import toy_cache, toy_episode
 
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.types import Origin

@@ -1,6 +1,7 @@
 """Exchange with the real lerobot: its writer, its reader, its policy features, its dataset tools."""
 
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -139,7 +140,9 @@ def test_video_is_exact_but_for_the_pictures(tmp_path: Path) -> None:
             "front": np.stack([np.broadcast_to((ramp + 8 * step)[:, None, None], (64, 64, 3)) for step in range(9)])
         }
         store.add(make_episode(f"e{number}", length=9, seed=number, images={"front": images["front"].copy()}))
+    scheduling = os.sched_getscheduler(0)
     folder = export_lerobot(store, tmp_path / "dataset", ids=["e1", "e0"], video=True)
+    assert os.sched_getscheduler(0) == scheduling, "the encoder has made this process a real-time one"
     other = EpisodeStore(tmp_path / "other")
     assert import_lerobot(folder, other) == ["e1", "e0"]
     for episode_id in other.ids():

@@ -16,6 +16,7 @@ from vla_rl.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from vla_rl.algorithms.base import Algorithm
+    from vla_rl.cli.imagination import RunImagination
     from vla_rl.data.cache import FrameCache
     from vla_rl.training.ray_workers import RayRolloutPool
     from vla_rl.training.workers import RolloutPool
@@ -156,8 +157,18 @@ def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str
             practised=functools.partial(practised_learner, config, spec),
             takeover=config.takeover.enabled,
             retention=config.retention,
+            imagination=make_imagination(folder, config),
         ).run()
     return folder.read_summary()
+
+
+def make_imagination(folder: RunFolder, config: RunConfig) -> "RunImagination | None":
+    """Imagination inside a run, where its config wants it."""
+    if config.imagination.coevolution.mode == "off":
+        return None
+    from vla_rl.cli.imagination import RunImagination
+
+    return RunImagination(config.imagination, folder, config.task, config.execution, config.gate, config.workers)
 
 
 def make_pool(config: RunConfig) -> "RolloutPool | RayRolloutPool":

@@ -6,6 +6,7 @@ from pathlib import Path
 from robot_io.gate import GateConfig
 from sim.correctors import CorrectorConfig
 from vla_rl.algorithms.config import AlgorithmConfig
+from vla_rl.cli.imagination_config import ImaginationConfig
 from vla_rl.core.errors import ConfigError
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.execution.strategies import ExecutionConfig
@@ -76,6 +77,7 @@ class RunConfig:
         algorithm: what practice does to the policy; a name that `vla_rl.algorithms.make_algorithm` knows.
         learning: the options of all algorithms, in practice.
         supervised: the same for the supervised policy that practice starts from.
+        imagination: of a world model that the run trains on its own episodes; off by default.
         retention: which episodes training holds at most; the store keeps all.
         seed: of demonstrations, initial weights, batches and practice episodes.
         workers: rollout processes; 0 runs episodes in the learner's process.
@@ -98,6 +100,7 @@ class RunConfig:
     latency: LatencyConfig = field(default_factory=LatencyConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
+    imagination: ImaginationConfig = field(default_factory=ImaginationConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     seed: int = 0
     workers: int = 2

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,17 @@ class _ExtraColumn:
         return values.astype(self.stored_dtype, copy=False).view(self.dtype).reshape(length, *self.row)
 
 
+@contextmanager
+def _own_scheduling() -> Iterator[None]:
+    """As root, the encoder of AV1 gives the whole process the highest real-time priority, and leaves it so."""
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        if os.sched_getscheduler(0) != policy:
+            os.sched_setscheduler(0, policy, parameters)
+
+
 def export_lerobot(store: EpisodeStore, out_dir: Path, ids: Sequence[str] | None = None, video: bool = False) -> Path:
     """Write episodes as a LeRobotDataset v3.
 
@@ -137,7 +149,7 @@ def export_lerobot(store: EpisodeStore, out_dir: Path, ids: Sequence[str] | None
             use_videos=video,
             video_backend="pyav",
         )
-        with SuppressProgressBars():
+        with SuppressProgressBars(), _own_scheduling():
             for header in tqdm(headers, desc="exporting", unit="episode", disable=None, delay=2.0):
                 for frame in _frames(store.read(header.episode_id), extras):
                     dataset.add_frame(frame)

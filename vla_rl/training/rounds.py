@@ -6,9 +6,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from tqdm import tqdm
@@ -31,6 +31,21 @@ CALIBRATE_EVERY_STEPS = 4
 logger = logging.getLogger(__name__)
 
 
+class Imagination(Protocol):
+    """Practice in a learned world, between the collection of a round and its updates."""
+
+    @property
+    def restarts_policy(self) -> bool:
+        """Whether each round's improvement starts anew from the supervised policy."""
+        ...
+
+    def after_collection(self, round_number: int) -> Mapping[str, float]:
+        """Renew the learned world and add imagined episodes to the run's store; returns what to log. Repeating it
+        changes nothing.
+        """
+        ...
+
+
 class PracticeRun(LearningRun):
     """Carries out the plan of one run folder.
 
@@ -45,6 +60,7 @@ class PracticeRun(LearningRun):
         practised: makes the learner of the rounds from the supervised policy's folder.
         takeover: whether the supervisor may take over during practice.
         retention: which episodes to hold.
+        imagination: adds imagined episodes in every round; None: there are none.
     """
 
     def __init__(
@@ -59,11 +75,12 @@ class PracticeRun(LearningRun):
         practised: Callable[[FrameCache, Path], Learner],
         takeover: bool = True,
         retention: RetentionConfig | None = None,
+        imagination: Imagination | None = None,
     ) -> None:
         super().__init__(folder, budget.checkpoint_every, records, CacheConfig(retention or RetentionConfig()))
         self.budget, self.seed, self.tasks, self.pool = budget, seed, tasks, pool
         self._make_supervised, self._make_practised = supervised, practised
-        self._takeover = takeover
+        self._takeover, self._imagination = takeover, imagination
         self.evaluation_store = EpisodeStore(folder.evaluation)
         self._practised: Learner | None = None
 
@@ -109,7 +126,10 @@ class PracticeRun(LearningRun):
             )
             for index in range(self.budget.episodes_per_round)
         ]
-        return self._gather(jobs, stage)
+        worked = self._gather(jobs, stage)
+        if self._imagination is not None and (numbers := self._imagination.after_collection(stage.round)):
+            self._publish_once("imagine", stage, numbers)
+        return worked
 
     def _gather(self, jobs: Sequence[RolloutJob], stage: Stage) -> bool:
         """Add the stage's episodes to the store and say how they went."""
@@ -152,6 +172,8 @@ class PracticeRun(LearningRun):
         if self.folder.policy_exists(stage.policy_version):
             return False
         self.cache.refresh()
+        if self._imagination is not None and self._imagination.restarts_policy:
+            self._practised = self._make_practised(self.cache, self.folder.policy(0))
         if self._practised is None:
             self._check_progress(stage)
             self._practised = self._make_practised(self.cache, self.folder.policy(0))

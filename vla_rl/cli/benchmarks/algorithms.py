@@ -15,8 +15,7 @@ import numpy as np
 from vla_rl.cli.benchmarks.cells import Cells, commits
 from vla_rl.cli.benchmarks.runs import evaluations, start_verb
 from vla_rl.cli.practice import config_file
-from vla_rl.cli.run_config import RunConfig
-from vla_rl.core.config import config_to_dict, load_config
+from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.algorithm_plots import save_algorithm_plot
@@ -95,7 +94,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def open_cells(out: Path) -> Cells:
     """The cells of the present settings."""
-    config = config_to_dict(load_config(RunConfig, config_file("algorithms")))
+    config = read_yaml(config_file("algorithms"))
     return Cells(out / "algorithms", {"config": config, "algorithms": ALGORITHMS})
 
 

@@ -18,7 +18,7 @@ class Cells:
 
     Args:
         folder: made if it is missing.
-        settings: plain data; everything that decides what a cell measures.
+        settings: plain data; what decides what a cell measures, beside the program, which its commit stands for.
 
     Attributes:
         digest: of the settings; also good for naming folders of intermediate results.

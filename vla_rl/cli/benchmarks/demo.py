@@ -17,8 +17,7 @@ from typing import Any
 from vla_rl.cli.benchmarks.cells import Cells, commits
 from vla_rl.cli.benchmarks.runs import evaluations, start_verb
 from vla_rl.cli.practice import config_file
-from vla_rl.cli.run_config import RunConfig
-from vla_rl.core.config import config_to_dict, load_config
+from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.report.html import build_report
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what is missing and gather all cells."""
-    config = config_to_dict(load_config(RunConfig, config_file("demo")))
+    config = read_yaml(config_file("demo"))
     cells = Cells(options.out / "demo", {"config": config, "controls": CONTROLS})
     runs = options.runs / cells.digest
     missing = [seed for seed in options.seeds if f"seed-{seed}" not in cells]

@@ -333,7 +333,7 @@ def test_episodes_that_do_not_fit_one_dataset_are_refused(tmp_path: Path) -> Non
 
     with pytest.raises(StoreError, match="no episodes"):
         export()
-    with pytest.raises(StoreError, match="unequal shapes"):
+    with pytest.raises(StoreError, match="different cameras"):
         export(make_episode("a"), make_episode("b", size=(8, 8)))
     with pytest.raises(StoreError, match=r"rates \[10.0, 20.0\]"):
         export(make_episode("a"), make_episode("b", control_hz=10.0))

@@ -167,6 +167,9 @@ def _common_fps(headers: Sequence[EpisodeHeader]) -> int:
     """Their control rate; raises StoreError unless there are episodes, of equal shapes, at one whole rate."""
     if common_layout(headers) is None:
         raise StoreError("there are no episodes to export")
+    sizes = sorted({(header.state_dim, header.action_dim) for header in headers})
+    if len(sizes) > 1:
+        raise StoreError(f"these episodes have the state and action sizes {sizes}: export them apart")
     rates = sorted({header.control_hz for header in headers})
     if len(rates) > 1:
         raise StoreError(f"these episodes have the rates {rates} Hz; a LeRobotDataset has one: export them apart")

@@ -313,8 +313,8 @@ def make_rig(config: TrialsConfig) -> Rig:
         "env_options": json.dumps(config.env_options),
         "seed": config.seed,
         "lockstep": config.lockstep,
-        # The expert plans in no time; a real policy would be late in a world that runs faster than time. Not much faster:
-        # the commands of a takeover come in the time of a person.
+        # The expert plans in no time; a real policy would be late in a world that runs faster than time. Not much
+        # faster: the commands of a takeover come in the time of a person.
         "realtime_factor": 4.0 if config.lockstep and config.policy.startswith(EXPERT) else 1.0,
         **config.robot,
     }

@@ -14,7 +14,7 @@ from deploy_trt.runtime.text import make_tokenizer
 from deploy_trt.runtime.weights import Array
 from vla_rl.core.errors import UserError
 from vla_rl.core.flow import flow_noise, guidance_weights
-from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, filled_up
 
 _STEP_NOISE_SEED = 0x9E3779B9  # so that noise within the steps is not the noise that they start from
 
@@ -136,9 +136,9 @@ class DeployedPolicy:
 
     def inputs(self, observation: Observation) -> dict[str, Array]:
         """What the first graph reads of an observation, batch 1."""
-        self._check(observation)
+        self.spec.check(observation)
         images: dict[str, Array] = {f"image.{name}": observation.images[name][None] for name in self.spec.cameras}
-        state = self._state.normalize(_filled(observation.state, self._state_mean))
+        state = self._state.normalize(filled_up(observation.state, self._state_mean))
         every = {**images, "state": state[None], **self._tokenize(observation.task)}
         return {name: array for name, array in every.items() if name in self._taken}
 
@@ -179,32 +179,8 @@ class DeployedPolicy:
         if actions.ndim != 2 or actions.shape[1] not in sizes or len(actions) > self.horizon:
             size = " or ".join(map(str, sizes))
             raise UserError(f"given actions are {list(actions.shape)}, expected [at most {self.horizon}, {size}]")
-        return _filled(actions.astype(np.float32, copy=False), self._action_mean)
+        return filled_up(actions.astype(np.float32, copy=False), self._action_mean)
 
     def _padded(self, actions: Float32Array, manifest: Manifest) -> Float32Array:
         """[d, A] -> [d, W], zeros in the dimensions that only the network has."""
         return np.pad(actions, ((0, 0), (0, manifest.sampler.width - actions.shape[1])))
-
-    def _check(self, observation: Observation) -> None:
-        expected = [*self.spec.image_size, 3]
-        for camera in self.spec.cameras:
-            if camera not in observation.images:
-                known = ", ".join(sorted(observation.images)) or "none"
-                raise UserError(f"the policy needs camera {camera!r}, the observation has {known}; check the names")
-            found = observation.images[camera]
-            if list(found.shape) != expected or found.dtype != np.uint8:
-                raise UserError(
-                    f"camera {camera!r} gives {found.dtype} {list(found.shape)}, "
-                    f"the policy was exported for uint8 {expected}; set the image size"
-                )
-        if observation.state.ndim != 1 or observation.state.size not in self._action_size:
-            sizes = " or ".join(f"[{size}]" for size in self._action_size)
-            raise UserError(f"the state is {list(observation.state.shape)}, the policy was exported for {sizes}")
-
-
-def _filled(vectors: Float32Array, mean: Float32Array) -> Float32Array:
-    """[..., d] -> [..., D]: the dimensions that a smaller robot lacks get their mean, which is 0 once normalised."""
-    if vectors.shape[-1] == len(mean):
-        return vectors.astype(np.float32, copy=False)
-    behind = np.broadcast_to(mean[vectors.shape[-1] :], (*vectors.shape[:-1], len(mean) - vectors.shape[-1]))
-    return np.concatenate([vectors, behind], axis=-1, dtype=np.float32)

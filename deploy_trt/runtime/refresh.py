@@ -171,7 +171,7 @@ class PolicyWatcher:
     def __init__(self, policy: DeployedPolicy, policies: Path, period_s: float = 0.5) -> None:
         self._policy, self._policies, self._period_s = policy, policies, period_s
         self._closed = threading.Event()
-        self._refused: set[Path] = set()
+        self._refused: list[tuple[str, int, int]] | None = None  # the files of a version that did not come in
         self.last: Refreshed | None = None
         self.last_error: str | None = None
         self._thread = threading.Thread(target=self._watch, name="policy-watcher", daemon=True)
@@ -191,15 +191,19 @@ class PolicyWatcher:
 
     def _look(self) -> None:
         finished = sorted(file.parent for file in self._policies.glob("version_*/config.json"))
-        if not finished or finished[-1] in self._refused:
+        if not finished:
             return
         newest = finished[-1]
+        # A version that was copied only in part is looked at again when its files have changed.
+        files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(newest.iterdir())]
+        if files == self._refused:
+            return
         if int(newest.name.removeprefix("version_")) <= self._policy.version:
             return
         try:
             self.last = refresh(self._policy, newest)
             logger.info("policy version %d acts after %.2f s", self.last.version, self.last.wall_s)
         except UserError as error:
-            self._refused.add(newest)
+            self._refused = files
             self.last_error = str(error)
             logger.error("policy version %d goes on acting: %s", self._policy.version, error)

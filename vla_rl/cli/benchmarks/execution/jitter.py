@@ -17,6 +17,7 @@ from vla_rl.cli.benchmarks.cells import Cells
 from vla_rl.cli.run_config import CONFIGS
 from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.config import load_config
+from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Episode, Step
 from vla_rl.execution.executor import Executor
@@ -60,7 +61,9 @@ class ThreadPlanner(Planner):
 
     @override
     def wait(self) -> int:
-        raise NotImplementedError("the world does not stand still here")
+        raise UserError(
+            "the world does not stand still in real time; use another strategy than sync with a frozen world"
+        )
 
     def _serve(self) -> None:
         while True:

@@ -88,6 +88,26 @@ def test_a_watched_folder_refreshes_between_chunks(
     np.testing.assert_allclose(copied.infer(make_observation()).actions, new, atol=1e-5)
 
 
+def test_a_version_that_was_copied_in_part_is_looked_at_again(
+    copied: DeployedPolicy, newer: tuple[FlowVLA, Path], tmp_path: Path
+) -> None:
+    """The config came first: refused, without a second look at the same files; whole, it acts."""
+    version = tmp_path / "policies" / "version_0004"
+    version.mkdir(parents=True)
+    shutil.copy(newer[1] / "config.json", version)
+    watcher = PolicyWatcher(copied, version.parent)
+    watcher._look()
+    assert copied.version < 4
+    assert "no policy checkpoint" in str(watcher.last_error)
+    watcher.last_error = None
+    watcher._look()
+    assert watcher.last_error is None
+    for file in newer[1].glob("*.safetensors"):
+        shutil.copy(file, version)
+    watcher._look()
+    assert copied.version == 4
+
+
 def make_trt(deployment: Deployment) -> TrtBackend:
     plans = {
         name: fake_tensorrt.plan(graph, deployment.weights or b"", deployment.manifest.graphs[name])

@@ -82,6 +82,17 @@ def test_saved_policy_loads_and_traces_fit(name, make_cache, tmp_path):
         assert column.shape == (20,)
 
 
+def test_an_adopted_policy_acts_and_learns_on(make_cache, tmp_path):
+    cache = make_cache(MIXED)
+    other, _ = run("habc", cache, seed=4)
+    other.save_policy(tmp_path / "policy", version=4)
+    algorithm, _ = run("habc", cache)
+    algorithm.adopt_policy(tmp_path / "policy")
+    assert torch.equal(weights_of(algorithm), weights_of(other))
+    algorithm.update(5)
+    assert 0 < (weights_of(algorithm) - weights_of(other)).abs().max() < 0.1
+
+
 def test_seeds_differ_and_repeat(make_cache):
     cache = make_cache(MIXED)
     first, again, other = (weights_of(run("habc", cache, seed=seed)[0]) for seed in (3, 3, 4))

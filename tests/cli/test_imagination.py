@@ -92,8 +92,22 @@ def test_a_round_is_imagined_once_and_written_down(imagination: RunImagination) 
     assert imagination.after_collection(1) == numbers
     assert len(EpisodeStore(imagination.path / "episodes")) == 5  # imagined ones teach no world model
     assert imagination.ledger.real_episodes == 5
-    improved = imagination.improve(1, 0)
+
+
+def test_a_policy_is_improved_in_groups_unless_the_alarm_went_off(imagination: RunImagination) -> None:
+    assert imagination.improve(1) is None  # no world model yet
+    imagination.after_collection(1)
+    improved = imagination.improve(1)
+    assert improved is not None
     assert load_policy(improved)[1]["policy_version"] == 0
+    assert imagination.improve(1) == improved
+    entry = imagination.ledger.of(1)
+    assert entry is not None
+    imagination.ledger.write(replace(entry, alarm="imagined success is too good to be true"))
+    assert imagination.improve(1) is None
+    imagination.ledger.write(entry)
+    imagination.config = replace(imagination.config, group_updates=0)
+    assert imagination.improve(1) is None
 
 
 def test_imagination_that_is_off_does_nothing(imagination: RunImagination) -> None:

@@ -150,6 +150,43 @@ def test_killed_and_resumed_equals_uninterrupted(
     assert metric_lines(folder) == metric_lines(uninterrupted)
 
 
+WORLD = """
+autoencoder: {widths: [16, 16]}
+dynamics: {width: 32, layers: 1, flow_steps: 1, window: 2, memory_frames: 2}
+training: {autoencoder_steps: 2, dynamics_steps: 2, window_frames: 4}
+"""
+
+
+def test_practice_in_imagination_resumes_exactly(tmp_path: Path) -> None:
+    """With everything at once: refined world model, imagined episodes, groups, restart from the supervised policy,
+    latents to foretell.
+    """
+    (tmp_path / "world.yaml").write_text(WORLD)
+    imagination = {
+        "preset": tmp_path / "world.yaml",
+        "near_success_episodes": 1,
+        "env.horizon": 5,
+        "group_updates": 1,
+        "group.group": 2,
+        # Whatever half of the groups did, they count, and no gap is too large.
+        "group.lowest_success": 0,
+        "group.highest_success": 1,
+        "coevolution.mode": "restart_from_sft",
+        "coevolution.gap_episodes": 2,
+        "coevolution.imagined_episodes": 2,
+        "coevolution.largest_gap": 1,
+    }
+    options = ["--config", "tiny", *(f"imagination.{name}={value}" for name, value in imagination.items())]
+    options += ["learning.next_latent.weight=0.1"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    finish(start(*options, "--out", str(whole)))
+    kill_when(start(*options, "--out", str(killed)), lambda: (killed / "checkpoints/step_00000016").exists())
+    finish(start("--resume", str(killed)))
+    assert fingerprint(killed) == fingerprint(whole)
+    assert (killed / "imagination/ledger.json").read_bytes() == (whole / "imagination/ledger.json").read_bytes()
+    assert {file.name for file in (whole / "imagination").glob("improved_*")} == {"improved_0001", "improved_0002"}
+
+
 def metric_lines(run: Path) -> list[tuple[str, int, float]]:
     """Kind, step and loss of every record: none doubled, none missing."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

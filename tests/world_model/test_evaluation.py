@@ -14,7 +14,6 @@ from toy_episodes import toy_cache
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array
 from world_model.evaluation import HorizonConfig, auc, choose_windows, horizon_curves, probe_floor
-from world_model.latent_loss import NextLatentConfig, NextLatentHead
 from world_model.probe import ProbeConfig, position_error, read_positions, train_probe, true_positions
 from world_model.ranking import RankedPolicy, judge_successes, pearson, rank_policies, ranks, spearman
 from world_model.trajectory_diffusion import (
@@ -145,18 +144,6 @@ def test_guided_trajectories_follow_the_policy_and_keep_their_start(tmp_path: Pa
     own = Trajectories(*(torch.randn(2, 4, *shape) for shape in (data.latents.shape[1:], (3,), (2,), ())))
     for found, expected in zip(generator.unflatten(generator.flatten(own)), own, strict=True):
         torch.testing.assert_close(found, expected)
-
-
-def test_the_next_latent_loss_reaches_the_encoder_and_skips_ended_episodes() -> None:
-    head = NextLatentHead(NextLatentConfig(weight=1.0, ahead=3), width=8, action_dim=2, latents=12)
-    tokens = torch.randn(4, 5, 8, requires_grad=True)
-    mask = torch.ones(4, 5, dtype=torch.bool)
-    inside = torch.tensor([True, True, False, True])
-    now, later = torch.randn(4, 3, 4), torch.randn(4, 3, 4)
-    head.loss(tokens, mask, torch.randn(4, 3, 2), now, later, inside).backward()
-    assert tokens.grad is not None
-    reached = tokens.grad.abs().sum((1, 2)) > 0
-    assert reached.tolist() == [True, True, False, True]
 
 
 def test_a_spec_with_other_sizes_gives_another_probe() -> None:

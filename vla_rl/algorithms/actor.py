@@ -38,24 +38,31 @@ class ActorLearner:
         if self.config.schedule_every_round:
             self._schedule_start = self._updates
 
-    def update(self, batch: PolicyBatch, weight: Tensor, step: int) -> dict[str, float]:
+    def update(self, batch: PolicyBatch, weight: Tensor, step: int, beside: Tensor | None = None) -> dict[str, float]:
         """One gradient step on a batch of B samples with weights [B].
 
         Args:
             batch: raw units.
             weight: float [B].
             step: of the run; keys the randomness.
+            beside: an auxiliary loss with a graph through the model, added to the actor's.
         """
         self.model.train()
         per_sample, logs = self.model.loss(batch, torch_generator(self._seed, "actor noise", step))
         loss = weighted_loss(per_sample, weight)
         learning_rate = scheduled_learning_rate(self.config, self._updates - self._schedule_start)
-        norm = gradient_step(self._optimizer, loss, self.model, self.config.max_gradient_norm, learning_rate)
+        total = loss if beside is None else loss + beside
+        norm = gradient_step(self._optimizer, total, self.model, self.config.max_gradient_norm, learning_rate)
         self._updates += 1
         self._follow()
         return {"actor_loss": float(loss.detach()), "actor_gradient_norm": norm, "learning_rate": learning_rate} | {
             f"actor_{name}": value for name, value in logs.items()
         }
+
+    def adopt(self, other: FlowVLA) -> None:
+        """Take the weights of another policy, for the trained weights and their average."""
+        for own in (self.model, self.average):
+            own.load_state_dict(other.state_dict())
 
     def policy(self) -> FlowVLA:
         """The model that should act: averaged weights, in eval mode."""

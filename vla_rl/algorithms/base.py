@@ -13,13 +13,15 @@ import torch
 
 from vla_rl.algorithms.actor import ActorLearner
 from vla_rl.algorithms.config import AlgorithmConfig
+from vla_rl.algorithms.next_latent import NextLatentLoss
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.core.types import Float32Array
 from vla_rl.credit import ActorKind
 from vla_rl.critics.backbones import Backbone
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.sampler import MixtureSampler
-from vla_rl.policies.flow_vla import FlowVLA, FlowVLAConfig
+from vla_rl.policies.flow_vla import FlowVLA, FlowVLAConfig, load_policy
 from vla_rl.policies.folders import save_model
 
 RolloutUse = Literal["none", "successes", "all"]
@@ -45,6 +47,7 @@ class Algorithm:
     ) -> None:
         self.config, self.model, self.seed = config, model, seed
         self.actor = ActorLearner(model, config.actor, seed)
+        self.next_latent = NextLatentLoss(config.next_latent, model, seed) if config.next_latent.weight else None
         self._round = -1
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(seed, "critic weights"))
@@ -79,6 +82,13 @@ class Algorithm:
                 priorities = {name: share[frames] for name, frames in groups.items()}
             self._sampler = MixtureSampler(groups, weights, derived_seed(self.seed, "actor batch"), priorities)
 
+    def foretell(self, latents: Float32Array | None) -> None:
+        """Latents of every frame in the cache, which the policy's encoder learns to foretell in this round, see
+        `NextLatentLoss.begin_round`.
+        """
+        if self.next_latent is not None:
+            self.next_latent.begin_round(latents)
+
     def read(self, cache: FrameCache) -> RoundData:
         """The cache as this algorithm sees it."""
         return RoundData(cache, self.config.credit, self.config.mixture.max_staleness, self.model)
@@ -102,7 +112,12 @@ class Algorithm:
             return {"actor_loss": 0.0}
         generator = torch_generator(self.seed, "actor shift", step)
         batch = self.data.policy_batch(frames, self.config.actor.random_shift, generator, indicator)
-        return self.actor.update(batch, weight, step)
+        if self.next_latent is None:
+            return self.actor.update(batch, weight, step)
+        beside = self.next_latent.loss(self.data, len(frames), step)
+        logs = self.actor.update(batch, weight, step, beside)
+        self.next_latent.step()
+        return {**logs, "next_latent_loss": 0.0 if beside is None else float(beside.detach())}
 
     def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
         """Values and weights of frames of the present round, for the report. Empty for an algorithm without critics."""
@@ -117,14 +132,21 @@ class Algorithm:
         """Write the policy that should act from now on."""
         save_model(folder, self.policy(), {"policy_version": version, "algorithm": self.name})
 
+    def adopt_policy(self, folder: Path) -> None:
+        """Go on from the weights of another policy of the same kind; critics and optimisers stay."""
+        self.actor.adopt(load_policy(folder, expected=self.model.spec)[0])
+
     def state_dict(self) -> dict[str, Any]:
         """All that updates depend on beside seed, step and cache."""
-        return {"actor": self.actor.state_dict(), "round": self._round}
+        state = {"actor": self.actor.state_dict(), "round": self._round}
+        return state if self.next_latent is None else {**state, "next_latent": self.next_latent.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
         self.actor.load_state_dict(state["actor"])
         self._round = int(state["round"])
+        if self.next_latent is not None:
+            self.next_latent.load_state_dict(state["next_latent"])
 
 
 def actor_groups(data: RoundData, interventions: bool, rollouts: RolloutUse) -> dict[str, Frames]:

@@ -230,6 +230,30 @@ class RecapConfig:
 
 
 @dataclass(frozen=True)
+class NextLatentConfig:
+    """The auxiliary loss of the policy's encoder, see `vla_rl.algorithms.next_latent`. It needs imagination, whose
+    world model gives the latents.
+
+    Attributes:
+        weight: beside the actor's loss; 0 switches it off.
+        ahead: steps between observation and target.
+        hidden: units of the head.
+        learning_rate: of the head's AdamW.
+    """
+
+    weight: float = 0.0
+    ahead: int = 6
+    hidden: int = 256
+    learning_rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not self.weight >= 0 or self.ahead < 1:
+            raise ConfigError(
+                f"next_latent: weight is {self.weight} and ahead {self.ahead}; expected weight >= 0 and ahead >= 1"
+            )
+
+
+@dataclass(frozen=True)
 class AlgorithmConfig:
     """Everything that an algorithm may be told, section by section."""
 
@@ -242,3 +266,4 @@ class AlgorithmConfig:
     awr: AwrConfig = field(default_factory=AwrConfig)
     threshold: ThresholdConfig = field(default_factory=ThresholdConfig)
     recap: RecapConfig = field(default_factory=RecapConfig)
+    next_latent: NextLatentConfig = field(default_factory=NextLatentConfig)

@@ -18,6 +18,7 @@ from vla_rl.cli.rollouts import make_env
 from vla_rl.cli.run_config import CONFIGS, TaskConfig
 from vla_rl.cli.world_data import gather_episodes, open_cache
 from vla_rl.core.config import load_config
+from vla_rl.core.types import Float32Array
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
@@ -31,7 +32,7 @@ from world_model.improvement import MaskedGroupOptimiser, collect_groups
 from world_model.model import load_world_model
 from world_model.starts import StartBank
 from world_model.training import refine_world_model, train_world_model
-from world_model.windows import LatentEpisodes, spec_of
+from world_model.windows import LatentEpisodes, frame_latents, spec_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class RunImagination:
         execution: of the policy's chunks.
         gate: limits of the robot.
         workers: processes that imagine; 0: this one.
+        foretells: the policy's encoder learns to foretell latents (``learning.next_latent``).
     """
 
     def __init__(
@@ -59,9 +61,11 @@ class RunImagination:
         execution: ExecutionConfig,
         gate: GateConfig,
         workers: int,
+        foretells: bool = False,
     ) -> None:
         self.config, self._folder, self._task = config, folder, task
         self._execution, self._gate, self._workers = execution, gate, workers
+        self._foretells = foretells
         self.path = folder.path / "imagination"
         self.world: WorldModelConfig = load_config(WorldModelConfig, world_preset(config.preset))
         self.ledger = Ledger.open(self.path / "ledger.json")
@@ -133,12 +137,16 @@ class RunImagination:
         self._run(world, store, round_number, jobs)
         return len(jobs)
 
-    def improve(self, round_number: int, version: int) -> Path:
-        """Masked group-relative optimisation of the round's policy in imagination.
+    def improve(self, round_number: int) -> Path | None:
+        """Masked group-relative optimisation, in imagination, of the policy that the round's updates begin with.
 
         Returns:
-            the folder of the improved policy, of the same version; the round's own policy stays.
+            the folder of the improved policy, of the same version; the round's own policy stays. None where it is
+            switched off, there is no world model yet, or the alarm went off.
         """
+        entry = self.ledger.of(round_number)
+        if not self.config.group_updates or entry is None or entry.model_version < 0 or entry.alarm:
+            return None
         target = self.path / f"improved_{round_number:04d}"
         if (target / "config.json").exists():
             return target
@@ -146,8 +154,8 @@ class RunImagination:
         from vla_rl.policies.flow_vla import load_policy, save_policy
 
         config = self.config
-        model, meta = load_policy(self._folder.policy(round_number - 1))
-        world, _ = load_world_model(self._model(version))
+        model, meta = load_policy(self._folder.policy(0 if self.restarts_policy else round_number - 1))
+        world, _ = load_world_model(self._model(entry.model_version))
         data = LatentEpisodes(open_cache(self.path / "episodes", self.path / "cache"), world.autoencoder)
         streams = config.groups_at_once * config.group.group
         env = ImaginedVectorEnv(world, data, StartBank(data, config.starts), streams, config.env)
@@ -160,6 +168,15 @@ class RunImagination:
             logger.info("group update %d: %s", update + 1, {name: round(value, 4) for name, value in logs.items()})
         save_policy(target, model, meta)
         return target
+
+    def latents(self, cache: FrameCache, round_number: int) -> Float32Array | None:
+        """Latents of the run's frames for the policy's auxiliary loss. The autoencoder is never refined, so they mean
+        the same in every round.
+        """
+        version = self.evolution.model_version(round_number)
+        if not self._foretells or version < 0:
+            return None
+        return frame_latents(cache, load_world_model(self._model(0))[0].autoencoder)
 
     def _run(self, world: ImaginedWorldConfig, store: EpisodeStore, round_number: int, seeds: dict[str, int]) -> None:
         policy = self._folder.policy(round_number - 1)

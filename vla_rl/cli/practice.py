@@ -168,7 +168,15 @@ def make_imagination(folder: RunFolder, config: RunConfig) -> "RunImagination | 
         return None
     from vla_rl.cli.imagination import RunImagination
 
-    return RunImagination(config.imagination, folder, config.task, config.execution, config.gate, config.workers)
+    return RunImagination(
+        config.imagination,
+        folder,
+        config.task,
+        config.execution,
+        config.gate,
+        config.workers,
+        foretells=config.learning.next_latent.weight > 0,
+    )
 
 
 def make_pool(config: RunConfig) -> "RolloutPool | RayRolloutPool":

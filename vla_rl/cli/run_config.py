@@ -115,5 +115,12 @@ class RunConfig:
             raise ConfigError(f"seed is {self.seed}; it must be from 0 to 999")
         if self.workers < 0 or self.torch_threads < 1:
             raise ConfigError("workers cannot be negative, and torch_threads must be at least 1")
+        if self.supervised.next_latent.weight or (
+            self.learning.next_latent.weight and self.imagination.coevolution.mode == "off"
+        ):
+            raise ConfigError(
+                "next_latent.weight needs the world model of a practice run: it belongs to learning, not to "
+                "supervised, and imagination.coevolution.mode must not be off"
+            )
         if self.ray is not None and self.workers == 0:
             raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")

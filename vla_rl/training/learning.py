@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from vla_rl.core.files import write_atomic
 from vla_rl.core.protocols import Subscriber
+from vla_rl.core.types import Float32Array
 from vla_rl.credit import CreditConfig
 from vla_rl.data.cache import CacheConfig, CachedEpisode, FrameCache
 from vla_rl.data.store import EpisodeStore
@@ -32,6 +33,12 @@ class Learner(Protocol):
         """Take the episodes in the cache as the training data of the coming updates, those of round ``number``."""
         ...
 
+    def foretell(self, latents: Float32Array | None) -> None:
+        """Learn to foretell the latents of the frames in the cache, float32 [N, L], in the coming updates too, if that
+        is switched on; None: there are none.
+        """
+        ...
+
     def update(self, step: int) -> dict[str, float]:
         """One gradient step; ``step`` counts from the start of the run. Returns what to log."""
         ...
@@ -42,6 +49,10 @@ class Learner(Protocol):
 
     def save_policy(self, folder: Path, version: int) -> None:
         """Write the policy that should act from now on."""
+        ...
+
+    def adopt_policy(self, folder: Path) -> None:
+        """Go on from the weights of another policy of the same kind; everything else stays."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...

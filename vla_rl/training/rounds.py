@@ -14,6 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from vla_rl.core.errors import CheckpointError
+from vla_rl.core.types import Float32Array
 from vla_rl.credit import CreditConfig, assign_batch
 from vla_rl.critics.calibration import calibration_record
 from vla_rl.data.cache import CacheConfig, FrameCache
@@ -42,6 +43,18 @@ class Imagination(Protocol):
     def after_collection(self, round_number: int) -> Mapping[str, float]:
         """Renew the learned world and add imagined episodes to the run's store; returns what to log. Repeating it
         changes nothing.
+        """
+        ...
+
+    def improve(self, round_number: int) -> Path | None:
+        """Improve the policy that collected the round in the learned world; returns the improved one's folder, None
+        where it is not to be improved. Repeating it changes nothing.
+        """
+        ...
+
+    def latents(self, cache: FrameCache, round_number: int) -> Float32Array | None:
+        """What the learned world makes of every frame in the cache, float32 [N, L], NaN for imagined ones; None where
+        it is not wanted or there is no learned world yet.
         """
         ...
 
@@ -179,6 +192,8 @@ class PracticeRun(LearningRun):
             self._practised = self._make_practised(self.cache, self.folder.policy(0))
             if self._progress and self._progress[0] > self.budget.supervised_steps:
                 self._practised.load_state_dict(self._progress[1])
+        if self._imagination is not None:
+            self._practised.foretell(self._imagination.latents(self.cache, stage.round))
         self._learn(self._practised, stage)
         return True
 
@@ -192,6 +207,11 @@ class PracticeRun(LearningRun):
             )
 
     def _before_first_step(self, learner: Learner, stage: Stage) -> None:
+        self._calibrate(learner, stage)
+        if stage.round and self._imagination is not None and (improved := self._imagination.improve(stage.round)):
+            learner.adopt_policy(improved)
+
+    def _calibrate(self, learner: Learner, stage: Stage) -> None:
         """How right the critics of the round before are about this round's episodes, before they are trained on them.
 
         Counted are steps of the policy. A takeover, however short at the end, counts as a failure of what came before

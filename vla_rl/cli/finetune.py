@@ -71,7 +71,7 @@ class FinetuneConfig:
         if self.steps < 1 or self.checkpoint_every < 1 or self.torch_threads < 1 or self.seed < 0:
             raise ConfigError("steps, checkpoint_every and torch_threads must be at least 1, and seed at least 0")
         if self.learning.next_latent.weight:
-            raise ConfigError("learning.next_latent needs a world model, which only a practice run has; set weight to 0")
+            raise ConfigError("learning.next_latent needs the world model of a practice run; set its weight to 0")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,13 +1,21 @@
 """The comparison of algorithms: what it makes of the cells that there are."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from vla_rl.cli import train
 from vla_rl.cli.benchmarks import algorithms as bench
+from vla_rl.cli.main import main
+from vla_rl.cli.practice import asked_config
+from vla_rl.cli.run_config import RunConfig
 from vla_rl.core.errors import UserError
+from vla_rl.core.types import Episode, Origin
+from vla_rl.data.store import EpisodeStore
 
 
 def options(out: Path, *words: str) -> argparse.Namespace:
@@ -20,7 +28,9 @@ def a_cell(algorithm: str, seed: int, successes: int, length: float | None) -> d
     rounds = [{"round": 0, "successes": 30, "episodes": 100}, {"round": 1, "successes": successes, "episodes": 100}]
     cell: dict[str, Any] = {"task": bench.DEFAULT_TASK, "seed": seed, "algorithm": algorithm, "successes": successes}
     cell |= {"episodes": 100, "success": successes / 100, "length_given_success": length, "rounds": rounds}
-    return cell | {"sft_length_given_success": 60.0, "episodes_to_80": 58 if successes >= 80 else None}
+    cell |= {"sft_length_given_success": 60.0, "episodes_to_80": 58 if successes >= 80 else None}
+    cell |= {"length_of_all": 90.0, "sft_length_of_all": 100.0}
+    return cell | {"length_minus_sft_where_both_solve": length and length - 63.0}
 
 
 def test_gathering_compares_the_seeds_that_both_have(tmp_path: Path) -> None:
@@ -36,13 +46,55 @@ def test_gathering_compares_the_seeds_that_both_have(tmp_path: Path) -> None:
     assert result["pooled_p_vs_habc"].keys() == {"awr"}
     assert result["pooled_p_vs_habc"]["awr"] < 1e-9
     change = result["length_minus_sft"]
-    assert change["habc"]["mean"] == pytest.approx(-7.0)
-    assert -8.0 <= change["habc"]["interval"][0] < change["habc"]["interval"][1] <= -6.0
-    assert "sft" not in change
+    given = change["habc"]["given_success"]
+    assert given["mean"] == pytest.approx(-7.0)
+    assert -8.0 <= given["interval"][0] < given["interval"][1] <= -6.0
+    assert change["habc"]["where_both_solve"]["mean"] == pytest.approx(-10.0)
+    assert change["habc"]["all_episodes"]["mean"] == pytest.approx(-10.0)
+    assert change["sft"]["given_success"] is change["sft"]["where_both_solve"] is None
     assert (tmp_path / bench.PICTURE).exists()
     text = bench.table({**result, "command": "vla-rl bench algorithms", "machine": {"cpu": "Some CPU"}})
-    assert "| habc | 3 | 87.7% [83, 91] | 60 -> 53 | 58, 58, 58 |" in text
-    assert "| sft | 1 | 0.0% [0, 4] | 60 -> - | - |" in text
+    assert "| habc | 3 | 87.7% [83, 91] | 60 -> 53 | -10.0 | 100 -> 90 | 58, 58, 58 |" in text
+    assert "| sft | 1 | 0.0% [0, 4] | 60 -> - | - | 100 -> 90 | - |" in text
+
+
+def test_steps_are_compared_on_the_seeds_that_both_policies_solve(tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path / "evaluation")
+    outcomes = {0: [(50, True), (60, True), (80, False)], 2: [(44, True), (80, False), (70, True)]}
+    for version, episodes in outcomes.items():
+        for index, (length, success) in enumerate(episodes):
+            name, image = f"v{version:04d}-{index:06d}", np.zeros((length, 4, 4, 3), np.uint8)
+            columns = [np.zeros((length, 2), np.float32)] * 3
+            labels = (success, success, Origin.SIM, version, 100 + index, 20.0, "tiny")
+            store.add(Episode(name, {"front": image}, *columns, np.zeros(length, np.uint8), "push", *labels))
+    found = bench._lengths(tmp_path, version=2)
+    assert found["length_minus_sft_where_both_solve"] == -6.0
+    assert (found["sft_length_of_all"], found["length_of_all"]) == (pytest.approx(190 / 3), pytest.approx(194 / 3))
+    low, high = found["length_interval"]
+    assert 44 <= low < 57 < high <= 70
+
+
+def test_every_cell_is_a_command_that_train_understands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The grid's own command lines, read by the verb's own parser."""
+    asked: dict[str, RunConfig] = {}
+
+    class Read:
+        def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+            with monkeypatch.context() as patched:
+                patched.setattr(train, "run", lambda own: asked.update({folder.name: asked_config(own)}) or 0)
+                assert main([*arguments]) == 0
+
+        def wait_or_fail(self) -> float:
+            return 0.0
+
+    monkeypatch.setattr(bench, "start_verb", Read)
+    for name in bench.ALGORITHMS:
+        with pytest.raises(FileNotFoundError):  # nothing was run
+            bench._run_cell(bench.Cell("vla_rl/Handover-v0", 3, name), tmp_path)
+    assert {config.algorithm for config in asked.values()} == bench.ALGORITHMS.keys() - {"habc_paper"}
+    assert {(config.task.env, config.seed) for config in asked.values()} == {("vla_rl/Handover-v0", 3)}
+    paper = asked["Handover-3-habc_paper"].learning
+    assert (paper.credit.rule, paper.advantage.advantage_horizon) == ("paper", 1)
 
 
 def test_nothing_to_gather_is_one_clear_error(tmp_path: Path) -> None:

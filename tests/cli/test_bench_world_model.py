@@ -1,7 +1,6 @@
 """`vla-rl bench world-model` gathers the cells that there are and says of the others that they were not measured."""
 
 import argparse
-import json
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,8 @@ def options(out: Path, *parts: str) -> argparse.Namespace:
 
 
 def test_cells_that_are_there_are_gathered_and_not_measured_again(tmp_path: Path) -> None:
-    folder = tmp_path / "world-model"
-    folder.mkdir()
+    asked = options(tmp_path, "cost", "judge")
+    kept = world_model.open_cells(asked)
     curves = {"true": [2.0, 6.0], "shuffled": [4.0, 12.0], "persistence": [5.0, 24.0], "ratio": [0.5, 0.5]}
     cells = {
         "horizons": {"horizons": [1, 10], "all": curves, "probe_floor_px": {"real_m": 0.2, "reconstruction_m": 0.6}},
@@ -27,8 +26,8 @@ def test_cells_that_are_there_are_gathered_and_not_measured_again(tmp_path: Path
         "counterfactuals": {"agreement": 0.9},
     }
     for name, cell in cells.items():
-        (folder / f"{name}.json").write_text(json.dumps(cell))
-    result = world_model.run(options(tmp_path, "cost", "judge"))
+        kept.write(name, cell)
+    result = world_model.run(asked)
     assert result["action_error_ratio_h10"] == 0.5
     assert result["persistence_ratio_h10"] == 0.25
     assert result["probe_floor_px"] == 0.6

@@ -15,7 +15,7 @@ from vla_rl.cli.imagination_config import ImaginationConfig
 from vla_rl.cli.imagined_rollouts import ImaginationWorker, ImaginedWorldConfig
 from vla_rl.cli.near_success import PerturbationConfig, collect_near_success, near_success_ratio
 from vla_rl.cli.rollouts import make_env
-from vla_rl.cli.run_config import CONFIGS, TaskConfig
+from vla_rl.cli.run_config import TaskConfig, world_preset
 from vla_rl.cli.world_data import gather_episodes, open_cache
 from vla_rl.core.config import load_config
 from vla_rl.core.types import Float32Array
@@ -200,11 +200,6 @@ class RunImagination:
         return ImaginedWorldConfig(
             self._model(version), self.path / "episodes", self.path / "cache", self._execution, self._gate
         )
-
-
-def world_preset(name: str) -> Path:
-    """The file of a preset, or a YAML file by its path."""
-    return Path(name) if Path(name).suffix in (".yaml", ".yml") else CONFIGS / "world_model" / f"{name}.yaml"
 
 
 def world_spec(task: TaskConfig, cache: FrameCache) -> WorldSpec:

@@ -50,9 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace) -> int:
     """Gather episodes and train; called again, it goes on where it stopped."""
-    from vla_rl.cli.imagination import NEAR_SUCCESS_SEED, world_preset, world_spec
+    from vla_rl.cli.imagination import NEAR_SUCCESS_SEED, world_spec
     from vla_rl.cli.near_success import collect_near_success, near_success_ratio
-    from vla_rl.cli.run_config import RunConfig
+    from vla_rl.cli.run_config import RunConfig, world_preset
     from vla_rl.cli.world_data import gather_episodes, open_cache
     from vla_rl.cli.world_evaluation import WorldFolder
     from vla_rl.data.store import EpisodeStore

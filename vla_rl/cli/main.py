@@ -91,7 +91,9 @@ def _run_verb(name: str, rest: Sequence[str]) -> int:
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(f"vla-rl {name}", description=module.__doc__, formatter_class=as_written)
     module.add_arguments(parser)
-    return module.run(parser.parse_args(rest))
+    # Overrides may stand before, between and after options; what follows the name of a benchmark is its own.
+    parse = parser.parse_args if name == "bench" else parser.parse_intermixed_args
+    return module.run(parse(rest))
 
 
 def _overview() -> str:

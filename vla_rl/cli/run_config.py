@@ -124,3 +124,8 @@ class RunConfig:
             )
         if self.ray is not None and self.workers == 0:
             raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")
+
+
+def world_preset(name: str) -> Path:
+    """The file of a preset, or a YAML file by its path."""
+    return Path(name) if Path(name).suffix in (".yaml", ".yml") else CONFIGS / "world_model" / f"{name}.yaml"

@@ -17,6 +17,7 @@ from vla_rl.cli.benchmarks.runs import evaluations, start_verb
 from vla_rl.cli.practice import config_file
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.algorithm_plots import save_algorithm_plot
 from vla_rl.report.statistics import bootstrap_interval, stratified_p, wilson_interval
@@ -101,9 +102,9 @@ def open_cells(out: Path) -> Cells:
 def table(result: dict[str, Any]) -> str:
     """Markdown: one row per task and algorithm, pooled over seeds."""
     head = [
-        "| task | algorithm | seeds | success | steps to success, supervised -> last | episodes to 80 % "
-        "| p against habc |",
-        "|---|---|---|---|---|---|---|",
+        "| task | algorithm | seeds | success | steps to success, supervised -> last | the same, where both solve "
+        "| steps of all episodes | episodes to 80 % | p against habc |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     tasks = sorted({cell["task"] for cell in result["cells"]})
     rows = [_row(result, task, name) for task in tasks for name in ALGORITHMS]
@@ -135,7 +136,7 @@ def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
         "success": last["successes"] / last["episodes"],
         "success_interval": wilson_interval(last["successes"], last["episodes"]),
         "length_given_success": last["mean_success_length"],
-        "length_interval": _length_interval(runs / cell.name, last["policy_version"]),
+        **_lengths(runs / cell.name, last["policy_version"]),
         "sft_success": rounds[0]["successes"] / rounds[0]["episodes"],
         "sft_length_given_success": rounds[0]["mean_success_length"],
         "episodes_to_80": reached[0] if reached else None,
@@ -145,12 +146,30 @@ def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
     }
 
 
-def _length_interval(run: Path, version: int) -> tuple[float, float] | None:
-    """95 % bootstrap interval of a policy's steps to success over its evaluation episodes; None without a success."""
+def _lengths(run: Path, version: int) -> dict[str, Any]:
+    """Steps of a policy's evaluation episodes and of the supervised policy's, on the same seeds.
+
+    Steps to success are those of different seeds for different policies: who solves more solves harder ones too. So
+    they are also compared on the seeds that both solve, and over all episodes, failures with all their steps.
+    """
     store = EpisodeStore(run / "evaluation", create=False)
+    first, last = (_evaluated(store, own) for own in (0, version))
+    solved = np.array([header.length for header in last if header.success], dtype=np.float64)
+    both = [
+        ours.length - theirs.length for ours, theirs in zip(last, first, strict=True) if ours.success and theirs.success
+    ]
+    return {
+        "length_interval": bootstrap_interval(solved, np.mean, seed=0) if len(solved) else None,
+        "length_minus_sft_where_both_solve": float(np.mean(both)) if both else None,
+        "length_of_all": float(np.mean([header.length for header in last])),
+        "sft_length_of_all": float(np.mean([header.length for header in first])),
+    }
+
+
+def _evaluated(store: EpisodeStore, version: int) -> list[EpisodeHeader]:
+    """The evaluation episodes of a policy version, by seed."""
     headers = [store.read_header(name) for name in store.ids() if name.startswith(f"v{version:04d}-")]
-    lengths = np.array([header.length for header in headers if header.success], dtype=np.float64)
-    return bootstrap_interval(lengths, np.mean, seed=0) if len(lengths) else None
+    return sorted(headers, key=lambda header: header.seed or 0)
 
 
 def _common(cell: Cell) -> list[str]:
@@ -174,20 +193,32 @@ def _pooled_p(cells: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _length_minus_sft(cells: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Per algorithm, how much longer its last policy takes than the supervised one it started from: the mean over the
-    cells in steps, with a 95 % bootstrap interval over cells, since seeds are what is repeated.
+    """Per algorithm, how much longer its last policy takes than the supervised one it started from: means over the
+    cells in steps, with 95 % bootstrap intervals over cells, since seeds are what is repeated. Given success, on the
+    seeds that both solve, and over all episodes.
     """
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(cell["algorithm"] for cell in cells):
-        pairs = [
-            (cell["length_given_success"], cell["sft_length_given_success"])
-            for cell in cells
-            if cell["algorithm"] == name
-        ]
-        change = np.array([last - first for last, first in pairs if last and first])
-        if len(change):
-            found[name] = {"mean": float(change.mean()), "interval": bootstrap_interval(change, np.mean, seed=0)}
+        own = [cell for cell in cells if cell["algorithm"] == name]
+        changes = {
+            "given_success": [_change(cell, "length_given_success") for cell in own],
+            "where_both_solve": [cell["length_minus_sft_where_both_solve"] for cell in own],
+            "all_episodes": [_change(cell, "length_of_all") for cell in own],
+        }
+        found[name] = {kind: _mean_with_interval(values) for kind, values in changes.items()}
     return found
+
+
+def _change(cell: dict[str, Any], key: str) -> float | None:
+    last, first = cell[key], cell[f"sft_{key}"]
+    return last - first if last and first else None
+
+
+def _mean_with_interval(values: list[float | None]) -> dict[str, Any] | None:
+    known = np.array([value for value in values if value is not None])
+    if not len(known):
+        return None
+    return {"mean": float(known.mean()), "interval": bootstrap_interval(known, np.mean, seed=0)}
 
 
 def _row(result: dict[str, Any], task: str, name: str) -> str:
@@ -196,12 +227,19 @@ def _row(result: dict[str, Any], task: str, name: str) -> str:
         return ""
     successes, episodes = sum(cell["successes"] for cell in cells), sum(cell["episodes"] for cell in cells)
     low, high = wilson_interval(successes, episodes)
-    length = " -> ".join(_mean_length(cells, key) for key in ("sft_length_given_success", "length_given_success"))
+    given, overall = (
+        " -> ".join(_mean_length(cells, key) for key in (f"sft_{length}", length))
+        for length in ("length_given_success", "length_of_all")
+    )
+    both = [cell["length_minus_sft_where_both_solve"] for cell in cells]
+    change = (
+        f"{np.mean([own for own in both if own is not None]):+.1f}" if any(own is not None for own in both) else "-"
+    )
     reached = ", ".join(str(cell["episodes_to_80"] or "-") for cell in cells)
     p = result["pooled_p_vs_habc"].get(name)
     shown_p = "" if p is None else f"{p:.2g}"
     success = f"{successes / episodes:.1%} [{low * 100:.0f}, {high * 100:.0f}]"
-    return f"| {task} | {name} | {len(cells)} | {success} | {length} | {reached} | {shown_p} |"
+    return f"| {task} | {name} | {len(cells)} | {success} | {given} | {change} | {overall} | {reached} | {shown_p} |"
 
 
 def _mean_length(cells: list[dict[str, Any]], key: str) -> str:

@@ -51,8 +51,12 @@ class Cells:
         write_atomic(self.folder / f"{name}.json", (json.dumps(cell, indent=1) + "\n").encode())
 
     def read(self) -> list[dict[str, Any]]:
-        """All cells that have been measured, by name."""
-        return [json.loads(file.read_text()) for file in self._files()]
+        """All cells that have been measured, in the order of their names."""
+        return list(self.by_name().values())
+
+    def by_name(self) -> dict[str, dict[str, Any]]:
+        """Name -> cell, all that have been measured."""
+        return {file.stem: json.loads(file.read_text()) for file in self._files()}
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("*.json"))

@@ -11,14 +11,18 @@ Parts, each resumed cell by cell in OUT/world-model/ and --runs:
 
 import argparse
 import functools
-import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from vla_rl.cli.benchmarks.cells import Cells, commits
 from vla_rl.cli.benchmarks.runs import evaluations, start_verb
+from vla_rl.cli.practice import config_file
+from vla_rl.cli.run_config import world_preset
+from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.files import write_atomic
+from world_model.coevolution import Ledger
 
 DEFAULT_TASKS = ("vla_rl/PegInsert-v0", "vla_rl/LidOnBox-v0")
 PARTS = ("model", "cost", "ranking", "judge", "ablate", "gain")
@@ -29,11 +33,20 @@ ABLATIONS = {
     "no-proprioception": ["dynamics.proprioception_token=false"],
     "no-near-success": [],
 }
+# Equal real episodes: the near successes are spent in place of practice episodes.
+_EPISODES_PER_ROUND, _NEAR, _ROUNDS = 60, 60, 3
+_WITH = [
+    f"budget.episodes_per_round={_EPISODES_PER_ROUND - _NEAR // _ROUNDS}",
+    f"imagination.near_success_episodes={_NEAR}",
+    "imagination.group_updates=20",
+    "imagination.coevolution.mode=continuous",
+]
 VARIANTS = {
-    "without": [],
-    "with": ["imagination.coevolution.mode=continuous"],
-    "minus-keyframes": ["imagination.coevolution.mode=continuous", "imagination.starts.keyframe_fraction=0"],
-    "minus-coevolution": ["imagination.coevolution.mode=frozen"],
+    "without": [f"budget.episodes_per_round={_EPISODES_PER_ROUND}"],
+    "with": _WITH,
+    "minus-keyframes": [*_WITH, "imagination.starts.keyframe_fraction=0"],
+    "minus-masking": [*_WITH, "imagination.group.mask_after_success=false"],
+    "minus-coevolution": [*_WITH, "imagination.coevolution.mode=frozen"],
 }
 
 
@@ -50,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the gain")
     parser.add_argument("--tasks", nargs="+", default=list(DEFAULT_TASKS), help="of the gain")
     parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="changes to the preset")
-    parser.add_argument("--config", default="demo", help="of the weaker policies and of the gain's runs")
+    parser.add_argument("--config", default="demo", help="of the weaker policies that are ranked")
+    parser.add_argument("--gain-config", default="algorithms", help="of the gain's runs: a small real budget")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -58,9 +72,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for part in options.parts:
         if part not in PARTS:
             raise UserError(f"there is no part {part!r} of this benchmark.{did_you_mean(part, PARTS)}")
-    folder = options.out / "world-model"
-    folder.mkdir(parents=True, exist_ok=True)
-    measure: dict[str, Callable[[argparse.Namespace, Path], None]] = {
+    cells = open_cells(options)
+    measure: dict[str, Callable[[argparse.Namespace, Cells], None]] = {
         "model": _measure_model,
         "cost": _measure_cost,
         "ranking": _measure_ranking,
@@ -70,8 +83,19 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
     for part in PARTS:
         if part in options.parts:
-            measure[part](options, folder)
-    return _gather(folder)
+            measure[part](options, cells)
+    return _gather(cells)
+
+
+def open_cells(options: argparse.Namespace) -> Cells:
+    """The cells of the present settings."""
+    settings = {
+        "preset": read_yaml(world_preset(options.preset)),
+        "configs": [read_yaml(config_file(name)) for name in (options.config, options.gain_config)],
+        "changes": [options.set, ABLATIONS, VARIANTS, SUPERVISED_STEPS],
+        "sizes": [options.near_success, options.episodes, options.pairs],
+    }
+    return Cells(options.out / "world-model", settings)
 
 
 def table(result: dict[str, Any]) -> str:
@@ -92,16 +116,17 @@ def table(result: dict[str, Any]) -> str:
         ("gain of imagination, points", "imagination_gain_points", "> 0"),
     ]
     lines = [f"| {what} | {_shown(result, key)} | {wanted} |" for what, key, wanted in rows]
-    machine = f"{result['machine']['cpu']}. Command: `{result['command']}`."
+    measured = commits(list(result["cells"].values()))
+    machine = f"{result['machine']['cpu']}. {measured} Command: `{result['command']}`."
     return "\n".join([*head, *lines, "", f"[95 % bootstrap interval]. {machine}"])
 
 
-def _measure_model(options: argparse.Namespace, folder: Path) -> None:
+def _measure_model(options: argparse.Namespace, cells: Cells) -> None:
     _train(options, options.runs / "world", options.set, options.near_success)
-    _once(folder / "horizons.json", lambda: _judge(options.runs / "world").horizons())
+    _once(cells, "horizons", lambda: _judge(options.runs / "world").horizons())
 
 
-def _measure_cost(options: argparse.Namespace, folder: Path) -> None:
+def _measure_cost(options: argparse.Namespace, cells: Cells) -> None:
     def measure() -> dict[str, Any]:
         from vla_rl.cli.world_evaluation import late_latency, stream_speed
 
@@ -114,10 +139,10 @@ def _measure_cost(options: argparse.Namespace, folder: Path) -> None:
             "cameras": len(judge.model.spec.cameras),
         }
 
-    _once(folder / "cost.json", measure)
+    _once(cells, "cost", measure)
 
 
-def _measure_ranking(options: argparse.Namespace, folder: Path) -> None:
+def _measure_ranking(options: argparse.Namespace, cells: Cells) -> None:
     """The versions of the run, and younger supervised policies that the world model never saw."""
 
     def measure() -> dict[str, Any]:
@@ -138,14 +163,14 @@ def _measure_ranking(options: argparse.Namespace, folder: Path) -> None:
         judge = _judge(options.runs / "world")
         return judge.rank(policies, options.episodes, config.execution, config.gate)
 
-    _once(folder / "ranking.json", measure)
+    _once(cells, "ranking", measure)
 
 
-def _measure_judge(options: argparse.Namespace, folder: Path) -> None:
-    _once(folder / "counterfactuals.json", lambda: _judge(options.runs / "world").counterfactuals(options.pairs))
+def _measure_judge(options: argparse.Namespace, cells: Cells) -> None:
+    _once(cells, "counterfactuals", lambda: _judge(options.runs / "world").counterfactuals(options.pairs))
 
 
-def _measure_ablations(options: argparse.Namespace, folder: Path) -> None:
+def _measure_ablations(options: argparse.Namespace, cells: Cells) -> None:
     for name, changes in ABLATIONS.items():
         near = 0 if name == "no-near-success" else options.near_success
         place = options.runs / f"world-{name}"
@@ -155,28 +180,36 @@ def _measure_ablations(options: argparse.Namespace, folder: Path) -> None:
             judge = _judge(place)
             return {"horizons": judge.horizons(), "counterfactuals": judge.counterfactuals(options.pairs)}
 
-        _once(folder / f"ablation-{name}.json", measure)
+        _once(cells, f"ablation-{name}", measure)
 
 
-def _measure_gain(options: argparse.Namespace, folder: Path) -> None:
+def _measure_gain(options: argparse.Namespace, cells: Cells) -> None:
     for task in options.tasks:
         for seed in options.seeds:
             for variant in VARIANTS:
                 short = task.partition("/")[2].partition("-")[0]
                 measure = functools.partial(_measure_variant, options, task, seed, variant)
-                _once(folder / f"gain-{short}-{seed}-{variant}.json", measure)
+                _once(cells, f"gain-{short}-{seed}-{variant}", measure)
 
 
 def _measure_variant(options: argparse.Namespace, task: str, seed: int, variant: str) -> dict[str, Any]:
     """One practice run. Those of a task and seed share demonstrations and supervised policy."""
-    common = ["--config", options.config, "--seed", str(seed), f"task.env={task}"]
+    common = ["--config", options.gain_config, "--seed", str(seed), f"task.env={task}", f"budget.rounds={_ROUNDS}"]
     base = options.runs / f"{task.partition('/')[2].partition('-')[0]}-{seed}"
-    start_verb(["train", *common, "budget.rounds=0"], base).wait_or_fail()
+    start_verb(["train", *common[:-1], "budget.rounds=0"], base).wait_or_fail()
     own = base.with_name(f"{base.name}-{variant}")
     start_verb(["train", *common, "--from", str(base), *VARIANTS[variant]], own).wait_or_fail()
     last = evaluations(own)[-1]
-    outcome = {name: last[name] for name in ("successes", "episodes", "real_episodes")}
-    return {"task": task, "seed": seed, "variant": variant, **outcome}
+    rounds = [asdict(entry) for entry in Ledger.open(own / "imagination" / "ledger.json").entries]
+    return {
+        "task": task,
+        "seed": seed,
+        "variant": variant,
+        "successes": last["successes"],
+        "episodes": last["episodes"],
+        "real_episodes": last["real_episodes"] + sum(entry["near_success_episodes"] for entry in rounds),
+        "ledger": rounds,
+    }
 
 
 def _train(options: argparse.Namespace, place: Path, changes: list[str], near: int) -> None:
@@ -194,15 +227,15 @@ def _judge(place: Path) -> Any:
     return WorldJudge(WorldFolder(place))
 
 
-def _once(file: Path, measure: Callable[[], dict[str, Any]]) -> None:
+def _once(cells: Cells, name: str, measure: Callable[[], dict[str, Any]]) -> None:
     """Measure a cell unless it is there."""
-    if not file.exists():
-        write_atomic(file, (json.dumps(measure(), indent=1) + "\n").encode())
+    if name not in cells:
+        cells.write(name, measure())
 
 
-def _gather(folder: Path) -> dict[str, Any]:
-    """Every cell that there is, and the key figures of the issue."""
-    cells = {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+def _gather(found: Cells) -> dict[str, Any]:
+    """Every cell that there is, and the key figures."""
+    cells = found.by_name()
     result: dict[str, Any] = {}
     if "horizons" in cells:
         curves = cells["horizons"]

@@ -12,6 +12,7 @@ action and the success of the action; one transformer over the steps predicts th
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,10 @@ from torch import Tensor, nn
 from vla_rl.core.errors import ConfigError
 from world_model.dynamics import WorldBatch
 from world_model.model import WorldModel
+from world_model.training import Stage, StageConfig
+from world_model.windows import LatentEpisodes
+
+_SEEDS_APART = 1_000_003
 
 type ScoreFunction = Callable[["Trajectories"], Tensor]
 """grad_a log pi(a | s) of trajectories, [B, T, A], in the actions' standard deviations."""
@@ -35,6 +40,9 @@ class TrajectoryConfig:
         denoise_steps: n.
         guidance: c; 0 leaves the policy out.
         success_weight: of the success flag in the loss.
+        steps: gradient steps.
+        batch_size: trajectories in each.
+        learning_rate: of AdamW, after the warm-up.
     """
 
     frames: int = 8
@@ -44,6 +52,9 @@ class TrajectoryConfig:
     denoise_steps: int = 16
     guidance: float = 1.0
     success_weight: float = 1.0
+    steps: int = 1500
+    batch_size: int = 64
+    learning_rate: float = 1e-3
 
     def __post_init__(self) -> None:
         if self.frames < 2 or self.denoise_steps < 2:
@@ -153,6 +164,32 @@ class TrajectoryDiffusion(nn.Module):
     def _start(self, latents: Tensor, state: Tensor) -> Tensor:
         dynamics = self._world[0].dynamics
         return torch.cat([latents.flatten(1), (state - dynamics.state_mean) / dynamics.state_std], -1)
+
+
+def train_trajectories(
+    config: TrajectoryConfig, model: WorldModel, data: LatentEpisodes, folder: Path
+) -> TrajectoryDiffusion:
+    """Train the generator on real episodes, go on where an earlier call stopped, or read it if it is finished.
+
+    Args:
+        config: sizes and training.
+        model: whose latents ``data`` holds.
+        data: real episodes.
+        folder: of its checkpoint.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    training, seed = model.config.training, model.config.seed
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        generator = TrajectoryDiffusion(config, model)
+
+    def loss(step: int) -> tuple[Tensor, dict[str, float]]:
+        batch = data.draw(seed, step, config.batch_size, config.frames, training.ending_share)
+        return generator.loss(batch, torch.Generator().manual_seed(seed * _SEEDS_APART + step))
+
+    stage = StageConfig("trajectories", config.steps, config.learning_rate, 0.0, training)
+    Stage(stage, generator, loss, folder).run()
+    return generator
 
 
 def guidance_schedule(steps: int, scale: float) -> Iterator[float]:

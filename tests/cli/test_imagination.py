@@ -29,6 +29,7 @@ from world_model.coevolution import CoEvolutionConfig
 from world_model.imagined_env import ImaginedEnvConfig
 from world_model.improvement import GroupConfig
 from world_model.starts import StartConfig
+from world_model.trajectory_diffusion import TrajectoryConfig
 
 TASK = TaskConfig(image_size=32, difficulty=0.0)
 PRESET = """
@@ -108,6 +109,25 @@ def test_a_policy_is_improved_in_groups_unless_the_alarm_went_off(imagination: R
     imagination.ledger.write(entry)
     imagination.config = replace(imagination.config, group_updates=0)
     assert imagination.improve(1) is None
+
+
+def test_short_trajectories_are_pushed_towards_the_policy(imagination: RunImagination) -> None:
+    small = TrajectoryConfig(frames=4, width=32, layers=1, denoise_steps=3, steps=3, batch_size=2)
+    imagination.config = replace(imagination.config, generator="trajectories", trajectories=small)
+    imagination.after_collection(1)
+    store = EpisodeStore(imagination._folder.episodes)
+    names = [name for name in store.ids() if name.startswith("imagined001-")]
+    episodes = [store.read(name) for name in names]
+    assert len(episodes) == 3
+    assert {episode.origin for episode in episodes} == {Origin.IMAGINED}
+    assert {episode.policy_version for episode in episodes} == {0}
+    assert all(1 <= len(episode) <= 4 and episode.success in (True, None) for episode in episodes)
+    assert {name for episode in episodes for name in episode.images} == {"front", "top"}
+    # The same noise without the push ends elsewhere.
+    imagination.config = replace(imagination.config, trajectories=replace(small, guidance=0.0))
+    free = EpisodeStore(imagination.path / "unguided")
+    imagination._generate(1, 0, free, {names[0]: episodes[0].seed or 0})
+    assert np.abs(free.read(names[0]).action_sent[0] - episodes[0].action_sent[0]).max() > 1e-4
 
 
 def test_imagination_that_is_off_does_nothing(imagination: RunImagination) -> None:

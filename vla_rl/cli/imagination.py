@@ -13,6 +13,7 @@ from tqdm import tqdm
 from robot_io.gate import GateConfig
 from vla_rl.cli.imagination_config import ImaginationConfig
 from vla_rl.cli.imagined_rollouts import ImaginationWorker, ImaginedWorldConfig
+from vla_rl.cli.imagined_trajectories import TrajectorySource
 from vla_rl.cli.near_success import PerturbationConfig, collect_near_success, near_success_ratio
 from vla_rl.cli.rollouts import make_env
 from vla_rl.cli.run_config import TaskConfig, world_preset
@@ -23,6 +24,7 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.policies.flow_vla import load_policy, save_policy
 from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, RolloutPool
 from world_model.coevolution import CoEvolution, Ledger, LedgerEntry
@@ -32,6 +34,7 @@ from world_model.improvement import MaskedGroupOptimiser, collect_groups
 from world_model.model import load_world_model
 from world_model.starts import StartBank
 from world_model.training import refine_world_model, train_world_model
+from world_model.trajectory_diffusion import train_trajectories
 from world_model.windows import LatentEpisodes, frame_latents, spec_of
 
 logger = logging.getLogger(__name__)
@@ -133,6 +136,9 @@ class RunImagination:
         store = EpisodeStore(self._folder.episodes)
         first = _IMAGINED_SEED + round_number * 100_000
         jobs = {f"imagined{round_number:03d}-{index:05d}": first + index for index in range(episodes)}
+        if self.config.generator == "trajectories":
+            self._generate(round_number, version, store, jobs)
+            return len(jobs)
         world = replace(self._world(version), start=self.config.starts, env=self.config.env)
         self._run(world, store, round_number, jobs)
         return len(jobs)
@@ -151,7 +157,6 @@ class RunImagination:
         if (target / "config.json").exists():
             return target
         from vla_rl.policies.flow_sde import NoisyFlowActor, NoisyFlowConfig
-        from vla_rl.policies.flow_vla import load_policy, save_policy
 
         config = self.config
         model, meta = load_policy(self._folder.policy(0 if self.restarts_policy else round_number - 1))
@@ -177,6 +182,23 @@ class RunImagination:
         if not self._foretells or version < 0:
             return None
         return frame_latents(cache, load_world_model(self._model(0))[0].autoencoder)
+
+    def _generate(self, round_number: int, version: int, store: EpisodeStore, seeds: dict[str, int]) -> None:
+        """Episodes of the second generator, policy-guided diffusion."""
+        missing = {name: seed for name, seed in seeds.items() if name not in store}
+        if not missing:
+            return
+        model, _ = load_world_model(self._model(version))
+        data = LatentEpisodes(open_cache(self.path / "episodes", self.path / "cache"), model.autoencoder)
+        folder = self.path / f"trajectories_{version:04d}"
+        generator = train_trajectories(self.config.trajectories, model, data, folder)
+        bank = StartBank(data, self.config.starts)
+        policy, meta = load_policy(self._folder.policy(round_number - 1))
+        source = TrajectorySource(generator, model, data, bank, policy, meta["policy_version"])
+        for episode in tqdm(
+            source.episodes(missing), total=len(missing), desc="imagining", unit="episode", leave=False
+        ):
+            store.add(episode)
 
     def _run(self, world: ImaginedWorldConfig, store: EpisodeStore, round_number: int, seeds: dict[str, int]) -> None:
         policy = self._folder.policy(round_number - 1)

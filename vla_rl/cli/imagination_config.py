@@ -1,11 +1,14 @@
 """Options of imagination in a practice run: a section of the run's configuration."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
+from vla_rl.core.errors import ConfigError
 from world_model.coevolution import CoEvolutionConfig
 from world_model.imagined_env import ImaginedEnvConfig
 from world_model.improvement import GroupConfig
 from world_model.starts import StartConfig
+from world_model.trajectory_diffusion import TrajectoryConfig
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,9 @@ class ImaginationConfig:
         near_success_episodes: scripted episodes for the world model, spent once, before it is trained.
         starts: where imagined episodes begin.
         env: how they end.
+        generator: of imagined episodes. ``rollouts``: the policy acts in the imagined environment. ``trajectories``:
+            short ones are denoised at once and pushed towards the policy, see `world_model.trajectory_diffusion`.
+        trajectories: options of the latter.
         group: masked group-relative optimisation, see `RunImagination.improve`.
         group_updates: of it in a round; 0 switches it off.
         groups_at_once: groups that are imagined side by side.
@@ -29,7 +35,13 @@ class ImaginationConfig:
     near_success_episodes: int = 200
     starts: StartConfig = field(default_factory=lambda: StartConfig(keyframe_rule="uniform"))
     env: ImaginedEnvConfig = field(default_factory=ImaginedEnvConfig)
+    generator: Literal["rollouts", "trajectories"] = "rollouts"
+    trajectories: TrajectoryConfig = field(default_factory=TrajectoryConfig)
     group: GroupConfig = field(default_factory=GroupConfig)
     group_updates: int = 0
     groups_at_once: int = 2
     flow_noise: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.generator not in ("rollouts", "trajectories"):
+            raise ConfigError(f"imagination.generator is {self.generator!r}; expected 'rollouts' or 'trajectories'")

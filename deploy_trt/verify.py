@@ -62,7 +62,7 @@ def verify(folder: Path, backend: BackendName, closed_loop: Callable[[], tuple[b
     ]
     rungs += mutation_test(deployment, program)
     if closed_loop is None:
-        rungs.append(Rung("closed loop", None, "not tried: give it a simulator (`vla-rl bench deploy`)"))
+        rungs.append(Rung("closed loop", None, "not tried: `vla-rl export RUN --out DIR --closed-loop 100`"))
     else:
         passed, sentence = closed_loop()
         rungs.append(Rung("closed loop", passed, sentence))

@@ -63,3 +63,14 @@ def test_a_folder_that_acts_otherwise_fails(exported: Path, tmp_path: Path, caps
     save_manifest(tmp_path, type(deployment.manifest)(**{**vars(deployment.manifest), "weights": changed}))
     assert main(["export", str(tmp_path)]) == 1
     assert "FAILED  torch, ort-cpu in fp32" in capsys.readouterr().out
+
+
+def test_success_in_simulation_is_compared_with_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, out = str(tmp_path / "run"), str(tmp_path / "out")
+    assert main(["train", "--config", "tiny", "--out", run, "budget.rounds=0", "budget.evaluation_episodes=1"]) == 0
+    capsys.readouterr()
+    assert main(["export", run, "--out", out, "--closed-loop", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "ok  closed loop: exported 0/2, in torch 0/2 (95 % intervals overlap)" in printed
+    assert main(["export", out, "--closed-loop", "2"]) == 2
+    assert "give the run that it comes from" in capsys.readouterr().err

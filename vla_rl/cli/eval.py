@@ -4,20 +4,15 @@ Example: vla-rl eval runs/demo --version 3 --episodes 200
 """
 
 import argparse
-import itertools
 from dataclasses import replace
 from pathlib import Path
 
-from tqdm import tqdm
-
 from vla_rl.cli.practice import make_pool
+from vla_rl.cli.rollouts import evaluation_jobs, run_missing
 from vla_rl.cli.run_config import RunConfig
 from vla_rl.core.errors import UserError
-from vla_rl.data.store import EpisodeStore
 from vla_rl.report.statistics import wilson_interval
-from vla_rl.training.plan import evaluation_seed
 from vla_rl.training.run_folder import RunFolder
-from vla_rl.training.workers import RolloutJob
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,20 +37,14 @@ def run(arguments: argparse.Namespace) -> int:
         config = replace(config, task=replace(config.task, difficulty=arguments.difficulty))
     # Episodes that are there already count, so each policy and difficulty has a store of its own.
     out = arguments.out or folder.path / f"eval-v{version:04d}-difficulty-{config.task.difficulty:g}"
-    store = EpisodeStore(out)
-    jobs = [
-        RolloutJob(f"v{version:04d}-{index:06d}", out, task, (evaluation_seed(index),), folder.policy(version))
-        for index, task in zip(range(arguments.episodes), itertools.cycle(config.task.envs), strict=False)
-    ]
-    missing = [job for job in jobs if job.episode_id not in store]
+    jobs = evaluation_jobs(config.task.envs, folder.policy(version), out, arguments.episodes, f"v{version:04d}-")
     with make_pool(config) as pool:
-        for _ in tqdm(pool.run(missing), total=len(missing), unit="episode", leave=False):
-            pass
+        headers = run_missing(pool, jobs)
     for task in config.task.envs:
-        ids = [job.episode_id for job in jobs if job.task == task]
-        if ids:
-            successes = sum(store.read_header(episode_id).success is True for episode_id in ids)
-            low, high = wilson_interval(successes, len(ids))
-            rate = successes / len(ids)
-            print(f"{task} version {version}: {successes}/{len(ids)} = {rate:.1%} [{low:.1%}, {high:.1%}]")
+        outcomes = [header.success is True for header in headers if header.env_id == task]
+        if outcomes:
+            successes = sum(outcomes)
+            low, high = wilson_interval(successes, len(outcomes))
+            rate = successes / len(outcomes)
+            print(f"{task} version {version}: {successes}/{len(outcomes)} = {rate:.1%} [{low:.1%}, {high:.1%}]")
     return 0

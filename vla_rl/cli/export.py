@@ -7,8 +7,10 @@ Example: vla-rl export runs/demo --out deployments/demo
 """
 
 import argparse
+import functools
 import itertools
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -32,11 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--modelopt", type=Path, metavar="PYTHON", help="interpreter of an environment with ModelOpt")
     parser.add_argument("--build", choices=("trt", "trt-rtx"), help="build engines, on the computer that will run them")
     parser.add_argument("--verify", metavar="BACKEND", default="ort-cpu", help="backend to verify (default: ort-cpu)")
+    parser.add_argument(
+        "--closed-loop", type=int, default=0, metavar="EPISODES", help="also compare success in simulation with torch's"
+    )
     parser.add_argument("--benchmark", action="store_true", help="time the backend that was verified")
 
 
 def run(arguments: argparse.Namespace) -> int:
     folder = arguments.source
+    if arguments.closed_loop and is_deployment(folder):
+        raise UserError("--closed-loop compares with the policy in torch: give the run that it comes from, and --out")
     if not is_deployment(folder):
         if arguments.out is None:
             raise UserError(f"{folder} is no deployment; name the folder to export it to with --out")
@@ -52,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.precision in ("bf16", "fp8", "int8", "int4") and arguments.verify == "ort-cpu":
         print(f"{arguments.precision} is verified on its target: ONNX Runtime on a CPU cannot run it")
         return 0
-    passed = _verify(folder, arguments.verify)
+    closed_loop = functools.partial(_closed_loop, arguments, folder) if arguments.closed_loop else None
+    passed = _verify(folder, arguments.verify, closed_loop)
     if arguments.benchmark:
         _benchmark(folder, arguments.verify)
     return 0 if passed else 1
@@ -105,10 +113,35 @@ def read_observations(store: Path, count: int) -> Sequence[Observation]:
     return list(itertools.islice(observations, count))
 
 
-def _verify(folder: Path, backend: str) -> bool:
+def _closed_loop(arguments: argparse.Namespace, deployment: Path) -> tuple[bool, str]:
+    """Success of the deployment and of the policy that it was exported from, on the evaluation's seeds."""
+    from vla_rl.cli.policy_folder import find_policy
+    from vla_rl.cli.rollouts import SimulatorWorker, evaluation_jobs, run_missing
+    from vla_rl.cli.run_config import RunConfig
+    from vla_rl.report.statistics import wilson_interval
+    from vla_rl.training.run_folder import RunFolder
+    from vla_rl.training.workers import RolloutPool
+
+    _, config = RunFolder.open(arguments.source, RunConfig)
+    policies = {"exported": deployment, "in torch": find_policy(arguments.source, arguments.version).path}
+    episodes, outcomes = arguments.closed_loop, {}
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        RolloutPool(functools.partial(SimulatorWorker, config), workers=0) as pool,
+    ):
+        for name, policy in policies.items():
+            jobs = evaluation_jobs(config.task.envs, policy, Path(scratch) / name, episodes)
+            outcomes[name] = sum(header.success is True for header in run_missing(pool, jobs, name))
+    bounds = [wilson_interval(successes, episodes) for successes in outcomes.values()]
+    passed = bounds[0][0] <= bounds[1][1] and bounds[1][0] <= bounds[0][1]
+    shown = ", ".join(f"{name} {successes}/{episodes}" for name, successes in outcomes.items())
+    return passed, f"{shown} (95 % intervals {'overlap' if passed else 'do not overlap'})"
+
+
+def _verify(folder: Path, backend: str, closed_loop: Callable[[], tuple[bool, str]] | None) -> bool:
     from deploy_trt.verify import verify
 
-    rungs = verify(folder, backend)  # type: ignore[arg-type]  # an unknown name is refused there
+    rungs = verify(folder, backend, closed_loop)  # type: ignore[arg-type]  # an unknown name is refused there
     for rung in rungs:
         sign = {True: "ok", False: "FAILED", None: "skipped"}[rung.passed]
         print(f"{sign:>7}  {rung.name}: {rung.found}")

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+from tqdm import tqdm
 
 import sim
+from deploy_trt.runtime import is_deployment, load_deployed
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.recorder import Recorder
@@ -18,6 +20,7 @@ from vla_rl.cli.run_config import FULL_PRECISION, RunConfig, TaskConfig
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Episode, Observation, Origin, PolicySpec
+from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
@@ -26,7 +29,8 @@ from vla_rl.execution.sources import Demonstrator, TakeoverSwitch
 from vla_rl.execution.strategies import make_strategy
 from vla_rl.execution.virtual import make_planner
 from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
-from vla_rl.training.workers import RolloutJob
+from vla_rl.training.plan import evaluation_seed
+from vla_rl.training.workers import RolloutJob, Rollouts
 
 if TYPE_CHECKING:
     from deploy_trt.exploration import ExplorationPolicies
@@ -168,6 +172,8 @@ class SimulatorWorker:
         if policy is None or folder != known:
             if in_low_precision and self._low_precision is not None:
                 policy = self._low_precision.load(folder)
+            elif is_deployment(folder):
+                policy = load_deployed(folder)
             else:
                 model, meta = load_policy(folder, expected=self.spec)
                 policy = FlowVLAPolicy(model, self._config.rollout_device, meta["policy_version"])
@@ -181,6 +187,32 @@ def _low_precision(precision: str, calibration: Sequence[Observation]) -> "Explo
     from deploy_trt.exploration import ExplorationPolicies
 
     return ExplorationPolicies(precision, calibration)
+
+
+def evaluation_jobs(
+    tasks: Sequence[str], policy: Path, store: Path, episodes: int, prefix: str = "", collects: bool = False
+) -> list[RolloutJob]:
+    """The first episodes of the held-out evaluation seeds; several tasks take turns."""
+    return [
+        RolloutJob(
+            f"{prefix}{index:06d}",
+            store,
+            tasks[index % len(tasks)],
+            (evaluation_seed(index),),
+            policy,
+            collects=collects,
+        )
+        for index in range(episodes)
+    ]
+
+
+def run_missing(pool: Rollouts, jobs: Sequence[RolloutJob], label: str = "") -> list[EpisodeHeader]:
+    """Run the jobs whose episodes are not in their store yet; returns the headers of all, in the order of the jobs."""
+    stores = {job.store: EpisodeStore(job.store) for job in jobs}
+    missing = [job for job in jobs if job.episode_id not in stores[job.store]]
+    for _ in tqdm(pool.run(missing), total=len(missing), desc=label, unit="episode", leave=False):
+        pass
+    return [stores[job.store].read_header(job.episode_id) for job in jobs]
 
 
 def shared_spec(specs: Sequence[PolicySpec]) -> PolicySpec:

@@ -279,35 +279,16 @@ def _world_model(_: argparse.Namespace) -> dict[str, Any]:
 
 def _closed_loop(kind: str, options: argparse.Namespace) -> dict[str, Any]:
     """Success on the evaluation's seeds, as the run's own evaluation plays them."""
-    from tqdm import tqdm
-
-    from vla_rl.cli.rollouts import SimulatorWorker
+    from vla_rl.cli.rollouts import SimulatorWorker, evaluation_jobs, run_missing
     from vla_rl.cli.run_config import RunConfig
-    from vla_rl.data.store import EpisodeStore
     from vla_rl.report.statistics import wilson_interval
-    from vla_rl.training.plan import evaluation_seed
     from vla_rl.training.run_folder import RunFolder
-    from vla_rl.training.workers import RolloutJob, RolloutPool
+    from vla_rl.training.workers import RolloutPool
 
     _, config = RunFolder.open(options.run, RunConfig)
-    store = EpisodeStore(options.store / kind)
-    tasks = config.task.envs
-    jobs = [
-        RolloutJob(
-            f"{index:06d}",
-            store.path,
-            tasks[index % len(tasks)],
-            (evaluation_seed(index),),
-            _policy(options),
-            collects=True,
-        )
-        for index in range(options.episodes)
-    ]
+    jobs = evaluation_jobs(config.task.envs, _policy(options), options.store / kind, options.episodes, collects=True)
     calibration = _observations(options, 64) if kind == "int8-static" else ()
     build = functools.partial(SimulatorWorker, replace(config, rollout_precision=kind), tuple(calibration))
     with RolloutPool(build, workers=0) as pool:
-        missing = [job for job in jobs if job.episode_id not in store]
-        for _ in tqdm(pool.run(missing), total=len(missing), desc=kind, unit="episode", leave=False):
-            pass
-    successes = sum(store.read_header(job.episode_id).success is True for job in jobs)
+        successes = sum(header.success is True for header in run_missing(pool, jobs, kind))
     return {"successes": successes, "episodes": len(jobs), "interval": list(wilson_interval(successes, len(jobs)))}

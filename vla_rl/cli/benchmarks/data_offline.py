@@ -96,28 +96,13 @@ def _measure_cell(cell: Path, runs: Path, seed: int, algorithm: str, steps: int)
 
 def _evaluate(source: Path, target: Path) -> int:
     """Successes of the fine-tuned policy on the evaluation seeds of the environment that the data came from."""
-    from vla_rl.cli.rollouts import SimulatorWorker
+    from vla_rl.cli.rollouts import SimulatorWorker, evaluation_jobs, run_missing
     from vla_rl.cli.run_config import RunConfig
-    from vla_rl.data.store import EpisodeStore
-    from vla_rl.training.plan import evaluation_seed
     from vla_rl.training.run_folder import RunFolder
-    from vla_rl.training.workers import RolloutJob, RolloutPool
+    from vla_rl.training.workers import RolloutPool
 
     _, config = RunFolder.open(source, RunConfig)
     folder = RunFolder(target)
-    store = EpisodeStore(folder.evaluation)
-    jobs = [
-        RolloutJob(
-            episode_id=f"v0001-{index:06d}",
-            store=folder.evaluation,
-            task=config.task.env,
-            seeds=(evaluation_seed(index),),
-            policy=folder.policy(1),
-        )
-        for index in range(EVALUATION_EPISODES)
-    ]
-    missing = [job for job in jobs if job.episode_id not in store]
+    jobs = evaluation_jobs(config.task.envs, folder.policy(1), folder.evaluation, EVALUATION_EPISODES, "v0001-")
     with RolloutPool(functools.partial(SimulatorWorker, config), config.workers) as pool:
-        for _ in pool.run(missing):
-            pass
-    return sum(store.read_header(job.episode_id).success is True for job in jobs)
+        return sum(header.success is True for header in run_missing(pool, jobs, target.name))

@@ -92,21 +92,28 @@ class DiffusionStep(nn.Module):
         return following + of_fresh * step_noise[0] if self.stochastic else following
 
 
-class SmolVLAPrefix(nn.Module):
-    """smolvla: images, normalised state and text -> keys and values of each layer, [1, heads, N, size], and mask."""
+class _Prefix(nn.Module):
+    """The prefix graph of a vision-language-action policy."""
 
     def __init__(self, policy: Any, image_keys: Sequence[str]) -> None:
         super().__init__()
         self.policy = policy
         self.image_keys = tuple(image_keys)
 
+    def batch(self, images: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Images by lerobot's keys, in [0, 1]."""
+        return {key: to_unit_range(image) for key, image in zip(self.image_keys, images, strict=True)}
+
+
+class SmolVLAPrefix(_Prefix):
+    """smolvla: images, normalised state and text -> keys and values of each layer, [1, heads, N, size], and mask."""
+
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         from lerobot.policies.common.vla_utils import make_att_2d_masks
 
         *images, state, text, text_mask = inputs
         policy, model = self.policy, self.policy.model
-        batch = {key: to_unit_range(image) for key, image in zip(self.image_keys, images, strict=True)}
-        seen, seen_masks = policy.prepare_images(batch)
+        seen, seen_masks = policy.prepare_images(self.batch(images))
         padded = policy.prepare_state({"observation.state": state})
         embedded, mask, attention = model.embed_prefix(seen, seen_masks, text, text_mask, state=padded)
         _, cache = model.vlm_with_expert.forward(
@@ -119,21 +126,15 @@ class SmolVLAPrefix(nn.Module):
         return (*(layer.keys for layer in cache.layers), *(layer.values for layer in cache.layers), mask)
 
 
-class Pi0Prefix(nn.Module):
+class Pi0Prefix(_Prefix):
     """pi0: as `SmolVLAPrefix`; the state, padded, goes on to the steps."""
-
-    def __init__(self, policy: Any, image_keys: Sequence[str]) -> None:
-        super().__init__()
-        self.policy = policy
-        self.image_keys = tuple(image_keys)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         from lerobot.policies.common.vla_utils import make_att_2d_masks, prepare_attention_masks_4d
 
         *images, state, text, text_mask = inputs
         policy, model = self.policy, self.policy.model
-        batch = {key: to_unit_range(image) for key, image in zip(self.image_keys, images, strict=True)}
-        seen, seen_masks = policy._preprocess_images(batch)
+        seen, seen_masks = policy._preprocess_images(self.batch(images))
         embedded, mask, attention = model.embed_prefix(seen, seen_masks, text, text_mask)
         expert = model.paligemma_with_expert
         expert.paligemma.model.language_model.config._attn_implementation = "eager"

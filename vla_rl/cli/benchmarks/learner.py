@@ -17,7 +17,7 @@ _BLOCK_UPDATES = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--blocks", type=int, default=10, help=f"blocks of {_BLOCK_UPDATES} updates for each")
+    parser.add_argument("--blocks", type=int, default=30, help=f"blocks of {_BLOCK_UPDATES} updates for each")
     parser.add_argument("--config", default="demo", help="whose task, network and batch size")
     parser.add_argument("--threads", type=int, default=1)
 

@@ -9,6 +9,7 @@ from tiny_world import TINY, P, make_episode, make_model
 from vla_rl.algorithms.config import NextLatentConfig
 from vla_rl.algorithms.next_latent import NextLatentHead
 from vla_rl.algorithms.registry import make_algorithm
+from vla_rl.training.checkpoint import load_checkpoint, save_checkpoint
 
 CONFIG = replace(TINY, next_latent=NextLatentConfig(weight=1.0, ahead=2, hidden=64, learning_rate=1e-2))
 FAILURES = [make_episode(f"round-{index}", [P] * 9, False) for index in range(3)]
@@ -48,24 +49,26 @@ def test_it_falls_and_moves_the_weights_that_failures_alone_would_not(make_cache
     assert "next_latent_loss" not in silent.update(0)
     beside = algorithm.next_latent
     algorithm.actor._optimizer.zero_grad()
-    beside.loss(algorithm.data, 8, 99).backward()
+    beside.loss(algorithm.data, 8, 2, 99).backward()
     assert algorithm.model.state_token.weight.grad.abs().sum() > 0
 
 
-def test_without_a_world_model_there_is_no_loss(make_cache):
+def test_without_a_world_model_there_is_no_loss_and_nothing_to_resume(make_cache, tmp_path):
     cache = make_cache(FAILURES)
     algorithm = make_algorithm("awr", CONFIG, make_model(), cache, seed=3)
     algorithm.foretell(None)
     algorithm.begin_round(cache, 1)
-    assert algorithm.next_latent.loss(algorithm.data, 8, 0) is None
+    assert algorithm.next_latent.loss(algorithm.data, 8, 2, 0) is None
+    file = save_checkpoint(tmp_path, 1, algorithm.state_dict())
+    algorithm.load_state_dict(load_checkpoint(file)[1])
 
 
-def test_resumed_equals_uninterrupted(make_cache):
+def test_resumed_equals_uninterrupted(make_cache, tmp_path):
     cache = make_cache([*FAILURES, make_episode("round-7", [P] * 7, True)])
     whole, losses = learn(cache, 6)
     part, _ = learn(cache, 3)
     resumed = make_algorithm("awr", CONFIG, make_model(seed=9), cache, seed=3)
-    resumed.load_state_dict(part.state_dict())
+    resumed.load_state_dict(load_checkpoint(save_checkpoint(tmp_path, 3, part.state_dict()))[1])
     resumed, later = learn(cache, 3, resumed, first=3)
     assert later == losses[3:]
     for ours, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):

@@ -114,7 +114,7 @@ class Algorithm:
         batch = self.data.policy_batch(frames, self.config.actor.random_shift, generator, indicator)
         if self.next_latent is None:
             return self.actor.update(batch, weight, step)
-        beside = self.next_latent.loss(self.data, len(frames), step)
+        beside = self.next_latent.loss(self.data, len(frames), self.config.actor.random_shift, step)
         logs = self.actor.update(batch, weight, step, beside)
         self.next_latent.step()
         return {**logs, "next_latent_loss": 0.0 if beside is None else float(beside.detach())}
@@ -146,7 +146,7 @@ class Algorithm:
         self.actor.load_state_dict(state["actor"])
         self._round = int(state["round"])
         if self.next_latent is not None:
-            self.next_latent.load_state_dict(state["next_latent"])
+            self.next_latent.load_state_dict(state.get("next_latent", {}))
 
 
 def actor_groups(data: RoundData, interventions: bool, rollouts: RolloutUse) -> dict[str, Frames]:

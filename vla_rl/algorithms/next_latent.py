@@ -74,17 +74,23 @@ class NextLatentLoss:
             self._frames = np.flatnonzero(np.isfinite(latents).all(1))
             self._ensure_head(latents.shape[1])
 
-    def loss(self, data: RoundData, batch_size: int, step: int) -> Tensor | None:
-        """The weighted loss of one batch, with a graph through the policy's encoder; None where there is none."""
+    def loss(self, data: RoundData, batch_size: int, shift: int, step: int) -> Tensor | None:
+        """The weighted loss of one batch, with a graph through the policy's encoder; None where there is none.
+
+        Args:
+            data: of the round.
+            batch_size: frames, drawn uniformly from all real ones.
+            shift: pixels of the random-shift augmentation.
+            step: of the run; keys the randomness.
+        """
         if self._latents is None or self._head is None or not len(self._frames):
             return None
         random = np.random.default_rng(derived_seed(self._seed, "next latent batch", step))
         frames = self._frames[random.integers(len(self._frames), size=batch_size)]
         later, _, ended = data.transition(frames, self.config.ahead)
         actions = self._model.action_normalizer.normalize(data.sent(frames, self.config.ahead))
-        tokens, mask = self._model.tokens(
-            *data.inputs(frames, 4, torch_generator(self._seed, "next latent shift", step))
-        )
+        generator = torch_generator(self._seed, "next latent shift", step)
+        tokens, mask = self._model.tokens(*data.inputs(frames, shift, generator))
         now, then = (self._latents[torch.from_numpy(own)].to(data.device) for own in (frames, later))
         return self.config.weight * self._head.loss(tokens, mask, actions, now, then, ~ended)
 

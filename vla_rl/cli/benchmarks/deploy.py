@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.benchmarks.cells import Cells, commits
+from vla_rl.cli.benchmarks.runs import evaluations, start_verb
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Observation
 
 PRECISIONS = ("fp32", "fp16", "int8-dynamic", "int8-static")
 LEROBOT = ("act", "diffusion", "smolvla", "pi0")
 POLICIES = ("torch", "fp32", "int8-dynamic", "int8-static")  # in the closed loop
+EXPLORATION = "int8-dynamic"
 _BLOCK_CHUNKS = 20
 
 
@@ -46,6 +48,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         **{f"parity-{precision}": functools.partial(_parity, precision) for precision in PRECISIONS},
         **{f"lerobot-{kind}": functools.partial(_lerobot, kind) for kind in LEROBOT},
         **{f"loop-{policy}": functools.partial(_closed_loop, policy) for policy in POLICIES},
+        "exploration": _exploration,
     }
     for name, measure in measures.items():
         if name not in cells:
@@ -90,6 +93,13 @@ def table(result: dict[str, Any]) -> str:
         low, high = row["interval"]
         label = "in torch" if name == "torch" else f"exported, {name}"
         lines.append(f"| {label} | {row['successes']}/{row['episodes']} | {low:.1%} to {high:.1%} |")
+    explored = found["exploration"]
+    lines += [
+        "",
+        f"Practised in {explored['precision']} and learnt in full precision, the run ends at {explored['successes']}/"
+        f"{explored['episodes']}; practised in full precision, at {explored['full_successes']}/"
+        f"{explored['full_episodes']} (one seed).",
+    ]
     lines += ["", "Differences are of normalised actions, against the policy in torch, on the same noise.", ""]
     lines.append(f"{result['machine']['cpu']}. Command: `{result['command']}`. {commits(result['rows'])}")
     return "\n".join(lines)
@@ -275,6 +285,20 @@ def _world_model(_: argparse.Namespace) -> dict[str, Any]:
             built = run_worker({**RTX_REQUEST, "onnx": str(onnx), "engine": str(engine)})["bytes"] > 0
     parity = vars(difference([ours for ours, _ in pairs], [theirs for _, theirs in pairs]))
     return {"policy": "world model's dynamics", "precision": "fp32", **parity, "graphs": {step.name: built}}
+
+
+def _exploration(options: argparse.Namespace) -> dict[str, Any]:
+    """The run once more from its own supervised policy, with practice episodes in low precision."""
+    again = options.store / "exploration"
+    start = ["train", "--config", str(options.run / "config.yaml"), "--from", str(options.run)]
+    changes = [f"rollout_precision={EXPLORATION}", "budget.evaluate_every_round=false"]
+    start_verb([*start, *changes], again).wait_or_fail()
+    low, full = evaluations(again)[-1], evaluations(options.run)[-1]
+    return {
+        "precision": EXPLORATION,
+        **{name: low[name] for name in ("successes", "episodes", "real_episodes", "gradient_steps")},
+        **{f"full_{name}": full[name] for name in ("successes", "episodes", "real_episodes", "gradient_steps")},
+    }
 
 
 def _closed_loop(kind: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def learn(cache, steps, algorithm=None, first=0):
     return algorithm, [algorithm.update(step)["next_latent_loss"] for step in range(first, first + steps)]
 
 
-def test_it_falls_and_moves_the_weights_that_failures_alone_would_not(make_cache):
+def test_it_falls_and_reaches_the_policys_encoder(make_cache):
     cache = make_cache([*FAILURES, make_episode("round-7", [P] * 7, True)])
     algorithm, losses = learn(cache, 60)
     assert np.mean(losses[-10:]) < 0.3 * np.mean(losses[:10])

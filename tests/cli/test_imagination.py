@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from vla_rl.cli.imagination import RunImagination
 from vla_rl.cli.imagination_config import ImaginationConfig
 from vla_rl.cli.near_success import collect_near_success
 from vla_rl.cli.run_config import RunConfig, TaskConfig
+from vla_rl.core.config import load_config
+from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Origin, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.flow_vla import (
@@ -27,7 +30,7 @@ from vla_rl.policies.normalization import Statistics
 from vla_rl.training.run_folder import RunFolder
 from world_model.coevolution import CoEvolutionConfig
 from world_model.imagined_env import ImaginedEnvConfig
-from world_model.improvement import GroupConfig
+from world_model.improvement import GroupConfig, ImaginedGroups, collect_groups
 from world_model.starts import StartConfig
 from world_model.trajectory_diffusion import TrajectoryConfig
 
@@ -95,12 +98,25 @@ def test_a_round_is_imagined_once_and_written_down(imagination: RunImagination) 
     assert imagination.ledger.real_episodes == 5
 
 
-def test_a_policy_is_improved_in_groups_unless_the_alarm_went_off(imagination: RunImagination) -> None:
+def weights(folder: Path) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in load_policy(folder)[0].parameters()])
+
+
+def test_a_policy_is_improved_in_groups_unless_the_alarm_went_off(
+    imagination: RunImagination, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert imagination.improve(1) is None  # no world model yet
     imagination.after_collection(1)
+
+    def with_every_other_success(*arguments: Any) -> ImaginedGroups:
+        groups = collect_groups(*arguments)
+        return replace(groups, success=np.arange(len(groups.success)) % 2 == 0)
+
+    monkeypatch.setattr("vla_rl.cli.imagination.collect_groups", with_every_other_success)
     improved = imagination.improve(1)
     assert improved is not None
     assert load_policy(improved)[1]["policy_version"] == 0
+    assert 0 < (weights(improved) - weights(imagination._folder.policy(0))).abs().max() < 1e-3
     assert imagination.improve(1) == improved
     entry = imagination.ledger.of(1)
     assert entry is not None
@@ -109,6 +125,15 @@ def test_a_policy_is_improved_in_groups_unless_the_alarm_went_off(imagination: R
     imagination.ledger.write(entry)
     imagination.config = replace(imagination.config, group_updates=0)
     assert imagination.improve(1) is None
+
+
+def test_groups_that_tell_nothing_leave_the_policy_alone(
+    imagination: RunImagination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imagination.after_collection(1)
+    assert imagination.improve(1) is None  # no episode reaches a success probability of 2
+    monkeypatch.setattr("vla_rl.cli.imagination.collect_groups", None)
+    assert imagination.improve(1) is None  # and it is not tried again
 
 
 def test_short_trajectories_are_pushed_towards_the_policy(imagination: RunImagination) -> None:
@@ -123,10 +148,17 @@ def test_short_trajectories_are_pushed_towards_the_policy(imagination: RunImagin
     assert {episode.policy_version for episode in episodes} == {0}
     assert all(1 <= len(episode) <= 4 and episode.success in (True, None) for episode in episodes)
     assert {name for episode in episodes for name in episode.images} == {"front", "top"}
+    # After a crash the last of them is generated with those that are there already, and so bit by bit the same.
+    seeds = {episode.episode_id: episode.seed or 0 for episode in episodes}
+    resumed = EpisodeStore(imagination.path / "resumed")
+    for episode in episodes[:2]:
+        resumed.add(episode)
+    imagination._generate(1, 0, resumed, seeds)
+    assert resumed.read_header(names[2]).digest == store.read_header(names[2]).digest
     # The same noise without the push ends elsewhere.
     imagination.config = replace(imagination.config, trajectories=replace(small, guidance=0.0))
     free = EpisodeStore(imagination.path / "unguided")
-    imagination._generate(1, 0, free, {names[0]: episodes[0].seed or 0})
+    imagination._generate(1, 0, free, seeds)
     assert np.abs(free.read(names[0]).action_sent[0] - episodes[0].action_sent[0]).max() > 1e-4
 
 
@@ -135,3 +167,19 @@ def test_imagination_that_is_off_does_nothing(imagination: RunImagination) -> No
     imagination.config = off
     assert imagination.after_collection(1) == {}
     assert not imagination.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["task.also=[vla_rl/PickPlace-v0]"], "imagines one task"),
+        (["imagination.env.horizon=5"], "bootstrap_imagined"),
+        (["imagination.generator=trajectories"], "bootstrap_imagined"),
+        (["imagination.generator=dreams"], "rollouts, trajectories"),
+        (["imagination.flow_noise=0"], "flow_noise > 0"),
+        (["imagination.coevolution.mode=off", "learning.next_latent.weight=1"], "mode must not be off"),
+    ],
+)
+def test_what_cannot_be_imagined_is_refused_before_anything_is_collected(changes: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(RunConfig, overrides=["imagination.coevolution.mode=once", *changes])

@@ -74,3 +74,8 @@ def test_success_in_simulation_is_compared_with_torch(tmp_path: Path, capsys: py
     assert "ok  closed loop: exported 0/2, in torch 0/2 (95 % intervals overlap)" in printed
     assert main(["export", out, "--closed-loop", "2"]) == 2
     assert "give the run that it comes from" in capsys.readouterr().err
+    assert main(["export", run, "--out", f"{out}-bf16", "--precision", "bf16", "--closed-loop", "2"]) == 2
+    assert "a backend that runs bf16" in capsys.readouterr().err
+    policy = str(Path(run) / "policies" / "version_0000")
+    assert main(["export", policy, "--out", f"{out}-2", "--closed-loop", "2"]) == 2
+    assert not Path(f"{out}-2").exists()

@@ -216,6 +216,14 @@ def test_vlash_plans_from_the_state_at_the_time_of_execution() -> None:
     np.testing.assert_array_equal([action.action[0] for action in actions[11:]], range(11, 60))
 
 
+def test_vlash_does_not_close_a_gripper_beyond_what_it_holds() -> None:
+    """The state of a discrete dimension stays as it was observed: its target is never reached with something in it."""
+    policy = RecordingPolicy()
+    config = ExecutionConfig(strategy="vlash", expected_delay_ticks=3, discrete_dims=(0,))
+    drive(policy, config, LatencyConfig(typical=3.0), 60)
+    assert {float(observation.state[0]) for observation, _ in policy.calls[2:]} == {0.0}
+
+
 def test_a2c2_corrects_every_action_by_its_age() -> None:
     class Corrector:
         def correct(self, observation: Observation, action: Float32Array, chunk_index: int) -> Float32Array:

@@ -12,12 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from vla_rl.algorithms.weighted import WeightedCloning
+from vla_rl.cli.main import main
 from vla_rl.cli.rollouts import SimulatorWorker
 from vla_rl.cli.run_config import RunConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
+from vla_rl.policies.flow_vla import load_policy
 from vla_rl.report.sinks import read_records
 from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, RolloutPool, RolloutWorker
@@ -158,33 +162,72 @@ training: {autoencoder_steps: 2, dynamics_steps: 2, window_frames: 4}
 
 
 def test_practice_in_imagination_resumes_exactly(tmp_path: Path) -> None:
-    """With everything at once: refined world model, imagined episodes, groups, restart from the supervised policy,
-    latents to foretell.
+    """With everything at once: refined world model, imagined episodes, groups, latents to foretell. Killed when the
+    first round's updates are about to begin with the improved policy, and again in the second round.
     """
     (tmp_path / "world.yaml").write_text(WORLD)
     imagination = {
         "preset": tmp_path / "world.yaml",
         "near_success_episodes": 1,
         "env.horizon": 5,
-        "group_updates": 1,
-        "group.group": 2,
-        # Whatever half of the groups did, they count, and no gap is too large.
-        "group.lowest_success": 0,
-        "group.highest_success": 1,
-        "coevolution.mode": "restart_from_sft",
+        "env.success_threshold": 0.5,
+        "group_updates": 2,
+        "group.group": 4,
+        "coevolution.mode": "continuous",
         "coevolution.gap_episodes": 2,
         "coevolution.imagined_episodes": 2,
         "coevolution.largest_gap": 1,
     }
     options = ["--config", "tiny", *(f"imagination.{name}={value}" for name, value in imagination.items())]
-    options += ["learning.next_latent.weight=0.1"]
+    options += ["learning.next_latent.weight=0.1", "learning.critic_training.bootstrap_imagined=true"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     finish(start(*options, "--out", str(whole)))
-    kill_when(start(*options, "--out", str(killed)), lambda: (killed / "checkpoints/step_00000016").exists())
+    kill_when(start(*options, "--out", str(killed)), lambda: any((killed / "imagination").glob("improved_0001*")))
+    kill_when(start("--resume", str(killed)), lambda: (killed / "checkpoints/step_00000016").exists())
     finish(start("--resume", str(killed)))
     assert fingerprint(killed) == fingerprint(whole)
     assert (killed / "imagination/ledger.json").read_bytes() == (whole / "imagination/ledger.json").read_bytes()
-    assert {file.name for file in (whole / "imagination").glob("improved_*")} == {"improved_0001", "improved_0002"}
+
+
+class OtherPolicy:
+    """Imagination that gives the updates of each round another policy to begin with."""
+
+    restarts_policy = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def after_collection(self, round_number: int) -> dict[str, float]:
+        return {"round": float(round_number)}
+
+    def improve(self, round_number: int) -> Path | None:
+        return self.folder if round_number == 2 else None
+
+    def latents(self, cache: object, round_number: int) -> None:
+        """There are none."""
+
+
+def test_a_round_begins_with_the_improved_policy(
+    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = uninterrupted / "policies" / "version_0000"
+    adopted, before = load_policy(other)[0].state_dict(), []
+    update = WeightedCloning.update
+
+    def noting(self: WeightedCloning, step: int) -> dict[str, float]:
+        if step == 14:  # the first of round 2
+            ours = self.actor.model.state_dict()
+            before.extend(torch.equal(ours[name], value) for name, value in adopted.items())
+        return update(self, step)
+
+    monkeypatch.setattr(WeightedCloning, "update", noting)
+    monkeypatch.setattr("vla_rl.cli.practice.make_imagination", lambda *_: OtherPolicy(other))
+    assert main(["train", "--config", "tiny", "--out", str(tmp_path / "run")]) == 0
+    assert before
+    assert all(before)
+    ours, theirs = fingerprint(tmp_path / "run"), fingerprint(uninterrupted)
+    assert ours["policy version_0001"] == theirs["policy version_0001"]
+    assert ours["policy version_0002"] != theirs["policy version_0002"]
 
 
 def metric_lines(run: Path) -> list[tuple[str, int, float]]:

@@ -12,13 +12,16 @@ import itertools
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from deploy_trt.runtime import is_deployment
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
+
+if TYPE_CHECKING:
+    from vla_rl.cli.run_config import RunConfig
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8-dynamic", "int8-static", "fp8", "int8", "int4")
 _HALF = ("fp16", "bf16")
@@ -42,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     folder = arguments.source
-    if arguments.closed_loop and is_deployment(folder):
-        raise UserError("--closed-loop compares with the policy in torch: give the run that it comes from, and --out")
+    run = _run_to_compare(arguments) if arguments.closed_loop else None
     if not is_deployment(folder):
         if arguments.out is None:
             raise UserError(f"{folder} is no deployment; name the folder to export it to with --out")
@@ -56,10 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
         for engine in build_engines(folder, arguments.build, BuildConfig()):
             how = "found" if engine.cached else f"built in {engine.wall_s:.1f} s"
             print(f"{engine.graph}: {engine.file.name} ({how})")
-    if arguments.precision in ("bf16", "fp8", "int8", "int4") and arguments.verify == "ort-cpu":
+    if _is_unverifiable(arguments):
         print(f"{arguments.precision} is verified on its target: ONNX Runtime on a CPU cannot run it")
         return 0
-    closed_loop = functools.partial(_closed_loop, arguments, folder) if arguments.closed_loop else None
+    closed_loop = functools.partial(_closed_loop, arguments, folder, run) if run else None
     passed = _verify(folder, arguments.verify, closed_loop)
     if arguments.benchmark:
         _benchmark(folder, arguments.verify)
@@ -113,22 +115,40 @@ def read_observations(store: Path, count: int) -> Sequence[Observation]:
     return list(itertools.islice(observations, count))
 
 
-def _closed_loop(arguments: argparse.Namespace, deployment: Path) -> tuple[bool, str]:
-    """Success of the deployment and of the policy that it was exported from, on the evaluation's seeds."""
+def _is_unverifiable(arguments: argparse.Namespace) -> bool:
+    """Whether ONNX Runtime on a CPU, which was asked to verify, cannot run the precision."""
+    return arguments.precision in ("bf16", "fp8", "int8", "int4") and arguments.verify == "ort-cpu"
+
+
+def _run_to_compare(arguments: argparse.Namespace) -> "RunConfig":
+    """The config of the run whose success in torch the deployment's is compared with.
+
+    Raises:
+        UserError: if the source is none, or the deployment cannot be run here.
+    """
+    from vla_rl.cli.run_config import RunConfig
+    from vla_rl.training.run_folder import RunFolder
+
+    if is_deployment(arguments.source):
+        raise UserError("--closed-loop compares with the policy in torch: give the run that it comes from, and --out")
+    if _is_unverifiable(arguments):
+        raise UserError(f"--closed-loop needs a backend that runs {arguments.precision} here; name it with --verify")
+    return RunFolder.open(arguments.source, RunConfig)[1]
+
+
+def _closed_loop(arguments: argparse.Namespace, deployment: Path, config: "RunConfig") -> tuple[bool, str]:
+    """Success of the deployment, on the backend that is verified, and of the policy that it was exported from, on the
+    evaluation's seeds.
+    """
     from vla_rl.cli.policy_folder import find_policy
     from vla_rl.cli.rollouts import SimulatorWorker, evaluation_jobs, run_missing
-    from vla_rl.cli.run_config import RunConfig
     from vla_rl.report.statistics import wilson_interval
-    from vla_rl.training.run_folder import RunFolder
     from vla_rl.training.workers import RolloutPool
 
-    _, config = RunFolder.open(arguments.source, RunConfig)
+    build = functools.partial(SimulatorWorker, config, backend=arguments.verify)
     policies = {"exported": deployment, "in torch": find_policy(arguments.source, arguments.version).path}
     episodes, outcomes = arguments.closed_loop, {}
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        RolloutPool(functools.partial(SimulatorWorker, config), workers=0) as pool,
-    ):
+    with tempfile.TemporaryDirectory() as scratch, RolloutPool(build, workers=0) as pool:
         for name, policy in policies.items():
             jobs = evaluation_jobs(config.task.envs, policy, Path(scratch) / name, episodes)
             outcomes[name] = sum(header.success is True for header in run_missing(pool, jobs, name))

@@ -19,6 +19,7 @@ from vla_rl.cli.rollouts import make_env
 from vla_rl.cli.run_config import TaskConfig, world_preset
 from vla_rl.cli.world_data import gather_episodes, open_cache
 from vla_rl.core.config import load_config
+from vla_rl.core.files import write_atomic
 from vla_rl.core.types import Float32Array
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.episode_file import EpisodeHeader
@@ -105,13 +106,14 @@ class RunImagination:
     def train(self, version: int) -> None:
         """See `Imagination.train`."""
         target = self._model(version)
-        if (target / "config.json").exists():
-            return
+        # Even for a model that stays as it is: imagined episodes begin where the newest real ones do.
         store = EpisodeStore(self.path / "episodes")
         sources = {"run": self._folder.episodes}
         if (self.path / "near").exists():
             sources["near"] = self.path / "near"
         gather_episodes(store, sources, self._task.env)
+        if (target / "config.json").exists():
+            return
         cache = open_cache(store.path, self.path / "cache")
         if version == 0:
             train_world_model(self.world, world_spec(self._task, cache), cache, target)
@@ -148,7 +150,7 @@ class RunImagination:
 
         Returns:
             the folder of the improved policy, of the same version; the round's own policy stays. None where it is
-            switched off, there is no world model yet, or the alarm went off.
+            switched off, there is no world model yet, the alarm went off, or no group told good from bad.
         """
         entry = self.ledger.of(round_number)
         if not self.config.group_updates or entry is None or entry.model_version < 0 or entry.alarm:
@@ -156,6 +158,9 @@ class RunImagination:
         target = self.path / f"improved_{round_number:04d}"
         if (target / "config.json").exists():
             return target
+        nothing = target.with_suffix(".nothing")  # was learnt: not to be tried again after a crash
+        if nothing.exists():
+            return None
         from vla_rl.policies.flow_sde import NoisyFlowActor, NoisyFlowConfig
 
         config = self.config
@@ -167,10 +172,14 @@ class RunImagination:
         flow = NoisyFlowConfig(noise=config.flow_noise, execute_ticks=self._execution.execute_ticks)
         actor = NoisyFlowActor(model, world.spec.task, flow)
         optimiser = MaskedGroupOptimiser(actor, config.group)
-        first = _IMAGINED_SEED + round_number * 100_000
+        first, learnt = _IMAGINED_SEED + round_number * 100_000, False
         for update in tqdm(range(config.group_updates), desc="group updates", unit="update", leave=False):
             logs = optimiser.update(collect_groups(env, actor, config.group, first + update * streams))
+            learnt |= "group_loss" in logs
             logger.info("group update %d: %s", update + 1, {name: round(value, 4) for name, value in logs.items()})
+        if not learnt:
+            write_atomic(nothing, b"")
+            return None
         save_policy(target, model, meta)
         return target
 
@@ -178,14 +187,14 @@ class RunImagination:
         """Latents of the run's frames for the policy's auxiliary loss. The autoencoder is never refined, so they mean
         the same in every round.
         """
-        version = self.evolution.model_version(round_number)
-        if not self._foretells or version < 0:
+        entry = self.ledger.of(round_number)
+        if not self._foretells or entry is None or entry.model_version < 0:
             return None
         return frame_latents(cache, load_world_model(self._model(0))[0].autoencoder)
 
     def _generate(self, round_number: int, version: int, store: EpisodeStore, seeds: dict[str, int]) -> None:
         """Episodes of the second generator, policy-guided diffusion."""
-        missing = {name: seed for name, seed in seeds.items() if name not in store}
+        missing = {name for name in seeds if name not in store}
         if not missing:
             return
         model, _ = load_world_model(self._model(version))
@@ -196,7 +205,7 @@ class RunImagination:
         policy, meta = load_policy(self._folder.policy(round_number - 1))
         source = TrajectorySource(generator, model, data, bank, policy, meta["policy_version"])
         for episode in tqdm(
-            source.episodes(missing), total=len(missing), desc="imagining", unit="episode", leave=False
+            source.episodes(seeds, missing), total=len(missing), desc="imagining", unit="episode", leave=False
         ):
             store.add(episode)
 

@@ -43,5 +43,13 @@ class ImaginationConfig:
     flow_noise: float = 0.05
 
     def __post_init__(self) -> None:
-        if self.generator not in ("rollouts", "trajectories"):
-            raise ConfigError(f"imagination.generator is {self.generator!r}; expected 'rollouts' or 'trajectories'")
+        if self.group_updates < 0 or self.groups_at_once < 1 or not self.flow_noise > 0:
+            raise ConfigError(
+                "imagination: expected group_updates >= 0, groups_at_once >= 1 and flow_noise > 0, found "
+                f"{self.group_updates}, {self.groups_at_once} and {self.flow_noise}"
+            )
+
+    @property
+    def cuts(self) -> bool:
+        """Whether imagined episodes are cut before they have an outcome."""
+        return self.generator == "trajectories" or self.env.horizon > 0

@@ -5,8 +5,6 @@ its store, origin = imagined.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.recorder import Recorder
@@ -69,7 +67,6 @@ class ImaginationWorker:
     """
 
     def __init__(self, config: ImaginedWorldConfig) -> None:
-        torch.set_num_threads(1)
         self._config = config
         self._env = open_imagined_env(config.model, config.starts, config.cache, config.start, config.env)
         self._robot = EnvRobot(self._env)

@@ -6,7 +6,7 @@ action that it draws there, with the standard deviation of the actions in the da
     grad_a log pi(a | s) = (a_pi(s) - a) / sigma^2,   in standard deviations (a_pi(s) - a) / sigma
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from itertools import batched
 
 import numpy as np
@@ -49,16 +49,20 @@ class TrajectorySource:
         self.policy, self.version = policy.eval(), version
         self._text = policy.tokenize([model.spec.task])
 
-    def episodes(self, seeds: Mapping[str, int]) -> Iterator[Episode]:
-        """One episode for each id and seed. It ends at the first success; one without a success has no outcome, since
-        it was cut.
+    def episodes(self, seeds: Mapping[str, int], missing: Container[str]) -> Iterator[Episode]:
+        """One episode for each id and seed that is missing. It ends at the first success; one without a success has
+        no outcome, since it was cut.
+
+        Those that are generated together do not depend on which of them are missing: sums of a batch of another size
+        differ in their last bits.
         """
         for some in batched(seeds.items(), _AT_ONCE):
-            own = np.array([seed for _, seed in some], np.int64)
-            found = self.generate(own)
-            cameras = [self._decode(latents) for latents in found.latents]
+            if not any(episode_id in missing for episode_id, _ in some):
+                continue
+            found = self.generate(np.array([seed for _, seed in some], np.int64))
             for row, (episode_id, seed) in enumerate(some):
-                yield self._episode(episode_id, seed, cameras[row], Trajectories(*(part[row] for part in found)))
+                if episode_id in missing:
+                    yield self._episode(episode_id, seed, Trajectories(*(part[row] for part in found)))
 
     @torch.no_grad()
     def generate(self, seeds: np.ndarray) -> Trajectories:
@@ -78,7 +82,7 @@ class TrajectorySource:
     def _policy_noise(self, seeds: np.ndarray) -> Tensor:
         """[B T, H, A], the same at every denoise step, so that the policy pushes one way."""
         size = self.policy.config.horizon, self.policy.spec.action_dim
-        ticks = range(self.generator.config.frames)
+        ticks = range(1, self.generator.config.frames + 1)  # 0 is the trajectory's own
         return torch.from_numpy(np.stack([flow_noise(int(seed), tick, *size) for seed in seeds for tick in ticks]))
 
     def _policy_actions(self, point: Trajectories, noise: Tensor) -> Tensor:
@@ -96,8 +100,8 @@ class TrajectorySource:
         frames = self.model.autoencoder.decode(latents).numpy()
         return {camera: np.ascontiguousarray(frames[:, index]) for index, camera in enumerate(self.model.spec.cameras)}
 
-    def _episode(self, episode_id: str, seed: int, images: dict[str, np.ndarray], found: Trajectories) -> Episode:
-        spec = self.model.spec
+    def _episode(self, episode_id: str, seed: int, found: Trajectories) -> Episode:
+        spec, images = self.model.spec, self._decode(found.latents)
         won = np.flatnonzero(found.success.numpy() >= self.model.config.heads.success_threshold)
         steps = int(won[0]) + 1 if len(won) else len(found.success)
         action = np.clip(found.action.numpy()[:steps], spec.action_low, spec.action_high).astype(np.float32)

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 import sim
 from deploy_trt.runtime import is_deployment, load_deployed
+from deploy_trt.runtime.probe import BackendName
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.recorder import Recorder
@@ -104,10 +105,13 @@ class SimulatorWorker:
     Args:
         config: of the run.
         calibration: real observations, for a ``rollout_precision`` that needs them.
+        backend: of policies that are deployments; None: the fastest that runs here.
     """
 
-    def __init__(self, config: RunConfig, calibration: Sequence[Observation] = ()) -> None:
-        self._config = config
+    def __init__(
+        self, config: RunConfig, calibration: Sequence[Observation] = (), backend: BackendName | None = None
+    ) -> None:
+        self._config, self._backend = config, backend
         self._low_precision = _low_precision(config.rollout_precision, calibration)
         self._stations = {env_id: Station.build(env_id, config) for env_id in config.task.envs}
         self.spec = shared_spec([station.spec() for station in self._stations.values()])
@@ -173,7 +177,7 @@ class SimulatorWorker:
             if in_low_precision and self._low_precision is not None:
                 policy = self._low_precision.load(folder)
             elif is_deployment(folder):
-                policy = load_deployed(folder)
+                policy = load_deployed(folder, require=self._backend)
             else:
                 model, meta = load_policy(folder, expected=self.spec)
                 policy = FlowVLAPolicy(model, self._config.rollout_device, meta["policy_version"])

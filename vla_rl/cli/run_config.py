@@ -122,8 +122,19 @@ class RunConfig:
                 "next_latent.weight needs the world model of a practice run: it belongs to learning, not to "
                 "supervised, and imagination.coevolution.mode must not be off"
             )
+        if self.imagination.coevolution.mode != "off":
+            self._check_imagination()
         if self.ray is not None and self.workers == 0:
             raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")
+
+    def _check_imagination(self) -> None:
+        if self.task.also:
+            raise ConfigError("a world model imagines one task; switch imagination off, or leave task.also empty")
+        if self.imagination.cuts and not self.learning.critic_training.bootstrap_imagined:
+            raise ConfigError(
+                "imagined episodes that are cut (imagination.generator=trajectories, or env.horizon above 0) have no "
+                "outcome: set learning.critic_training.bootstrap_imagined=true, or nothing would learn from them"
+            )
 
 
 def world_preset(name: str) -> Path:

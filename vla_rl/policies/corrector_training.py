@@ -1,8 +1,9 @@
 """Training of the residual head of A2C2 (arXiv 2509.23224), see `corrector`. Torch.
 
 The policy is frozen. It plans a chunk from every frame; at each action of it the head sees what was observed when the
-action was due, and learns the difference between what the demonstrator did then and what was planned. Episodes that are
-held out decide which weights are kept, so that a head with nothing to add adds nothing.
+action was due, and learns the difference between what the demonstrator did then and what was planned. Only what the
+head sees is shifted, never what the policy plans from: a plan that is wrong by the shift teaches the head to mistrust
+plans. Episodes that are held out decide which weights are kept, so that a head with nothing to add adds nothing.
 """
 
 import copy
@@ -36,8 +37,8 @@ class CorrectorConfig:
         batch_size: planned actions per step.
         learning_rate: of AdamW.
         weight_decay: of AdamW.
-        plans_per_frame: chunks that the policy plans from every frame, each with its own noise and image shift.
-        random_shift: pixels of the random-shift augmentation.
+        plans_per_frame: chunks that the policy plans from every frame, each with its own noise.
+        random_shift: pixels of the random-shift augmentation of what the head sees.
         held_out: fraction of the episodes that decides which weights are kept.
     """
 
@@ -130,21 +131,20 @@ def _samples_of(model: FlowVLA, episode: Episode, config: CorrectorConfig, gener
 def _plan_every_frame(
     model: FlowVLA, episode: Episode, shift: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """A chunk from every frame, normalised [T, H, A], and the frame's keypoints [T, F]."""
+    """A chunk from every frame, normalised [T, H, A], and the keypoints of the frame, shifted, [T, F]."""
     text = model.tokenize([episode.task])
     indicator = torch.tensor([int(Indicator.POSITIVE)])
     chunks, keypoints = [], []
     for start in range(0, len(episode), _FRAMES_AT_ONCE):
         part = slice(start, start + _FRAMES_AT_ONCE)
         images = {camera: torch.from_numpy(episode.images[camera][part]) for camera in model.spec.cameras}
-        shifted = random_shift(images, shift, generator)
         rows = len(episode.state[part])
         prefix = model.encode(
-            shifted, torch.from_numpy(episode.state[part]), text.expand(rows, -1), indicator.expand(rows)
+            images, torch.from_numpy(episode.state[part]), text.expand(rows, -1), indicator.expand(rows)
         )
         noise = torch.randn(rows, model.config.horizon, model.spec.action_dim, generator=generator)
         chunks.append(model.action_normalizer.normalize(model.sample(prefix, noise)))
-        keypoints.append(_keypoints(model, shifted))
+        keypoints.append(_keypoints(model, random_shift(images, shift, generator)))
     return torch.cat(chunks), torch.cat(keypoints)
 
 

@@ -47,8 +47,8 @@ class Imagination(Protocol):
         ...
 
     def improve(self, round_number: int) -> Path | None:
-        """Improve the policy that collected the round in the learned world; returns the improved one's folder, None
-        where it is not to be improved. Repeating it changes nothing.
+        """Improve, in the learned world, the policy that the round's updates begin with; returns the improved one's
+        folder, None where it is not to be improved. Repeating it changes nothing.
         """
         ...
 

@@ -73,6 +73,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if part not in PARTS:
             raise UserError(f"there is no part {part!r} of this benchmark.{did_you_mean(part, PARTS)}")
     cells = open_cells(options)
+    options.runs = options.runs / cells.digest
     measure: dict[str, Callable[[argparse.Namespace, Cells], None]] = {
         "model": _measure_model,
         "cost": _measure_cost,
@@ -93,6 +94,7 @@ def open_cells(options: argparse.Namespace) -> Cells:
         "preset": read_yaml(world_preset(options.preset)),
         "configs": [read_yaml(config_file(name)) for name in (options.config, options.gain_config)],
         "changes": [options.set, ABLATIONS, VARIANTS, SUPERVISED_STEPS],
+        "run": str(options.run),
         "sizes": [options.near_success, options.episodes, options.pairs],
     }
     return Cells(options.out / "world-model", settings)

@@ -14,7 +14,8 @@ class Vlash(ChunkStrategy):
     """Rolls the state forward by the committed motion; the chunk starts d ticks after its observation.
 
     For actions that are absolute targets of the first A numbers of the state. The state moves by as much as its
-    targets do, which keeps the lag of the position controllers; discrete dimensions take their target.
+    targets do, which keeps the lag of the position controllers. Discrete dimensions stay as they were observed: a
+    gripper that is told to close stops at what it holds, and never reaches its target.
     """
 
     @override
@@ -29,7 +30,7 @@ class Vlash(ChunkStrategy):
                 f"actions command; this state has {len(observation.state)} numbers"
             )
         state = observation.state.copy()
-        state[:action_size] += committed[-1] - request.last_command
-        discrete = list(self.config.discrete_dims)
-        state[discrete] = committed[-1, discrete]
+        motion = committed[-1] - request.last_command
+        motion[list(self.config.discrete_dims)] = 0.0
+        state[:action_size] += motion
         return policy.infer(replace(observation, state=state, tick=observation.tick + request.delay_ticks))

@@ -117,7 +117,7 @@ def make_policy() -> Policy:
 
 
 def measure(cells: Cells, seconds: float) -> None:
-    """One cell: 99th percentiles of period and jitter of both, and the ratio of the jitters."""
+    """One cell: 99th percentiles of period and jitter of both, and their ratios."""
     if "jitter" in cells:
         return
     pairs = max(round(seconds / _ATTEMPT_S), 1)
@@ -133,8 +133,9 @@ def measure(cells: Cells, seconds: float) -> None:
         own = np.concatenate(attempts[1:])  # the first attempt warms up
         values[f"period_p99_ms_{name}"] = float(np.percentile(own, 99))
         values[f"jitter_p99_ms_{name}"] = float(np.percentile(np.abs(own - 1e3 / _HZ), 99))
-    ratio = values["jitter_p99_ms_process"] / values["jitter_p99_ms_thread"]
-    cells.write("jitter", {**values, "period_p99_process_vs_thread": ratio})
+    for name in ("period", "jitter"):
+        values[f"{name}_p99_process_vs_thread"] = values[f"{name}_p99_ms_process"] / values[f"{name}_p99_ms_thread"]
+    cells.write("jitter", values)
 
 
 def _attempt_ms(planner: Planner, seed: int) -> np.ndarray:

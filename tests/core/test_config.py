@@ -40,6 +40,12 @@ class Wall:
     paint: Paint | None = None
 
 
+@dataclass(frozen=True)
+class Words:
+    mode: str = ""
+    sure: bool = False
+
+
 def test_an_optional_section_is_saved_loaded_and_checked_like_any_other(tmp_path: Path) -> None:
     for config in (Wall(), Wall(Paint(coats=2))):
         save_config(config, tmp_path / "config.yaml")
@@ -96,3 +102,12 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> N
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         load_config(Outer, tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize("word", ["off", "on", "yes", "no"])
+def test_words_that_old_yaml_takes_for_booleans_stay_words(word: str, tmp_path: Path) -> None:
+    (tmp_path / "words.yaml").write_text(f"mode: {word}\nsure: true\n")
+    from_file = load_config(Words, tmp_path / "words.yaml")
+    assert from_file == load_config(Words, overrides=[f"mode={word}", "sure=true"]) == Words(word, True)
+    save_config(from_file, tmp_path / "again.yaml")
+    assert load_config(Words, tmp_path / "again.yaml") == from_file

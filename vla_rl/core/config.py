@@ -4,6 +4,7 @@ resolved in every run folder.
 
 import copy
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -13,6 +14,17 @@ import yaml
 
 from vla_rl.core.errors import ConfigError, did_you_mean
 from vla_rl.core.files import write_atomic
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people write settings: ``on``, ``off``, ``yes`` and ``no`` are words, as in YAML 1.2."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF")
 
 
 def load_config[ConfigT](
@@ -81,7 +93,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         ConfigError: if it cannot be read, or holds no mapping.
     """
     try:
-        raw = yaml.safe_load(file.read_text())
+        raw = yaml.load(file.read_text(), _Loader)
     except OSError as error:
         raise ConfigError(f"cannot read the config {file}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -95,7 +107,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
 def _parse_value(key: str, value: str) -> Any:
     try:
-        parsed = yaml.safe_load(value)
+        parsed = yaml.load(value, _Loader)
         # YAML 1.1 reads 1e-4 (no dot) as a string; people write it so.
         return float(parsed) if isinstance(parsed, str) and _is_number(parsed) else parsed
     except yaml.YAMLError as error:

@@ -45,7 +45,8 @@ _IMAGINED_SEED = 800_000_000
 
 
 class RunImagination:
-    """Implements `world_model.coevolution.Imagination` for one run; everything lies under ``RUN_DIR/imagination``.
+    """Implements `world_model.coevolution.Imagination` and `vla_rl.training.rounds.Imagination` for one run; everything
+    lies under ``RUN_DIR/imagination``.
 
     Args:
         config: see `ImaginationConfig`.

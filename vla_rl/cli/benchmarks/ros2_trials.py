@@ -186,7 +186,7 @@ class Trials:
             self._reconfigure(f"{self._config.policy}&nan_from_tick={self._random.randint(20, 40)}")
         else:
             self._act_for(self._random.randint(8, 30))
-        why = self._stopped_by(fault)
+        why, tries = self._stopped_by(fault)
         said = "; ".join(rig.status(name)[1] for name in ("streams", "commands", "policy", "gate"))
         stored = self._store.ids()
         episode = self._store.read(stored[-1])
@@ -204,6 +204,7 @@ class Trials:
         return {
             "reaction_ms": reaction,
             "declared_ms": declared,
+            "tries": tries,
             "said": f"{why}; {said}",
             "start_refused": refused,
             "still_until_rearmed": still,
@@ -212,14 +213,17 @@ class Trials:
             "passed": reaction <= declared and refused and still and rearmed and not moved,
         }
 
-    def _stopped_by(self, fault: str) -> str:
-        """Cause a fault and wait until the robot has stopped; returns what it says."""
-        for _ in range(_JUMPS if fault == "clock_jump" else 0):
+    def _stopped_by(self, fault: str) -> tuple[str, int]:
+        """Cause a fault and wait until the robot has stopped; returns what it says, and how often the fault was caused:
+        a jump between two attempts has nothing to stop, and cannot be told from one that was not noticed.
+        """
+        jumps = _JUMPS if fault == "clock_jump" else 0
+        for tries in range(1, jumps + 1):
             self._cause(fault)
-            with contextlib.suppress(UserError):  # it fell between two attempts, where there is nothing to stop
-                return self._rig.wait(self._stop_reason, 3.0, f"a stop after {fault}")
+            with contextlib.suppress(UserError):
+                return self._rig.wait(self._stop_reason, 3.0, f"a stop after {fault}"), tries
         self._cause(fault)
-        return self._rig.wait(self._stop_reason, 60.0, f"a stop after {fault}")
+        return self._rig.wait(self._stop_reason, 60.0, f"a stop after {fault}"), jumps + 1
 
     def _max_age_ms(self) -> float:
         return REALTIME_AGE_MS if not self._config.lockstep else LIMITS.max_observation_age_ms

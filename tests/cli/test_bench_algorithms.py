@@ -27,6 +27,7 @@ def options(out: Path, *words: str) -> argparse.Namespace:
 def a_cell(algorithm: str, seed: int, successes: int, length: float | None) -> dict[str, Any]:
     rounds = [{"round": 0, "successes": 30, "episodes": 100}, {"round": 1, "successes": successes, "episodes": 100}]
     cell: dict[str, Any] = {"task": bench.DEFAULT_TASK, "seed": seed, "algorithm": algorithm, "successes": successes}
+    cell["settings"] = bench.ALGORITHMS[algorithm]
     cell |= {"episodes": 100, "success": successes / 100, "length_given_success": length, "rounds": rounds}
     cell |= {"sft_length_given_success": 60.0, "episodes_to_80": 58 if successes >= 80 else None}
     cell |= {"length_of_all": 90.0, "sft_length_of_all": 100.0}
@@ -100,6 +101,17 @@ def test_every_cell_is_a_command_that_train_understands(monkeypatch: pytest.Monk
 def test_nothing_to_gather_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no cells"):
         bench.run(options(tmp_path, "--gather"))
+
+
+def test_a_cell_of_another_variant_is_not_mixed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = bench.open_cells(tmp_path / "results")
+    for algorithm in ("habc", "awr"):
+        cells.write(algorithm, a_cell(algorithm, 0, 80, 52.0))
+    monkeypatch.setitem(bench.ALGORITHMS, "new", ["algorithm=habc"])
+    assert len(bench.run(options(tmp_path / "results", "--gather"))["cells"]) == 2
+    monkeypatch.setitem(bench.ALGORITHMS, "awr", ["learning.awr.temperature=1"])
+    with pytest.raises(UserError, match=r"awr\.json was measured with \['algorithm=awr'\], now awr is \['learning.awr"):
+        bench.run(options(tmp_path / "results", "--gather"))
 
 
 def test_an_unknown_algorithm_is_named(tmp_path: Path) -> None:

@@ -79,6 +79,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if name not in ALGORITHMS:
             raise UserError(f"there is no algorithm {name!r} in this benchmark.{did_you_mean(name, ALGORITHMS)}")
     cells = open_cells(options.out)
+    for name, cell in cells.by_name().items():
+        if cell["settings"] != ALGORITHMS.get(cell["algorithm"]):
+            raise UserError(
+                f"{cells.folder / name}.json was measured with {cell['settings']}, now {cell['algorithm']} is "
+                f"{ALGORITHMS.get(cell['algorithm'])}; move it away to measure anew, or give another --out"
+            )
     runs = options.runs / cells.digest
     grid = [Cell(task, seed, name) for seed in options.seeds for task in options.tasks for name in options.algorithms]
     missing = [cell for cell in grid if cell.name not in cells and not options.gather]
@@ -94,9 +100,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def open_cells(out: Path) -> Cells:
-    """The cells of the present settings."""
-    config = read_yaml(config_file("algorithms"))
-    return Cells(out / "algorithms", {"config": config, "algorithms": ALGORITHMS})
+    """The cells of the present configuration. What an algorithm changes in it stands in its own cells, so that a new
+    algorithm leaves the others' alone.
+    """
+    return Cells(out / "algorithms", {"config": read_yaml(config_file("algorithms"))})
 
 
 def table(result: dict[str, Any]) -> str:
@@ -131,6 +138,7 @@ def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
         "task": cell.task,
         "seed": cell.seed,
         "algorithm": cell.algorithm,
+        "settings": ALGORITHMS[cell.algorithm],
         "successes": last["successes"],
         "episodes": last["episodes"],
         "success": last["successes"] / last["episodes"],

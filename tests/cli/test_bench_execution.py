@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vla_rl.cli.benchmarks.cells import Cells
 from vla_rl.cli.benchmarks.execution import grid
 from vla_rl.cli.benchmarks.execution.grid import DELAYS, POLICY_OF, Cell, execution_of
 from vla_rl.cli.benchmarks.execution.motion import Motion
@@ -60,7 +61,7 @@ def test_what_was_not_measured_is_said_to_be_so() -> None:
     assert (result["fault_trials"], result["fault_trials_failed"]) == (2000, 2)
     text = as_markdown(result)
     assert "of 2,000 | 0 | **2** |" in text
-    assert text.count("not measured") == 9
+    assert text.count("not measured") == 10
 
 
 def test_every_strategy_is_in_the_grid_and_can_be_executed_at_every_delay() -> None:
@@ -74,6 +75,18 @@ def test_every_strategy_is_in_the_grid_and_can_be_executed_at_every_delay() -> N
         grid.wanted(["naiv"], DELAYS, [], TASK)
     with pytest.raises(UserError, match="not among 0 to 8"):
         grid.wanted(["naive"], [9], [], TASK)
+
+
+def test_cells_of_fewer_episodes_are_measured_anew(tmp_path: Path) -> None:
+    store, cells = Cells(tmp_path, "settings"), [Cell(TASK, "rtc", delay) for delay in (0, 2, 4)]
+    for cell, episodes in zip(cells, (200, 500), strict=False):
+        store.write(cell.name, {"kind": "success", "episodes": episodes})
+    assert grid.missing(cells, store, 200) == cells[2:]
+    assert grid.missing(cells, store, 500) == [cells[0], cells[2]]
+    found = make_cells({"sync": 0.9})
+    found[2] |= {"episodes": 500, "successes": 450}
+    text = as_markdown(summarise(found) | {"machine": {"cpu": "cpu"}, "command": "vla-rl bench execution"})
+    assert "| sync | plain | 200 to 500 | 90.0% [85, 93] |" in text
 
 
 def test_seams_are_told_from_steps_within_chunks() -> None:

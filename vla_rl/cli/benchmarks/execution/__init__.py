@@ -21,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategies", nargs="+", default=list(grid.POLICY_OF), metavar="NAME")
     parser.add_argument("--delays", nargs="+", type=int, default=list(grid.DELAYS), metavar="TICKS")
     parser.add_argument("--other-tasks", nargs="*", default=list(grid.OTHER_TASKS), help="measured at a delay of 4")
-    parser.add_argument("--episodes", type=int, default=200, help="per cell")
+    parser.add_argument("--episodes", type=int, default=200, help="per cell; cells of fewer are measured anew")
     parser.add_argument("--trials", type=int, default=10_000, help="of faults")
     parser.add_argument("--ticks", type=int, default=10_000_000, help="of alignment")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of jitter, for each of the two")
+    parser.add_argument("--seconds", type=float, default=300.0, help="of jitter, for each of the two")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="policies or cells at a time")
     parser.add_argument("--runs", type=Path, default=Path("runs/bench-execution"), help="where policies are kept")
     parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", help="of configs/execution.yaml")
@@ -46,11 +46,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if part not in PARTS:
             raise UserError(f"there is no part {part!r} of this benchmark.{did_you_mean(part, PARTS)}")
     config = load_config(RunConfig, config_file("execution"), options.set)
-    settings = {"config": config_to_dict(config), "variants": VARIANTS, "episodes": options.episodes}
-    cells = Cells(options.out / "execution", settings)
+    cells = Cells(options.out / "execution", {"config": config_to_dict(config), "variants": VARIANTS})
     runs = options.runs / cells.digest
     wanted = grid.wanted(options.strategies, options.delays, options.other_tasks, config.task.env)
-    missing = [cell for cell in wanted if cell.name not in cells] if "grid" in options.parts else []
+    missing = grid.missing(wanted, cells, options.episodes) if "grid" in options.parts else []
     if missing:
         train_policies({(cell.task, cell.variant) for cell in missing}, runs, options.set, options.jobs)
         grid.measure(missing, cells, runs, config.task, options.episodes, options.jobs)

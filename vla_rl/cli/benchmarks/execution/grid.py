@@ -79,6 +79,14 @@ def wanted(strategies: Sequence[str], delays: Sequence[int], others: Sequence[st
     return cells + [Cell(other, name, OTHER_DELAY) for other in others for name in strategies]
 
 
+def missing(cells: Sequence[Cell], store: Cells, episodes: int) -> list[Cell]:
+    """The cells that were not measured yet, or on fewer episodes than asked for. The first episodes of a cell are the
+    same whatever their number.
+    """
+    found = store.by_name()
+    return [cell for cell in cells if found.get(cell.name, {"episodes": 0})["episodes"] < episodes]
+
+
 def measure(cells: Sequence[Cell], store: Cells, runs: Path, task: TaskConfig, episodes: int, jobs: int) -> None:
     """Measure cells, several at a time, and keep each as soon as it is done."""
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:

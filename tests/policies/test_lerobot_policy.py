@@ -1,12 +1,12 @@
 """A flow policy of lerobot in our loop: a random, tiny SmolVLA takes the place of a trained one."""
 
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from vla_rl.cli.benchmarks import lerobot_tiny
 from vla_rl.core.errors import UserError
 from vla_rl.core.flow import guidance_weights
 from vla_rl.core.protocols import Policy
@@ -16,53 +16,13 @@ from vla_rl.policies.lerobot_policy import LeRobotFlowPolicy
 
 STATE, ACTION, CHUNK = 5, 3, 8
 MEAN, STD = torch.tensor([1.0, 0.0, -1.0]), torch.tensor([2.0, 1.0, 0.5])
-WORDS = ["<pad>", "<unk>", "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "push"]
-
-
-def write_tiny_smolvlm(folder: Path) -> None:
-    """A processor with a word-level tokenizer and a config, as SmolVLA reads them."""
-    transformers = pytest.importorskip("transformers", reason="SmolVLA needs the extra 'vlm'")
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    transformers.SmolVLMConfig(
-        vision_config={
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 32,
-            "patch_size": 8,
-        },
-        text_config={
-            "model_type": "llama",
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 16,
-            "vocab_size": 16,
-            "pad_token_id": 0,
-        },
-        scale_factor=2,
-        image_token_id=2,
-        pad_token_id=0,
-    ).save_pretrained(folder)
-    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    special = {"image_token": "<image>", "fake_image_token": "<fake_token_around_image>"}
-    special |= {"global_image_token": "<global-img>", "end_of_utterance_token": "<end_of_utterance>"}
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", extra_special_tokens=special
-    )
-    images = transformers.SmolVLMImageProcessor(size={"longest_edge": 32}, max_image_size={"longest_edge": 32})
-    transformers.SmolVLMProcessor(images, fast, transformers.SmolVLMVideoProcessor()).save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> LeRobotFlowPolicy:
+    pytest.importorskip("transformers", reason="SmolVLA needs the extra 'vlm'")
     folder = tmp_path_factory.mktemp("smolvlm")
-    write_tiny_smolvlm(folder)
+    lerobot_tiny.write_vlm(folder)
     from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.smolvla.configuration_smolvla import SmolVLAConfig
     from lerobot.policies.smolvla.modeling_smolvla import SmolVLAPolicy

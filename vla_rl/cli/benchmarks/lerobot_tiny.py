@@ -103,14 +103,15 @@ def _smolvla(folder: Path, options: dict[str, Any]) -> Any:
     from lerobot.policies.smolvla.configuration_smolvla import SmolVLAConfig
     from lerobot.policies.smolvla.modeling_smolvla import SmolVLAPolicy
 
-    _write_vlm(folder)
+    write_vlm(folder)
     sizes = {"chunk_size": 6, "n_action_steps": 6, "max_state_dim": 5, "max_action_dim": 4, "num_steps": 3}
     text = {"tokenizer_max_length": TEXT_LENGTH, "resize_imgs_with_padding": (32, 32), "num_vlm_layers": 2}
     local = {"vlm_model_name": str(folder), "load_vlm_weights": False}
     return SmolVLAPolicy(SmolVLAConfig(**sizes, **text, **local, **features(), **options))
 
 
-def _write_vlm(folder: Path) -> None:
+def write_vlm(folder: Path) -> None:
+    """A processor with a word-level tokenizer and a config, as SmolVLA reads them."""
     import transformers as typed
 
     transformers: Any = typed  # its types lag behind it

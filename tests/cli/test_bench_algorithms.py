@@ -31,6 +31,7 @@ def a_cell(algorithm: str, seed: int, successes: int, length: float | None) -> d
     cell |= {"episodes": 100, "success": successes / 100, "length_given_success": length, "rounds": rounds}
     cell |= {"sft_length_given_success": 60.0, "episodes_to_80": 58 if successes >= 80 else None}
     cell |= {"length_of_all": 90.0, "sft_length_of_all": 100.0}
+    cell["length_of_each"] = [120 - successes // 2 + index % 3 for index in range(100)]
     return cell | {"length_minus_sft_where_both_solve": length and length - 63.0}
 
 
@@ -46,6 +47,10 @@ def test_gathering_compares_the_seeds_that_both_have(tmp_path: Path) -> None:
     assert len(result["cells"]) == 7
     assert result["pooled_p_vs_habc"].keys() == {"awr"}
     assert result["pooled_p_vs_habc"]["awr"] < 1e-9
+    more = result["length_minus_habc"]["awr"]
+    assert more["mean"] == pytest.approx((15 + 15 + 13) / 3)
+    assert more["interval"][0] < more["mean"] < more["interval"][1]
+    assert more["p"] < 1e-9
     change = result["length_minus_sft"]
     given = change["habc"]["given_success"]
     assert given["mean"] == pytest.approx(-7.0)
@@ -55,7 +60,9 @@ def test_gathering_compares_the_seeds_that_both_have(tmp_path: Path) -> None:
     assert change["sft"]["given_success"] is change["sft"]["where_both_solve"] is None
     assert (tmp_path / bench.PICTURE).exists()
     text = bench.table({**result, "command": "vla-rl bench algorithms", "machine": {"cpu": "Some CPU"}})
-    assert "| habc | 3 | 87.7% [83, 91] | 60 -> 53 | -10.0 | 100 -> 90 | 58, 58, 58 |" in text
+    assert "| habc | 3 | 87.7% [83, 91] | 60 -> 53 | -10.0 | 100 -> 90 | 58, 58, 58 |  |  |  |" in text
+    row = next(line for line in text.splitlines() if "| awr |" in line)
+    assert row.endswith("| +14.3 [14.2, 14.4] | 0 |")
     assert "| sft | 1 | 0.0% [0, 4] | 60 -> - | - | 100 -> 90 | - |" in text
 
 

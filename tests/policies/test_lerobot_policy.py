@@ -1,6 +1,5 @@
 """A flow policy of lerobot in our loop: a random, tiny SmolVLA takes the place of a trained one."""
 
-
 import numpy as np
 import pytest
 import torch

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_rl.core.errors import UserError
-from vla_rl.report.statistics import bootstrap_interval, fisher_p, stratified_p, wilson_interval
+from vla_rl.report.statistics import bootstrap_interval, fisher_p, paired_p, stratified_p, wilson_interval
 
 # Newcombe, Statistics in Medicine 17 (1998), table I, method 3.
 NEWCOMBE = [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)]
@@ -92,6 +92,15 @@ def test_bootstrap_agrees_with_the_normal_interval_of_a_mean():
 def test_bootstrap_draws_whole_rows():
     pairs = np.stack([np.arange(50.0), np.arange(50.0) + 2], axis=1)
     assert bootstrap_interval(pairs, lambda rows: np.mean(rows[:, 1] - rows[:, 0]), seed=0) == (2.0, 2.0)
+
+
+def test_paired_differences_with_known_answers() -> None:
+    """60 ones and 40 minus ones: mean 0.2, standard error 0.098473, z 2.0310."""
+    assert paired_p([1] * 60 + [-1] * 40) == pytest.approx(0.04226, abs=1e-5)
+    assert paired_p([-1, 1]) == paired_p([0, 0, 0]) == 1
+    assert paired_p([2, 2]) == 0
+    with pytest.raises(UserError, match="at least two"):
+        paired_p([1])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The statistics of success rates: intervals for one rate, tests for two, and a test for two over several seeds."""
+"""The statistics of success rates: intervals for one rate, tests for two, also over several seeds, and for pairs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -95,6 +95,21 @@ def stratified_p(strata: Sequence[tuple[int, int, int, int]], continuity_correct
         return 1.0
     distance = max(0.0, abs(deviation) - (0.5 if continuity_correction else 0.0))
     return math.erfc(distance / math.sqrt(2 * variance))
+
+
+def paired_p(differences: NDArray[Any]) -> float:
+    """Two-sided p-value that paired differences, [n], have mean 0: a z test, for n of a hundred and more.
+
+    Raises:
+        UserError: for fewer than two differences.
+    """
+    differences = np.asarray(differences, dtype=np.float64)
+    if len(differences) < 2:
+        raise UserError(f"a paired test needs at least two differences, found {len(differences)}")
+    error = differences.std(ddof=1) / math.sqrt(len(differences))
+    if error == 0:
+        return 0.0 if differences[0] else 1.0
+    return math.erfc(abs(differences.mean()) / error / math.sqrt(2))
 
 
 def _check_counts(successes: int, n: int) -> None:

@@ -20,7 +20,7 @@ from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.algorithm_plots import save_algorithm_plot
-from vla_rl.report.statistics import bootstrap_interval, stratified_p, wilson_interval
+from vla_rl.report.statistics import bootstrap_interval, paired_p, stratified_p, wilson_interval
 
 DEFAULT_TASK = "vla_rl/PegInsert-v0"
 OTHER_TASKS = ("vla_rl/LidOnBox-v0", "vla_rl/Handover-v0")
@@ -96,7 +96,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if not found:
         raise UserError(f"there are no cells in {cells.folder} to gather; leave --gather out to measure them")
     save_algorithm_plot(found, options.out.parent / PICTURE)
-    return {"cells": found, "pooled_p_vs_habc": _pooled_p(found), "length_minus_sft": _length_minus_sft(found)}
+    return {
+        "cells": found,
+        "pooled_p_vs_habc": _pooled_p(found),
+        "length_minus_habc": _length_minus_habc(found),
+        "length_minus_sft": _length_minus_sft(found),
+    }
 
 
 def open_cells(out: Path) -> Cells:
@@ -110,13 +115,15 @@ def table(result: dict[str, Any]) -> str:
     """Markdown: one row per task and algorithm, pooled over seeds."""
     head = [
         "| task | algorithm | seeds | success | steps to success, supervised -> last | the same, where both solve "
-        "| steps of all episodes | episodes to 80 % | p against habc |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| steps of all episodes | episodes to 80 % | p against habc | steps more than habc | p |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     tasks = sorted({cell["task"] for cell in result["cells"]})
     rows = [_row(result, task, name) for task in tasks for name in ALGORITHMS]
     note = (
-        "Pooled over seeds [95 % Wilson interval]; p: Cochran-Mantel-Haenszel over the seeds and tasks that both have."
+        "Pooled over seeds [95 % Wilson interval]; p against habc: of the success, Cochran-Mantel-Haenszel over the "
+        "seeds and tasks that both have. Steps more than habc: of all episodes, failures with all their steps, in "
+        "pairs of the same evaluation seed, over the same [95 % bootstrap interval], p of a paired z test."
     )
     machine = f"{result['machine']['cpu']}. {commits(result['cells'])} Command: `{result['command']}`."
     picture = f"![Learning curves, final success and steps to success of all algorithms]({PICTURE})"
@@ -170,6 +177,7 @@ def _lengths(run: Path, version: int) -> dict[str, Any]:
         "length_interval": bootstrap_interval(solved, np.mean, seed=0) if len(solved) else None,
         "length_minus_sft_where_both_solve": float(np.mean(both)) if both else None,
         "length_of_all": float(np.mean([header.length for header in last])),
+        "length_of_each": [header.length for header in last],
         "sft_length_of_all": float(np.mean([header.length for header in first])),
     }
 
@@ -186,18 +194,35 @@ def _common(cell: Cell) -> list[str]:
 
 def _pooled_p(cells: list[dict[str, Any]]) -> dict[str, float]:
     """p of each rival's difference to habc, stratified by the tasks and seeds that both have."""
-    by_key = {(cell["algorithm"], cell["task"], cell["seed"]): cell for cell in cells}
-    pooled = {}
-    for rival in ALGORITHMS:
-        pairs = [
-            (by_key["habc", task, seed], cell)
-            for (name, task, seed), cell in by_key.items()
-            if name == rival != "habc" and ("habc", task, seed) in by_key
-        ]
-        if pairs:
-            strata = [(ours["successes"], ours["episodes"], own["successes"], own["episodes"]) for ours, own in pairs]
-            pooled[rival] = stratified_p(strata)
-    return pooled
+    return {
+        rival: stratified_p(
+            [(ours["successes"], ours["episodes"], own["successes"], own["episodes"]) for ours, own in pairs]
+        )
+        for rival, pairs in _beside_habc(cells).items()
+    }
+
+
+def _length_minus_habc(cells: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """How many steps more each rival needs for an episode, failures with all their steps: one figure for how often and
+    how soon it succeeds. Over pairs of episodes from the same evaluation seed: mean, 95 % bootstrap interval, and p of
+    a paired z test.
+    """
+    found = {}
+    for rival, pairs in _beside_habc(cells).items():
+        more = np.concatenate([np.subtract(own["length_of_each"], ours["length_of_each"]) for ours, own in pairs])
+        interval = bootstrap_interval(more, np.mean, seed=0)
+        found[rival] = {"mean": float(more.mean()), "interval": interval, "p": paired_p(more)}
+    return found
+
+
+def _beside_habc(cells: list[dict[str, Any]]) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
+    """Rival -> habc's cell and its own, for every task and seed that both have."""
+    ours = {(cell["task"], cell["seed"]): cell for cell in cells if cell["algorithm"] == "habc"}
+    pairs: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
+    for cell in cells:
+        if cell["algorithm"] != "habc" and (cell["task"], cell["seed"]) in ours:
+            pairs.setdefault(cell["algorithm"], []).append((ours[cell["task"], cell["seed"]], cell))
+    return pairs
 
 
 def _length_minus_sft(cells: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -244,10 +269,14 @@ def _row(result: dict[str, Any], task: str, name: str) -> str:
         f"{np.mean([own for own in both if own is not None]):+.1f}" if any(own is not None for own in both) else "-"
     )
     reached = ", ".join(str(cell["episodes_to_80"] or "-") for cell in cells)
-    p = result["pooled_p_vs_habc"].get(name)
-    shown_p = "" if p is None else f"{p:.2g}"
+    shown_p = more = more_p = ""
+    if name in result["pooled_p_vs_habc"]:
+        steps = result["length_minus_habc"][name]
+        shown_p, more_p = f"{result['pooled_p_vs_habc'][name]:.2g}", f"{steps['p']:.2g}"
+        more = f"{steps['mean']:+.1f} [{steps['interval'][0]:.1f}, {steps['interval'][1]:.1f}]"
     success = f"{successes / episodes:.1%} [{low * 100:.0f}, {high * 100:.0f}]"
-    return f"| {task} | {name} | {len(cells)} | {success} | {given} | {change} | {overall} | {reached} | {shown_p} |"
+    compared = f"{shown_p} | {more} | {more_p}"
+    return f"| {task} | {name} | {len(cells)} | {success} | {given} | {change} | {overall} | {reached} | {compared} |"
 
 
 def _mean_length(cells: list[dict[str, Any]], key: str) -> str:

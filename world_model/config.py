@@ -64,10 +64,10 @@ class DynamicsConfig:
         start_mass: share of the flow times in training that are exactly 0, where sampling begins.
         context_noise: largest standard deviation of the noise on latents of the context in training, drawn per window.
         state_noise: the same for proprioception, in its standard deviations.
-        self_context: share of the training steps whose context is the model's own prediction.
-        self_context_passes: predictions upon predictions at most, in those steps.
+        self_context: share of the training steps whose context is what the model itself imagines, open loop.
         moving_weight: how much more a token weighs where it changes as much as the mean change.
-        sampling_noise: standard deviation of the sampler's noise; 1 is the flow as trained, 0 its mode.
+        sampling_noise: standard deviation of the sampler's noise; 1 is the flow as trained, 0 its mode, which suits a
+            world without chance: the noise of one frame is the next one's error.
     """
 
     width: int = 128
@@ -90,9 +90,8 @@ class DynamicsConfig:
     context_noise: float = 0.15
     state_noise: float = 0.01
     self_context: float = 0.5
-    self_context_passes: int = 3
     moving_weight: float = 1.0
-    sampling_noise: float = 1.0
+    sampling_noise: float = 0.0
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -142,6 +141,7 @@ class TrainingConfig:
         weight_decay: of matrices.
         max_gradient_norm: longer gradients are shortened to it.
         ema_decay: of the average of the weights that is used; shorter at first.
+        beginning_share: share of the windows that begin where an episode begins.
         ending_share: share of the windows that end where an episode ends.
         checkpoint_every: gradient steps between checkpoints.
         cpu_seconds: processor time for both stages, counted over all resumptions; 0: no bound.
@@ -159,6 +159,7 @@ class TrainingConfig:
     weight_decay: float = 0.01
     max_gradient_norm: float = 1.0
     ema_decay: float = 0.995
+    beginning_share: float = 0.15
     ending_share: float = 0.2
     checkpoint_every: int = 250
     cpu_seconds: float = 0.0

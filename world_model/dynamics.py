@@ -337,23 +337,23 @@ class Dynamics(nn.Module):
     def _imagine_context(
         self, batch: WorldBatch, latents: Tensor, state: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """From a random frame of each window on, the context is what the model predicts, several times over.
-
-        Each pass predicts all frames at once from the frames of the pass before, so that after p passes a frame is p
-        open-loop predictions away from the data.
+        """From a random frame of each window on, the third at the earliest, the context is what the model itself
+        imagines, open loop to the end of the window: the errors that it will meet in imagination, and their size.
         """
         frames = latents.shape[1]
-        passes = int(torch.randint(1, self.config.self_context_passes + 1, (), generator=generator))
-        first = torch.randint(1, frames + 1, (len(latents), 1), generator=generator).to(latents.device)
-        imagined = torch.arange(frames, device=latents.device) >= first  # [B, T]
-        for _ in range(passes):
-            hidden, condition = self.hidden(
-                self.context(batch, latents, state), batch.anchor_latents, batch.anchor_state
+        first = torch.randint(2, max(frames, 2) + 1, (len(latents),), generator=generator).to(latents.device)
+        memory = self.begin(batch.anchor_latents, batch.anchor_state)
+        context = [(latents[:, 0], state[:, 0])]
+        for index in range(1, frames):
+            noise = torch.randn(context[-1][0].shape, generator=generator).to(latents.device)
+            predicted = self.step(memory, *context[-1], batch.action[:, index - 1], noise)
+            imagined = index >= first
+            context.append(
+                (
+                    torch.where(imagined[:, None, None], predicted.latents, latents[:, index]),
+                    torch.where(imagined[:, None], predicted.state, state[:, index]),
+                )
             )
-            noise = torch.randn(latents.shape, generator=generator).to(latents.device)
-            predicted = self.predict(hidden, condition, latents, state, noise)
-            shifted = torch.cat([latents[:, :1], predicted.latents[:, :-1]], 1)
-            latents = torch.where(imagined[..., None, None], shifted, latents)
-            shifted_state = torch.cat([state[:, :1], predicted.state[:, :-1]], 1)
-            state = torch.where(imagined[..., None], shifted_state, state)
-        return latents, state
+        columns = zip(*context, strict=True)
+        own_latents, own_state = (torch.stack(column, 1) for column in columns)
+        return own_latents, own_state

@@ -194,7 +194,7 @@ class PostTrainer:
         """Windows repeated K times each, and the frame at which each clip begins, int64 [groups K]."""
         config = self.config
         frames = 1 + config.history_max + config.clip
-        batch = self.data.draw(self._seed, step, config.groups, frames, ending_share=0.0)
+        batch = self.data.draw(self._seed, step, config.groups, frames)
         history = torch.randint(0, config.history_max + 1, (config.groups,), generator=generator)
         columns = (getattr(batch, name).repeat_interleave(config.samples, 0) for name in batch.__dataclass_fields__)
         device = self.model.device

@@ -259,7 +259,8 @@ def dynamics_loss(model: WorldModel, data: LatentEpisodes, seed: int) -> Loss:
     training = model.config.training
 
     def loss(step: int) -> tuple[Tensor, dict[str, float]]:
-        batch = data.draw(seed, step, training.dynamics_batch, training.window_frames, training.ending_share)
+        sizes = (training.dynamics_batch, training.window_frames)
+        batch = data.draw(seed, step, *sizes, training.ending_share, training.beginning_share)
         moved = type(batch)(*(getattr(batch, name).to(model.device) for name in batch.__dataclass_fields__))
         return model.dynamics.loss(moved, keyed_generator(seed, step))
 

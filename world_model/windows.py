@@ -139,8 +139,18 @@ class LatentEpisodes:
             termination=(at_end & self.terminated[episode][:, None]).float(),
         )
 
-    def draw(self, seed: int, step: int, batch_size: int, frames: int, ending_share: float) -> WorldBatch:
-        """The batch of a training step: windows at any step, some of which end where their episode ends."""
+    def draw(
+        self,
+        seed: int,
+        step: int,
+        batch_size: int,
+        frames: int,
+        ending_share: float = 0.0,
+        beginning_share: float = 0.0,
+    ) -> WorldBatch:
+        """The batch of a training step: windows at any step, but for those that end where their episode ends and those
+        that begin where it begins.
+        """
         random = np.random.Generator(np.random.Philox(key=[seed, step], counter=[0, 0, 0, _WINDOWS]))
         uniform = torch.from_numpy(random.random((3, batch_size)))
         # Episodes in proportion to their length: every step is as likely.
@@ -149,7 +159,9 @@ class LatentEpisodes:
         length = self.length[episode]
         anywhere = (uniform[1] * (length - frames // 2).clamp(min=1)).long()
         ending = (length - frames).clamp(min=0)
-        return self.windows(episode, torch.where(uniform[2] < ending_share, ending, anywhere), frames)
+        first = torch.where(uniform[2] < ending_share, ending, anywhere)
+        first[uniform[2] >= 1.0 - beginning_share] = 0
+        return self.windows(episode, first, frames)
 
 
 @torch.no_grad()

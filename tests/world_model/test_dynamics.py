@@ -145,3 +145,31 @@ def test_the_loss_falls_and_every_mechanism_gets_a_gradient() -> None:
     assert sum(losses[-3:]) < 0.5 * sum(losses[:3])
     silent = [name for name, weight in model.dynamics.named_parameters() if not weight.grad.abs().sum() > 0]
     assert silent == []
+
+
+def test_training_sees_the_errors_of_imagination() -> None:
+    """Frames before the third are real; the others are what `step` gives, one after the other."""
+    model = make_model(self_context=1.0, context_noise=0.0, state_noise=0.0, sampling_noise=0.0)
+    batch = make_batch(model, size=16, frames=6)
+    latents, state = model.dynamics._imagine_context(
+        batch, batch.latents[:, :-1], batch.state[:, :-1], torch.Generator().manual_seed(0)
+    )
+    assert torch.equal(latents[:, :2], batch.latents[:, :2])
+    own = (latents != batch.latents[:, :-1]).any(-1).any(-1)  # [B, T]
+    assert own.any()
+    assert not own.all()
+    assert (own.int().diff(dim=1) >= 0).all(), "once imagined, always imagined"
+    row = int(own.sum(1).argmax())
+    assert own[row].sum() == 4
+    with torch.no_grad():
+        memory = model.dynamics.begin(batch.anchor_latents, batch.anchor_state)
+        frame = batch.latents[:, 0], batch.state[:, 0]
+        for index in range(1, 6):
+            step = model.dynamics.step(memory, *frame, batch.action[:, index - 1], torch.zeros_like(frame[0]))
+            real = torch.full((16, 1), index < 2)
+            frame = (
+                torch.where(real[..., None], batch.latents[:, index], step.latents),
+                torch.where(real, batch.state[:, index], step.state),
+            )
+            torch.testing.assert_close(latents[row, index], frame[0][row])
+            torch.testing.assert_close(state[row, index], frame[1][row])

@@ -89,13 +89,19 @@ def test_one_environment_restarts_while_the_others_go_on(world: tuple[WorldModel
     np.testing.assert_allclose(rows["agent_pos"][1], expected.state[0, -1], atol=1e-4)
 
 
-def test_groups_share_their_start_and_differ_in_noise(world: tuple[WorldModel, LatentEpisodes]) -> None:
+def test_groups_share_their_start_and_differ_in_noise(
+    world: tuple[WorldModel, LatentEpisodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, data = world
     env = ImaginedVectorEnv(model, data, bank_of(data), 2, never(model))
     first, _ = env.reset(seed=[11, 12], options={"starts": [Start(2, 0)] * 2})
     np.testing.assert_array_equal(first["pixels"]["front"][0], first["pixels"]["front"][1])
-    later = env.step(np.zeros((2, 2), np.float32))[0]
-    assert (later["pixels"]["front"][0] != later["pixels"]["front"][1]).any()
+    dynamics = model.dynamics
+    for noise in (1.0, 0.0):
+        monkeypatch.setattr(dynamics, "config", replace(dynamics.config, sampling_noise=noise))
+        env.reset(seed=[11, 12], options={"starts": [Start(2, 0)] * 2})
+        later = env.step(np.zeros((2, 2), np.float32))[0]["pixels"]["front"]
+        assert (later[0] != later[1]).any() == (noise > 0)
 
 
 def test_episodes_end_by_success_time_and_horizon(world: tuple[WorldModel, LatentEpisodes]) -> None:

@@ -81,6 +81,8 @@ def test_draws_are_functions_of_seed_and_step(cache: FrameCache) -> None:
     assert not first.has_previous.all()
     assert first.has_previous.any()
     assert first.success.any()
+    begun = data.draw(3, 7, 64, 5, 0.2, 0.5)
+    assert (~begun.has_previous).sum() > (~first.has_previous).sum()
 
 
 def test_imagined_episodes_never_teach(tmp_path: Path) -> None:

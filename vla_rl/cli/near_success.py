@@ -36,6 +36,11 @@ class PerturbationConfig:
         accurate: share of the stretches without an error of aim.
         slip: share of the episodes in which a gripper is opened or closed at the wrong time, for a stretch.
         stall: share of the stretches in which the arms hold still.
+        rough: share of the episodes in which the arms are flung about instead, as by a policy that has hardly learnt:
+            the aim is off by far and changes every few ticks. Without them a world model cannot tell that such a
+            policy fails.
+        rough_aim: range of the standard deviation of that error, drawn once per episode.
+        rough_ticks: longest time between two draws of it.
     """
 
     noise: tuple[float, float] = (0.001, 0.005)
@@ -44,6 +49,9 @@ class PerturbationConfig:
     accurate: float = 0.7
     slip: float = 0.1
     stall: float = 0.05
+    rough: float = 0.3
+    rough_aim: tuple[float, float] = (0.01, 0.1)
+    rough_ticks: int = 8
 
 
 @dataclass
@@ -74,6 +82,7 @@ class PerturbedExpert:
         self._noise = CorrelatedNoise(rng, rng.uniform(*self.config.noise), self._moving.shape)
         self._expert.reset(int(rng.integers(2**31)))
         self._slips = rng.random() < self.config.slip
+        self._rough_aim = rng.uniform(*self.config.rough_aim) if rng.random() < self.config.rough else 0.0
         self._tick = 0
         self._begin_stretch()
 
@@ -99,6 +108,9 @@ class PerturbedExpert:
         self._stretch_end = self._tick + max(1, round(rng.uniform(*config.stretch_s) * self._hz))
         off = config.aim * rng.standard_normal(len(self._moving)) * self._moving
         self._aim = off.astype(np.float32) * (rng.random() >= config.accurate)
+        if self._rough_aim:
+            self._stretch_end = self._tick + int(rng.integers(1, config.rough_ticks + 1))
+            self._aim = (off * self._rough_aim / config.aim).astype(np.float32)
         self._stalled = rng.random() < config.stall
         self._wrong_gripper: tuple[int, float] | None = None
         if self._slips and rng.random() < 0.5:

@@ -177,7 +177,7 @@ class CoEvolution:
 
         Args:
             spent: round and real episodes; the rest is filled in here.
-            outcomes: of the round's real episodes in which the policy acted alone.
+            outcomes: of the round's real episodes, whether the policy succeeded alone.
 
         Returns:
             the ledger's entry of the round.

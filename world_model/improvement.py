@@ -6,7 +6,8 @@ actions from bad ones:
     A_i = R_i - mean R                                     (option: / std)
     L = - mean over steps of min(rho A, clip(rho, 1 - .2, 1 + .28) A),   rho = pi(a | s) / pi_old(a | s)
 
-over the steps up to and including the first success; what an episode does after it has no gradient. Groups in which
+over the steps up to and including the first success; what an episode does after it has no gradient, not even the rest
+of the chunk. Groups in which
 nearly all or nearly none succeed teach nothing and are left out. There is no KL term.
 
 Advantage-weighted updates need nothing from here: imagined episodes go into the episode store with origin = imagined,
@@ -35,7 +36,8 @@ class GroupConfig:
         group: G, episodes of a group.
         clip_low, clip_high: the ratio may leave 1 by so much downwards and upwards.
         normalise: divide advantages by the group's standard deviation.
-        mask_after_success: steps after the first success have no gradient; off for the ablation.
+        mask_after_success: steps after the first success have no gradient; off for the ablation: they have one up to
+            the episode's own limit of time.
         lowest_success, highest_success: groups outside this range of success are left out.
         epochs: gradient steps on one set of groups.
         learning_rate: of AdamW.
@@ -74,12 +76,13 @@ class StochasticActor(Protocol):
         """Draw a chunk for B observations: actions [B, H, A] in raw units, and what `log_probability` needs."""
         ...
 
-    def log_probability(self, draws: Sequence[Any], chosen: Sequence[Tensor]) -> Tensor:
+    def log_probability(self, draws: Sequence[Any], chosen: Sequence[Tensor], counted: Sequence[Tensor]) -> Tensor:
         """log pi of earlier draws under the present weights, with a graph.
 
         Args:
             draws: from `draw`.
             chosen: of each draw, the rows int64 that are wanted.
+            counted: of each of these rows, how many of its actions count, int64, 1 to ``execute_ticks``.
 
         Returns:
             [sum of rows], in that order.
@@ -97,15 +100,18 @@ class ImaginedGroups:
 
     Attributes:
         draws: of each chunk, what the actor drew for all B.
-        active: bool [C, B], the episode had not ended when the chunk was drawn.
+        execute_ticks: actions of a chunk that were executed.
         success: bool [B].
-        success_chunk: int64 [B], the chunk in which the episode first succeeded; C where it never did.
+        ended: int64 [B], actions up to and including the one that ended the episode, by success or otherwise.
+        limit: int64 [B], actions up to its limit of time, whether it succeeded before or not; all that were executed
+            where the others ended before that.
     """
 
     draws: list[Any]
-    active: NDArray[np.bool_]
+    execute_ticks: int
     success: NDArray[np.bool_]
-    success_chunk: NDArray[np.int64]
+    ended: NDArray[np.int64]
+    limit: NDArray[np.int64]
 
 
 def collect_groups(env: ImaginedVectorEnv, actor: StochasticActor, config: GroupConfig, seed: int) -> ImaginedGroups:
@@ -126,23 +132,20 @@ def collect_groups(env: ImaginedVectorEnv, actor: StochasticActor, config: Group
     starts = [env.bank.choose(seed + row // config.group) for row in range(count)]
     seeds = seed * 1_000_003 + np.arange(count)
     observation, _ = env.reset(seed=[int(own) for own in seeds], options={"starts": starts})
-    ended, success = np.zeros(count, bool), np.zeros(count, bool)
+    never = np.iinfo(np.int64).max
+    success, ended, limit = np.zeros(count, bool), np.full(count, never), np.full(count, never)
     draws: list[Any] = []
-    active: list[NDArray[np.bool_]] = []
-    success_chunk = np.full(count, np.iinfo(np.int64).max)
     tick = 0
-    while not ended.all():
+    while (ended == never).any():
         actions, draw = actor.draw(observation["pixels"], observation["agent_pos"], seeds, tick)
         draws.append(draw)
-        active.append(~ended)
-        for index in range(min(actor.execute_ticks, actions.shape[1])):
+        for index in range(actor.execute_ticks):
             observation, _, terminated, truncated, info = env.step(actions[:, index])
-            won = info["is_success"] & ~ended
-            success_chunk[won] = len(draws) - 1
-            success |= won
-            ended |= terminated | truncated
             tick += 1
-    return ImaginedGroups(draws, np.stack(active), success, np.minimum(success_chunk, len(draws)))
+            success |= info["is_success"] & (ended == never)
+            ended[(terminated | truncated) & (ended == never)] = tick
+            limit[truncated & (limit == never)] = tick
+    return ImaginedGroups(draws, actor.execute_ticks, success, ended, np.minimum(limit, tick))
 
 
 def group_advantages(success: Tensor, config: GroupConfig) -> tuple[Tensor, Tensor]:
@@ -163,12 +166,11 @@ def group_advantages(success: Tensor, config: GroupConfig) -> tuple[Tensor, Tens
     return advantage.flatten(), kept.expand_as(outcome).flatten()
 
 
-def step_mask(groups: ImaginedGroups, config: GroupConfig) -> NDArray[np.bool_]:
-    """The chunks that have a gradient, bool [C, B]: drawn before the end, and up to the first success."""
-    if not config.mask_after_success:
-        return np.ones_like(groups.active)
-    chunk = np.arange(len(groups.active))[:, None]
-    return groups.active & (chunk <= groups.success_chunk)
+def counted_actions(groups: ImaginedGroups, config: GroupConfig) -> NDArray[np.int64]:
+    """How many actions of each chunk have a gradient, int64 [C, B]: those up to the end of the episode."""
+    last = groups.ended if config.mask_after_success else groups.limit
+    before = groups.execute_ticks * np.arange(len(groups.draws))[:, None]
+    return np.clip(last - before, 0, groups.execute_ticks)
 
 
 def clipped_loss(
@@ -200,16 +202,17 @@ class MaskedGroupOptimiser:
         """All epochs on one set of groups. Without a group in range nothing changes."""
         config = self.config
         advantage, kept = group_advantages(torch.from_numpy(groups.success), config)
-        mask = torch.from_numpy(step_mask(groups, config)) & kept
+        counted = torch.from_numpy(counted_actions(groups, config)) * kept
         logs = {"imagined_success": float(groups.success.mean()), "kept_groups": float(kept.float().mean())}
-        if not mask.any():
+        if not counted.any():
             return logs
-        rows = [own.nonzero()[:, 0] for own in mask]  # of each chunk, the episodes with a gradient
+        rows = [own.nonzero()[:, 0] for own in counted]  # of each chunk, the episodes with a gradient
+        actions = [own[chosen] for own, chosen in zip(counted, rows, strict=True)]
         gains = torch.cat([advantage[chosen] for chosen in rows])
         with torch.no_grad():
-            old = self.actor.log_probability(groups.draws, rows)
+            old = self.actor.log_probability(groups.draws, rows, actions)
         for _ in range(config.epochs):
-            new = self.actor.log_probability(groups.draws, rows)
+            new = self.actor.log_probability(groups.draws, rows, actions)
             everything = torch.ones_like(new, dtype=torch.bool)
             loss, step_logs = clipped_loss(new, old, gains.to(new.device), everything, config)
             self._optimizer.zero_grad()

@@ -11,6 +11,8 @@ from world_model.model import WorldModel
 from world_model.transformer import Memory
 from world_model.windows import LatentEpisodes
 
+_SAMPLER = 0x776D  # apart from the policy's noise of the same seed and tick
+
 
 @dataclass(frozen=True)
 class Imagined:
@@ -103,9 +105,9 @@ def sampler_noise(seeds: NDArray[np.int64], ticks: NDArray[np.int64], tokens: in
     exactly, whatever runs beside it.
     """
     draws = [
-        np.random.Generator(np.random.Philox(key=[int(seed) % 2**64, int(tick)])).standard_normal(
-            (tokens, token_dim), dtype=np.float32
-        )
+        np.random.Generator(
+            np.random.Philox(key=[int(seed) % 2**64, int(tick)], counter=[0, 0, 0, _SAMPLER])
+        ).standard_normal((tokens, token_dim), dtype=np.float32)
         for seed, tick in zip(seeds, ticks, strict=True)
     ]
     return torch.from_numpy(np.stack(draws))

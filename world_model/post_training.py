@@ -10,16 +10,16 @@ negative-aware fine-tuning objective, NFT):
     w+- = mean |x(v+-) - x0|, without gradient
 
 Our flow head predicts the clean end x directly, which is affine in v, so v may be read as x everywhere. What the paper
-leaves open is chosen here: a clip's score is the negative mean squared distance of its latents from the real ones,
-weighted by token motion, plus that of its proprioception, averaged over the clip (LPIPS needs weights that are not at
-hand, and PSNR and SSIM of a small picture say little); the length of the generated history is uniform between 0 and
-``history_max``; every frame of a clip gets the clip's advantage, and one flow time is drawn for each frame. Only the
-flow head, the outcome heads' proprioception and low-rank corrections of the transformer's linear layers learn
-(``adapter_rank`` 0: flow head only).
+leaves open is chosen here: a clip's score is the negative mean squared distance of its latents from the real ones, plus
+that of its proprioception, averaged over the clip (LPIPS needs weights that are not at hand, and PSNR and SSIM of a
+small picture say little); the length of the generated history, which a group shares, is uniform between 0 and
+``history_max``; every frame of a clip gets the clip's advantage, and one flow time is drawn for each frame. Futures are
+sampled with noise even where the model acts by the flow's mode (``dynamics.sampling_noise`` 0). Only the flow head and
+low-rank corrections of the transformer's linear layers learn (``adapter_rank`` 0: flow head only).
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -116,8 +116,11 @@ def nft_loss(
 
 
 def optimalities(scores: Tensor, config: PostTrainingConfig) -> Tensor:
-    """r of each sample: scores [groups, K] normalised in their group -> [groups, K] in [0, 1]."""
-    spread = scores.std(1, keepdim=True, correction=0).clamp(min=1e-8)
+    """r of each sample: scores [groups, K] normalised in their group -> [groups, K] in [0, 1]; 1/2 in a group whose
+    samples differ by no more than rounding.
+    """
+    rounding = 1e-5 * scores.abs().mean(1, keepdim=True) + 1e-12
+    spread = scores.std(1, keepdim=True, correction=0).clamp(min=rounding)
     advantage = ((scores - scores.mean(1, keepdim=True)) / spread).clamp(-config.advantage_max, config.advantage_max)
     return (advantage / (2 * config.advantage_max) + 0.5).clamp(0, 1)
 
@@ -145,6 +148,7 @@ class PostTrainer:
         self._trained = [parameter for parameter in dynamics.parameters() if parameter.requires_grad]
         self._reference = copy.deepcopy(dynamics).requires_grad_(False)
         self._old = copy.deepcopy(dynamics).requires_grad_(False)
+        self._old.config = replace(dynamics.config, sampling_noise=1.0)  # futures must differ to be compared
         self._optimizer = torch.optim.AdamW(self._trained, config.learning_rate, weight_decay=0.0)
 
     def update(self, step: int) -> dict[str, float]:
@@ -205,7 +209,8 @@ class PostTrainer:
     def _futures(
         self, batch: WorldBatch, first: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Imagine histories and clips with the old model.
+        """Imagine histories and clips with the old model. A group shares its history, so that a clip is judged by
+        itself.
 
         Returns:
             context latents [B, T, N, D] and state [B, T, S], generated from frame 1 on; the generated clean ends of the
@@ -220,6 +225,8 @@ class PostTrainer:
             latent_rows.append(now)
             state_rows.append(state)
             noise = torch.randn(now.shape, generator=generator).to(now.device)
+            shared = noise[:: config.samples].repeat_interleave(config.samples, 0)
+            noise = torch.where((frame < first)[:, None, None], shared, noise)
             step = dynamics.step(memory, now, state, batch.action[:, frame], noise)
             ends.append(dynamics.to_flow(step.latents[:, None], now[:, None])[:, 0])
             off = (step.latents - batch.latents[:, frame + 1]) / dynamics.latent_change_std

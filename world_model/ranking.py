@@ -18,7 +18,7 @@ class RankedPolicy:
     Attributes:
         name: of the policy.
         real: bool [n], successes in reality.
-        imagined: bool [m], successes in imagination, from the same starts where these are known.
+        imagined: bool [m], successes in imagination, from the same starts.
         score: float [m], the highest success probability along each imagined episode.
     """
 
@@ -82,13 +82,14 @@ def judge_successes(score: NDArray[np.float64], truth: NDArray[np.bool_], thresh
         threshold: of an imagined success.
 
     Returns:
-        ``auc``, ``false_success_rate`` (imagined successes among real failures), ``missed_success_rate`` and
-        ``agreement``; a rate is None where there is nothing to divide by.
+        ``episodes``, ``real_successes`` among them, ``auc``, ``false_success_rate`` (imagined successes among real
+        failures), ``missed_success_rate`` and ``agreement``; a rate is None where there is nothing to divide by.
     """
     imagined = score >= threshold
     area = auc(score, truth)
     return {
         "episodes": len(score),
+        "real_successes": int(truth.sum()),
         "auc": None if np.isnan(area) else area,
         "false_success_rate": _mean(imagined[~truth]),
         "missed_success_rate": _mean(~imagined[truth]),

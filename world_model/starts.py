@@ -3,8 +3,9 @@
 WoVR does not state its rule for key frames, nor their fraction. Ours, per failed episode of a policy:
 
 - ``viability_fall``: the key frame stands ``lead_steps`` before the steepest fall of the viability p_v over
-  ``fall_steps``: the last moment at which the episode could probably still be saved. Needs viabilities.
-- ``uniform``: a step drawn uniformly from the failed episode.
+  ``fall_steps``: the last moment at which the episode could probably still be saved. Needs viabilities, which whoever
+  makes the bank must have; a practice run makes its key frames before its critics see the round.
+- ``uniform``, the default: a step drawn uniformly from the failed episode.
 
 Failures of the newest policy version come first: key frames are drawn from the newest ``versions`` versions that have
 any.
@@ -35,7 +36,7 @@ class StartConfig:
     """
 
     keyframe_fraction: float = 0.3
-    keyframe_rule: Literal["viability_fall", "uniform"] = "viability_fall"
+    keyframe_rule: Literal["viability_fall", "uniform"] = "uniform"
     lead_steps: int = 10
     fall_steps: int = 5
     versions: int = 1
@@ -70,8 +71,11 @@ class StartBank:
     Args:
         data: real episodes.
         config: see `StartConfig`.
-        viability: p_v of every frame of ``data``, float [N], for the rule ``viability_fall``; without it there are no
-            key frames under that rule.
+        viability: p_v of every frame of ``data``, float [N], for the rule ``viability_fall``.
+
+    Raises:
+        ConfigError: if that rule is asked for without viabilities.
+        UserError: if there are no real episodes.
 
     Attributes:
         first_frames: starts at first frames.
@@ -111,7 +115,10 @@ def steepest_fall(viability: NDArray[np.floating], fall_steps: int) -> int:
 
 def _keyframes(data: LatentEpisodes, config: StartConfig, viability: NDArray[np.floating] | None) -> list[Start]:
     if config.keyframe_rule == "viability_fall" and viability is None:
-        return []
+        raise ConfigError(
+            "starts.keyframe_rule is 'viability_fall', and there are no viabilities here; take 'uniform', or no key "
+            "frames (starts.keyframe_fraction=0)"
+        )
     failures = _failures(data, config.versions)
     starts = []
     for index in failures:

@@ -98,6 +98,20 @@ def test_a_round_is_imagined_once_and_written_down(imagination: RunImagination) 
     assert imagination.ledger.real_episodes == 5
 
 
+def test_who_was_rescued_counts_as_a_failure(imagination: RunImagination) -> None:
+    """Else the world model would be compared with the luckier episodes alone."""
+    store = EpisodeStore(imagination._folder.episodes)
+    episode = store.read(store.ids()[0])
+    source = episode.source.copy()
+    source[-12:] = Source.HUMAN
+    store.add(replace(episode, episode_id="round001-00004", source=source, success=True))
+    alone = sum(store.read_header(f"round001-{index:05d}").success is True for index in range(4))
+    imagination.after_collection(1)
+    entry = imagination.ledger.of(1)
+    assert entry is not None
+    assert entry.real_success == pytest.approx(alone / 5)
+
+
 def weights(folder: Path) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in load_policy(folder)[0].parameters()])
 

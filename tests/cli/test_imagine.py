@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from robot_io.gate import GateConfig
 from vla_rl.cli.benchmarks.world_model import gain_points
 from vla_rl.cli.ground_truth import SimulatorTruth
 from vla_rl.cli.main import main
 from vla_rl.cli.near_success import collect_counterfactuals, collect_near_success
 from vla_rl.cli.run_config import RunConfig, TaskConfig
-from vla_rl.cli.world_evaluation import WorldFolder, WorldJudge
+from vla_rl.cli.world_evaluation import JudgedPolicy, WorldFolder, WorldJudge
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin, Source
 from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.training.run_folder import RunFolder
 from world_model.model import load_world_model
 from world_model.probe import ProbeConfig
@@ -50,6 +52,10 @@ def test_true_positions_come_from_replay_and_strangers_are_refused(run: Path) ->
     found, success, steps = truth.replay(episode.seed or 0, episode.action_sent)
     assert success is episode.success
     np.testing.assert_array_equal(found, positions[:steps])
+    early, held = (truth.replay(episode.seed or 0, episode.action_sent[:-1], hold) for hold in (0, 20))
+    assert early[1:] == (False, len(episode) - 1)
+    np.testing.assert_array_equal(held[0][: early[2]], early[0])
+    assert early[2] < held[2] <= early[2] + 20
     with pytest.raises(UserError, match="does not replay"):
         truth(replace(episode, seed=12345))
     assert 0.001 < truth.metres_per_pixel(64) < 0.01
@@ -73,6 +79,8 @@ def test_counterfactuals_part_from_one_state(tmp_path: Path) -> None:
     assert clean.success
     np.testing.assert_array_equal(clean.state[: step + 1], spoilt.state[: step + 1])
     assert (clean.action_sent[step : step + 10] != spoilt.action_sent[step : step + 10]).any()
+    off = np.abs(spoilt.action_sent - spoilt.action_policy)[step:, [0, 1, 2, 4, 5, 6]]
+    assert np.median(off) < 0.02, "off by a little: the arms are not flung about"
     assert collect_counterfactuals(TASK, RunConfig().gate, store, 1, first_seed=30, before_end=20) == parting
 
 
@@ -96,6 +104,9 @@ def test_train_evaluate_and_roll_out(run: Path, tmp_path: Path, capsys: pytest.C
     with Image.open(sheet) as picture, Image.open(clip) as film:
         assert picture.size == (8 * 2 * 64, 2 * 64)
         assert film.n_frames > 1
+    stranger = JudgedPolicy("stranger", world / "model", run / "episodes")
+    with pytest.raises(UserError, match="evaluated from seed 10, which no held-out episode"):
+        WorldJudge(WorldFolder(world)).rank([stranger], 1, ExecutionConfig(), GateConfig())
     assert main(["imagine", "post-train", str(world), "--steps", "1"]) == 0
     assert load_world_model(world / "model_post")[0].spec == load_world_model(world / "model")[0].spec
 

@@ -34,7 +34,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[WorldModel, LatentE
 
 
 def bank_of(data: LatentEpisodes, fraction: float = 0.0) -> StartBank:
-    return StartBank(data, StartConfig(keyframe_fraction=fraction, keyframe_rule="uniform"))
+    return StartBank(data, StartConfig(keyframe_fraction=fraction))
 
 
 def never(model: WorldModel) -> ImaginedEnvConfig:
@@ -183,10 +183,11 @@ def test_key_frames_stand_before_the_steepest_fall_of_failures(tmp_path: Path) -
     newest = next(index for index, episode in enumerate(data.episodes) if episode.policy_version == 2)
     start = int(data.start[newest])
     viability[start + 25 : start + 40] = 0.1
-    config = StartConfig(keyframe_fraction=0.5, lead_steps=10, fall_steps=5)
+    config = StartConfig(keyframe_fraction=0.5, keyframe_rule="viability_fall", lead_steps=10, fall_steps=5)
     assert steepest_fall(viability[start : start + 40], 5) == 20
     assert StartBank(data, config, viability).keyframes == [Start(newest, 10)]  # successes and older policies give none
-    assert StartBank(data, config).keyframes == []
+    with pytest.raises(ConfigError, match="no viabilities"):
+        StartBank(data, config)
     assert StartBank(data, replace(config, keyframe_fraction=0.0), viability).keyframes == []
     older = StartBank(data, replace(config, versions=3, keyframe_rule="uniform")).keyframes
     assert {data.episodes[own.episode].policy_version for own in older} == {0, 1, 2}

@@ -19,8 +19,8 @@ from world_model.improvement import (
     MaskedGroupOptimiser,
     clipped_loss,
     collect_groups,
+    counted_actions,
     group_advantages,
-    step_mask,
 )
 from world_model.starts import StartBank, StartConfig
 from world_model.windows import LatentEpisodes
@@ -39,11 +39,12 @@ def test_advantages_are_relative_to_the_group_and_one_sided_groups_are_left_out(
 
 
 def test_nothing_after_the_first_success_has_a_gradient() -> None:
-    active = np.ones((4, 2), bool)
-    groups = ImaginedGroups([None] * 4, active, np.array([True, False]), np.array([1, 4]))
-    mask = step_mask(groups, GroupConfig(group=2))
-    assert mask.tolist() == [[True, True], [True, True], [False, True], [False, True]]
-    assert step_mask(groups, GroupConfig(group=2, mask_after_success=False)).all()
+    groups = ImaginedGroups([None] * 4, 3, np.array([True, False]), np.array([5, 10]), np.array([12, 10]))
+    counted = counted_actions(groups, GroupConfig(group=2))
+    assert counted.tolist() == [[3, 3], [2, 3], [0, 3], [0, 1]]
+    unmasked = counted_actions(groups, GroupConfig(group=2, mask_after_success=False))
+    assert unmasked.tolist() == [[3, 3], [3, 3], [3, 3], [3, 1]], "each to its own limit of time"
+    mask = counted > 0
     new = torch.zeros(8, requires_grad=True)
     flat = torch.from_numpy(mask.T.flatten())
     loss, _ = clipped_loss(new, torch.zeros(8), torch.tensor([1.0] * 4 + [-1.0] * 4), flat, GroupConfig(group=2))
@@ -90,11 +91,17 @@ def test_a_draw_is_repeatable_and_more_likely_under_the_policy_that_made_it() ->
     np.testing.assert_array_equal(actions, again)
     assert actions.shape == (5, 8, 2)
     rows = [torch.tensor([0, 2, 4])]
-    own = actor.log_probability([draw], rows)
+    whole, one = [torch.tensor([4, 4, 4])], [torch.tensor([1, 1, 1])]
+    own = actor.log_probability([draw], rows, whole)
+    path = draw.path.requires_grad_()
+    (gradient,) = torch.autograd.grad(actor.log_probability([draw], rows, one).sum(), [path])
+    path.requires_grad_(False)
+    assert gradient[-1, :, 0].abs().sum() > 0
+    assert not gradient[-1, :, 1:].any(), "actions that do not count have no gradient"
     with torch.no_grad():
         for parameter in actor.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    assert (actor.log_probability([draw], rows) < own).all()
+    assert (actor.log_probability([draw], rows, whole) < own).all()
 
 
 def test_improvement_raises_what_is_rewarded(tmp_path: Path) -> None:
@@ -111,7 +118,7 @@ def test_improvement_raises_what_is_rewarded(tmp_path: Path) -> None:
         high = actions[:, :2, 0].mean(1)
         success = high > np.median(high)
         means.append(high.mean())
-        optimiser.update(ImaginedGroups([draw], np.ones((1, 16), bool), success, np.where(success, 0, 1)))
+        optimiser.update(ImaginedGroups([draw], 2, success, np.full(16, 2), np.full(16, 2)))
     assert np.mean(means[-3:]) > np.mean(means[:3]) + 0.1
 
 
@@ -123,9 +130,10 @@ def test_groups_are_imagined_from_shared_starts(tmp_path: Path) -> None:
     actor = NoisyFlowActor(tiny_policy(), "push", NoisyFlowConfig(steps=2, execute_ticks=5))
     groups = collect_groups(env, actor, GroupConfig(group=3), seed=50)
     assert env.starts[0] == env.starts[1] == env.starts[2]
-    assert groups.active.shape == (3, 6)  # 12 steps in chunks of 5
+    assert len(groups.draws) == 3  # 12 steps in chunks of 5
     assert not groups.success.any()
-    assert (groups.success_chunk == 3).all()
+    assert (groups.ended == 12).all()
+    assert (groups.limit == 12).all()
     before = [parameter.clone() for parameter in actor.parameters()]
     logs = MaskedGroupOptimiser(actor, GroupConfig(group=3)).update(groups)
     assert logs["kept_groups"] == 0.0

@@ -33,7 +33,29 @@ def test_optimality_is_relative_to_the_group() -> None:
     assert found[0, 0] < 0.5 < found[0, 2]
     assert found[0, 1] == pytest.approx(0.5)
     assert found[1].tolist() == [0.5] * 3  # equal scores teach nothing
+    ulp = torch.nextafter(torch.tensor(5.1), torch.tensor(9.0)) - 5.1
+    rounded = optimalities(torch.tensor([[5.1, 5.1, 5.1 + ulp]]), config)
+    assert (rounded - 0.5).abs().max() < 0.02  # nor do those that differ by rounding
     assert ((found >= 0) & (found <= 1)).all()
+
+
+def test_a_group_shares_its_history_and_differs_in_the_clip(tmp_path: Path) -> None:
+    """Although the model acts by the mode of its flow."""
+    model = make_model(sampling_noise=0.0)
+    torch.nn.init.normal_(model.dynamics.flow.output.weight)
+    data = LatentEpisodes(toy_cache(tmp_path), model.autoencoder)
+    config = PostTrainingConfig(groups=2, samples=3, history_max=4, clip=2)
+    trainer = PostTrainer(model, data, config)
+    batch, first = trainer._windows(0, torch.Generator().manual_seed(4))
+    latents, _, _, scores = trainer._futures(batch, first, torch.Generator().manual_seed(0))
+    for group in range(2):
+        rows = slice(3 * group, 3 * group + 3)
+        begin = int(first[rows][0])
+        spread = latents[rows].std(0).amax((1, 2))  # of each frame
+        assert (spread[: begin + 1] < 1e-4).all()
+        assert spread[begin + 1] > 1e-2
+        assert scores[rows].std() > 1e-6
+    assert model.dynamics.config.sampling_noise == 0.0
 
 
 def test_a_low_rank_correction_begins_at_zero_and_merges_exactly() -> None:

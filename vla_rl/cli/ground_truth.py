@@ -59,8 +59,8 @@ class SimulatorTruth:
             observation = env.step(episode.action_sent[step])[0]
         return rows
 
-    def replay(self, seed: int, actions: Float32Array) -> tuple[Float32Array, bool, int]:
-        """What really follows from a start when actions [H, A] are sent.
+    def replay(self, seed: int, actions: Float32Array, hold_steps: int = 0) -> tuple[Float32Array, bool, int]:
+        """What really follows from a start when actions [H, A] are sent, and the last one for ``hold_steps`` more.
 
         Returns:
             positions before each action, float32 [n, K, 3]; whether the task succeeded; and n, the actions sent until
@@ -69,7 +69,7 @@ class SimulatorTruth:
         env = self._env
         env.reset(seed=seed)
         rows = []
-        for action in actions:
+        for action in [*actions, *[actions[-1]] * hold_steps]:
             rows.append(self._positions())
             _, _, terminated, truncated, info = env.step(action)
             if terminated or truncated:

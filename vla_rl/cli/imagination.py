@@ -93,7 +93,8 @@ class RunImagination:
         if self.ledger.of(0) is None:
             self.ledger.write(LedgerEntry(0, real_episodes=len(self._headers("demo-"))))
         headers = self._headers(f"round{round_number:03d}-")
-        alone = [header.success is True for header in headers if header.human_steps == 0]
+        # Who was rescued would have failed: without these the real success would be that of the lucky ones.
+        alone = [header.success is True and header.human_steps == 0 for header in headers]
         first = round_number == config.first_round
         near = self.config.near_success_episodes if first else 0
         if near:
@@ -126,8 +127,7 @@ class RunImagination:
     def imagined_outcomes(self, round_number: int, version: int, episodes: int) -> Sequence[bool]:
         """See `Imagination.imagined_outcomes`."""
         headers = self._headers(f"round{round_number:03d}-")
-        seeds = [header.seed for header in headers if header.human_steps == 0]
-        known = [seed for seed in seeds if seed is not None][:episodes]
+        known = [header.seed for header in headers if header.seed is not None][:episodes]
         store = EpisodeStore(self.path / "gap")
         names = [f"round{round_number:03d}-{index:05d}" for index in range(len(known))]
         world = replace(self._world(version), env=replace(self.config.env, horizon=0))

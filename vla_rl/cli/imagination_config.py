@@ -33,7 +33,7 @@ class ImaginationConfig:
     coevolution: CoEvolutionConfig = field(default_factory=CoEvolutionConfig)
     preset: str = "cpu-tiny"
     near_success_episodes: int = 200
-    starts: StartConfig = field(default_factory=lambda: StartConfig(keyframe_rule="uniform"))
+    starts: StartConfig = field(default_factory=StartConfig)
     env: ImaginedEnvConfig = field(default_factory=ImaginedEnvConfig)
     generator: Literal["rollouts", "trajectories"] = "rollouts"
     trajectories: TrajectoryConfig = field(default_factory=TrajectoryConfig)

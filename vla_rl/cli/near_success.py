@@ -184,7 +184,7 @@ def collect_counterfactuals(
     Returns:
         episode id -> the step at which the pair parts.
     """
-    stage, config = _Stage(task, gate, store), PerturbationConfig(accurate=0.0)
+    stage, config = _Stage(task, gate, store), PerturbationConfig(accurate=0.0, rough=0.0)
     parting: dict[str, int] = {}
     for index in tqdm(range(pairs), desc="counterfactuals", unit="pair", leave=False):
         clean, spoilt = (f"pair-{index:05d}-{kind}" for kind in ("expert", "spoilt"))

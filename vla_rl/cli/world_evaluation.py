@@ -46,6 +46,7 @@ from world_model.starts import StartBank, StartConfig
 from world_model.windows import LatentEpisodes
 
 COUNTERFACTUAL_SEED = 900_000_000  # apart from all others
+_HOLD_STEPS = 20  # an imagined success may come a little before the true one
 
 
 @dataclass
@@ -163,8 +164,15 @@ class WorldJudge:
         ranked, scores, truths = [], [], []
         for policy in policies:
             name, store = policy.name, EpisodeStore(policy.episodes, create=False)
-            headers = [store.read_header(own) for own in store.ids() if own.startswith(policy.prefix)]
-            seeds = [header.seed for header in headers if header.seed is not None][:episodes]
+            headers = [store.read_header(own) for own in store.ids() if own.startswith(policy.prefix)][:episodes]
+            seeds = [header.seed for header in headers if header.seed is not None]
+            known = {episode.seed for episode in self.data.episodes}
+            if missing := [seed for seed in seeds if seed not in known]:
+                raise UserError(
+                    f"{policy.name} was evaluated from seed {missing[0]}, which no held-out episode of "
+                    f"{self.folder.path} begins with; rank policies on the evaluation seeds of the run that the "
+                    "world model learnt from"
+                )
             imagined = self._imagined(policy, seeds, execution, gate)
             ranked.append(
                 RankedPolicy(
@@ -199,7 +207,7 @@ class WorldJudge:
                 episode = worker.imagine(RolloutJob(episode_id, store.path, self.task.env, (seed,), policy.folder))
                 if episode_id not in store:
                     store.add(episode)
-                _, truth, _ = self.truth.replay(seed, episode.action_sent)
+                _, truth, _ = self.truth.replay(seed, episode.action_sent, _HOLD_STEPS)
                 result = {"success": episode.success is True, "score": worker.highest_success, "truth": truth}
                 write_atomic(file, json.dumps(result).encode())
             results.append(json.loads(file.read_text()))

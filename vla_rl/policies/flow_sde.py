@@ -5,8 +5,8 @@ actions is a Markov chain with known transitions:
 
     A_{k+1} ~ N(A_k + v_theta(A_k, tau_k) / K, sigma^2)
 
-The log-probability of a draw is that of its path, averaged over steps, executed actions and dimensions, so that the
-ratio of two policies does not depend on the size of a chunk.
+The log-probability of a draw is that of its path, over Euler steps, executed actions and dimensions of a whole chunk,
+so that the ratio of two policies does not depend on the size of a chunk.
 """
 
 from collections.abc import Mapping, Sequence
@@ -99,7 +99,7 @@ class NoisyFlowActor:
             path.append(point)
         return model.to_raw_actions(point).numpy(), FlowDraw(cameras, states, torch.stack(path))
 
-    def log_probability(self, draws: Sequence[FlowDraw], chosen: Sequence[Tensor]) -> Tensor:
+    def log_probability(self, draws: Sequence[FlowDraw], chosen: Sequence[Tensor], counted: Sequence[Tensor]) -> Tensor:
         """See `StochasticActor.log_probability`."""
         wanted = [(draw, rows) for draw, rows in zip(draws, chosen, strict=True) if len(rows)]
         if not wanted:
@@ -109,11 +109,12 @@ class NoisyFlowActor:
         }
         prefix = self._encode(images, torch.cat([draw.state[rows] for draw, rows in wanted]))
         path = torch.cat([draw.path[:, rows] for draw, rows in wanted], 1)
-        executed = slice(0, self.config.execute_ticks)
+        ticks = self.config.execute_ticks
+        counts = torch.arange(ticks) < torch.cat(list(counted))[:, None]  # [rows, ticks]
         error = torch.zeros(path.shape[1])
         for step in range(self._steps):
-            off = (path[step + 1] - self._mean(path[step], step, prefix))[:, executed] / self.config.noise
-            error = error + off.square().mean((1, 2))
+            off = (path[step + 1] - self._mean(path[step], step, prefix))[:, :ticks] / self.config.noise
+            error = error + torch.where(counts[..., None], off.square(), 0.0).mean((1, 2))
         # The normalising constant is the same for all policies and cancels in their ratio.
         return -0.5 * error / self._steps
 

@@ -13,7 +13,7 @@ from vla_rl.cli.imagination_config import ImaginationConfig
 from vla_rl.cli.near_success import collect_near_success
 from vla_rl.cli.run_config import RunConfig, TaskConfig
 from vla_rl.core.config import load_config
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Origin, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.flow_vla import (
@@ -31,6 +31,7 @@ from vla_rl.training.run_folder import RunFolder
 from world_model.coevolution import CoEvolutionConfig
 from world_model.imagined_env import ImaginedEnvConfig
 from world_model.improvement import GroupConfig, ImaginedGroups, collect_groups
+from world_model.model import load_world_model
 from world_model.starts import StartConfig
 from world_model.trajectory_diffusion import TrajectoryConfig
 
@@ -96,6 +97,21 @@ def test_a_round_is_imagined_once_and_written_down(imagination: RunImagination) 
     assert imagination.after_collection(1) == numbers
     assert len(EpisodeStore(imagination.path / "episodes")) == 5  # imagined ones teach no world model
     assert imagination.ledger.real_episodes == 5
+
+
+def test_a_world_model_of_elsewhere_can_begin(imagination: RunImagination, tmp_path: Path) -> None:
+    imagination.after_collection(1)
+    other = RunImagination(
+        replace(imagination.config, begin_with=str(imagination.path / "model_0000"), preset="cpu-tiny"),
+        *(imagination._folder, TASK, imagination._execution, imagination._gate, 0),
+    )
+    other.path = tmp_path / "other"
+    other.train(0)
+    weights = [path / "model_0000" / "weights.safetensors" for path in (imagination.path, other.path)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    model, _ = load_world_model(other.path / "model_0000")
+    with pytest.raises(UserError, match=r"imagines vla_rl/PegInsert-v0 .* needs vla_rl/LidOnBox-v0"):
+        other._adopt(other.path / "model_0000", replace(model.spec, env_id="vla_rl/LidOnBox-v0"), tmp_path / "no")
 
 
 def test_who_was_rescued_counts_as_a_failure(imagination: RunImagination) -> None:

@@ -19,6 +19,7 @@ from vla_rl.cli.rollouts import make_env
 from vla_rl.cli.run_config import TaskConfig, world_preset
 from vla_rl.cli.world_data import gather_episodes, open_cache
 from vla_rl.core.config import load_config
+from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.types import Float32Array
 from vla_rl.data.cache import FrameCache
@@ -32,7 +33,7 @@ from world_model.coevolution import CoEvolution, Ledger, LedgerEntry
 from world_model.config import WorldModelConfig, WorldSpec
 from world_model.imagined_env import ImaginedVectorEnv
 from world_model.improvement import MaskedGroupOptimiser, collect_groups
-from world_model.model import load_world_model
+from world_model.model import load_world_model, save_world_model
 from world_model.starts import StartBank
 from world_model.training import refine_world_model, train_world_model
 from world_model.trajectory_diffusion import train_trajectories
@@ -118,7 +119,11 @@ class RunImagination:
             return
         cache = open_cache(store.path, self.path / "cache")
         if version == 0:
-            train_world_model(self.world, world_spec(self._task, cache), cache, target)
+            spec = world_spec(self._task, cache)
+            if self.config.begin_with:
+                self._adopt(Path(self.config.begin_with), spec, target)
+            else:
+                train_world_model(self.world, spec, cache, target)
             return
         model, _ = load_world_model(self._model(version - 1))
         config = self.config.coevolution
@@ -192,6 +197,17 @@ class RunImagination:
         if not self._foretells or entry is None or entry.model_version < 0:
             return None
         return frame_latents(cache, load_world_model(self._model(0))[0].autoencoder)
+
+    def _adopt(self, folder: Path, spec: WorldSpec, target: Path) -> None:
+        """Begin with another's world model."""
+        model, _ = load_world_model(folder)
+        if model.spec != spec:
+            raise UserError(
+                f"imagination.begin_with: {folder} imagines {model.spec.env_id} with {model.spec.image_size} px of "
+                f"{', '.join(model.spec.cameras)}; this run needs {spec.env_id} with {spec.image_size} px of "
+                f"{', '.join(spec.cameras)}, and the same actions and length of an episode"
+            )
+        save_world_model(target, model)
 
     def _generate(self, round_number: int, version: int, store: EpisodeStore, seeds: dict[str, int]) -> None:
         """Episodes of the second generator, policy-guided diffusion."""

@@ -18,6 +18,8 @@ class ImaginationConfig:
     Attributes:
         coevolution: when it is made, renewed and used.
         preset: of the world model, a file in ``configs/world_model``.
+        begin_with: folder of a world model of this task that was trained elsewhere (``vla-rl imagine train``, another
+            run) and is taken instead of training a first one; "": none. Its sizes replace the preset's.
         near_success_episodes: scripted episodes for the world model, spent once, before it is trained.
         starts: where imagined episodes begin.
         env: how they end.
@@ -32,6 +34,7 @@ class ImaginationConfig:
 
     coevolution: CoEvolutionConfig = field(default_factory=CoEvolutionConfig)
     preset: str = "cpu-tiny"
+    begin_with: str = ""
     near_success_episodes: int = 200
     starts: StartConfig = field(default_factory=StartConfig)
     env: ImaginedEnvConfig = field(default_factory=ImaginedEnvConfig)

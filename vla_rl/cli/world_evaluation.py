@@ -91,10 +91,12 @@ class WorldJudge:
     Args:
         folder: of the world model.
         model: another model in it than the one that was trained, by the name of its folder.
+        instruments: another world model's folder of the same task and held-out episodes, whose probe and
+            counterfactuals are used, so that both are judged alike.
     """
 
-    def __init__(self, folder: WorldFolder, model: str = "model") -> None:
-        self.folder, self.name = folder, model
+    def __init__(self, folder: WorldFolder, model: str = "model", instruments: WorldFolder | None = None) -> None:
+        self.folder, self.name, self._instruments = folder, model, instruments or folder
         self.task = folder.task()
         self.truth = SimulatorTruth(self.task)
         self.model, self.version = load_world_model(folder.path / model)
@@ -102,16 +104,17 @@ class WorldJudge:
         self.data = LatentEpisodes(self.cache, self.model.autoencoder)
 
     def probe(self, config: ProbeConfig | None = None) -> StateProbe:
-        """The state probe, trained on the world model's own episodes when it is first asked for."""
-        file = self.folder.probe / "probe.safetensors"
+        """The state probe, trained on the episodes of its folder when it is first asked for."""
+        folder = self._instruments
+        file = folder.probe / "probe.safetensors"
         config = config or ProbeConfig()
         if file.exists():
             probe = StateProbe(config, self.model.spec, len(self.truth.names))
             probe.load_state_dict(safetensors.torch.load_file(file))
             return probe.eval()
-        cache = open_cache(self.folder.episodes, self.folder.cache)
+        cache = open_cache(folder.episodes, folder.cache)
         probe = train_probe(config, self.model.spec, cache, self._positions(cache, "train"))
-        self.folder.probe.mkdir(exist_ok=True)
+        folder.probe.mkdir(exist_ok=True)
         write_atomic(file, safetensors.torch.save(probe.state_dict()))
         return probe
 
@@ -135,7 +138,7 @@ class WorldJudge:
 
     def counterfactuals(self, pairs: int) -> dict[str, Any]:
         """From one state, the expert's actions against spoilt ones: do imagined outcomes agree with real ones?"""
-        folder = self.folder.path / "counterfactuals"
+        folder = self._instruments.path / "counterfactuals"
         store = EpisodeStore(folder / "episodes")
         parting = collect_counterfactuals(self.task, GateConfig(), store, pairs, COUNTERFACTUAL_SEED)
         data = LatentEpisodes(open_cache(store.path, folder / "cache"), self.model.autoencoder)
@@ -214,13 +217,13 @@ class WorldJudge:
         return results
 
     def _positions(self, cache: FrameCache, name: str) -> Float32Array:
-        file = self.folder.probe / f"{name}.npy"
+        file = self._instruments.probe / f"{name}.npy"
         if file.exists():
             known: Float32Array = np.load(file)
             if len(known) == cache.total_frames:
                 return known
         positions = true_positions(cache, self.truth)
-        self.folder.probe.mkdir(exist_ok=True)
+        self._instruments.probe.mkdir(exist_ok=True)
         np.save(file, positions)
         return positions
 

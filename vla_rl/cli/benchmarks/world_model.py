@@ -6,7 +6,8 @@ Parts, each resumed cell by cell in OUT/world-model/ and --runs:
   ranking  at least 8 policies of different quality, real against imagined success from the same starts
   judge    counterfactual pairs from one state
   ablate   the model again without one mechanism, for the longest horizon and the counterfactuals
-  gain     whole practice runs with and without imagination at equal real episodes
+  gain     whole practice runs with and without imagination at equal real episodes; the runs of a task and seed that
+           imagine begin with one world model, since they would train it on the same episodes
 """
 
 import argparse
@@ -179,7 +180,7 @@ def _measure_ablations(options: argparse.Namespace, cells: Cells) -> None:
 
         def measure(place: Path = place, changes: list[str] = changes, near: int = near) -> dict[str, Any]:
             _train(options, place, [*options.set, *changes], near)
-            judge = _judge(place)
+            judge = _judge(place, instruments=options.runs / "world")
             return {"horizons": judge.horizons(), "counterfactuals": judge.counterfactuals(options.pairs)}
 
         _once(cells, f"ablation-{name}", measure)
@@ -200,7 +201,11 @@ def _measure_variant(options: argparse.Namespace, task: str, seed: int, variant:
     base = options.runs / f"{task.partition('/')[2].partition('-')[0]}-{seed}"
     start_verb(["train", *common[:-1], "budget.rounds=0"], base).wait_or_fail()
     own = base.with_name(f"{base.name}-{variant}")
-    start_verb(["train", *common, "--from", str(base), *VARIANTS[variant]], own).wait_or_fail()
+    changes = [*VARIANTS[variant], "budget.evaluate_every_round=false"]
+    first = base.with_name(f"{base.name}-with") / "imagination" / "model_0000"
+    if variant not in ("without", "with") and (first / "config.json").exists():
+        changes.append(f"imagination.begin_with={first.resolve()}")
+    start_verb(["train", *common, "--from", str(base), *changes], own).wait_or_fail()
     last = evaluations(own)[-1]
     rounds = [asdict(entry) for entry in Ledger.open(own / "imagination" / "ledger.json").entries]
     return {
@@ -223,10 +228,10 @@ def _train(options: argparse.Namespace, place: Path, changes: list[str], near: i
         raise UserError(f"the world model in {place} could not be trained; see the message above")
 
 
-def _judge(place: Path) -> Any:
+def _judge(place: Path, instruments: Path | None = None) -> Any:
     from vla_rl.cli.world_evaluation import WorldFolder, WorldJudge
 
-    return WorldJudge(WorldFolder(place))
+    return WorldJudge(WorldFolder(place), instruments=None if instruments is None else WorldFolder(instruments))
 
 
 def _once(cells: Cells, name: str, measure: Callable[[], dict[str, Any]]) -> None:

@@ -92,10 +92,14 @@ def test_train_evaluate_and_roll_out(run: Path, tmp_path: Path, capsys: pytest.C
     weights = (world / "model" / "weights.safetensors").read_bytes()
     assert main(train) == 0  # nothing is left to do
     assert (world / "model" / "weights.safetensors").read_bytes() == weights
+    assert main([*train, "dynamics.width=64"]) == 2
+    assert "with other settings; give another --out" in capsys.readouterr().err
+    assert main([*train[:3], "--out", str(tmp_path / "no"), "--device", "nope"]) == 2
+    assert "the device 'nope' cannot be used" in capsys.readouterr().err
     WorldJudge(WorldFolder(world)).probe(ProbeConfig(steps=5))
     assert main(["imagine", "evaluate", str(world), "--windows", "3", "--pairs", "1"]) == 0
     assert "shuffled actions" in capsys.readouterr().out
-    result = json.loads((world / "evaluation.json").read_text())
+    result = json.loads((world / "model" / "evaluation.json").read_text())
     assert result["horizons"]["windows"] == 3
     assert result["counterfactuals"]["episodes"] == 2
     sheet, clip = world / "sheet.png", world / "clip.webp"
@@ -119,6 +123,9 @@ def test_train_evaluate_and_roll_out(run: Path, tmp_path: Path, capsys: pytest.C
         (["train", "nowhere"], "needs --out"),
         (["evaluate", "nowhere"], "holds no world model"),
         (["rollout", "nowhere", "--out", "x.gif"], "neither .webp"),
+        (["rollout", "nowhere", "--steps", "0"], "--steps is 0; it must be at least 1"),
+        (["rollout", "nowhere", "--start", "-5"], "--start is -5"),
+        (["evaluate", "nowhere", "--windows", "0"], "--windows is 0"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -8,6 +8,7 @@ Example: vla-rl imagine train runs/demo --out runs/world
 """
 
 import argparse
+import io
 import json
 import logging
 from pathlib import Path
@@ -44,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.action not in ACTIONS:
         raise UserError(f"imagine cannot {arguments.action!r}.{did_you_mean(arguments.action, ACTIONS)}")
+    for name, least in (("near_success", 0), ("windows", 1), ("pairs", 1), ("episodes", 1), ("start", 0), ("steps", 1)):
+        if getattr(arguments, name) < least:
+            raise UserError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; it must be at least {least}")
     actions = {"train": _train, "evaluate": _evaluate, "rollout": _rollout, "post-train": _post_train}
     return actions[arguments.action](arguments)
 
@@ -52,12 +56,14 @@ def _train(arguments: argparse.Namespace) -> int:
     """Gather episodes and train; called again, it goes on where it stopped."""
     from vla_rl.cli.imagination import NEAR_SUCCESS_SEED, world_spec
     from vla_rl.cli.near_success import collect_near_success, near_success_ratio
+    from vla_rl.cli.practice import check_device
     from vla_rl.cli.run_config import RunConfig, world_preset
     from vla_rl.cli.world_data import gather_episodes, open_cache
     from vla_rl.cli.world_evaluation import WorldFolder
     from vla_rl.data.store import EpisodeStore
     from vla_rl.training.run_folder import RunFolder
     from world_model.config import WorldModelConfig
+    from world_model.model import load_world_model
     from world_model.training import train_world_model
 
     if arguments.out is None:
@@ -65,7 +71,12 @@ def _train(arguments: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     source, config = RunFolder.open(arguments.folder, RunConfig)
     world = load_config(WorldModelConfig, world_preset(arguments.preset), arguments.set)
+    check_device(arguments.device)
     folder = WorldFolder(arguments.out)
+    if (folder.model / "config.json").exists() and (
+        folder.task() != config.task or load_world_model(folder.model)[0].config != world
+    ):
+        raise UserError(f"{folder.path} holds a world model of another task or with other settings; give another --out")
     folder.path.mkdir(parents=True, exist_ok=True)
     save_config(config.task, folder.task_file)
     near = EpisodeStore(folder.near)
@@ -81,7 +92,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    """Floor of the probe, horizon curves and counterfactuals; written to evaluation.json in the folder."""
+    """Floor of the probe, horizon curves and counterfactuals; written to evaluation.json in the folder of the model."""
     from vla_rl.cli.world_evaluation import WorldFolder, WorldJudge
     from world_model.evaluation import HorizonConfig
 
@@ -90,7 +101,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     curves = judge.horizons(HorizonConfig(windows=arguments.windows))
     counterfactuals = judge.counterfactuals(arguments.pairs)
     result = {"version": judge.version, "horizons": curves, "counterfactuals": counterfactuals}
-    write_atomic(arguments.folder / "evaluation.json", json.dumps(result, indent=1).encode())
+    write_atomic(arguments.folder / arguments.model / "evaluation.json", json.dumps(result, indent=1).encode())
     print(f"probe floor on reconstructions: {curves['probe_floor_px']['reconstruction_m']:.2f} px")
     print("state error of imagined futures, mm")
     print("| steps ahead | true actions | shuffled actions | nothing moves | ratio |")
@@ -133,7 +144,9 @@ def _rollout(arguments: argparse.Namespace) -> int:
         from PIL import Image
 
         sheet = np.concatenate([film_strip(clip, frames=8, scale=2) for clip in clips], axis=0)
-        Image.fromarray(sheet).save(out)
+        content = io.BytesIO()
+        Image.fromarray(sheet).save(content, "png")
+        write_atomic(out, content.getvalue())
     else:
         write_atomic(out, render_clip(np.concatenate(clips, axis=2), model.spec.control_hz, scale=2))
     print(f"reality above, imagination below: {out}")

@@ -7,6 +7,7 @@ import argparse
 import io
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -97,13 +98,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def do_POST(self) -> None:
-        length = int(self.headers.get("Content-Length", 0))
         try:
+            length = int(self.headers.get("Content-Length", 0))
             if self.path != "/controls" or length > _LONGEST_BODY:
                 raise ValueError("unknown address or too long")
             told: dict[str, Any] = json.loads(self.rfile.read(length))
             keys, pressed = ([str(key) for key in told[name]] for name in ("keys", "pressed"))
             across, down = (float(part) for part in told["drag"])
+            if not (math.isfinite(across) and math.isfinite(down)):
+                raise ValueError("a drag that is no number")
             self.session.controls.update(keys, pressed, (across, down))
         except (ValueError, KeyError, TypeError):
             self.send_error(HTTPStatus.BAD_REQUEST)

@@ -82,18 +82,13 @@ def check_config(config: RunConfig) -> PolicySpec:
     Raises:
         UserError: for what cannot be built.
     """
-    import torch
-
     from vla_rl.algorithms.registry import find_algorithm
     from vla_rl.cli.rollouts import SimulatorWorker
 
     find_algorithm("sft").check(config.policy)
     find_algorithm(config.algorithm).check(config.policy)
     for name in (config.device, config.rollout_device):
-        try:
-            torch.empty(0, device=name)
-        except (RuntimeError, AssertionError) as error:
-            raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+        check_device(name)
     worker = SimulatorWorker(config)
     try:
         worker.check()
@@ -101,6 +96,16 @@ def check_config(config: RunConfig) -> PolicySpec:
     finally:
         worker.close()
     return worker.spec
+
+
+def check_device(name: str) -> None:
+    """Raises ConfigError for a device that torch cannot use."""
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
 
 
 def _check_policy(config: FlowVLAConfig, spec: PolicySpec) -> None:

@@ -63,14 +63,20 @@ class Cells:
 
 
 def commit() -> str | None:
-    """The commit of the source tree, with ``-dirty`` behind it if there are changes; None outside a repository."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    """The commit of the source tree, with ``-dirty`` behind it if anything but documents and results was changed; None
+    outside a repository.
+    """
     where = Path(__file__).parent
     try:
-        found = subprocess.run(command, cwd=where, capture_output=True, text=True, check=True)
+        found = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=where, capture_output=True, text=True, check=True
+        )
+        changed = subprocess.run(
+            ["git", "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)docs", ":(top,exclude)*.md"], cwd=where
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found.stdout.strip()
+    return found.stdout.strip() + ("-dirty" if changed.returncode else "")
 
 
 def commits(cells: list[dict[str, Any]]) -> str:

@@ -39,14 +39,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from vla_rl.cli.benchmarks.execution.summary import summarise
     from vla_rl.cli.practice import config_file
     from vla_rl.cli.run_config import RunConfig
-    from vla_rl.core.config import config_to_dict, load_config
+    from vla_rl.core.config import load_config, read_yaml
     from vla_rl.core.errors import UserError, did_you_mean
 
     for part in options.parts:
         if part not in PARTS:
             raise UserError(f"there is no part {part!r} of this benchmark.{did_you_mean(part, PARTS)}")
     config = load_config(RunConfig, config_file("execution"), options.set)
-    cells = Cells(options.out / "execution", {"config": config_to_dict(config), "variants": VARIANTS})
+    settings = {"config": read_yaml(config_file("execution")), "changes": options.set, "variants": VARIANTS}
+    cells = Cells(options.out / "execution", settings)
     runs = options.runs / cells.digest
     wanted = grid.wanted(options.strategies, options.delays, options.other_tasks, config.task.env)
     missing = grid.missing(wanted, cells, options.episodes) if "grid" in options.parts else []

@@ -188,8 +188,8 @@ class Ros2Robot:
         return Observation(images, readings[_STATE][1], self._settings["task"], 0, captured_ns)
 
     def rest_command(self) -> Float32Array:
-        """The measured positions of the commanded joints."""
-        state: Float32Array = self._streams.take()[_STATE][1]
+        """The newest measured positions of the commanded joints: a camera that is late must not send them back."""
+        state: Float32Array = self._streams.newest(_STATE)
         return state[self._commanded]
 
     def write(self, action: Float32Array) -> Float32Array:

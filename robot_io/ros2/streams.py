@@ -47,6 +47,11 @@ class Streams:
         with self._lock:
             return {name: history[-1][0] for name, history in self._histories.items() if history}
 
+    def newest(self, name: str) -> Any:
+        """The newest value of a stream that has told something, whatever the others say."""
+        with self._lock:
+            return self._histories[name][-1][1]
+
     def take(self) -> Mapping[str, tuple[int, Any]]:
         """Stream -> (capture time, value). Synchronised: of each the reading that lies nearest to the newest moment
         that all streams have reached. Empty unless every stream has one.

@@ -137,3 +137,14 @@ def test_a_picture_is_shown_with_the_joints_of_its_moment(camera_latency_ms: int
             shown_ms = int(observation.images["front"][0, 0, 0]) * 50 - camera_latency_ms
             assert observation.state[0] == shown_ms
             assert observation.captured_ns == {"front": 10**9 + shown_ms * MS, "state": 10**9 + shown_ms * MS}
+
+
+def test_an_attempt_begins_where_the_robot_is_however_late_a_camera() -> None:
+    bench = Bench(cameras=["front"])
+    for ms in range(0, 500, 10):
+        bench.at(ms)
+        if ms == 0:
+            bench.picture(1)
+        bench.joints("l1 l2 r1 r2", ms, ms, ms, ms)  # somebody moves the robot by hand
+    assert bench.state() == (490.0, [0] * 4), "what the policy is shown belongs together"
+    assert bench.robot.rest_command().tolist() == [490] * 4, "where the robot holds is where it is"

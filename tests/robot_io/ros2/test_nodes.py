@@ -75,9 +75,9 @@ rclpy.shutdown()
 Trials = dict[str, Any]
 
 
-def run_trials(folder: Path, rmw: str, domain: int, config: Trials) -> Trials:
+def run_trials(folder: Path, rmw: str, config: Trials) -> Trials:
     try:
-        environment = ros_environment(rmw, domain)
+        environment = ros_environment(rmw)
     except UserError as missing:
         pytest.skip(str(missing))
     arguments = json.dumps({"folder": str(folder), **SMALL, **config})
@@ -88,7 +88,7 @@ def run_trials(folder: Path, rmw: str, domain: int, config: Trials) -> Trials:
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trials, EpisodeStore]:
     folder = tmp_path_factory.mktemp("simulated")
-    return run_trials(folder, RMWS[0], 41, SIMULATED), EpisodeStore(folder / "episodes")
+    return run_trials(folder, RMWS[0], SIMULATED), EpisodeStore(folder / "episodes")
 
 
 def test_the_lifecycle_is_walked_through_by_services(simulated: tuple[Trials, EpisodeStore]) -> None:
@@ -147,7 +147,7 @@ def test_a_fault_stops_the_robot_in_time(fault: str, simulated: tuple[Trials, Ep
 @pytest.fixture(scope="module")
 def realtime(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trials, EpisodeStore]:
     folder = tmp_path_factory.mktemp("realtime")
-    return run_trials(folder, RMWS[1], 42, REALTIME), EpisodeStore(folder / "episodes")
+    return run_trials(folder, RMWS[1], REALTIME), EpisodeStore(folder / "episodes")
 
 
 def test_the_other_middleware_and_the_clock_of_the_machine(realtime: tuple[Trials, EpisodeStore]) -> None:
@@ -166,7 +166,7 @@ def test_a_fault_on_the_clock_of_the_machine(fault: str, realtime: tuple[Trials,
 @pytest.mark.parametrize("rmw", RMWS)
 def test_a_fast_driver_does_not_push_the_readings_of_a_slow_one_out(rmw: str) -> None:
     try:
-        environment = ros_environment(rmw, 43)
+        environment = ros_environment(rmw)
     except UserError as missing:
         pytest.skip(str(missing))
     done = subprocess.run(

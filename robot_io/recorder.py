@@ -1,19 +1,24 @@
-"""The recorder: a subscriber that turns the steps of an attempt into an `Episode`, whole, however it ended."""
+"""The recorder: a subscriber that turns the steps of an attempt into an `Episode`, whole, however it ended.
 
+`on_step` runs in the control thread while the robot moves: it copies its own row and nothing else. Columns are put
+together when the attempt is over, after the loop has stopped the robot.
+"""
+
+import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Subscriber
 from vla_rl.core.types import Episode, Origin, Step
 
-_INITIAL_STEPS = 128
+_BLOCK_BYTES = 1 << 20  # small: where memory is locked, all pages of a new block are filled at once
 
 
 class Recorder:
-    """Records steps into growing arrays and hands each finished episode to its listeners.
+    """Records steps into columns and hands each finished episode to its listeners.
 
     Call `begin` before an attempt. The episode is complete at the step that is terminated or truncated; an attempt
     that broke off (an exception in the loop) is completed by `finish`.
@@ -30,9 +35,8 @@ class Recorder:
         self._env_id = env_id
         self._control_hz = control_hz
         self._listeners = listeners
-        self._columns: dict[str, NDArray[np.generic]] = {}
+        self._columns: dict[str, _Column] = {}
         self._extras: dict[str, list[int | float]] = {}
-        self._capacity = 0
         self._length = 0
         self._last: Step | None = None
         self._begun = False
@@ -56,15 +60,13 @@ class Recorder:
         row = self._length
         if row == 0:
             self._start(step)
-        elif row == self._capacity:
-            self._grow()
         columns = self._columns
         for camera, image in observation.images.items():
-            columns[camera][row] = image
-        columns["#state"][row] = observation.state
-        columns["#action_policy"][row] = step.action_policy
-        columns["#action_sent"][row] = step.action_sent
-        columns["#source"][row] = step.source
+            columns[camera].put(row, image)
+        columns["#state"].put(row, observation.state)
+        columns["#action_policy"].put(row, step.action_policy)
+        columns["#action_sent"].put(row, step.action_sent)
+        columns["#source"].put(row, step.source)
         extras = self._extras
         for name, value in step.extras.items():
             extras[name].append(value)
@@ -85,7 +87,7 @@ class Recorder:
             return None
         self._begun = False
         length = self._length
-        columns = {name: column[:length].copy() for name, column in self._columns.items()}
+        columns = {name: column.rows(length) for name, column in self._columns.items()}
         # What a policy asked for may not be finite; the gate's reasons say so, and an episode holds only numbers.
         wanted, sent = columns["#action_policy"], columns["#action_sent"]
         columns["#action_policy"] = np.where(np.isfinite(wanted).all(axis=1, keepdims=True), wanted, sent)
@@ -104,7 +106,7 @@ class Recorder:
             seed=self._seed,
             control_hz=self._control_hz,
             env_id=self._env_id,
-            extras={name: _column(values) for name, values in self._extras.items()},
+            extras={name: _as_column(values) for name, values in self._extras.items()},
         )
         for listener in self._listeners:
             listener.on_episode(self.episode)
@@ -117,7 +119,7 @@ class Recorder:
         """Nothing to do."""
 
     def _start(self, step: Step) -> None:
-        """Lay the columns out by the first step; arrays of an earlier episode of the same shapes are used again."""
+        """Lay the columns out by the first step; blocks of an earlier episode of the same shapes are used again."""
         observation = step.observation
         rows: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
             camera: (image.shape, np.uint8) for camera, image in observation.images.items()
@@ -125,20 +127,40 @@ class Recorder:
         rows["#state"] = (observation.state.shape, np.float32)
         rows["#action_policy"] = rows["#action_sent"] = (step.action_sent.shape, np.float32)
         rows["#source"] = ((), np.uint8)
-        known = {name: (column.shape[1:], column.dtype.type) for name, column in self._columns.items()}
+        known = {name: (column.shape, column.dtype) for name, column in self._columns.items()}
         if known != rows:
-            self._capacity = _INITIAL_STEPS
-            self._columns = {name: np.empty((self._capacity, *shape), dtype) for name, (shape, dtype) in rows.items()}
+            self._columns = {name: _Column(shape, dtype) for name, (shape, dtype) in rows.items()}
         names = [*step.extras, *("captured_ns." + stream for stream in observation.captured_ns)]
         self._extras = {name: [] for name in names}
 
-    def _grow(self) -> None:
-        self._capacity *= 2
-        self._columns = {
-            name: np.concatenate([column, np.empty_like(column)]) for name, column in self._columns.items()
-        }
+
+class _Column:
+    """Rows in blocks that stay where they are, so that one row more never moves the others.
+
+    Args:
+        shape: of a row.
+        dtype: of its numbers.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: type[np.generic]) -> None:
+        self.shape, self.dtype = shape, dtype
+        row_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        self._block_rows = max(_BLOCK_BYTES // max(row_bytes, 1), 1)
+        self._blocks: list[NDArray[np.generic]] = []
+
+    def put(self, row: int, value: ArrayLike) -> None:
+        """Copy the value of a row, at most the one after the last."""
+        block, index = divmod(row, self._block_rows)
+        if block == len(self._blocks):
+            self._blocks.append(np.empty((self._block_rows, *self.shape), self.dtype))
+        self._blocks[block][index] = value
+
+    def rows(self, length: int) -> NDArray[np.generic]:
+        """A copy of the first rows, at least one: [length, *shape]."""
+        last, index = divmod(length - 1, self._block_rows)
+        return np.concatenate([*self._blocks[:last], self._blocks[last][: index + 1]])
 
 
-def _column(values: list[int | float]) -> NDArray[np.generic]:
+def _as_column(values: list[int | float]) -> NDArray[np.generic]:
     column = np.asarray(values)
     return column.astype(np.float32) if column.dtype == np.float64 else column

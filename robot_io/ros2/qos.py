@@ -10,6 +10,15 @@ def sensors() -> Any:
     return QoSProfile(depth=5, reliability=QoSReliabilityPolicy.BEST_EFFORT)
 
 
+def joints() -> Any:
+    """Best effort, and deep: while a picture is decoded joints at 1 kHz go on, and a fast driver must not push the
+    readings of a slow one out.
+    """
+    from rclpy.qos import QoSProfile, QoSReliabilityPolicy
+
+    return QoSProfile(depth=100, reliability=QoSReliabilityPolicy.BEST_EFFORT)
+
+
 def commands() -> Any:
     """Reliable, only the newest: what ros2_control's controllers subscribe with."""
     from rclpy.qos import QoSProfile, QoSReliabilityPolicy

@@ -72,7 +72,8 @@ class Ros2Robot:
         self._streams = Streams(list(self._latency_ns), settings["synchronise"])
         self._freshness = Freshness(settings["detect_frozen_images"])
         self._frozen = FrozenJoints(settings["frozen_joints_ms"], settings["frozen_joints_travel"])
-        self._positions: dict[str, float] = {}
+        self._joints: dict[str, tuple[int, float]] = {}  # joint -> capture time and position, of its newest message
+        self._joints_ns: int | None = None  # the capture time that the joints had together
         self._complaints: dict[str, str] = {}
         self._fresh = threading.Condition()
         self._command: Float32Array | None = None
@@ -104,16 +105,25 @@ class Ros2Robot:
         self._add(camera, known_ns, image)
 
     def on_joints(self, message: Any) -> None:
-        """A JointState; a robot may publish its joints in several messages."""
-        captured_ns = self._captured_ns(_STATE, message.header)
-        if captured_ns is None:
+        """A JointState; a robot may publish its joints in several messages.
+
+        Then the state is as old as the oldest joint in it, so a driver that dies shows, however lively the others are.
+        What is newer than that time waits until the oldest joints have caught up, so positions lie together.
+        """
+        message_ns = self._captured_ns(_STATE, message.header)
+        if message_ns is None:
             return
-        self._positions.update(zip(message.name, message.position, strict=False))
-        if not set(self._settings.joints) <= self._positions.keys():
-            missing = sorted(set(self._settings.joints) - self._positions.keys())
-            self._complain(_STATE, f"no position of joint {missing[0]!r}; /joint_states has {sorted(self._positions)}")
+        joints, known = self._settings.joints, self._joints
+        for joint, position in zip(message.name, message.position, strict=False):
+            known[joint] = message_ns, position
+        if missing := sorted(set(joints) - known.keys()):
+            self._complain(_STATE, f"no position of joint {missing[0]!r}; /joint_states has {sorted(known)}")
             return
-        position = np.array([self._positions[joint] for joint in self._settings.joints], np.float32)
+        captured_ns = min(known[joint][0] for joint in joints)
+        if captured_ns == self._joints_ns and message_ns != captured_ns:
+            return
+        self._joints_ns = captured_ns
+        position = np.array([known[joint][1] for joint in joints], np.float32)
         if not np.isfinite(position).all():
             self._complain(_STATE, "the joints read numbers that are not finite")
             return
@@ -178,8 +188,8 @@ class Ros2Robot:
         return Observation(images, readings[_STATE][1], self._settings["task"], 0, captured_ns)
 
     def rest_command(self) -> Float32Array:
-        """The measured positions of the commanded joints."""
-        state: Float32Array = self._streams.take()[_STATE][1]
+        """The newest measured positions of the commanded joints: a camera that is late must not send them back."""
+        state: Float32Array = self._streams.newest(_STATE)
         return state[self._commanded]
 
     def write(self, action: Float32Array) -> Float32Array:
@@ -232,10 +242,18 @@ class Ros2Robot:
         for stream, age_ms in self.ages_ms().items():
             if age_ms > self._silent_after_ms and stream not in known:
                 known[stream] = f"silent for {age_ms:.0f} ms" if np.isfinite(age_ms) else "silent from the start"
+                if stream == _STATE:
+                    known[stream] += self._late_joints()
         complaints = [f"{stream}: {complaint}" for stream, complaint in sorted(known.items())]
         if self.clock.jump_s is not None:
             complaints.insert(0, f"the clock jumped by {self.clock.jump_s:+.3f} s")
         return "; ".join(complaints)
+
+    def _late_joints(self) -> str:
+        """The joints whose driver keeps the others waiting, as an ending of a sentence; empty if all are as late."""
+        joints, known = self._settings.joints, self._joints
+        late = [joint for joint in joints if joint in known and known[joint][0] == self._joints_ns]
+        return f": the driver of {', '.join(late)}" if len(late) < len(joints) else ""
 
     def _silent_since(self, since_ns: int) -> list[str]:
         newest = self._streams.newest_ns()

@@ -88,7 +88,7 @@ class Wiring:
         for camera in settings.cameras:
             kind = Image if camera.type == "raw" else CompressedImage
             self._subscribe(kind, camera.topic, functools.partial(self.robot.on_image, camera.name))
-        self._subscribe(JointState, "joint_states", self.robot.on_joints)
+        self._subscribe(JointState, "joint_states", self.robot.on_joints, qos.joints())
         self._subscribe(Float64MultiArray, "~/takeover_command", self._on_takeover_command)
         if simulated:
             # After the streams: a picture that arrives together with its moment is seen first.

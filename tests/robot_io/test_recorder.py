@@ -1,5 +1,6 @@
 """The recorder keeps every step of every attempt, however it ends."""
 
+import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -7,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from robot_io.gate import GateConfig, SafetyGate
+from robot_io.mock_robot import MockFaults, MockRobot
 from robot_io.recorder import Recorder
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Observation, Origin, Source, Step
+from vla_rl.execution.loop import run_episode
+from vla_rl.execution.sources import Demonstrator
 
 
 class Listener:
@@ -52,7 +57,7 @@ def listener(recorder: Recorder) -> Listener:
     return only
 
 
-@pytest.mark.parametrize("length", [1, 127, 128, 129, 1000])
+@pytest.mark.parametrize("length", [1, 1000])
 def test_columns_are_the_steps(recorder: Recorder, length: int) -> None:
     recorder.begin("a", 5, 9)
     for index in range(length):
@@ -71,6 +76,56 @@ def test_columns_are_the_steps(recorder: Recorder, length: int) -> None:
     np.testing.assert_array_equal(episode.extras["captured_ns.state"], 10 * index + 1)
     assert (episode.success, episode.terminated, episode.seed, episode.policy_version) == (True, False, 5, 9)
     assert (episode.env_id, episode.control_hz, episode.origin) == ("arm", 30.0, Origin.REAL)
+
+
+@pytest.mark.parametrize("length", [1, 4, 5, 6, 10, 23])
+def test_pictures_are_the_steps_to_the_byte(recorder: Recorder, length: int) -> None:
+    """Five pictures of this size are one block of memory; the second attempt finds the blocks of the first."""
+    random = np.random.default_rng(0)
+    for name in ("a", "b"):
+        pictures = random.integers(0, 256, (length, 256, 256, 3), np.uint8)
+        recorder.begin(name, 0, 0)
+        for index, picture in enumerate(pictures):
+            step = make_step(index, last=index == length - 1)
+            recorder.on_step(replace(step, observation=replace(step.observation, images={"front": picture})))
+        assert recorder.episode is not None
+        assert recorder.episode.images["front"].tobytes() == pictures.tobytes()
+        assert recorder.episode.images["front"].dtype == np.uint8
+
+
+def test_no_step_copies_more_than_its_own_row(recorder: Recorder) -> None:
+    """A step takes new memory for one block at most, however many rows there are."""
+    recorder.begin("a", 0, 0)
+    recorder.on_step(make_step(0, size=64))
+    steps = [make_step(index, size=64) for index in range(1, 600)]  # 7 MB of pictures
+    worst = 0
+    tracemalloc.start()
+    for step in steps:
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        recorder.on_step(step)
+        worst = max(worst, tracemalloc.get_traced_memory()[1] - before)
+    tracemalloc.stop()
+    assert worst < 1.2e6
+
+
+@pytest.mark.parametrize("faults", [MockFaults(), MockFaults(camera_dies_s=1.0)])
+def test_an_episode_is_put_together_when_the_robot_has_stopped(faults: MockFaults) -> None:
+    robot = MockRobot(faults=faults)
+    stopped_ns: list[int | None] = []
+
+    class Looks(Listener):
+        def on_episode(self, episode: Episode) -> None:
+            stopped_ns.append(robot.stopped_ns)
+
+    recorder = Recorder(Origin.REAL, "mock", robot.control_hz, [Looks()])
+    recorder.begin("a", 0, 0)
+    gate = SafetyGate(GateConfig(low=(-1.0,) * 6, high=(1.0,) * 6, max_velocity=(1.0,) * 6), robot.control_hz)
+    target = np.ones(6, np.float32)
+    summary = run_episode(robot, Demonstrator(lambda: (target, target)), gate, seed=0, subscribers=[recorder])
+    assert summary.stopped == gate.latched == (faults != MockFaults())
+    assert stopped_ns == [robot.stopped_ns]
+    assert stopped_ns[0] is not None
 
 
 def test_an_episode_does_not_change_when_the_next_is_recorded(recorder: Recorder) -> None:

@@ -1,6 +1,8 @@
 """The node with the real rclpy, in processes of its own: lifecycle, the default task over topics, takeover, faults."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +36,48 @@ WHY = {
     "nan_action": "NOT_FINITE",
 }
 
+# Two joint drivers, of which the fast one speaks 50 times while the callbacks wait, and a robot that reads both.
+BUSY = """
+import time
+import rclpy
+from sensor_msgs.msg import JointState
+from robot_io.ros2 import qos
+from robot_io.ros2.operator import OperatorDesk
+from robot_io.ros2.wiring import Interface, Wiring
+from vla_rl.cli.robots.ros2 import settings_from
+
+rclpy.init()
+node, drivers = rclpy.create_node("robot"), rclpy.create_node("drivers")
+settings = settings_from({"joints": ["slow", "fast"], "cameras": []})
+robot = Wiring(node, settings, Interface(20.0, None, (), 50_000_000, silent_after_ms=1e4), OperatorDesk()).robot
+publisher = drivers.create_publisher(JointState, "joint_states", qos.sensors())
+while publisher.get_subscription_count() == 0:
+    time.sleep(0.01)
+
+
+def say(joint, position):
+    message = JointState(name=[joint], position=[position])
+    message.header.stamp = drivers.get_clock().now().to_msg()
+    publisher.publish(message)
+
+
+say("slow", 7.0)
+for reading in range(50):
+    say("fast", float(reading))
+    time.sleep(0.001)
+said_s = time.monotonic()
+while robot.why() and time.monotonic() - said_s < 5.0:
+    rclpy.spin_once(node, timeout_sec=0.1)
+print(robot.why() or robot.read().state.tolist())
+rclpy.shutdown()
+"""
+
 Trials = dict[str, Any]
 
 
-def run_trials(folder: Path, rmw: str, domain: int, config: Trials) -> Trials:
+def run_trials(folder: Path, rmw: str, config: Trials) -> Trials:
     try:
-        environment = ros_environment(rmw, domain)
+        environment = ros_environment(rmw)
     except UserError as missing:
         pytest.skip(str(missing))
     arguments = json.dumps({"folder": str(folder), **SMALL, **config})
@@ -50,7 +88,7 @@ def run_trials(folder: Path, rmw: str, domain: int, config: Trials) -> Trials:
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trials, EpisodeStore]:
     folder = tmp_path_factory.mktemp("simulated")
-    return run_trials(folder, RMWS[0], 41, SIMULATED), EpisodeStore(folder / "episodes")
+    return run_trials(folder, RMWS[0], SIMULATED), EpisodeStore(folder / "episodes")
 
 
 def test_the_lifecycle_is_walked_through_by_services(simulated: tuple[Trials, EpisodeStore]) -> None:
@@ -109,7 +147,7 @@ def test_a_fault_stops_the_robot_in_time(fault: str, simulated: tuple[Trials, Ep
 @pytest.fixture(scope="module")
 def realtime(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trials, EpisodeStore]:
     folder = tmp_path_factory.mktemp("realtime")
-    return run_trials(folder, RMWS[1], 42, REALTIME), EpisodeStore(folder / "episodes")
+    return run_trials(folder, RMWS[1], REALTIME), EpisodeStore(folder / "episodes")
 
 
 def test_the_other_middleware_and_the_clock_of_the_machine(realtime: tuple[Trials, EpisodeStore]) -> None:
@@ -123,6 +161,18 @@ def test_the_other_middleware_and_the_clock_of_the_machine(realtime: tuple[Trial
 @pytest.mark.parametrize("fault", REALTIME["faults"])
 def test_a_fault_on_the_clock_of_the_machine(fault: str, realtime: tuple[Trials, EpisodeStore]) -> None:
     check_fault(fault, realtime[0])
+
+
+@pytest.mark.parametrize("rmw", RMWS)
+def test_a_fast_driver_does_not_push_the_readings_of_a_slow_one_out(rmw: str) -> None:
+    try:
+        environment = ros_environment(rmw)
+    except UserError as missing:
+        pytest.skip(str(missing))
+    done = subprocess.run(
+        [sys.executable, "-c", BUSY], env=environment, capture_output=True, text=True, timeout=60.0, check=False
+    )
+    assert done.stdout.strip() == "[7.0, 0.0]", done.stdout + done.stderr
 
 
 def check_fault(fault: str, result: Trials) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,23 @@ def test_streams_are_matched_to_the_newest_moment_that_all_have_reached() -> Non
     assert loose.take()["state"] == (58 * MS, "s58")
 
 
+def test_a_stream_keeps_a_second_whatever_its_rate() -> None:
+    streams = Streams(["front", "state"])
+    history = streams._histories["state"]
+    for moment in range(5000):
+        streams.add("state", moment * MS, moment)
+    assert [value for _, value in history] == list(range(3999, 5000))
+    streams.add("front", 4200 * MS, "f4200")
+    assert streams.take()["state"] == (4200 * MS, 4200)
+    for repeated in range(100):
+        streams.add("state", 5000 * MS, repeated)
+    assert len(history) == 1001, "readings whose time stands still do not pile up"
+    assert history[-1] == (5000 * MS, 99), "the last word counts"
+    streams.add("state", 4500 * MS, "frozen since")
+    assert streams.newest_ns()["state"] == 4500 * MS, "and so it does when it takes younger ones back"
+    assert [moment for moment, _ in history] == sorted(moment for moment, _ in history)
+
+
 def position(*values: float) -> Float32Array:
     return np.array(values, np.float32)
 
@@ -46,6 +64,30 @@ def test_joints_are_frozen_only_when_they_are_driven() -> None:
         assert captured_ns == (now_ns if tick <= 110 else 100 * 50 * MS)
     now_ns = 130 * 50 * MS
     assert joints.captured_ns(position(0.01, 0.0), now_ns) == now_ns, "they move again"
+
+
+class ReadMeanwhile(np.ndarray):
+    """A command that the joints follow just while it is looked at, in the other thread."""
+
+    joints: FrozenJoints
+
+    def __sub__(self, other: Any) -> Any:
+        self.reading = threading.Thread(target=self.joints.captured_ns, args=(position(0.5), 50 * MS))
+        self.reading.start()
+        self.reading.join(0.05)
+        return np.subtract(self.view(np.ndarray), other)
+
+
+def test_a_reading_that_comes_while_a_command_is_judged_is_not_lost() -> None:
+    joints = FrozenJoints(after_ms=500.0, travel=0.02)
+    joints.captured_ns(position(0.0), 0)
+    joints.command(position(0.0), 0)
+    command = position(0.5).view(ReadMeanwhile)
+    command.joints = joints
+    joints.command(command, 50 * MS)
+    command.reading.join()
+    joints.command(position(0.5), 100 * MS)
+    assert joints.captured_ns(position(0.5), 900 * MS) == 900 * MS, "the joints are where they were sent, and rest"
 
 
 def test_stamps_of_the_machine_become_loop_time_and_a_jump_is_noticed() -> None:

@@ -1,0 +1,150 @@
+"""A robot of topics without ROS: messages are handed to its callbacks, its time is a /clock that the test moves."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robot_io.gate import GateConfig, Reason, SafetyGate
+from robot_io.ros2.clock import RosTime
+from robot_io.ros2.operator import OperatorDesk
+from robot_io.ros2.robot import Ros2Robot
+from vla_rl.cli.robots.ros2 import settings_from
+from vla_rl.core.types import Float32Array
+from vla_rl.execution.plan import observed_ns
+
+MS = 1_000_000
+HZ, TICK_MS = 20.0, 50
+LIMITS = GateConfig(low=(-9.0,) * 4, high=(9.0,) * 4, max_velocity=(99.0,) * 4)
+
+
+class Bench:
+    """Two arms of two joints each, "l" and "r", on a clock that starts at 1 s."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = RosTime(simulated=True)
+        self.published: list[Float32Array] = []
+        options = {"joints": ["l1", "l2", "r1", "r2"], "cameras": [], **options}
+        silent_ms = LIMITS.max_observation_age_ms
+        self.robot = Ros2Robot(
+            settings_from(options), self.clock, OperatorDesk(), HZ, None, [self.published.append], silent_ms
+        )
+        self.at(0)
+
+    def at(self, ms: int) -> None:
+        self.ms = ms
+        self.clock.on_clock(10**9 + ms * MS)
+
+    def joints(self, names: str, *positions: float) -> None:
+        """A JointState of the joints "l1 l2"; as rclpy gives it to `Ros2Robot.on_joints`."""
+        self.robot.on_joints(SimpleNamespace(header=self.header(), name=names.split(), position=positions))
+
+    def picture(self, brightness: int) -> None:
+        """An Image of the camera "front"."""
+        size = {"height": 8, "width": 8, "step": 24, "data": bytes([brightness]) * 192}
+        self.robot.on_image("front", SimpleNamespace(header=self.header(), encoding="rgb8", **size))
+
+    def header(self) -> SimpleNamespace:
+        sec, nanosec = divmod(10**9 + self.ms * MS, 10**9)
+        return SimpleNamespace(stamp=SimpleNamespace(sec=sec, nanosec=nanosec))
+
+    def state(self) -> tuple[float, list[float]]:
+        """Age in ms and positions of what the policy is shown."""
+        observation = self.robot.read()
+        age_ms = (self.clock.now_ns() - observation.captured_ns["state"]) / MS
+        return age_ms, np.round(observation.state, 3).tolist()
+
+
+def test_a_dead_joint_driver_stops_the_robot_however_lively_the_other_is() -> None:
+    bench = Bench()
+    gate = SafetyGate(LIMITS, HZ)
+    gate.reset(np.zeros(4, np.float32))
+    dies_ms, stopped_ms = 1000, 0
+    for ms in range(0, 3000, TICK_MS):
+        bench.at(ms)
+        bench.joints("r1 r2", ms, ms)
+        if ms < dies_ms:
+            bench.joints("l1 l2", ms, ms)
+        observation, now_ns = bench.robot.read(), bench.clock.now_ns()
+        verdict = gate.admit(np.full(4, 1e-4 * ms, np.float32), now_ns, observed_ns(observation, now_ns), now_ns)
+        bench.robot.write(verdict.commands[-1])
+        if ms < dies_ms:
+            assert bench.state() == (0.0, [ms] * 4)
+            assert bench.robot.why() == ""
+        if verdict.stopped:
+            stopped_ms = ms
+            break
+    assert Reason.OBSERVATION_OLD in Reason(verdict.reasons)
+    assert 0 < stopped_ms - dies_ms <= LIMITS.max_observation_age_ms + LIMITS.stop_after_ms + 3 * TICK_MS
+    age_ms = stopped_ms - dies_ms + TICK_MS
+    assert bench.robot.ages_ms() == {"state": age_ms}
+    assert bench.robot.why() == f"state: silent for {age_ms} ms: the driver of l1, l2"
+    bench.at(stopped_ms + TICK_MS)
+    bench.joints("r1 r2", 7.0, 7.0)
+    bench.joints("l1 l2", 8.0, 8.0)
+    assert bench.state() == (0.0, [8.0, 8.0, 7.0, 7.0]), "the driver is back"
+    assert bench.robot.why() == ""
+
+
+def test_joints_of_several_drivers_are_shown_as_they_were_together() -> None:
+    bench = Bench()
+    for ms in range(1, 1000):
+        bench.at(ms)
+        bench.joints("r1 r2", ms, ms)  # 1 kHz
+        if ms % 10 == 3:
+            bench.joints("l1 l2", ms, ms)  # 100 Hz
+        if ms > 10:
+            age_ms, positions = bench.state()
+            assert age_ms == (ms - 3) % 10
+            assert positions == [ms - age_ms] * 4
+
+
+def test_joints_that_the_policy_does_not_know_tell_nothing_about_the_others() -> None:
+    bench = Bench()
+    bench.joints("l1 l2 r1 r2", 1, 2, 3, 4)
+    bench.at(300)
+    bench.joints("wheel_left wheel_right", 5, 6)
+    bench.joints("l1 l2 r1 r2")  # names without positions, as some drivers send velocities
+    assert bench.state() == (300.0, [1, 2, 3, 4])
+    assert bench.robot.why() == "state: silent for 300 ms", "all of them: no driver is to be blamed alone"
+
+
+def test_of_positions_with_the_same_stamp_the_newer_ones_count() -> None:
+    bench = Bench()
+    bench.joints("l1 l2 r1 r2", 1, 2, 3, 4)
+    bench.joints("l1 l2 r1 r2", 5, 6, 7, 8)
+    assert bench.state() == (0.0, [5, 6, 7, 8])
+    bench.joints("l1 l2", np.nan, 0)
+    assert bench.state() == (0.0, [5, 6, 7, 8])
+    assert bench.robot.why() == "state: the joints read numbers that are not finite"
+    bench.joints("l1 l2", 9, 9)
+    assert bench.state() == (0.0, [9, 9, 7, 8])
+    assert bench.robot.why() == ""
+
+
+@pytest.mark.parametrize("camera_latency_ms", [0, 35, 400])
+def test_a_picture_is_shown_with_the_joints_of_its_moment(camera_latency_ms: int) -> None:
+    """Joints at 1 kHz, as soon as they are read; a camera at 20 Hz, whose pictures come late."""
+    bench = Bench(cameras=["front"], camera={"front": {"latency_ms": camera_latency_ms}})
+    for ms in range(1, 1500):
+        bench.at(ms)
+        bench.joints("l1 l2 r1 r2", ms, ms, ms, ms)
+        if ms % 50 == 0:
+            bench.picture(ms // 50)
+        if ms > camera_latency_ms + 50:
+            observation = bench.robot.read()
+            shown_ms = int(observation.images["front"][0, 0, 0]) * 50 - camera_latency_ms
+            assert observation.state[0] == shown_ms
+            assert observation.captured_ns == {"front": 10**9 + shown_ms * MS, "state": 10**9 + shown_ms * MS}
+
+
+def test_an_attempt_begins_where_the_robot_is_however_late_a_camera() -> None:
+    bench = Bench(cameras=["front"])
+    for ms in range(0, 500, 10):
+        bench.at(ms)
+        if ms == 0:
+            bench.picture(1)
+        bench.joints("l1 l2 r1 r2", ms, ms, ms, ms)  # somebody moves the robot by hand
+    assert bench.state() == (490.0, [0] * 4), "what the policy is shown belongs together"
+    assert bench.robot.rest_command().tolist() == [490] * 4, "where the robot holds is where it is"

@@ -1,19 +1,25 @@
 """lerobot's robots and teleoperators behind our protocols, with devices that lerobot makes from their configs."""
 
-from dataclasses import dataclass
+import contextlib
+import importlib
+import termios
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import draccus
 import numpy as np
 import pytest
 from lerobot.robots.config import RobotConfig
 from lerobot.robots.robot import Robot
 from lerobot.teleoperators.utils import TeleopEvents
+from lerobot.utils.errors import DeviceNotConnectedError
 
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.lerobot_robot import (
     LerobotRobot,
     LerobotTakeover,
+    _keep_torque,
     cartesian_step,
     make_lerobot_robot,
     make_lerobot_teleoperator,
@@ -24,7 +30,7 @@ from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, Source
 from vla_rl.execution.executor import Executor
-from vla_rl.execution.loop import run_episode
+from vla_rl.execution.loop import EpisodeSummary, run_episode
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.sources import TakeoverSwitch
 
@@ -36,6 +42,7 @@ GATE = GateConfig(low=(-1.0,) * 3, high=(1.0,) * 3, max_velocity=(1.0,) * 3)
 @dataclass(kw_only=True)
 class PluginArmConfig(RobotConfig):
     largest: float = 1.0
+    disable_torque_on_disconnect: bool = True
 
 
 class PluginArm(Robot):
@@ -46,7 +53,14 @@ class PluginArm(Robot):
 
     def __init__(self, config: PluginArmConfig) -> None:
         super().__init__(config)
+        self.config = config
         self._largest, self._connected = config.largest, False
+        self.torque = True
+        self.unreadable: range = range(0)  # readings that raise
+        self.deaf: range = range(0)  # commands that raise
+        self.error: Exception = TimeoutError("front latest frame is too old: 501 ms")
+        self.sent: list[float] = []
+        self.commands = 0
         self.position = dict.fromkeys((f"{joint}.pos" for joint in JOINTS), 0.0)
         self.pictures = 0
 
@@ -67,14 +81,23 @@ class PluginArm(Robot):
 
     def get_observation(self) -> dict[str, Any]:
         self.pictures += 1
+        if self.pictures in self.unreadable:
+            raise self.error
         return {**self.position, "front": np.full((4, 6, 3), self.pictures % 256, np.uint8)}
 
     def send_action(self, action: dict[str, Any]) -> dict[str, Any]:
+        self.commands += 1
+        if self.commands in self.deaf:
+            raise self.error
         self.position = {name: float(np.clip(value, -self._largest, self._largest)) for name, value in action.items()}
+        self.sent.append(self.position["pan.pos"])
         return self.position
 
     def disconnect(self) -> None:
         self._connected = False
+        self.torque = not self.config.disable_torque_on_disconnect
+        if self.commands in self.deaf:
+            raise self.error
 
 
 class Ramp:
@@ -179,6 +202,90 @@ def test_a_device_that_fails_holds_the_robot(robot: LerobotRobot) -> None:
     episode = record(robot, LerobotTakeover(pad, robot, step=cartesian_step(0.005)))
     np.testing.assert_array_equal(episode.action_sent[8], episode.action_sent[7])
     assert episode.source[8] == Source.HUMAN
+
+
+# 200 ms of observation age and 300 ms of fault, at 20 Hz; then the tick that says so.
+LATCHED_AFTER = 4 + 6 + 2
+FOREVER = 10**9
+
+
+def attempt(robot: LerobotRobot, config: GateConfig = GATE) -> tuple[EpisodeSummary, SafetyGate]:
+    robot.connect()
+    gate = SafetyGate(config, robot.control_hz)
+    return run_episode(robot, Executor(InlinePlanner(Ramp())), gate, seed=0), gate
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, ConnectionError, DeviceNotConnectedError, RuntimeError, termios.error])
+def test_a_driver_that_cannot_be_read_latches_the_stop(
+    robot: LerobotRobot, kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    robot.device.unreadable, robot.device.error = range(20, FOREVER), kind("unplugged")
+    smooth = replace(GATE, max_acceleration=(5.0,) * 3, max_jerk=(100.0,) * 3)
+    summary, gate = attempt(robot, smooth)
+    assert summary.stopped
+    assert gate.latched
+    assert 20 < summary.ticks <= 20 + LATCHED_AFTER
+    assert [record.message for record in caplog.records if "cannot be read" in record.message] == [
+        f"plugin_arm cannot be read ({kind.__name__}: unplugged); its last reading counts"
+    ], "said once"
+    acceleration = np.diff(robot.device.sent, 2) * robot.control_hz**2
+    assert np.abs(acceleration).max() <= 5.0 * 1.01, "it came to rest within its limits"
+    assert robot.device.sent[-1] == robot.device.sent[-2]
+
+
+def test_a_reading_that_fails_now_and_then_changes_nothing(robot: LerobotRobot) -> None:
+    robot.device.unreadable = range(20, 22)
+    summary, gate = attempt(robot)
+    assert (summary.ticks, summary.stopped, gate.latched) == (61, False, False)
+
+
+def test_an_attempt_does_not_begin_blind(robot: LerobotRobot) -> None:
+    robot.device.unreadable = range(FOREVER)
+    with pytest.raises(UserError, match="plugin_arm cannot be read: TimeoutError: front latest frame"):
+        attempt(robot)
+    assert not robot.device.sent
+
+
+def test_a_bus_that_takes_no_commands_latches_the_stop_and_never_jumps(robot: LerobotRobot) -> None:
+    robot.device.deaf = range(20, 23)
+    summary, gate = attempt(robot)
+    assert summary.stopped
+    assert gate.latched
+    assert summary.ticks <= 20 + LATCHED_AFTER
+    assert set(robot.device.sent[19:]) == {robot.device.sent[18]}, "the command that got through last, again"
+    robot.device.deaf = range(0)
+    gate.rearm()
+    assert not run_episode(robot, Executor(InlinePlanner(Ramp())), gate, seed=0).stopped, "a new attempt is a new start"
+
+
+def test_a_dead_bus_does_not_hide_why_an_attempt_broke_off(robot: LerobotRobot) -> None:
+    class Broken(Ramp):
+        def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+            robot.device.deaf = range(FOREVER)
+            raise UserError("the reason")
+
+    robot.connect()
+    with pytest.raises(UserError, match="the reason"), contextlib.closing(robot):
+        run_episode(robot, Executor(InlinePlanner(Broken())), SafetyGate(GATE, 20.0), seed=0)
+
+
+def test_the_torque_stays_on_at_disconnect_unless_asked_otherwise(robot: LerobotRobot, tmp_path: Path) -> None:
+    robot.connect()
+    robot.close()
+    assert robot.device.torque
+    options = {"type": "plugin_arm", "calibration_dir": str(tmp_path), "disable_torque_on_disconnect": True}
+    limp = make_lerobot_robot(options, 20.0, "wave")
+    limp.connect()
+    limp.close()
+    assert not limp.device.torque
+    # Two arms of lerobot have a config each; drivers without this field are left alone.
+    arms = {"left_arm_config": {"port": "a"}, "right_arm_config": {"port": "b", "disable_torque_on_disconnect": True}}
+    importlib.import_module("lerobot.robots.bi_so_follower")
+    config = draccus.decode(RobotConfig, {"type": "bi_so_follower", **arms})
+    _keep_torque(config, arms)
+    assert not config.left_arm_config.disable_torque_on_disconnect
+    assert config.right_arm_config.disable_torque_on_disconnect
+    _keep_torque(RobotConfig(), {})
 
 
 def test_devices_that_do_not_fit_are_refused(robot: LerobotRobot) -> None:

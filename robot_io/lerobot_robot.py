@@ -18,6 +18,7 @@ from typing import Any, override
 import numpy as np
 
 from robot_io.freshness import Freshness
+from robot_io.ros2.messages import resize
 from vla_rl.core.clock import Clock, MonotonicClock
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.protocols import TakeoverSource
@@ -44,6 +45,7 @@ class LerobotRobot:
         device: a `lerobot.robots.Robot`; `make_lerobot_robot` makes one from a config.
         control_hz: rate of the control loop.
         task: the task sentence.
+        image_size: [height, width] that every picture is brought to; None leaves them as they come.
         duration_s: an attempt is cut after this time.
         begin: called before every attempt: a person prepares the scene.
         detect_frozen: a camera that repeats its frame counts as silent.
@@ -58,6 +60,7 @@ class LerobotRobot:
         device: Any,
         control_hz: float,
         task: str,
+        image_size: tuple[int, int] | None = None,
         duration_s: float = 60.0,
         begin: Callable[[], None] | None = None,
         detect_frozen: bool = True,
@@ -67,6 +70,7 @@ class LerobotRobot:
         self.control_hz = control_hz
         self.clock = clock or MonotonicClock()
         self._task, self._duration_ns, self._begin = task, round(duration_s * 1e9), begin
+        self._image_size = image_size
         features = device.observation_features
         self.cameras = tuple(name for name, kind in features.items() if isinstance(kind, tuple))
         self.state_names = tuple(name for name in features if name not in self.cameras)
@@ -130,6 +134,8 @@ class LerobotRobot:
         state = np.array([raw[name] for name in self.state_names], np.float32)
         self._state = self._freshness.state(state, now_ns)
         images = {camera: self._freshness.image(camera, np.asarray(raw[camera]), now_ns) for camera in self.cameras}
+        if self._image_size is not None:
+            images = {camera: resize(image, self._image_size) for camera, image in images.items()}
         self._observation = Observation(images, self._state, self._task, 0, dict(self._freshness.captured_ns))
         return self._observation
 

@@ -81,6 +81,14 @@ def test_in_real_time_the_control_process_has_no_torch(policy: Path, tmp_path: P
         (["--robot", "sim", "--strategy", "naiv"], "Did you mean 'naive'"),
         (["--robot", "sim", "--strategy", "a2c2"], "vla-rl corrector"),
         (["--robot", "mock", "--set", "robot.joint=3"], "unknown key 'joint'"),
+        (
+            ["--robot", "mock", "--set", "robot.joints=3"],
+            "8 numbers of state and 3 of action, the policy was trained on 8",
+        ),
+        (
+            ["--robot", "mock", "--set", "robot.cameras=[frnt,top]"],
+            "needs a camera 'front', the robot has none. Did you",
+        ),
         (["--robot", "sim", "--set", "latency.drop_probability=2"], "must be from 0 to 1"),
         (["--robot", "sim", "--limits", "nowhere.yaml"], "cannot read the config nowhere.yaml"),
     ],

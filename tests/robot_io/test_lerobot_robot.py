@@ -177,6 +177,16 @@ def test_a_plugin_robot_acts_within_its_own_limits(robot: LerobotRobot) -> None:
     assert episode.action_sent.max() == pytest.approx(0.1), "what the driver really sent is recorded"
 
 
+def test_pictures_come_at_the_size_of_the_policy(tmp_path: Path) -> None:
+    options = {"type": "plugin_arm", "calibration_dir": str(tmp_path)}
+    robot = make_lerobot_robot(options, 20.0, "wave", image_size=(2, 3), clock=VirtualClock())
+    robot.connect()
+    first, second = robot.read().images["front"], robot.read().images["front"]
+    assert first.shape == (2, 3, 3)
+    assert (first == 1).all()
+    assert (second == 2).all()
+
+
 def test_a_pad_moves_the_tool_and_calls_the_outcome(robot: LerobotRobot) -> None:
     step = cartesian_step(0.005, gripper_dim=2, gripper_per_tick=0.01)
     episode = record(robot, LerobotTakeover(Pad(range(5, 15), success_at=20), robot, step=step))

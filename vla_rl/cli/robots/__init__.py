@@ -3,7 +3,7 @@ when it is named, so that no robot's packages are needed for another one.
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,23 @@ class RobotSetup:
     origin: Origin
     env_id: str
     make_takeover: Callable[[], TakeoverSource] | None = None
+
+
+def check_fits(policy: PolicySpec, cameras: Collection[str], state_dim: int, action_dim: int) -> None:
+    """Refuse a robot that the policy was not trained on, before anything is connected. It may have more cameras.
+
+    Raises:
+        UserError: for a missing camera, or a state or an action of another size.
+    """
+    for camera in policy.cameras:
+        if camera not in cameras:
+            raise UserError(f"the policy needs a camera {camera!r}, the robot has none.{did_you_mean(camera, cameras)}")
+    if policy.action_sizes.get(state_dim) != action_dim:
+        expected = " or ".join(f"{state} and {action}" for state, action in policy.action_sizes.items())
+        raise UserError(
+            f"the robot has {state_dim} numbers of state and {action_dim} of action, "
+            f"the policy was trained on {expected}; was it trained on this robot?"
+        )
 
 
 def set_up_robot(name: str, request: RobotRequest) -> RobotSetup:

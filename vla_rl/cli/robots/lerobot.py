@@ -18,7 +18,7 @@ from robot_io.lerobot_robot import (
 )
 from robot_io.spacemouse import SpaceMouse
 from robot_io.terminal_keys import TerminalKeys
-from vla_rl.cli.robots import RobotRequest, RobotSetup
+from vla_rl.cli.robots import RobotRequest, RobotSetup, check_fits
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import TakeoverSource
@@ -34,7 +34,11 @@ def set_up(request: RobotRequest) -> RobotSetup:
     options = dict(request.options)
     teleop, task = options.pop("teleop", None), str(options.pop("task", ""))
     duration_s = float(options.pop("duration_s", 60.0))
-    robot = make_lerobot_robot(options, request.policy.control_hz, task, duration_s=duration_s, clock=request.clock)
+    policy = request.policy
+    robot = make_lerobot_robot(
+        options, policy.control_hz, task, image_size=policy.image_size, duration_s=duration_s, clock=request.clock
+    )
+    check_fits(policy, robot.cameras, len(robot.state_names), len(robot.action_names))
     gate = SafetyGate(replace(request.gate), robot.control_hz)
     make_takeover = (lambda: _takeover(teleop, robot, gate)) if teleop else None
     return RobotSetup(robot, gate, Origin.REAL, str(options["type"]), make_takeover)

@@ -14,7 +14,7 @@ from typing import Any
 from robot_io.gate import SafetyGate
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.parameters import Settings, all_parameters
-from vla_rl.cli.robots import RobotRequest, RobotSetup
+from vla_rl.cli.robots import RobotRequest, RobotSetup, check_fits
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.types import Origin
@@ -35,6 +35,8 @@ def set_up(request: RobotRequest) -> RobotSetup:
     options, spec = dict(request.options), request.policy
     sim_time = bool(options.pop("use_sim_time", False))
     settings = settings_from(options)
+    cameras = [camera.name for camera in settings.cameras]
+    check_fits(spec, cameras, len(settings.joints), len(settings.command_joints))
     control_hz = settings["control_hz"] or spec.control_hz
     gate = SafetyGate(replace(request.gate), control_hz, settings["commands_per_tick"])
     if not rclpy.ok():

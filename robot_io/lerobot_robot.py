@@ -19,6 +19,7 @@ import numpy as np
 
 from robot_io.freshness import Freshness
 from robot_io.ros2.messages import resize
+from robot_io.takeover import Clutch
 from vla_rl.core.clock import Clock, MonotonicClock
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.protocols import TakeoverSource
@@ -47,7 +48,6 @@ class LerobotRobot:
         task: the task sentence.
         image_size: [height, width] that every picture is brought to; None leaves them as they come.
         duration_s: an attempt is cut after this time.
-        begin: called before every attempt: a person prepares the scene.
         detect_frozen: a camera that repeats its frame counts as silent.
         clock: the machine's unless a test has another one.
 
@@ -62,14 +62,13 @@ class LerobotRobot:
         task: str,
         image_size: tuple[int, int] | None = None,
         duration_s: float = 60.0,
-        begin: Callable[[], None] | None = None,
         detect_frozen: bool = True,
         clock: Clock | None = None,
     ) -> None:
         self.device = device
         self.control_hz = control_hz
         self.clock = clock or MonotonicClock()
-        self._task, self._duration_ns, self._begin = task, round(duration_s * 1e9), begin
+        self._task, self._duration_ns = task, round(duration_s * 1e9)
         self._image_size = image_size
         features = device.observation_features
         self.cameras = tuple(name for name, kind in features.items() if isinstance(kind, tuple))
@@ -94,14 +93,12 @@ class LerobotRobot:
             self.device.connect()
 
     def reset(self, seed: int) -> None:
-        """Let the person prepare the scene; a real world has no seed.
+        """Begin an attempt in the scene as a person has prepared it; a real world has no seed.
 
         Raises:
             UserError: if the robot cannot be read.
         """
         del seed
-        if self._begin is not None:
-            self._begin()
         self.success, self._ended = None, False
         self._observation, self._unreadable, self._deaf = None, False, False
         self.read()
@@ -138,6 +135,11 @@ class LerobotRobot:
             images = {camera: resize(image, self._image_size) for camera, image in images.items()}
         self._observation = Observation(images, self._state, self._task, 0, dict(self._freshness.captured_ns))
         return self._observation
+
+    @property
+    def moves_tool(self) -> bool:
+        """Whether the first three numbers of the action are the tool's x, y, z (``ee.x``, ...) and not joints."""
+        return [name.rpartition(".")[2] for name in self.action_names[:3]] == ["x", "y", "z"]
 
     def rest_command(self) -> Float32Array:
         """The measured positions of the commanded joints."""
@@ -223,20 +225,25 @@ class LerobotTakeover(TakeoverSource):
         if not self._has_events and engaged is None:
             raise UserError(f"{device.name} has no events; say with `engaged` when the person takes over")
         self._engaged, self._step = engaged, step
-        self._absolute_dims = list(absolute_dims)
+        self._clutch = Clutch(absolute_dims)
+        self._human = False
         features = device.action_features
         names = features.get("names", features)
         self._gives_deltas = all(name in names for name in _DELTAS)
         if self._gives_deltas and step is None:
-            raise UserError(f"{device.name} gives motions of the tool; `step` has to make commands of them")
+            raise UserError(
+                f"{device.name} gives motions of the tool in metres, and the action of {robot.device.name} is "
+                f"{', '.join(robot.action_names)}; take over with a leader arm, or pass a `step` that makes "
+                "commands of motions"
+            )
         for name in () if self._gives_deltas else robot.action_names:
             if name not in names:
                 raise UserError(f"{device.name} gives no {name!r}.{did_you_mean(name, names)}")
-        self._offset: Float32Array | None = None
 
     @override
     def reset(self, seed: int) -> None:
-        self._offset = None
+        self._clutch.release()
+        self._human = False
 
     @override
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
@@ -247,20 +254,17 @@ class LerobotTakeover(TakeoverSource):
             intervenes = self._intervenes()
         except Exception as error:  # see the module
             _log.warning("the teleoperator failed (%s); the robot holds", error)
-            return last if self._offset is not None else None
+            return last if self._human else None
+        self._human = intervenes
         if not intervenes:
-            self._offset = None
+            self._clutch.release()
             return None
         if self._gives_deltas:
             assert self._step is not None
-            self._offset = np.zeros_like(last)  # engaged
             motion = np.array([action[name] for name in _DELTAS], np.float32)
             return self._step(last, motion, float(action.get("gripper", _GRIPPER_STAYS)) - _GRIPPER_STAYS)
         position = np.array([action[name] for name in self._robot.action_names], np.float32)
-        if self._offset is None:
-            self._offset = last - position
-            self._offset[self._absolute_dims] = 0.0
-        return position + self._offset
+        return self._clutch.command(position, last)
 
     def _intervenes(self) -> bool:
         """Whether the person acts; what they say about the attempt goes to the robot."""

@@ -2,8 +2,12 @@
 
 import contextlib
 import importlib
+import os
+import pty
 import termios
+import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,9 +30,12 @@ from robot_io.lerobot_robot import (
 )
 from robot_io.recorder import Recorder
 from robot_io.spacemouse import SpaceMouse
-from vla_rl.core.clock import VirtualClock
+from robot_io.terminal_keys import TerminalKeys
+from vla_rl.cli.robots import RobotRequest, RobotSetup
+from vla_rl.cli.robots.lerobot import set_up as set_up_lerobot
+from vla_rl.core.clock import MonotonicClock, VirtualClock
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, Source
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, PolicySpec, Source
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import EpisodeSummary, run_episode
 from vla_rl.execution.planner import InlinePlanner
@@ -301,7 +308,7 @@ def test_the_torque_stays_on_at_disconnect_unless_asked_otherwise(robot: Lerobot
 def test_devices_that_do_not_fit_are_refused(robot: LerobotRobot) -> None:
     with pytest.raises(UserError, match="no events"):
         LerobotTakeover(Leader(), robot)
-    with pytest.raises(UserError, match="`step` has to make commands"):
+    with pytest.raises(UserError, match=r"the action of plugin_arm is pan\.pos, .*; take over with a leader arm"):
         LerobotTakeover(Pad(range(0)), robot)
     with pytest.raises(UserError, match="Did you mean 'plugin_arm'"):
         make_lerobot_robot({"type": "plugin_am"}, 20.0, "wave")
@@ -309,6 +316,48 @@ def test_devices_that_do_not_fit_are_refused(robot: LerobotRobot) -> None:
         make_lerobot_robot({"type": "plugin_arm", "largets": 1}, 20.0, "wave")
     pad = make_lerobot_teleoperator({"type": "gamepad"})
     LerobotTakeover(pad, robot, step=cartesian_step(0.01))
+
+
+def set_up(tmp_path: Path, **changes: Any) -> RobotSetup:
+    """As ``vla-rl rollout --robot lerobot`` does it, for a policy with a discrete gripper."""
+    options = {"type": "plugin_arm", "calibration_dir": str(tmp_path), "teleop": {"type": "gamepad"}}
+    spec = PolicySpec("plugin_arm", ("front",), (2, 3), 3, 3)
+    request = RobotRequest(spec, MonotonicClock(), GATE, gripper_dims=(2,), options=options)
+    return set_up_lerobot(replace(request, **changes))
+
+
+def test_motions_of_a_pad_never_become_angles_of_joints(tmp_path: Path) -> None:
+    make_takeover = set_up(tmp_path).make_takeover
+    assert make_takeover is not None
+    with pytest.raises(UserError, match="gamepad gives motions of the tool"):
+        make_takeover()
+
+
+def test_a_robot_that_the_policy_does_not_know_is_refused_before_it_is_connected(tmp_path: Path) -> None:
+    spec = PolicySpec("plugin_arm", ("frnt",), (2, 3), 3, 3)
+    with pytest.raises(UserError, match=r"needs a camera 'frnt', the robot has none\. Did you mean 'front'"):
+        set_up(tmp_path, policy=spec)
+    with pytest.raises(UserError, match="3 numbers of state and 3 of action, the policy was trained on 6 and 6"):
+        set_up(tmp_path, policy=replace(spec, cameras=("front",), state_dim=6, action_dim=6))
+
+
+def test_the_gripper_of_the_policy_follows_a_leader_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = Leader()
+    monkeypatch.setattr(leader, "connect", lambda: None, raising=False)
+    monkeypatch.setattr("vla_rl.cli.robots.lerobot.make_lerobot_teleoperator", lambda options: leader)
+    master, terminal = pty.openpty()
+    monkeypatch.setattr("vla_rl.cli.robots.lerobot.TerminalKeys", partial(TerminalKeys, terminal=terminal))
+    setup = set_up(tmp_path)
+    assert setup.make_takeover is not None
+    assert setup.wait_for_person is not None, "a real robot asks"
+    setup.robot.connect()
+    setup.robot.reset(0)
+    takeover = setup.make_takeover()
+    takeover.reset(0)
+    os.write(master, b" ")
+    while (command := takeover.command(0, np.full(3, np.nan, np.float32))) is None:
+        time.sleep(0.001)
+    np.testing.assert_allclose(command, [0.0, 0.0, 0.9], atol=1e-6, err_msg="the joints stay, the gripper follows")
 
 
 def test_a_spacemouse_speaks_as_lerobot_does(tmp_path: Path, robot: LerobotRobot) -> None:

@@ -29,6 +29,7 @@ class RobotRequest:
     Attributes:
         policy: the interface of the policy that will act.
         clock: monotonic with ``--realtime``, else virtual. A robot that lives in real time refuses a virtual one.
+        gripper_dims: dimensions of the action that a takeover commands absolutely: the policy's discrete ones.
         gate: limits from ``--limits`` and overrides; the empty ones are the robot's own.
         task: the section ``task`` of the run's config, where there is one.
         options: ``robot.KEY=VALUE`` overrides, for the robot's own configuration.
@@ -37,6 +38,7 @@ class RobotRequest:
     policy: PolicySpec
     clock: Clock
     gate: GateConfig
+    gripper_dims: tuple[int, ...] = ()
     task: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -48,9 +50,11 @@ class RobotSetup:
     Attributes:
         robot: closed by whoever asked for it.
         gate: with the robot's limits.
-        origin: real or sim; a latched stop of a real robot waits for a person.
+        origin: real or sim; after a stop a real robot waits for a person.
         env_id: the name under which its episodes are stored.
         make_takeover: who may take over with ``--takeover``; None if nobody can.
+        wait_for_person: returns when a person at the terminal lets the next attempt begin; None for simulators, and
+            where a service prepares the scene.
     """
 
     robot: EpisodicRobot
@@ -58,6 +62,7 @@ class RobotSetup:
     origin: Origin
     env_id: str
     make_takeover: Callable[[], TakeoverSource] | None = None
+    wait_for_person: Callable[[], None] | None = None
 
 
 def check_fits(policy: PolicySpec, cameras: Collection[str], state_dim: int, action_dim: int) -> None:

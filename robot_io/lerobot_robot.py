@@ -170,7 +170,7 @@ class LerobotRobot:
 
     def stop(self) -> None:
         """Hold the last command: lerobot's motors hold their goal."""
-        if self._command is not None and self.device.is_connected:
+        if self._command is not None:
             self.write(self._command)
 
     def close(self) -> None:

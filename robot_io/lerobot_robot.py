@@ -2,8 +2,13 @@
 
 lerobot's drivers are called in the control thread: a robot's `get_observation` reads its bus and takes the newest
 picture of every camera's own thread. lerobot is imported when one of these is made from a config.
+
+A driver that fails raises what its libraries raise: TimeoutError, ConnectionError, RuntimeError, but termios.error or
+can.CanError too, which share no base below Exception. None of them may end the control loop while the robot moves, past
+the gate that would have brought it to rest.
 """
 
+import dataclasses
 import importlib
 import logging
 import pkgutil
@@ -13,6 +18,8 @@ from typing import Any, override
 import numpy as np
 
 from robot_io.freshness import Freshness
+from robot_io.ros2.messages import resize
+from robot_io.takeover import Clutch
 from vla_rl.core.clock import Clock, MonotonicClock
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.protocols import TakeoverSource
@@ -21,6 +28,7 @@ from vla_rl.core.types import Float32Array, Observation
 _log = logging.getLogger(__name__)
 
 _DELTAS = ("delta_x", "delta_y", "delta_z")
+_TORQUE_OFF = "disable_torque_on_disconnect"
 _GRIPPER_STAYS = 1.0  # lerobot's gripper actions of devices that give deltas: 0 closes, 1 stays, 2 opens
 
 
@@ -30,12 +38,16 @@ class LerobotRobot:
     Numbers of the observation become the state and numbers of the action the action, each in lerobot's order
     (``shoulder_pan.pos``, ...); whatever has three dimensions is a camera.
 
+    A driver that fails shows in one way: capture times stand still, and the gate's watchdog does the rest. After a
+    command that did not get through, the last one that did is repeated until the next `reset`: the gate's commands have
+    moved on meanwhile, and the robot must not jump after them.
+
     Args:
         device: a `lerobot.robots.Robot`; `make_lerobot_robot` makes one from a config.
         control_hz: rate of the control loop.
         task: the task sentence.
+        image_size: [height, width] that every picture is brought to; None leaves them as they come.
         duration_s: an attempt is cut after this time.
-        begin: called before every attempt: a person prepares the scene.
         detect_frozen: a camera that repeats its frame counts as silent.
         clock: the machine's unless a test has another one.
 
@@ -48,15 +60,16 @@ class LerobotRobot:
         device: Any,
         control_hz: float,
         task: str,
+        image_size: tuple[int, int] | None = None,
         duration_s: float = 60.0,
-        begin: Callable[[], None] | None = None,
         detect_frozen: bool = True,
         clock: Clock | None = None,
     ) -> None:
         self.device = device
         self.control_hz = control_hz
         self.clock = clock or MonotonicClock()
-        self._task, self._duration_ns, self._begin = task, round(duration_s * 1e9), begin
+        self._task, self._duration_ns = task, round(duration_s * 1e9)
+        self._image_size = image_size
         features = device.observation_features
         self.cameras = tuple(name for name, kind in features.items() if isinstance(kind, tuple))
         self.state_names = tuple(name for name in features if name not in self.cameras)
@@ -71,6 +84,8 @@ class LerobotRobot:
         self.success: bool | None = None
         self._start_ns = 0
         self._ended = False
+        self._observation: Observation | None = None
+        self._unreadable = self._deaf = False
 
     def connect(self) -> None:
         """Connect, and calibrate if the robot asks for it."""
@@ -78,34 +93,70 @@ class LerobotRobot:
             self.device.connect()
 
     def reset(self, seed: int) -> None:
-        """Let the person prepare the scene; a real world has no seed."""
+        """Begin an attempt in the scene as a person has prepared it; a real world has no seed.
+
+        Raises:
+            UserError: if the robot cannot be read.
+        """
         del seed
-        if self._begin is not None:
-            self._begin()
         self.success, self._ended = None, False
+        self._observation, self._unreadable, self._deaf = None, False, False
         self.read()
         self._command = self.rest_command()
         self._start_ns = self.clock.now_ns()
 
     def read(self) -> Observation:
         """See `vla_rl.core.protocols.Robot.read`. lerobot gives no capture times: a stream has the time at which it was
-        asked for, and a picture may be one frame older.
+        asked for, and a picture may be one frame older. A robot that cannot be read or commanded gives its last
+        observation again.
+
+        Raises:
+            UserError: if the first reading of an attempt fails.
         """
+        if self._deaf and self._observation is not None:
+            return self._observation
         now_ns = self.clock.now_ns()
-        raw = self.device.get_observation()
+        try:
+            raw = self.device.get_observation()
+        except Exception as error:  # see the module
+            if self._observation is None:
+                raise UserError(f"{self.device.name} cannot be read: {_line(error)}; look at its cables") from error
+            if not self._unreadable:
+                _log.warning("%s cannot be read (%s); its last reading counts", self.device.name, _line(error))
+            self._unreadable = True
+            return self._observation
+        if self._unreadable:
+            _log.warning("%s can be read again", self.device.name)
+        self._unreadable = False
         state = np.array([raw[name] for name in self.state_names], np.float32)
         self._state = self._freshness.state(state, now_ns)
         images = {camera: self._freshness.image(camera, np.asarray(raw[camera]), now_ns) for camera in self.cameras}
-        return Observation(images, self._state, self._task, 0, dict(self._freshness.captured_ns))
+        if self._image_size is not None:
+            images = {camera: resize(image, self._image_size) for camera, image in images.items()}
+        self._observation = Observation(images, self._state, self._task, 0, dict(self._freshness.captured_ns))
+        return self._observation
+
+    @property
+    def moves_tool(self) -> bool:
+        """Whether the first three numbers of the action are the tool's x, y, z (``ee.x``, ...) and not joints."""
+        return [name.rpartition(".")[2] for name in self.action_names[:3]] == ["x", "y", "z"]
 
     def rest_command(self) -> Float32Array:
         """The measured positions of the commanded joints."""
         return self._state[self._measured]
 
     def write(self, action: Float32Array) -> Float32Array:
-        """Send the action; what the driver's own limits made of it comes back."""
+        """Send the action; what the driver's own limits made of it comes back, or the last command that got through."""
+        if self._deaf:
+            action = self.last_command()
         wanted = dict(zip(self.action_names, action.tolist(), strict=True))
-        sent = self.device.send_action(wanted) or wanted
+        try:
+            sent = self.device.send_action(wanted) or wanted
+        except Exception as error:  # see the module
+            if not self._deaf:
+                _log.warning("%s takes no commands (%s); it keeps its last one", self.device.name, _line(error))
+            self._deaf = True
+            return self.last_command()
         self._command = np.array([sent[name] for name in self.action_names], np.float32)
         return self._command
 
@@ -119,12 +170,16 @@ class LerobotRobot:
 
     def stop(self) -> None:
         """Hold the last command: lerobot's motors hold their goal."""
-        if self._command is not None and self.device.is_connected:
+        if self._command is not None:
             self.write(self._command)
 
     def close(self) -> None:
-        if self.device.is_connected:
-            self.device.disconnect()
+        """Disconnect. Motors that hold go on holding, see `make_lerobot_robot`."""
+        try:
+            if self.device.is_connected:
+                self.device.disconnect()
+        except Exception as error:  # see the module; what ended the program is told, not this
+            _log.warning("%s could not be disconnected: %s", self.device.name, _line(error))
 
     @property
     def terminated(self) -> bool:
@@ -170,20 +225,25 @@ class LerobotTakeover(TakeoverSource):
         if not self._has_events and engaged is None:
             raise UserError(f"{device.name} has no events; say with `engaged` when the person takes over")
         self._engaged, self._step = engaged, step
-        self._absolute_dims = list(absolute_dims)
+        self._clutch = Clutch(absolute_dims)
+        self._human = False
         features = device.action_features
         names = features.get("names", features)
         self._gives_deltas = all(name in names for name in _DELTAS)
         if self._gives_deltas and step is None:
-            raise UserError(f"{device.name} gives motions of the tool; `step` has to make commands of them")
+            raise UserError(
+                f"{device.name} gives motions of the tool in metres, and the action of {robot.device.name} is "
+                f"{', '.join(robot.action_names)}; take over with a leader arm, or pass a `step` that makes "
+                "commands of motions"
+            )
         for name in () if self._gives_deltas else robot.action_names:
             if name not in names:
                 raise UserError(f"{device.name} gives no {name!r}.{did_you_mean(name, names)}")
-        self._offset: Float32Array | None = None
 
     @override
     def reset(self, seed: int) -> None:
-        self._offset = None
+        self._clutch.release()
+        self._human = False
 
     @override
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
@@ -192,22 +252,19 @@ class LerobotTakeover(TakeoverSource):
         try:
             action: Mapping[str, float] = self._device.get_action()  # first: keyboards learn of keys here
             intervenes = self._intervenes()
-        except (OSError, RuntimeError) as error:
+        except Exception as error:  # see the module
             _log.warning("the teleoperator failed (%s); the robot holds", error)
-            return last if self._offset is not None else None
+            return last if self._human else None
+        self._human = intervenes
         if not intervenes:
-            self._offset = None
+            self._clutch.release()
             return None
         if self._gives_deltas:
             assert self._step is not None
-            self._offset = np.zeros_like(last)  # engaged
             motion = np.array([action[name] for name in _DELTAS], np.float32)
             return self._step(last, motion, float(action.get("gripper", _GRIPPER_STAYS)) - _GRIPPER_STAYS)
         position = np.array([action[name] for name in self._robot.action_names], np.float32)
-        if self._offset is None:
-            self._offset = last - position
-            self._offset[self._absolute_dims] = 0.0
-        return position + self._offset
+        return self._clutch.command(position, last)
 
     def _intervenes(self) -> bool:
         """Whether the person acts; what they say about the attempt goes to the robot."""
@@ -243,6 +300,9 @@ def cartesian_step(
 
 def make_lerobot_robot(options: Mapping[str, Any], control_hz: float, task: str, **keywords: Any) -> LerobotRobot:
     """A robot from the fields of any lerobot `RobotConfig`, third-party plug-ins included.
+
+    lerobot switches the torque off at disconnect, so that an arm falls when the program ends, also after a fault. Here
+    ``disable_torque_on_disconnect`` is false unless the options say otherwise.
 
     Args:
         options: ``type`` (``so101_follower``, ...) and the fields of that config (``port``, ``cameras``, ...).
@@ -285,6 +345,24 @@ def _make(what: str, options: Mapping[str, Any]) -> Any:
         raise UserError(f"lerobot has no {what} of type {name!r}.{did_you_mean(name, known)}")
     make = getattr(importlib.import_module(f"{package}.utils"), f"make_{what}_from_config")
     try:
-        return make(draccus.decode(registry, dict(options)))
+        config = draccus.decode(registry, dict(options))
+        if what == "robot":
+            _keep_torque(config, options)
+        return make(config)
     except Exception as error:  # draccus and the drivers each raise their own
         raise UserError(f"{what} {name!r}: {' '.join(str(error).split())}") from error
+
+
+def _keep_torque(config: Any, options: Mapping[str, Any]) -> None:
+    """Do not let an arm fall at disconnect, unless the options ask for it; two arms have a config each."""
+    if hasattr(config, _TORQUE_OFF) and _TORQUE_OFF not in options:
+        setattr(config, _TORQUE_OFF, False)
+    for field in dataclasses.fields(config):
+        part = getattr(config, field.name)
+        if dataclasses.is_dataclass(part):
+            _keep_torque(part, options.get(field.name) or {})
+
+
+def _line(error: Exception) -> str:
+    """An error on one line, with its kind: some drivers say nothing else."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -35,23 +35,57 @@ class LeaderDevice(Protocol):
         ...
 
 
-class ClutchedTakeover(TakeoverSource):
-    """A person takes over by engaging the clutch. Motion is relative to where the robot was then, so nothing jumps.
+class Clutch:
+    """Motion relative to where robot and device were when it engaged, so that no posture of the device makes it jump.
 
     Args:
-        device: what the person holds.
         absolute_dims: dimensions that follow the device itself (grippers: the person sees what they squeeze).
     """
 
-    def __init__(self, device: LeaderDevice, absolute_dims: Sequence[int] = ()) -> None:
-        self._device = device
+    def __init__(self, absolute_dims: Sequence[int] = ()) -> None:
         self._absolute = list(absolute_dims)
         self._offset: Float32Array | None = None
+
+    def release(self) -> None:
+        """The next command engages it anew."""
+        self._offset = None
+
+    def command(self, position: Float32Array, last: Float32Array) -> Float32Array:
+        """The robot's command, float32 [A]; ``last`` again, and no anchor, while the device says NaN.
+
+        Args:
+            position: float32 [A], the device's posture.
+            last: float32 [A], the command that was sent last: what the robot does, whatever a policy wanted.
+        """
+        if not np.isfinite(position).all():
+            self._offset = None
+            return last
+        if self._offset is None:
+            self._offset = last - position
+            self._offset[self._absolute] = 0.0
+        return np.asarray(position + self._offset, np.float32)
+
+
+class ClutchedTakeover(TakeoverSource):
+    """A person takes over by engaging the clutch.
+
+    Args:
+        device: what the person holds.
+        last_command: the command that was sent last, float32 [A].
+        absolute_dims: see `Clutch`.
+    """
+
+    def __init__(
+        self, device: LeaderDevice, last_command: Callable[[], Float32Array], absolute_dims: Sequence[int] = ()
+    ) -> None:
+        self._device = device
+        self._last_command = last_command
+        self._clutch = Clutch(absolute_dims)
 
     @override
     def reset(self, seed: int) -> None:
         """Let go. A person needs no seed."""
-        self._offset = None
+        self._clutch.release()
 
     @override
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
@@ -62,17 +96,15 @@ class ClutchedTakeover(TakeoverSource):
         """
         reading = self._device.read()
         if not reading.engaged:
-            self._offset = None
+            self._clutch.release()
             return None
-        if reading.position.shape != proposed.shape:
+        last = self._last_command()
+        if reading.position.shape != last.shape:
             raise UserError(
                 f"the leader device gives {list(reading.position.shape)} numbers, "
-                f"the robot's action has {list(proposed.shape)}; map the device to the robot first"
+                f"the robot's action has {list(last.shape)}; map the device to the robot first"
             )
-        if self._offset is None:
-            self._offset = proposed - reading.position
-            self._offset[self._absolute] = 0.0
-        return np.asarray(reading.position + self._offset, np.float32)
+        return self._clutch.command(reading.position, last)
 
 
 class ScheduledTakeover(TakeoverSource):

@@ -1,11 +1,11 @@
 """The keyboard of the terminal as a switch for the person beside the robot; works over SSH, needs no display server.
 
-A thread of its own waits for keys; the control thread reads `engaged`. The terminal is put back at the program's end.
+A thread of its own waits for keys; the control thread reads `engaged`, and waits for Enter between attempts. The
+terminal is put back at the program's end.
 """
 
 import atexit
 import os
-import sys
 import termios
 import threading
 import tty
@@ -13,11 +13,12 @@ from collections.abc import Callable
 
 from vla_rl.core.errors import UserError
 
+STANDARD_INPUT = 0
 _OUTCOMES: dict[str, bool | None] = {"s": True, "f": False, "r": None}
 
 
 class TerminalKeys:
-    """Space takes over and gives back; s, f and r end the attempt: success, failure, to be repeated.
+    """Space takes over and gives back; s, f and r end the attempt: success, failure, to be repeated; Enter begins one.
 
     Args:
         end: told the outcome.
@@ -25,24 +26,36 @@ class TerminalKeys:
 
     Attributes:
         engaged: the person wants the commands.
-
-    Raises:
-        UserError: if there is no terminal.
     """
 
-    def __init__(self, end: Callable[[bool | None], None], terminal: int | None = None) -> None:
+    def __init__(self, end: Callable[[bool | None], None], terminal: int = STANDARD_INPUT) -> None:
         self._end = end
-        self._terminal = sys.stdin.fileno() if terminal is None else terminal
+        self._terminal = terminal
         self.engaged = False
-        if not os.isatty(self._terminal):
-            raise UserError("taking over by the space bar needs a terminal: do not redirect the standard input")
+        self._entered: threading.Event | None = None
 
     def start(self) -> None:
-        """Listen until the program ends."""
+        """Listen until the program ends.
+
+        Raises:
+            UserError: if there is no terminal.
+        """
+        if not os.isatty(self._terminal):
+            raise UserError("taking over by the space bar needs a terminal: do not redirect the standard input")
+        self._entered = threading.Event()
         before = termios.tcgetattr(self._terminal)
         atexit.register(termios.tcsetattr, self._terminal, termios.TCSADRAIN, before)
         tty.setcbreak(self._terminal)
         threading.Thread(target=self._listen, name="keys", daemon=True).start()
+
+    def wait_for_enter(self) -> None:
+        """See the function `wait_for_enter`."""
+        if self._entered is None:
+            wait_for_enter(self._terminal)
+            return
+        termios.tcflush(self._terminal, termios.TCIFLUSH)
+        self._entered.clear()
+        self._entered.wait()  # for the other thread, which reads the keys
 
     def _listen(self) -> None:
         while key := os.read(self._terminal, 1).decode(errors="replace"):
@@ -50,3 +63,19 @@ class TerminalKeys:
                 self.engaged = not self.engaged
             elif key in _OUTCOMES:
                 self._end(_OUTCOMES[key])
+            elif key in "\r\n" and self._entered is not None:
+                self._entered.set()
+
+
+def wait_for_enter(terminal: int = STANDARD_INPUT) -> None:
+    """Return when the person presses Enter from now on; what was typed before does not count.
+
+    Raises:
+        UserError: if there is no terminal, or no more of it.
+    """
+    if not os.isatty(terminal):
+        raise UserError("nobody can press Enter: the standard input is no terminal")
+    termios.tcflush(terminal, termios.TCIFLUSH)
+    while b"\n" not in (line := os.read(terminal, 1024)):
+        if not line:
+            raise UserError("nobody can press Enter any more: the terminal was closed")

@@ -1,17 +1,26 @@
 """The verb rollout: one loop, gate and recorder for every robot, by name."""
 
+import gc
 import json
+import os
+import pty
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from robot_io.takeover import ScheduledTakeover
+from vla_rl.cli import rollout
 from vla_rl.cli.main import main
 from vla_rl.cli.policy_folder import find_policy
+from vla_rl.cli.robots import set_up_robot
 from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Origin, PolicySpec, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig, save_policy
@@ -71,6 +80,62 @@ def test_in_real_time_the_control_process_has_no_torch(policy: Path, tmp_path: P
     assert set(episode.images) == {"front", "top"}
 
 
+@pytest.fixture
+def real(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The mock robot passes for a real one; what is put here becomes part of its setup."""
+    changes: dict[str, Any] = {"origin": Origin.REAL}
+    monkeypatch.setattr(rollout, "set_up_robot", lambda *asked: replace(set_up_robot(*asked), **changes))
+    return changes
+
+
+def test_a_real_robot_that_was_stopped_waits_for_a_person(
+    policy: Path, tmp_path: Path, real: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["rollout", str(policy), "--robot", "mock", "--episodes", "3", "--out"]
+    starved = ["--set", "latency.drop_probability=1", "execution.cold_start_ticks=5"]
+    assert main([*arguments, str(tmp_path / "real"), *starved]) == 2
+    error = capsys.readouterr().err
+    assert "the robot was stopped: the policy gave no plan in time; look at the robot" in error
+    assert len(EpisodeStore(tmp_path / "real", create=False).ids()) == 1
+    real["origin"] = Origin.SIM
+    assert main([*arguments, str(tmp_path / "sim"), *starved]) == 0
+    assert len(EpisodeStore(tmp_path / "sim", create=False).ids()) == 3, "nobody stands beside a simulator"
+
+
+def test_a_person_lets_every_attempt_of_a_real_robot_begin(
+    policy: Path, tmp_path: Path, real: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[int] = []
+    real["wait_for_person"] = lambda: stored.append(len(EpisodeStore(tmp_path / "store", create=False).ids()))
+    arguments = ["rollout", str(policy), "--robot", "mock", "--episodes", "2", "--out", str(tmp_path / "store")]
+    short = ["--set", "robot.duration_s=0.2"]
+    assert main([*arguments, *short]) == 2, "there is no terminal"
+    assert stored == []
+    assert main([*arguments, "--unattended", *short]) == 0
+    assert stored == []
+    _, terminal = pty.openpty()
+    with os.fdopen(terminal) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert main([*arguments, *short]) == 0
+    assert stored == [2, 3], "asked before each of them, when the one before is over"
+
+
+def test_a_teleoperator_is_started_before_the_real_time_priority(
+    policy: Path, tmp_path: Path, real: dict[str, Any]
+) -> None:
+    started: list[bool] = []
+
+    def make_takeover() -> TakeoverSource:
+        started.append(gc.isenabled())  # off while the control thread has its priority, which threads would inherit
+        return ScheduledTakeover([(5, 10)], lambda tick, proposed: proposed)
+
+    real["make_takeover"] = make_takeover
+    arguments = ["rollout", str(policy), "--robot", "mock", "--realtime", "--takeover", "--out", str(tmp_path), "--set"]
+    assert main([*arguments, "robot.duration_s=0.5", "realtime.priority=0", "realtime.lock_memory=false"]) == 0
+    assert started == [True]
+    assert Source.HUMAN in EpisodeStore(tmp_path, create=False).read("rollout-000000").source
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -81,6 +146,14 @@ def test_in_real_time_the_control_process_has_no_torch(policy: Path, tmp_path: P
         (["--robot", "sim", "--strategy", "naiv"], "Did you mean 'naive'"),
         (["--robot", "sim", "--strategy", "a2c2"], "vla-rl corrector"),
         (["--robot", "mock", "--set", "robot.joint=3"], "unknown key 'joint'"),
+        (
+            ["--robot", "mock", "--set", "robot.joints=3"],
+            "8 numbers of state and 3 of action, the policy was trained on 8",
+        ),
+        (
+            ["--robot", "mock", "--set", "robot.cameras=[frnt,top]"],
+            "needs a camera 'front', the robot has none. Did you",
+        ),
         (["--robot", "sim", "--set", "latency.drop_probability=2"], "must be from 0 to 1"),
         (["--robot", "sim", "--limits", "nowhere.yaml"], "cannot read the config nowhere.yaml"),
     ],

@@ -29,6 +29,12 @@ class OneAnswer(Planner):
         return 0
 
 
+class NoAnswer(OneAnswer):
+    """Has died before the first answer."""
+
+    def request(self, request: PlanRequest, inference: Inference) -> None: ...
+
+
 def test_a_hold_repeats_targets_and_stops_steps() -> None:
     executor = Executor(OneAnswer(), ExecutionConfig(strategy="naive", delta_dims=(1,)))
     executor.reset(0, np.zeros(2, np.float32))
@@ -39,3 +45,25 @@ def test_a_hold_repeats_targets_and_stops_steps() -> None:
         sent.append((action.source, action.action.tolist()))
     assert sent[:2] == [(Source.POLICY, ACTION.tolist())] * 2
     assert sent[2:] == [(Source.HOLD, [0.5, 0.0])] * 2
+
+
+def ticks_to_the_stop(executor: Executor, first_tick: int) -> int:
+    """Ticks from this one on until the executor asks for a stop."""
+    for tick in range(first_tick, 1000):
+        if executor.propose(Observation({}, np.zeros(2, np.float32), "", tick), tick).stop:
+            return tick - first_tick
+    raise AssertionError("it never stopped")
+
+
+def test_a_policy_that_falls_silent_after_a_hand_back_is_not_warming_up() -> None:
+    config = ExecutionConfig(strategy="naive", hold_ticks=20, cold_start_ticks=200)
+    executor = Executor(OneAnswer(), config)
+    executor.reset(0, np.zeros(2, np.float32))
+    assert executor.propose(Observation({}, np.zeros(2, np.float32), "", 0), 0).source is Source.POLICY
+    executor.restart()
+    assert ticks_to_the_stop(executor, 1) == 20
+    cold = Executor(NoAnswer(), config)
+    cold.reset(0, np.zeros(2, np.float32))
+    assert ticks_to_the_stop(cold, 0) == 200
+    cold.restart()
+    assert ticks_to_the_stop(cold, 201) == 200, "nothing has been planned yet in this attempt"

@@ -135,6 +135,43 @@ def test_a_policy_that_cannot_be_loaded_is_one_clear_error() -> None:
         ProcessPlanner(load_nothing, LAYOUT, CONFIG).__enter__()
 
 
+@pytest.mark.parametrize(
+    ("images", "state", "message"),
+    [
+        ({"top": (2, 2, 3)}, 4, "no camera 'front'. Known: top"),
+        ({"frnt": (4, 6, 3), "top": (2, 2, 3)}, 4, "no camera 'front'. Did you mean 'frnt'"),
+        (
+            {"front": (4, 1, 3), "top": (2, 2, 3)},
+            4,
+            r"camera 'front' gives uint8 \[4, 1, 3\], the policy takes uint8 \[4,",
+        ),
+        ({"front": (48, 64, 3), "top": (2, 2, 3)}, 4, "set the robot's image size"),
+        ({"front": (4, 6, 3), "top": (2, 2, 3)}, 1, r"the robot's state is \[1\], the policy takes \[4\]"),
+        ({"front": (4, 6, 3), "top": (2, 2, 3)}, 12, r"the robot's state is \[12\]"),
+    ],
+)
+def test_another_robot_is_refused_before_it_moves(
+    planner: ProcessPlanner, images: dict[str, tuple[int, ...]], state: int, message: str
+) -> None:
+    planner.reset(0)
+    request = make_request(0)
+    planner.request(request, STRATEGY)
+    await_plans(planner)  # what it asked for must not stand in for what the next observation lacks
+    pictures = {name: np.zeros(shape, np.uint8) for name, shape in images.items()}
+    observation = replace(request.observation, images=pictures, state=np.zeros(state, np.float32))
+    with pytest.raises(UserError, match=message):
+        planner.request(replace(request, request_id=1, observation=observation), STRATEGY)
+    assert await_plans(planner, timeout_s=0.1) == []
+
+
+def test_a_camera_that_the_policy_does_not_know_stays_here(planner: ProcessPlanner) -> None:
+    planner.reset(0)
+    request = make_request(0)
+    images = {**request.observation.images, "wrist": np.zeros((48, 64, 3), np.uint8)}
+    planner.request(replace(request, observation=replace(request.observation, images=images)), STRATEGY)
+    assert len(await_plans(planner)) == 1
+
+
 class JointPolicy:
     """Moves the mock robot's joints slowly."""
 

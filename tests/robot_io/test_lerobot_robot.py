@@ -1,30 +1,43 @@
 """lerobot's robots and teleoperators behind our protocols, with devices that lerobot makes from their configs."""
 
-from dataclasses import dataclass
+import contextlib
+import importlib
+import os
+import pty
+import termios
+import time
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import draccus
 import numpy as np
 import pytest
 from lerobot.robots.config import RobotConfig
 from lerobot.robots.robot import Robot
 from lerobot.teleoperators.utils import TeleopEvents
+from lerobot.utils.errors import DeviceNotConnectedError
 
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.lerobot_robot import (
     LerobotRobot,
     LerobotTakeover,
+    _keep_torque,
     cartesian_step,
     make_lerobot_robot,
     make_lerobot_teleoperator,
 )
 from robot_io.recorder import Recorder
 from robot_io.spacemouse import SpaceMouse
-from vla_rl.core.clock import VirtualClock
+from robot_io.terminal_keys import TerminalKeys
+from vla_rl.cli.robots import RobotRequest, RobotSetup
+from vla_rl.cli.robots.lerobot import set_up as set_up_lerobot
+from vla_rl.core.clock import MonotonicClock, VirtualClock
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, Source
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, PolicySpec, Source
 from vla_rl.execution.executor import Executor
-from vla_rl.execution.loop import run_episode
+from vla_rl.execution.loop import EpisodeSummary, run_episode
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.sources import TakeoverSwitch
 
@@ -36,6 +49,7 @@ GATE = GateConfig(low=(-1.0,) * 3, high=(1.0,) * 3, max_velocity=(1.0,) * 3)
 @dataclass(kw_only=True)
 class PluginArmConfig(RobotConfig):
     largest: float = 1.0
+    disable_torque_on_disconnect: bool = True
 
 
 class PluginArm(Robot):
@@ -46,7 +60,14 @@ class PluginArm(Robot):
 
     def __init__(self, config: PluginArmConfig) -> None:
         super().__init__(config)
+        self.config = config
         self._largest, self._connected = config.largest, False
+        self.torque = True
+        self.unreadable: range = range(0)  # readings that raise
+        self.deaf: range = range(0)  # commands that raise
+        self.error: Exception = TimeoutError("front latest frame is too old: 501 ms")
+        self.sent: list[float] = []
+        self.commands = 0
         self.position = dict.fromkeys((f"{joint}.pos" for joint in JOINTS), 0.0)
         self.pictures = 0
 
@@ -67,14 +88,23 @@ class PluginArm(Robot):
 
     def get_observation(self) -> dict[str, Any]:
         self.pictures += 1
+        if self.pictures in self.unreadable:
+            raise self.error
         return {**self.position, "front": np.full((4, 6, 3), self.pictures % 256, np.uint8)}
 
     def send_action(self, action: dict[str, Any]) -> dict[str, Any]:
+        self.commands += 1
+        if self.commands in self.deaf:
+            raise self.error
         self.position = {name: float(np.clip(value, -self._largest, self._largest)) for name, value in action.items()}
+        self.sent.append(self.position["pan.pos"])
         return self.position
 
     def disconnect(self) -> None:
         self._connected = False
+        self.torque = not self.config.disable_torque_on_disconnect
+        if self.commands in self.deaf:
+            raise self.error
 
 
 class Ramp:
@@ -154,6 +184,16 @@ def test_a_plugin_robot_acts_within_its_own_limits(robot: LerobotRobot) -> None:
     assert episode.action_sent.max() == pytest.approx(0.1), "what the driver really sent is recorded"
 
 
+def test_pictures_come_at_the_size_of_the_policy(tmp_path: Path) -> None:
+    options = {"type": "plugin_arm", "calibration_dir": str(tmp_path)}
+    robot = make_lerobot_robot(options, 20.0, "wave", image_size=(2, 3), clock=VirtualClock())
+    robot.connect()
+    first, second = robot.read().images["front"], robot.read().images["front"]
+    assert first.shape == (2, 3, 3)
+    assert (first == 1).all()
+    assert (second == 2).all()
+
+
 def test_a_pad_moves_the_tool_and_calls_the_outcome(robot: LerobotRobot) -> None:
     step = cartesian_step(0.005, gripper_dim=2, gripper_per_tick=0.01)
     episode = record(robot, LerobotTakeover(Pad(range(5, 15), success_at=20), robot, step=step))
@@ -181,10 +221,94 @@ def test_a_device_that_fails_holds_the_robot(robot: LerobotRobot) -> None:
     assert episode.source[8] == Source.HUMAN
 
 
+# 200 ms of observation age and 300 ms of fault, at 20 Hz; then the tick that says so.
+LATCHED_AFTER = 4 + 6 + 2
+FOREVER = 10**9
+
+
+def attempt(robot: LerobotRobot, config: GateConfig = GATE) -> tuple[EpisodeSummary, SafetyGate]:
+    robot.connect()
+    gate = SafetyGate(config, robot.control_hz)
+    return run_episode(robot, Executor(InlinePlanner(Ramp())), gate, seed=0), gate
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, ConnectionError, DeviceNotConnectedError, RuntimeError, termios.error])
+def test_a_driver_that_cannot_be_read_latches_the_stop(
+    robot: LerobotRobot, kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    robot.device.unreadable, robot.device.error = range(20, FOREVER), kind("unplugged")
+    smooth = replace(GATE, max_acceleration=(5.0,) * 3, max_jerk=(100.0,) * 3)
+    summary, gate = attempt(robot, smooth)
+    assert summary.stopped
+    assert gate.latched
+    assert 20 < summary.ticks <= 20 + LATCHED_AFTER
+    assert [record.message for record in caplog.records if "cannot be read" in record.message] == [
+        f"plugin_arm cannot be read ({kind.__name__}: unplugged); its last reading counts"
+    ], "said once"
+    acceleration = np.diff(robot.device.sent, 2) * robot.control_hz**2
+    assert np.abs(acceleration).max() <= 5.0 * 1.01, "it came to rest within its limits"
+    assert robot.device.sent[-1] == robot.device.sent[-2]
+
+
+def test_a_reading_that_fails_now_and_then_changes_nothing(robot: LerobotRobot) -> None:
+    robot.device.unreadable = range(20, 22)
+    summary, gate = attempt(robot)
+    assert (summary.ticks, summary.stopped, gate.latched) == (61, False, False)
+
+
+def test_an_attempt_does_not_begin_blind(robot: LerobotRobot) -> None:
+    robot.device.unreadable = range(FOREVER)
+    with pytest.raises(UserError, match="plugin_arm cannot be read: TimeoutError: front latest frame"):
+        attempt(robot)
+    assert not robot.device.sent
+
+
+def test_a_bus_that_takes_no_commands_latches_the_stop_and_never_jumps(robot: LerobotRobot) -> None:
+    robot.device.deaf = range(20, 23)
+    summary, gate = attempt(robot)
+    assert summary.stopped
+    assert gate.latched
+    assert summary.ticks <= 20 + LATCHED_AFTER
+    assert set(robot.device.sent[19:]) == {robot.device.sent[18]}, "the command that got through last, again"
+    robot.device.deaf = range(0)
+    gate.rearm()
+    assert not run_episode(robot, Executor(InlinePlanner(Ramp())), gate, seed=0).stopped, "a new attempt is a new start"
+
+
+def test_a_dead_bus_does_not_hide_why_an_attempt_broke_off(robot: LerobotRobot) -> None:
+    class Broken(Ramp):
+        def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+            robot.device.deaf = range(FOREVER)
+            raise UserError("the reason")
+
+    robot.connect()
+    with pytest.raises(UserError, match="the reason"), contextlib.closing(robot):
+        run_episode(robot, Executor(InlinePlanner(Broken())), SafetyGate(GATE, 20.0), seed=0)
+
+
+def test_the_torque_stays_on_at_disconnect_unless_asked_otherwise(robot: LerobotRobot, tmp_path: Path) -> None:
+    robot.connect()
+    robot.close()
+    assert robot.device.torque
+    options = {"type": "plugin_arm", "calibration_dir": str(tmp_path), "disable_torque_on_disconnect": True}
+    limp = make_lerobot_robot(options, 20.0, "wave")
+    limp.connect()
+    limp.close()
+    assert not limp.device.torque
+    # Two arms of lerobot have a config each; drivers without this field are left alone.
+    arms = {"left_arm_config": {"port": "a"}, "right_arm_config": {"port": "b", "disable_torque_on_disconnect": True}}
+    importlib.import_module("lerobot.robots.bi_so_follower")
+    config = draccus.decode(RobotConfig, {"type": "bi_so_follower", **arms})
+    _keep_torque(config, arms)
+    assert not config.left_arm_config.disable_torque_on_disconnect
+    assert config.right_arm_config.disable_torque_on_disconnect
+    _keep_torque(RobotConfig(), {})
+
+
 def test_devices_that_do_not_fit_are_refused(robot: LerobotRobot) -> None:
     with pytest.raises(UserError, match="no events"):
         LerobotTakeover(Leader(), robot)
-    with pytest.raises(UserError, match="`step` has to make commands"):
+    with pytest.raises(UserError, match=r"the action of plugin_arm is pan\.pos, .*; take over with a leader arm"):
         LerobotTakeover(Pad(range(0)), robot)
     with pytest.raises(UserError, match="Did you mean 'plugin_arm'"):
         make_lerobot_robot({"type": "plugin_am"}, 20.0, "wave")
@@ -192,6 +316,48 @@ def test_devices_that_do_not_fit_are_refused(robot: LerobotRobot) -> None:
         make_lerobot_robot({"type": "plugin_arm", "largets": 1}, 20.0, "wave")
     pad = make_lerobot_teleoperator({"type": "gamepad"})
     LerobotTakeover(pad, robot, step=cartesian_step(0.01))
+
+
+def set_up(tmp_path: Path, **changes: Any) -> RobotSetup:
+    """As ``vla-rl rollout --robot lerobot`` does it, for a policy with a discrete gripper."""
+    options = {"type": "plugin_arm", "calibration_dir": str(tmp_path), "teleop": {"type": "gamepad"}}
+    spec = PolicySpec("plugin_arm", ("front",), (2, 3), 3, 3)
+    request = RobotRequest(spec, MonotonicClock(), GATE, gripper_dims=(2,), options=options)
+    return set_up_lerobot(replace(request, **changes))
+
+
+def test_motions_of_a_pad_never_become_angles_of_joints(tmp_path: Path) -> None:
+    make_takeover = set_up(tmp_path).make_takeover
+    assert make_takeover is not None
+    with pytest.raises(UserError, match="gamepad gives motions of the tool"):
+        make_takeover()
+
+
+def test_a_robot_that_the_policy_does_not_know_is_refused_before_it_is_connected(tmp_path: Path) -> None:
+    spec = PolicySpec("plugin_arm", ("frnt",), (2, 3), 3, 3)
+    with pytest.raises(UserError, match=r"needs a camera 'frnt', the robot has none\. Did you mean 'front'"):
+        set_up(tmp_path, policy=spec)
+    with pytest.raises(UserError, match="3 numbers of state and 3 of action, the policy was trained on 6 and 6"):
+        set_up(tmp_path, policy=replace(spec, cameras=("front",), state_dim=6, action_dim=6))
+
+
+def test_the_gripper_of_the_policy_follows_a_leader_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = Leader()
+    monkeypatch.setattr(leader, "connect", lambda: None, raising=False)
+    monkeypatch.setattr("vla_rl.cli.robots.lerobot.make_lerobot_teleoperator", lambda options: leader)
+    master, terminal = pty.openpty()
+    monkeypatch.setattr("vla_rl.cli.robots.lerobot.TerminalKeys", partial(TerminalKeys, terminal=terminal))
+    setup = set_up(tmp_path)
+    assert setup.make_takeover is not None
+    assert setup.wait_for_person is not None, "a real robot asks"
+    setup.robot.connect()
+    setup.robot.reset(0)
+    takeover = setup.make_takeover()
+    takeover.reset(0)
+    os.write(master, b" ")
+    while (command := takeover.command(0, np.full(3, np.nan, np.float32))) is None:
+        time.sleep(0.001)
+    np.testing.assert_allclose(command, [0.0, 0.0, 0.9], atol=1e-6, err_msg="the joints stay, the gripper follows")
 
 
 def test_a_spacemouse_speaks_as_lerobot_does(tmp_path: Path, robot: LerobotRobot) -> None:

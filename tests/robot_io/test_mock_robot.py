@@ -107,14 +107,15 @@ class Lever:
 
 def test_the_clutch_moves_relative_to_where_it_engaged() -> None:
     lever = Lever()
-    takeover = ClutchedTakeover(lever, absolute_dims=[1])
+    last: Float32Array = np.array([0.5, 0.2], np.float32)
+    takeover = ClutchedTakeover(lever, lambda: last, absolute_dims=[1])
     assert isinstance(takeover, TakeoverSource)
-    proposed: Float32Array = np.array([0.5, 0.2], np.float32)
+    proposed: Float32Array = np.array([np.nan, 9], np.float32)  # whatever a policy wants
     assert takeover.command(0, proposed) is None
     lever.engaged, lever.position = True, np.array([3.0, 0.9], np.float32)
     np.testing.assert_allclose(takeover.command(1, proposed), [0.5, 0.9])
     lever.position = np.array([3.1, 0.8], np.float32)
-    np.testing.assert_allclose(takeover.command(2, proposed + 9), [0.6, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(takeover.command(2, proposed), [0.6, 0.8], rtol=1e-6)
     lever.engaged = False
     assert takeover.command(3, proposed) is None
     lever.engaged = True
@@ -122,10 +123,14 @@ def test_the_clutch_moves_relative_to_where_it_engaged() -> None:
     takeover.reset(0)
     lever.position = np.zeros(2, np.float32)
     np.testing.assert_allclose(takeover.command(0, proposed), [0.5, 0.0], rtol=1e-6)
+    lever.position = np.full(2, np.nan, np.float32)
+    np.testing.assert_array_equal(takeover.command(1, proposed), last, "a device that says NaN holds the robot")
+    lever.position = np.ones(2, np.float32)
+    np.testing.assert_allclose(takeover.command(2, proposed), [0.5, 1.0], err_msg="and is anchored anew")
 
 
 def test_a_device_of_another_size_is_refused() -> None:
     lever = Lever()
     lever.engaged = True
     with pytest.raises(UserError, match=r"gives \[2\] numbers, the robot's action has \[6\]"):
-        ClutchedTakeover(lever).command(0, np.zeros(6, np.float32))
+        ClutchedTakeover(lever, lambda: np.zeros(6, np.float32)).command(0, np.zeros(6, np.float32))

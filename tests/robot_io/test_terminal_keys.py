@@ -2,11 +2,12 @@
 
 import os
 import pty
+import threading
 import time
 
 import pytest
 
-from robot_io.terminal_keys import TerminalKeys
+from robot_io.terminal_keys import TerminalKeys, wait_for_enter
 from vla_rl.core.errors import UserError
 
 
@@ -28,4 +29,23 @@ def test_keys_of_a_terminal() -> None:
 def test_without_a_terminal_there_is_no_space_bar() -> None:
     reading, _ = os.pipe()
     with pytest.raises(UserError, match="needs a terminal"):
-        TerminalKeys(lambda outcome: None, reading)
+        TerminalKeys(lambda outcome: None, reading).start()
+    with pytest.raises(UserError, match="nobody can press Enter"):
+        wait_for_enter(reading)
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_only_an_enter_after_the_question_begins(listening: bool) -> None:
+    master, terminal = pty.openpty()
+    keys = TerminalKeys(lambda outcome: None, terminal)
+    if listening:  # for the space bar: another thread reads the terminal
+        keys.start()
+    os.write(master, b"\n")  # pressed during the attempt before
+    time.sleep(0.05)
+    waiting = threading.Thread(target=keys.wait_for_enter, daemon=True)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    os.write(master, b"x\n")
+    waiting.join(2.0)
+    assert not waiting.is_alive()

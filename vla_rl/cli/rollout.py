@@ -73,6 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategy", help="execution strategy, short for execution.strategy=NAME")
     parser.add_argument("--limits", type=Path, metavar="YAML", help="limits of the gate, such as configs/robots/*.yaml")
     parser.add_argument("--takeover", action="store_true", help="let the robot's teleoperator or supervisor take over")
+    parser.add_argument(
+        "--unattended", action="store_true", help="a real robot does not wait for Enter before attempts"
+    )
     parser.add_argument("--rerun", metavar="TARGET", help="live view in rerun: FILE.rrd, spawn, or a viewer's address")
     parser.add_argument("--out", type=Path, metavar="STORE", help="episode store to add to (default: keep nothing)")
     parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", help="see RolloutConfig")
@@ -84,7 +87,15 @@ def run(arguments: argparse.Namespace) -> int:
     policy = find_policy(arguments.policy, arguments.version)
     config = _resolve_config(arguments, policy)
     clock = MonotonicClock() if arguments.realtime else VirtualClock()
-    setup = set_up_robot(arguments.robot, RobotRequest(policy.spec, clock, config.gate, config.task, config.robot))
+    grippers = config.execution.discrete_dims
+    request = RobotRequest(policy.spec, clock, config.gate, grippers, config.task, config.robot)
+    setup = set_up_robot(arguments.robot, request)
+    wait_for_person = None if arguments.unattended else setup.wait_for_person
+    if wait_for_person is not None and not sys.stdin.isatty():
+        raise UserError(
+            f"before each attempt of {setup.env_id!r} a person presses Enter, and the standard input is no terminal; "
+            "start it from one, or add --unattended if nobody can be near the robot"
+        )
     store = EpisodeStore(arguments.out) if arguments.out else None
     names = _free_names(store)
     outcomes: list[bool | None] = []
@@ -94,16 +105,21 @@ def run(arguments: argparse.Namespace) -> int:
             _planner(arguments.realtime, policy, config, setup) as planner,
             _display(arguments.realtime, setup) as displays,
             LiveView(arguments.rerun, setup.env_id) if arguments.rerun else nullcontext() as live_view,
-            prioritised(config.realtime) if arguments.realtime else nullcontext(),  # last: threads would inherit it
         ):
             source = _source(planner, config.execution, policy, setup, arguments.takeover)
             shown = [*displays, *([live_view] if live_view else [])]
             rollouts = Rollouts(setup, source, policy.version, shown)
-            for seed in range(arguments.seed, arguments.seed + arguments.episodes):
-                episode_id = next(names)
-                summary = rollouts.attempt(episode_id, seed, store)
-                outcomes.append(summary.success)
-                logger.info(_sentence(episode_id, summary))
+            # Last: the threads of a display or a teleoperator would inherit it.
+            with prioritised(config.realtime) if arguments.realtime else nullcontext():
+                for seed in range(arguments.seed, arguments.seed + arguments.episodes):
+                    episode_id = next(names)
+                    rollouts.check_may_go_on()
+                    if wait_for_person is not None:
+                        print(f"{episode_id}: Enter begins. Is the scene ready, nobody near?", file=sys.stderr)
+                        wait_for_person()
+                    summary = rollouts.attempt(episode_id, seed, store)
+                    outcomes.append(summary.success)
+                    logger.info(_sentence(episode_id, summary))
     finally:
         setup.robot.close()
     judged = [outcome for outcome in outcomes if outcome is not None]
@@ -127,21 +143,33 @@ class Rollouts:
         self._setup, self._source, self._policy_version = setup, source, policy_version
         self._recorder = Recorder(setup.origin, setup.env_id, setup.robot.control_hz)
         self._subscribers = [self._recorder, *subscribers]
+        self._was_stopped = False
+
+    def check_may_go_on(self) -> None:
+        """Refuse the next attempt if the one before was stopped and nobody has looked at the robot since.
+
+        Raises:
+            UserError: on a real robot after a stop, by the gate or because the policy fell silent.
+        """
+        if self._setup.origin is Origin.REAL and (self._was_stopped or self._setup.gate.latched):
+            why = "the gate's stop is latched" if self._setup.gate.latched else "the policy gave no plan in time"
+            raise UserError(f"the robot was stopped: {why}; look at the robot and at the log, then start again")
 
     def attempt(self, episode_id: str, seed: int, store: EpisodeStore | None) -> EpisodeSummary:
         """Run one attempt and save it, also when it breaks off.
 
         Raises:
-            UserError: if the gate's stop is latched on a real robot.
+            UserError: see `check_may_go_on`.
         """
+        self.check_may_go_on()
         gate = self._setup.gate
         if gate.latched:
-            if self._setup.origin is Origin.REAL:
-                raise UserError("the gate's stop is latched; look at the robot and why it stopped, then start again")
             gate.rearm()  # nobody stands beside a simulated robot
         self._recorder.begin(episode_id, seed, self._policy_version)
         try:
-            return run_episode(self._setup.robot, self._source, gate, seed=seed, subscribers=self._subscribers)
+            summary = run_episode(self._setup.robot, self._source, gate, seed=seed, subscribers=self._subscribers)
+            self._was_stopped = summary.stopped
+            return summary
         finally:
             episode = self._recorder.episode or self._recorder.finish()
             if store is not None and episode is not None:

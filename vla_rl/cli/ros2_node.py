@@ -29,11 +29,12 @@ from robot_io.ros2.robot import Ros2Robot
 from robot_io.ros2.wiring import Interface
 from vla_rl.cli.expert_policy import EXPERT, find_expert
 from vla_rl.cli.policy_folder import PolicyFolder, find_policy, load_acting_policy
+from vla_rl.cli.robots import check_fits
 from vla_rl.cli.rollout import RolloutConfig
 from vla_rl.core.config import load_config, read_yaml
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Policy, Subscriber
-from vla_rl.core.types import Origin, PolicySpec, Step
+from vla_rl.core.types import Origin, Step
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
@@ -76,7 +77,8 @@ class PolicySession:
 
     def __init__(self, settings: Settings, desk: OperatorDesk, policy: PolicyFolder, load_policy: LoadPolicy) -> None:
         self._settings, self._desk, self._policy, self._load_policy = settings, desk, policy, load_policy
-        _check(settings, policy.spec)
+        cameras = [camera.name for camera in settings.cameras]
+        check_fits(policy.spec, cameras, len(settings.joints), len(settings.command_joints))
         limits = settings.path("limits")
         if limits is None:
             raise ConfigError("parameter limits is empty; name the YAML file of this robot's limits")
@@ -171,7 +173,7 @@ class PolicySession:
     def _start_inference(self) -> None:
         spec = self._policy.spec
         height, width = self.interface.image_size or spec.image_size
-        cameras = tuple((camera.name, height, width) for camera in self._settings.cameras)
+        cameras = tuple((camera, height, width) for camera in spec.cameras)
         layout = MessageLayout(cameras, spec.state_dim, spec.action_dim, self._policy.horizon)
         planner = ProcessPlanner(self._load_policy, layout, self._execution)
         planner.__enter__()
@@ -241,19 +243,6 @@ def make_session(settings: Settings, desk: OperatorDesk) -> PolicySession:
 def main() -> int:
     """Entry point of the ament package."""
     return run_node(make_session)
-
-
-def _check(settings: Settings, spec: PolicySpec) -> None:
-    cameras = [camera.name for camera in settings.cameras]
-    if set(cameras) != set(spec.cameras):
-        raise ConfigError(f"parameter cameras is {cameras}; the policy was trained on {list(spec.cameras)}")
-    sizes = {
-        "joints": (len(settings.joints), spec.state_dim),
-        "outputs": (len(settings.command_joints), spec.action_dim),
-    }
-    for name, (found, expected) in sizes.items():
-        if found != expected:
-            raise ConfigError(f"parameter {name} gives {found} dimensions; the policy was trained on {expected}")
 
 
 def _episode_id() -> str:

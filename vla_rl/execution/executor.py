@@ -43,7 +43,7 @@ class Executor(ActionSource):
     A chunk planned from the observation of tick t0 that arrives at tick t is entered at index t - t0. Before the
     first action of an attempt the robot rests, so none of a first chunk is consumed and it is entered at index 0.
     Without an action for a tick the last command is held (source HOLD); after `ExecutionConfig.hold_ticks` of that
-    the executor asks for a stop, and goes on holding.
+    (before the first action of an attempt: ``cold_start_ticks``) the executor asks for a stop, and goes on holding.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Executor(ActionSource):
         self._schedule = Schedule(len(rest))
         self._last_sent = rest
         self._next_id = 0
+        self._has_acted = False
         self.restart()
 
     def restart(self) -> None:
@@ -93,6 +94,7 @@ class Executor(ActionSource):
         action, chunk = planned
         if self._first_tick is None:
             self._first_tick = tick
+        self._has_acted = True
         self._held_since = None
         self._planned_ns = chunk.planned_ns
         index = tick - chunk.start_tick
@@ -113,8 +115,8 @@ class Executor(ActionSource):
         """The last command again, without its steps. Asks for a stop when it has been held for too long."""
         if self._held_since is None:
             self._held_since = tick
-        cold = self._first_tick is None
-        stop = tick - self._held_since >= (self.config.cold_start_ticks if cold else self.config.hold_ticks)
+        hold_ticks = self.config.hold_ticks if self._has_acted else self.config.cold_start_ticks
+        stop = tick - self._held_since >= hold_ticks
         planned_ns = now_ns if self._planned_ns is None else self._planned_ns
         command = self._last_sent
         if self._delta_dims:

@@ -15,7 +15,7 @@ from typing import Self, override
 
 import numpy as np
 
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.processes import belong_to_parent
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Observation
@@ -56,6 +56,27 @@ class MessageLayout:
     def streams(self) -> tuple[str, ...]:
         """Names of the capture times, in the order of the message."""
         return (*(name for name, _, _ in self.cameras), "state")
+
+    def check(self, observation: Observation) -> None:
+        """Refuse an observation of another robot. Cameras that the policy does not know may be there.
+
+        Raises:
+            UserError: for a missing camera, or an image or a state of another size.
+        """
+        for name, height, width in self.cameras:
+            if name not in observation.images:
+                raise UserError(f"the robot gives no camera {name!r}.{did_you_mean(name, observation.images)}")
+            image = observation.images[name]
+            if image.shape != (height, width, 3) or image.dtype != np.uint8:
+                raise UserError(
+                    f"camera {name!r} gives {image.dtype} {list(image.shape)}, the policy takes "
+                    f"uint8 {[height, width, 3]}; set the robot's image size"
+                )
+        if observation.state.shape != (self.state_size,):
+            raise UserError(
+                f"the robot's state is {list(observation.state.shape)}, the policy takes [{self.state_size}]; "
+                "was it trained on this robot?"
+            )
 
     def request_fields(self) -> Fields:
         """Everything of a `PlanRequest`, the epoch and its seed."""
@@ -157,8 +178,14 @@ class ProcessPlanner(Planner):
 
     @override
     def request(self, request: PlanRequest, inference: Inference) -> None:
-        """See `Planner.request`. The inference process makes the same strategy from the same config."""
+        """See `Planner.request`. The inference process makes the same strategy from the same config.
+
+        Raises:
+            UserError: see `MessageLayout.check`; at the first tick of an attempt, before anything moves. Nothing of an
+                earlier message may stand in for what is missing.
+        """
         observation, draft = request.observation, self._requests.draft
+        self._layout.check(observation)
         draft["epoch"][()], draft["seed"][()] = self._epoch, self._seed
         draft["request_id"][()], draft["tick"][()] = request.request_id, observation.tick
         length = min(len(request.scheduled), self._layout.max_horizon)
@@ -168,8 +195,8 @@ class ProcessPlanner(Planner):
         draft["state"][:] = observation.state
         for index, stream in enumerate(self._layout.streams):
             draft["captured_ns"][index] = observation.captured_ns.get(stream, 0)
-        for camera, image in observation.images.items():
-            draft[f"image.{camera}"][:] = image
+        for camera, _, _ in self._layout.cameras:
+            draft[f"image.{camera}"][:] = observation.images[camera]
         _write_text(draft, "task", observation.task)
         self._requests.publish()
         self._pending[request.request_id] = request

@@ -1,8 +1,11 @@
 """``--robot lerobot``: any robot of lerobot, ``robot.type=so101_follower robot.port=/dev/ttyACM0`` as in its config.
 
-``robot.teleop={type: gamepad}`` is the teleoperator of ``--takeover`` (``spacemouse`` too); ``robot.task=...`` the task
-sentence. A leader arm has no switch: the space bar of this terminal takes over and gives back, and the keys s, f
-and r end an attempt as a success, a failure, or one to be repeated.
+``robot.teleop={type: so101_leader, port: /dev/ttyACM1}`` is the teleoperator of ``--takeover``; ``robot.task=...`` the
+task sentence. A leader arm has no switch: the space bar of this terminal takes over and gives back, and the keys s, f
+and r end an attempt as a success, a failure, or one to be repeated. Devices that give motions (``spacemouse``,
+``gamepad``, ``keyboard_ee``) move robots whose first three actions are the tool's x, y, z, such as ``ee.x``.
+
+The arm stays under torque when the program ends; ``robot.disable_torque_on_disconnect=true`` lets it fall.
 """
 
 from dataclasses import replace
@@ -18,7 +21,7 @@ from robot_io.lerobot_robot import (
 )
 from robot_io.spacemouse import SpaceMouse
 from robot_io.terminal_keys import TerminalKeys
-from vla_rl.cli.robots import RobotRequest, RobotSetup
+from vla_rl.cli.robots import RobotRequest, RobotSetup, check_fits
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import TakeoverSource
@@ -34,20 +37,28 @@ def set_up(request: RobotRequest) -> RobotSetup:
     options = dict(request.options)
     teleop, task = options.pop("teleop", None), str(options.pop("task", ""))
     duration_s = float(options.pop("duration_s", 60.0))
-    robot = make_lerobot_robot(options, request.policy.control_hz, task, duration_s=duration_s, clock=request.clock)
+    policy = request.policy
+    robot = make_lerobot_robot(
+        options, policy.control_hz, task, image_size=policy.image_size, duration_s=duration_s, clock=request.clock
+    )
+    check_fits(policy, robot.cameras, len(robot.state_names), len(robot.action_names))
     gate = SafetyGate(replace(request.gate), robot.control_hz)
-    make_takeover = (lambda: _takeover(teleop, robot, gate)) if teleop else None
-    return RobotSetup(robot, gate, Origin.REAL, str(options["type"]), make_takeover)
-
-
-def _takeover(options: dict[str, Any], robot: LerobotRobot, gate: SafetyGate) -> TakeoverSource:
-    """The teleoperator, connected. Devices that give motions move a robot whose first commands are x, y, z."""
-    device: Any = SpaceMouse() if options.get("type") == "spacemouse" else make_lerobot_teleoperator(options)
-    device.connect()
-    grippers = gate.config.discrete_dims
-    step = cartesian_step(_METRES_PER_TICK, grippers[0] if grippers else None, gripper_per_tick=0.05)
-    if hasattr(device, "get_teleop_events"):
-        return LerobotTakeover(device, robot, None, step, grippers)
     keys = TerminalKeys(robot.end)
-    keys.start()
-    return LerobotTakeover(device, robot, lambda: keys.engaged, step, grippers)
+    make_takeover = (lambda: _takeover(teleop, robot, request.gripper_dims, keys)) if teleop else None
+    return RobotSetup(robot, gate, Origin.REAL, str(options["type"]), make_takeover, keys.wait_for_enter)
+
+
+def _takeover(
+    options: dict[str, Any], robot: LerobotRobot, grippers: tuple[int, ...], keys: TerminalKeys
+) -> TakeoverSource:
+    """The teleoperator, connected."""
+    device: Any = SpaceMouse() if options.get("type") == "spacemouse" else make_lerobot_teleoperator(options)
+    has_events = hasattr(device, "get_teleop_events")
+    step = None
+    if robot.moves_tool:
+        step = cartesian_step(_METRES_PER_TICK, grippers[0] if grippers else None, gripper_per_tick=0.05)
+    takeover = LerobotTakeover(device, robot, None if has_events else lambda: keys.engaged, step, grippers)
+    device.connect()
+    if not has_events:
+        keys.start()
+    return takeover

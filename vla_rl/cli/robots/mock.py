@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.mock_robot import MockRobot, MockRobotConfig
-from vla_rl.cli.robots import RobotRequest, RobotSetup
+from vla_rl.cli.robots import RobotRequest, RobotSetup, check_fits
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.types import Origin
 
@@ -27,6 +27,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
         "duration_s": 10.0,
     }
     config = config_from_dict(MockRobotConfig, {**defaults, **request.options}, where="robot")
+    check_fits(spec, config.cameras, config.state_size or config.joints, config.joints)
     robot = MockRobot(config, clock=request.clock)
     names = ("low", "high", "max_velocity", "max_acceleration", "max_jerk")
     missing = {name: getattr(_LIMITS, name) * config.joints for name in names if not getattr(request.gate, name)}

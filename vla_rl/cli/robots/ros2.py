@@ -14,7 +14,8 @@ from typing import Any
 from robot_io.gate import SafetyGate
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.parameters import Settings, all_parameters
-from vla_rl.cli.robots import RobotRequest, RobotSetup
+from robot_io.terminal_keys import wait_for_enter
+from vla_rl.cli.robots import RobotRequest, RobotSetup, check_fits
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.types import Origin
@@ -35,6 +36,8 @@ def set_up(request: RobotRequest) -> RobotSetup:
     options, spec = dict(request.options), request.policy
     sim_time = bool(options.pop("use_sim_time", False))
     settings = settings_from(options)
+    cameras = [camera.name for camera in settings.cameras]
+    check_fits(spec, cameras, len(settings.joints), len(settings.command_joints))
     control_hz = settings["control_hz"] or spec.control_hz
     gate = SafetyGate(replace(request.gate), control_hz, settings["commands_per_tick"])
     if not rclpy.ok():
@@ -44,7 +47,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
     interface = Interface(
         control_hz=control_hz,
         image_size=spec.image_size,
-        gripper_dims=gate.config.discrete_dims,
+        gripper_dims=request.gripper_dims,
         command_period_ns=round(1e9 / control_hz / settings["commands_per_tick"]),
         silent_after_ms=gate.config.max_observation_age_ms,
     )
@@ -53,8 +56,10 @@ def set_up(request: RobotRequest) -> RobotSetup:
     spinning = threading.Thread(target=spin, args=(node,), name="ros", daemon=True)
     spinning.start()
     atexit.register(_end_ros, spinning)
-    origin = Origin.SIM if settings["simulated"] else Origin.REAL
-    return RobotSetup(wiring.robot, gate, origin, settings["robot_name"], make_takeover=lambda: wiring.takeover)
+    name, simulated = settings["robot_name"], settings["simulated"]
+    origin = Origin.SIM if simulated else Origin.REAL
+    wait_for_person = None if simulated or settings["reset_service"] else wait_for_enter
+    return RobotSetup(wiring.robot, gate, origin, name, lambda: wiring.takeover, wait_for_person)
 
 
 def _end_ros(spinning: threading.Thread) -> None:

@@ -1,0 +1,49 @@
+"""``vla-rl rollout --robot ros2``: the robot is set up with the real rclpy, in a process of its own."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from vla_rl.cli.benchmarks.ros2_rig import RMWS, ros_environment
+from vla_rl.core.errors import UserError
+
+SET_UP = """
+import json, sys
+from robot_io.gate import GateConfig
+from vla_rl.cli.robots import RobotRequest, set_up_robot
+from vla_rl.core.clock import MonotonicClock
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import PolicySpec
+
+def set_up(**options):
+    spec = PolicySpec("arm", ("front",), (8, 8), 2, 2)
+    gate = GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(1.0,) * 2)
+    robot = {"joints": ["pan", "gripper"], "cameras": ["front"], **options}
+    try:
+        setup = set_up_robot("ros2", RobotRequest(spec, MonotonicClock(), gate, (1,), options=robot))
+    except UserError as error:
+        return str(error)
+    return {"asks": setup.wait_for_person is not None, "grippers": setup.make_takeover()._absolute_dims}
+
+print(json.dumps([set_up(**options) for options in json.loads(sys.argv[1])]))
+"""
+
+
+def test_a_real_robot_asks_unless_a_service_prepares_the_scene_and_must_fit_the_policy() -> None:
+    try:
+        environment = ros_environment(RMWS[0], 43)
+    except UserError as missing:
+        pytest.skip(str(missing))
+    options = [{}, {"reset_service": "/reset"}, {"simulated": True}, {"cameras": ["top"]}, {"joints": ["pan"]}]
+    command = [sys.executable, "-c", SET_UP, json.dumps(options)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    real, prepared, simulated, blind, small = json.loads(done.stdout.splitlines()[-1])
+    answers: list[Any] = [answer["asks"] for answer in (real, prepared, simulated)]
+    assert answers == [True, False, False]
+    assert real["grippers"] == [1], "the policy's, whatever the gate's limits say"
+    assert "needs a camera 'front', the robot has none" in blind
+    assert "the robot has 1 numbers of state and 1 of action" in small

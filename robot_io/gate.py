@@ -143,7 +143,7 @@ class SafetyGate:
         self._delta_dims = list(config.delta_dims)
         self._smooth_dims = np.setdiff1d(np.arange(len(config.low)), [*config.discrete_dims, *config.delta_dims])
         self._fractions = np.linspace(0, 1, commands_per_tick + 1, dtype=np.float32)[1:]
-        self._limiter = _make_limiter(config, self._smooth_dims, command_hz) if config.max_acceleration else None
+        self._limiter = _make_limiter(config, self._smooth_dims, command_hz)
         self.braking_s = 0.0 if self._limiter is None else self._limiter.braking_s
         self._max_observation_age_ns = config.max_observation_age_ms * 1e6
         self._max_action_age_ns = config.max_action_age_ms * 1e6
@@ -322,7 +322,9 @@ class SafetyGate:
         self._active = reasons
 
 
-def _make_limiter(config: GateConfig, dims: NDArray[np.intp], rate_hz: float) -> JerkLimiter:
+def _make_limiter(config: GateConfig, dims: NDArray[np.intp], rate_hz: float) -> JerkLimiter | None:
+    if not config.max_acceleration or not len(dims):
+        return None
     limits = (config.low, config.high, config.max_velocity, config.max_acceleration, config.max_jerk)
     low, high, velocity, acceleration, jerk = (np.asarray(limit, np.float64)[dims] for limit in limits)
     return JerkLimiter(low, high, velocity, acceleration, jerk, rate_hz)

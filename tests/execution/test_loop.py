@@ -33,10 +33,12 @@ STEP = 1.0 / 20 + 1e-6
 JITTER = LatencyConfig(Latency.JITTERED, typical=3.0, spread=1.5, drop_probability=0.1)
 
 
-def record(robot: EnvRobot, source: ActionSource, seed: int = 0) -> tuple[EpisodeSummary, Episode]:
+def record(
+    robot: EnvRobot, source: ActionSource, seed: int = 0, limits: GateConfig = LIMITS
+) -> tuple[EpisodeSummary, Episode]:
     recorder = Recorder(Origin.SIM, "toy", robot.control_hz)
     recorder.begin(f"episode-{seed}", seed, 3)
-    summary = run_episode(robot, source, SafetyGate(LIMITS, 20.0), seed=seed, subscribers=[recorder])
+    summary = run_episode(robot, source, SafetyGate(limits, 20.0), seed=seed, subscribers=[recorder])
     assert recorder.episode is not None
     return summary, recorder.episode.validate()
 
@@ -138,6 +140,29 @@ def test_replay_of_another_world_stops_at_the_end_of_the_recording() -> None:
     assert summary.stopped
     assert summary.success is False
     assert len(again) == len(episode)
+
+
+def test_under_jerk_limits_a_replay_follows_closely_and_within_them() -> None:
+    """To the byte is a claim for the rate-limited gate alone: the limiter has to follow the commands anew."""
+    limits = replace(LIMITS, max_acceleration=(5.0, 5.0), max_jerk=(100.0, 100.0))
+    robot = EnvRobot(ReachEnv())
+    _, episode = record(robot, make_executor(robot, 0.1), seed=3, limits=limits)
+    _, again = record(robot, Replay(episode), seed=3, limits=limits)
+    steps = min(len(episode), len(again))
+    assert np.abs(again.action_sent - episode.action_sent[:steps]).max() < STEP, "a tick of motion at full speed"
+    assert not broken_limits(again.action_sent, limits, 20.0)
+    assert again.action_policy[:steps].tobytes() == episode.action_policy[:steps].tobytes()
+
+
+def test_replay_goes_by_rows_where_ticks_were_missed() -> None:
+    stalling = StallingRobot({3: 0.13, 9: 0.3})
+    _, episode = record(stalling, make_executor(stalling))
+    assert episode.extras["tick"].tolist()[:12] == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 16, 17]
+    assert (np.diff(episode.extras["tick"]) > 1).sum() == 2
+    for robot in (EnvRobot(ReachEnv()), StallingRobot({5: 0.4})):
+        summary, again = record(robot, Replay(episode))
+        assert again.action_sent.tobytes() == episode.action_sent.tobytes()
+        assert summary.success == episode.success
 
 
 def test_a_demonstration_records_the_clean_action_and_sends_the_noisy_one() -> None:

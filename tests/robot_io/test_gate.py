@@ -377,3 +377,12 @@ def test_a_tool_found_outside_its_workspace_can_come_in(config: GateConfig) -> N
     for _ in range(60):
         command, _ = admit(gate, [0.2, 1.0, 0.0])
     np.testing.assert_allclose(command, [0.2, 1.0, 0.0], atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["delta_dims", "discrete_dims"])
+def test_acceleration_limits_where_nothing_is_smoothed(kind: str) -> None:
+    gate = make_gate(replace(SMOOTH, **{"discrete_dims": (), kind: (0, 1, 2)}))
+    command, _ = admit(gate, [0.01, 0.01, 0.01])
+    np.testing.assert_array_equal(command, np.full(3, 0.01, np.float32))
+    gate.brake()
+    assert gate.at_rest

@@ -248,6 +248,7 @@ class _Attempt:
         if self.ended:
             self.come_to_rest()  # now: the last step knows the outcome, and no subscriber delays the braking
         extras = {
+            "tick": observation.tick,
             "chunk_id": proposal.chunk_id,
             "chunk_index": proposal.chunk_index,
             "policy_version": proposal.policy_version,

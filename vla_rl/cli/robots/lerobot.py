@@ -35,7 +35,9 @@ def set_up(request: RobotRequest) -> RobotSetup:
     teleop, task = options.pop("teleop", None), str(options.pop("task", ""))
     duration_s = float(options.pop("duration_s", 60.0))
     robot = make_lerobot_robot(options, request.policy.control_hz, task, duration_s=duration_s, clock=request.clock)
-    gate = SafetyGate(replace(request.gate), robot.control_hz)
+    gate = SafetyGate(
+        replace(request.gate, delta_dims=request.gate.delta_dims or request.policy.delta_dims), robot.control_hz
+    )
     make_takeover = (lambda: _takeover(teleop, robot, gate)) if teleop else None
     return RobotSetup(robot, gate, Origin.REAL, str(options["type"]), make_takeover)
 

@@ -36,7 +36,11 @@ def set_up(request: RobotRequest) -> RobotSetup:
     sim_time = bool(options.pop("use_sim_time", False))
     settings = settings_from(options)
     control_hz = settings["control_hz"] or spec.control_hz
-    gate = SafetyGate(replace(request.gate), control_hz, settings["commands_per_tick"])
+    gate = SafetyGate(
+        replace(request.gate, delta_dims=request.gate.delta_dims or spec.delta_dims),
+        control_hz,
+        settings["commands_per_tick"],
+    )
     if not rclpy.ok():
         rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
     node = rclpy.create_node("vla_rl_rollout", parameter_overrides=[rclpy.Parameter("use_sim_time", value=sim_time)])

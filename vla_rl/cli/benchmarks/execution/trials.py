@@ -247,7 +247,7 @@ def broken_limits(commands: NDArray[np.floating], limits: GateConfig, command_hz
     Position, velocity, acceleration and jerk are divided differences of neighbouring commands.
     """
     smooth = np.setdiff1d(np.arange(len(limits.low)), limits.discrete_dims)
-    if (commands < np.float32(limits.low)).any() or (commands > np.float32(limits.high)).any():
+    if (commands < np.asarray(limits.low, np.float32)).any() or (commands > np.asarray(limits.high, np.float32)).any():
         return "position"
     rounding = np.abs(commands[:, smooth]).max() * 2.0**-24
     orders = {"velocity": limits.max_velocity, "acceleration": limits.max_acceleration, "jerk": limits.max_jerk}

@@ -14,6 +14,7 @@ from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.mock_robot import MockRobot, MockRobotConfig
 from robot_io.recorder import Recorder
+from robot_io.ros2.clock import RosTime
 from robot_io.takeover import ScheduledTakeover
 from vla_rl.cli.benchmarks.execution.trials import broken_limits
 from vla_rl.core.clock import VirtualClock
@@ -402,6 +403,42 @@ def test_after_an_interruption_the_rest_of_the_tick_is_sent_before_the_braking()
     with pytest.raises(KeyboardInterrupt):
         run_episode(arm, race(limits), SafetyGate(limits, 30.0, 4), seed=0)
     assert not broken_limits(stream(arm), limits, 120.0)
+
+
+def test_an_interrupted_clock_of_the_machine_still_paces_the_braking() -> None:
+    """As a ROS node is deactivated in the middle of a motion."""
+    limits = load_config(GateConfig, ROBOTS / "so101.yaml")
+    arm, clock = Arm(limits, 30.0), RosTime(simulated=False)
+    arm.clock = clock
+    interrupted_ns: list[int] = []
+
+    def deactivate(number: int) -> None:
+        if number == 12:
+            clock.interrupt()
+            interrupted_ns.append(clock.now_ns())
+            arm.terminated = True
+
+    arm.on_read = deactivate
+    clock.begin()
+    gate = SafetyGate(replace(limits, max_observation_age_ms=1e4, max_action_age_ms=1e4), 30.0, 4)
+    run_episode(arm, race(limits), gate, seed=0)
+    assert gate.at_rest
+    assert arm.writes[-1][0] - interrupted_ns[0] > 0.15e9, "braking takes about a fifth of a second"
+
+
+def test_a_clock_that_nobody_can_wait_on_gets_no_braking_in_a_burst() -> None:
+    """Simulated ROS time, interrupted."""
+
+    class Interrupted(VirtualClock):
+        def sleep_until_ns(self, deadline_ns: int) -> None:
+            if len(arm.writes) < 68:
+                super().sleep_until_ns(deadline_ns)
+
+    limits = load_config(GateConfig, ROBOTS / "so101.yaml")
+    arm = Arm(limits, 30.0)
+    arm.clock = Interrupted()
+    run_episode(arm, race(limits), SafetyGate(limits, 30.0, 4), seed=0, max_ticks=17)
+    assert len(arm.writes) == arm.stopped_after == 68
 
 
 def test_a_late_tick_sends_fewer_commands_and_none_in_a_burst() -> None:

@@ -47,6 +47,7 @@ class EpisodicRobot(Robot, Protocol):
 
 
 _FLOWING_TICKS = 2
+"""A longer pause after a command and the robot stands at it."""
 
 
 @dataclass(frozen=True, slots=True)

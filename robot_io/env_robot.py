@@ -34,6 +34,9 @@ class EnvRobot:
         UserError: if the environment's spaces or metadata do not fit.
     """
 
+    world_ends = True
+    """No command reaches an environment after its episode, see `vla_rl.execution.loop.EpisodicRobot`."""
+
     def __init__(
         self, env: Any, clock: Clock | None = None, control_hz: float | None = None, task: str | None = None
     ) -> None:

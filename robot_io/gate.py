@@ -7,6 +7,9 @@ command, counted, and logged when it begins. Called from the control thread only
 
 The ladder of a fault: hold while decelerating -> at rest, latched -> the loop calls the robot's `stop`, which damps ->
 until `SafetyGate.rearm`. Nothing on it can be skipped by a policy: the gate sees actions and times, never their origin.
+
+Limits hold from command to command. That they hold per second too is the loop's part: it never sends the commands of a
+tick closer together than their equal parts of it, and tells the gate how many of them there is still time for.
 """
 
 import logging
@@ -19,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_io.smoothing import JerkLimiter
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Verdict
 from vla_rl.core.types import Float32Array
 
@@ -58,8 +61,10 @@ class GateConfig:
         max_acceleration: per second^2; empty: not limited, then ``max_velocity`` bounds the step between two commands.
         max_jerk: per second^3; empty together with ``max_acceleration``.
         discrete_dims: dimensions that may jump (grippers): only clamped.
-        delta_dims: dimensions that are steps, not targets: at rest they are 0, and they are not smoothed.
-        workspace_low: lowest x, y, z of the tool, metres; empty: not limited.
+        delta_dims: dimensions that are steps, not targets: at rest they are 0, and they are not smoothed. A robot with
+            them takes one command a tick: a step that is sent K times is K times as large.
+        workspace_low: lowest x, y, z of the tool, metres; empty: not limited. Targets outside are not followed, and a
+            motion towards the border is braked in time. From outside, targets inside are followed.
         workspace_high: highest x, y, z of the tool.
         max_observation_age_ms: an older observation is a fault.
         max_action_age_ms: an action planned from an older observation is a fault; longer than a chunk and a delay.
@@ -105,11 +110,13 @@ class SafetyGate:
         rate_hz: how often `admit` is called, the control rate.
         commands_per_tick: how many commands the robot takes in the time of one action. Actions are interpolated
             linearly, discrete dimensions excepted, before the limits are applied at the robot's rate.
-        tool_position: the tool's x, y, z in metres, [3], at a command [A]; needed for workspace limits.
+        tool_position: the tool's x, y, z in metres, [3], at a command [A]; needed for workspace limits. Called up to
+            twice a command.
 
     Attributes:
         counts: how many actions were changed for each reason, since the gate was made.
         latched: the stop has latched.
+        braking_s: how long coming to rest may take by the limits.
 
     Raises:
         ConfigError: for limits that are missing, of different lengths, crossed or not positive.
@@ -136,7 +143,8 @@ class SafetyGate:
         self._delta_dims = list(config.delta_dims)
         self._smooth_dims = np.setdiff1d(np.arange(len(config.low)), [*config.discrete_dims, *config.delta_dims])
         self._fractions = np.linspace(0, 1, commands_per_tick + 1, dtype=np.float32)[1:]
-        self._limiter = _make_limiter(config, self._smooth_dims, command_hz) if config.max_acceleration else None
+        self._limiter = _make_limiter(config, self._smooth_dims, command_hz)
+        self.braking_s = 0.0 if self._limiter is None else self._limiter.braking_s
         self._max_observation_age_ns = config.max_observation_age_ms * 1e6
         self._max_action_age_ns = config.max_action_age_ms * 1e6
         self._stop_after_ns = config.stop_after_ms * 1e6
@@ -145,8 +153,25 @@ class SafetyGate:
         self.reset(np.clip(np.zeros_like(self._low), self._low, self._high))
 
     def reset(self, command: Float32Array) -> None:
-        """Start an attempt at rest at ``command``, float32 [A]. A latched stop stays latched: see `rearm`."""
-        self._previous = np.asarray(command, np.float32)
+        """Start an attempt at rest at ``command``, float32 [A]. A latched stop stays latched: see `rearm`.
+
+        Raises:
+            UserError: if the command does not fit the limits, or is not finite: it would be repeated at every fault.
+        """
+        command = np.array(command, np.float32)
+        if command.shape != self._low.shape:
+            raise UserError(
+                f"the robot rests at a command of shape {list(command.shape)}; "
+                f"the gate has limits for {len(self._low)} dimensions: are they those of this robot?"
+            )
+        if not np.isfinite(command).all():
+            bad = np.flatnonzero(~np.isfinite(command))
+            raise UserError(
+                f"the robot rests at {command[bad].tolist()} in dimensions {bad.tolist()} of its command, "
+                "which no robot can hold: look at the cables, encoders and calibration of these joints"
+            )
+        command[self._delta_dims] = 0
+        self._previous = command
         self._target = np.minimum(np.maximum(self._previous, self._low), self._high)
         self._fault_since_ns: int | None = None
         self._active = 0
@@ -158,8 +183,23 @@ class SafetyGate:
         self.latched = False
         self._fault_since_ns = None
 
-    def admit(self, action: Float32Array, now_ns: int, observed_ns: int, planned_ns: int) -> Verdict:
+    @property
+    def at_rest(self) -> bool:
+        """See `vla_rl.core.protocols.Gate.at_rest`."""
+        smooth_at_rest = self._limiter is None or self._limiter.at_rest
+        return smooth_at_rest and not self._previous[self._delta_dims].any()
+
+    def brake(self, commands_left: int | None = None) -> Float32Array:
+        """See `vla_rl.core.protocols.Gate.brake`."""
+        commands = self._rest(commands_left or self.commands_per_tick)
+        self._previous = commands[-1]
+        return commands
+
+    def admit(
+        self, action: Float32Array, now_ns: int, observed_ns: int, planned_ns: int, commands_left: int | None = None
+    ) -> Verdict:
         """See `vla_rl.core.protocols.Gate.admit`. The commands are a new array."""
+        count = commands_left or self.commands_per_tick
         reasons = 0
         if action.dtype != np.float32:
             with np.errstate(over="ignore"):  # too large for float32 is not finite
@@ -176,16 +216,15 @@ class SafetyGate:
             reasons = self._watch(reasons, now_ns)
         held = reasons != 0
         if held:
-            commands = self._rest()
+            commands = self._rest(count)
         else:
-            commands, reasons = self._limit(action)
+            commands, reasons = self._limit(action, count)
         self._previous = commands[-1]
         if reasons or self._active:
             self._account(reasons)
-        at_rest = self._limiter is None or self._limiter.at_rest
-        return Verdict(commands, reasons, held, stopped=self.latched and at_rest)
+        return Verdict(commands, reasons, held, stopped=self.latched and self.at_rest)
 
-    def _limit(self, action: Float32Array) -> tuple[Float32Array, int]:
+    def _limit(self, action: Float32Array, count: int) -> tuple[Float32Array, int]:
         """Bring a healthy action within position, workspace and motion limits."""
         reasons = 0
         target = np.minimum(np.maximum(action, self._low), self._high)
@@ -195,45 +234,68 @@ class SafetyGate:
             reasons |= _WORKSPACE
             target = self._target
         if self._limiter is not None and (action == self._previous).all():
-            return self._rest(), reasons  # a hold: come to rest where the motion ends, do not turn back
-        targets = target[None] if self.commands_per_tick == 1 else self._interpolate(target)
+            return self._rest(count), reasons  # a hold: come to rest where the motion ends, do not turn back
+        targets = target[None] if self.commands_per_tick == 1 else self._interpolate(target, count)
         self._target = target
-        if self._limiter is None:
-            commands = self._limit_steps(targets)
-        else:
-            commands = targets.copy()
-            for command in commands:
-                command[self._smooth_dims] = self._limiter.follow(command[self._smooth_dims])
+        self._turned_back = False
+        guarded = self._tool_position is not None and self._in_workspace(self._previous)
+        commands = self._limit_steps(targets, guarded) if self._limiter is None else self._smooth(targets, guarded)
+        if self._turned_back:
+            reasons |= _WORKSPACE
         if (commands != targets).any():
             reasons |= _RATE if self._limiter is None else _SMOOTHED
         return commands, reasons
 
-    def _interpolate(self, target: Float32Array) -> Float32Array:
-        """float32 [K, A] from the last target, which is not sent again, to this one."""
-        targets = self._target + self._fractions[:, None] * (target - self._target)
+    def _interpolate(self, target: Float32Array, count: int) -> Float32Array:
+        """float32 [count, A] from the last target, which is not sent again, to this one: the last ones of K."""
+        targets = self._target + self._fractions[-count:, None] * (target - self._target)
         targets[:, self._discrete_dims] = target[self._discrete_dims]
         targets[-1] = target
         return targets
 
-    def _limit_steps(self, targets: Float32Array) -> Float32Array:
-        """float32 [K, A], no two commands in a row further apart than the velocity limit allows."""
+    def _smooth(self, targets: Float32Array, guarded: bool) -> Float32Array:
+        """float32 [count, A], within the velocity, acceleration and jerk limits, and the workspace if ``guarded``."""
+        assert self._limiter is not None
+        commands = targets.copy()
+        for command in commands:
+            command[self._smooth_dims] = self._limiter.follow(
+                command[self._smooth_dims], self._may_rest_at if guarded else None
+            )
+        return commands
+
+    def _may_rest_at(self, position: Float32Array) -> bool:
+        command = self._previous.copy()
+        command[self._smooth_dims] = position
+        return self._may_go_to(command)
+
+    def _limit_steps(self, targets: Float32Array, guarded: bool) -> Float32Array:
+        """float32 [count, A], no two commands in a row further apart than the velocity limit allows, none outside the
+        workspace if ``guarded``.
+        """
         commands = np.empty_like(targets)
         previous, step = self._previous, self._max_step
         for target, command in zip(targets, commands, strict=True):
             np.maximum(target, previous - step, out=command)
             np.minimum(command, previous + step, out=command)
+            if guarded and not self._may_go_to(command):
+                command[:] = previous
             previous = command
         return commands
 
-    def _rest(self) -> Float32Array:
-        """float32 [K, A], on the way to rest, or at rest."""
-        commands = np.tile(self._previous, (self.commands_per_tick, 1))
+    def _rest(self, count: int) -> Float32Array:
+        """float32 [count, A], on the way to rest, or at rest."""
+        commands = np.tile(self._previous, (count, 1))
         commands[:, self._delta_dims] = 0
         if self._limiter is not None:
             for command in commands:
                 command[self._smooth_dims] = self._limiter.brake()
         self._target = commands[-1]
         return commands
+
+    def _may_go_to(self, command: Float32Array) -> bool:
+        inside = self._in_workspace(command)
+        self._turned_back |= not inside
+        return inside
 
     def _in_workspace(self, command: Float32Array) -> bool:
         assert self._tool_position is not None
@@ -260,7 +322,9 @@ class SafetyGate:
         self._active = reasons
 
 
-def _make_limiter(config: GateConfig, dims: NDArray[np.intp], rate_hz: float) -> JerkLimiter:
+def _make_limiter(config: GateConfig, dims: NDArray[np.intp], rate_hz: float) -> JerkLimiter | None:
+    if not config.max_acceleration or not len(dims):
+        return None
     limits = (config.low, config.high, config.max_velocity, config.max_acceleration, config.max_jerk)
     low, high, velocity, acceleration, jerk = (np.asarray(limit, np.float64)[dims] for limit in limits)
     return JerkLimiter(low, high, velocity, acceleration, jerk, rate_hz)
@@ -284,7 +348,15 @@ def _check(config: GateConfig, rate_hz: float, commands_per_tick: int, has_tool_
     if len(config.workspace_low) not in {0, 3} or len(config.workspace_low) != len(config.workspace_high):
         raise ConfigError("the gate's workspace_low and workspace_high need three numbers each (x, y, z), or none")
     if config.workspace_low and not has_tool_position:
-        raise ConfigError("workspace limits need tool_position, the forward kinematics of the robot")
+        raise ConfigError(
+            "workspace limits need tool_position, the forward kinematics of the robot: "
+            "a program gives it to SafetyGate, no robot of the command line does"
+        )
+    if config.delta_dims and commands_per_tick > 1:
+        raise ConfigError(
+            f"the gate's delta_dims {config.delta_dims} are steps, which {commands_per_tick} commands a tick "
+            "would repeat: set commands_per_tick to 1"
+        )
     if rate_hz <= 0 or commands_per_tick < 1:
         raise ConfigError(f"rate_hz is {rate_hz} and commands_per_tick {commands_per_tick}; both must be positive")
     if config.stop_after_ms < 0:

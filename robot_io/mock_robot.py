@@ -64,6 +64,8 @@ class MockRobot:
     Attributes:
         stopped_ns: when `stop` or its own watchdog brought it to rest; commands do nothing until the next `reset`.
         commands: how many commands were obeyed in the attempt.
+        writes: every command of the attempt, obeyed or not: (when, float32 [A]).
+        stopped_after: how many of them came before the first `stop`; None before it.
     """
 
     terminated = False
@@ -93,6 +95,8 @@ class MockRobot:
         self._stalled = False
         self.stopped_ns: int | None = None
         self.commands = 0
+        self.writes: list[tuple[int, Float32Array]] = []
+        self.stopped_after: int | None = None
 
     @property
     def truncated(self) -> bool:
@@ -124,6 +128,7 @@ class MockRobot:
     def write(self, action: Float32Array) -> Float32Array:
         """Take a command over, unless the robot has stopped."""
         self._advance()
+        self.writes.append((self.clock.now_ns(), action.copy()))
         if self.stopped_ns is None:
             self._command = action.copy()
             self._commanded_ns = self.clock.now_ns()
@@ -132,6 +137,8 @@ class MockRobot:
 
     def stop(self) -> None:
         """Hold the present position."""
+        if self.stopped_after is None:
+            self.stopped_after = len(self.writes)
         self._advance()
         self._rest(self.clock.now_ns())
 

@@ -3,6 +3,7 @@
 Called from the control thread only. The package `ruckig` is imported when a limiter is made.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class JerkLimiter:
 
     Attributes:
         at_rest: braking has ended.
+        braking_s: the longest time that braking takes from any state within the limits.
 
     Raises:
         UserError: if the package ruckig is missing.
@@ -57,6 +59,9 @@ class JerkLimiter:
         self._low, self._high = low / max_velocity, high / max_velocity
         self._max_acceleration = max_acceleration / max_velocity
         self._rate_hz = rate_hz
+        # Take the acceleration back, build up the opposite one, brake, and take that back.
+        longest = max_velocity / max_acceleration + 2 * max_acceleration / max_jerk
+        self.braking_s = float(longest.max(initial=0.0)) + 1.0 / rate_hz
         # A correction of the velocity takes the time to build up an acceleration and release it; half as fast is calm.
         self._gain = 1.0 / (2 * (max_acceleration / max_jerk + 1.0 / rate_hz))
         self._finished = ruckig.Result.Finished
@@ -83,8 +88,12 @@ class JerkLimiter:
         self._last_target: Float64Array | None = None
         self.at_rest = True
 
-    def follow(self, target: Float32Array) -> Float32Array:
-        """The next command on the way to a target inside the bounds, float32 [A]."""
+    def follow(self, target: Float32Array, may_rest_at: Callable[[Float32Array], bool] | None = None) -> Float32Array:
+        """The next command on the way to a target inside the bounds, float32 [A].
+
+        A step after which braking would end at a position, float32 [A], that ``may_rest_at`` refuses is replaced by a
+        step of full braking.
+        """
         aim = target.astype(np.float64) / self._unit
         velocity = 0.0 if self._last_target is None else (aim - self._last_target) * self._rate_hz
         error = aim - self._input.current_position - np.asarray(self._input.current_velocity) / self._rate_hz
@@ -95,6 +104,8 @@ class JerkLimiter:
         leaving = self._would_leave()
         if leaving.any():
             self._step(np.where(leaving, 0.0, velocity))
+        if may_rest_at is not None and not may_rest_at(self._resting_position()):
+            self._step(np.zeros(len(self._low)))
         self._last_target = aim
         self.at_rest = False
         return self._take_output()
@@ -112,16 +123,26 @@ class JerkLimiter:
 
     def _would_leave(self) -> NDArray[np.bool_]:
         """bool [A]: braking from the state that was just computed would end outside the bounds."""
+        self._plan_braking()
+        extrema = np.array([(bound.min, bound.max) for bound in self._brake_path.position_extrema])
+        low, high = self._reach()
+        outside: NDArray[np.bool_] = (extrema[:, 0] < low - _ROUNDING) | (extrema[:, 1] > high + _ROUNDING)
+        return outside
+
+    def _resting_position(self) -> Float32Array:
+        """float32 [A], where braking from the state that was just computed would end."""
+        self._plan_braking()
+        position, _, _ = self._brake_path.at_time(self._brake_path.duration)
+        return (np.asarray(position) * self._unit).astype(np.float32)
+
+    def _plan_braking(self) -> None:
+        """Plan the braking from the state that was just computed."""
         braking = self._brake_input
         braking.current_position = self._output.new_position
         braking.current_velocity = self._output.new_velocity
         braking.current_acceleration = self._output.new_acceleration
         braking.target_velocity = self._still
         self._generator.calculate(braking, self._brake_path)
-        extrema = np.array([(bound.min, bound.max) for bound in self._brake_path.position_extrema])
-        low, high = self._reach()
-        outside: NDArray[np.bool_] = (extrema[:, 0] < low - _ROUNDING) | (extrema[:, 1] > high + _ROUNDING)
-        return outside
 
     def _reach(self) -> tuple[Float64Array, Float64Array]:
         """The bounds, each [A]; wider where the present position is outside, since a robot may be found there."""

@@ -59,7 +59,9 @@ class RosTime(Clock):
             self._interrupted = False
 
     def interrupt(self) -> None:
-        """Wake whoever sleeps; until `begin` nobody sleeps."""
+        """Wake whoever waits for /clock, which may be silent; until `begin` nobody does. On the machine's clock
+        sleeping goes on: it ends by itself, and the robot is braked at the loop's pace.
+        """
         with self._changed:
             self._interrupted = True
             self._changed.notify_all()
@@ -89,7 +91,7 @@ class RosTime(Clock):
             ClockStoppedError: if /clock falls silent.
         """
         with self._changed:
-            while not self._interrupted:
+            while not (self._interrupted and self._simulated):
                 if self._simulated:
                     left_s = self._heard_s + self._timeout_s - time.monotonic()
                     if self._sim_ns is not None and self._sim_ns - self._offset_ns >= deadline_ns:

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 import torch
 
+from robot_io.gate import GateConfig
 from robot_io.takeover import ScheduledTakeover
 from vla_rl.cli import rollout
 from vla_rl.cli.main import main
 from vla_rl.cli.policy_folder import find_policy
-from vla_rl.cli.robots import set_up_robot
+from vla_rl.cli.robots import RobotRequest, set_up_robot
+from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Origin, PolicySpec, Source
@@ -180,3 +182,12 @@ def test_a_run_gives_its_newest_policy(policy: Path, tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"spec": {}}))
     with pytest.raises(UserError, match=r"config\.json"):
         find_policy(tmp_path)
+
+
+def test_what_the_policy_calls_a_step_is_one_for_the_gate() -> None:
+    spec = PolicySpec("mock", (), (8, 8), 3, 3, 50.0, delta_dims=(1,))
+    setup = set_up_robot("mock", RobotRequest(spec, VirtualClock(), GateConfig()))
+    setup.gate.reset(np.zeros(3, np.float32))
+    step = np.array([0.0, 0.01, 0.0], np.float32)
+    assert setup.gate.admit(step, 0, 0, 0).commands[0, 1] == np.float32(0.01)
+    assert setup.gate.admit(np.full(3, np.nan, np.float32), 0, 0, 0).commands[0, 1] == 0

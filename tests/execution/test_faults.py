@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from robot_io.gate import SafetyGate
@@ -14,6 +15,7 @@ from vla_rl.cli.benchmarks.execution.trials import (
     STOPS_WITHIN_S,
     TICK_S,
     WavePolicy,
+    broken_limits,
     run_trial,
 )
 from vla_rl.core.clock import VirtualClock
@@ -41,6 +43,25 @@ def test_a_gate_that_never_stops_fails_the_trials(monkeypatch: pytest.MonkeyPatc
         assert stop_s > STOPS_WITHIN_S[kind]
 
 
+def test_a_loop_that_drives_the_robot_after_its_stop_fails_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = MockRobot.stop
+
+    def go_on(robot: MockRobot) -> None:
+        stop(robot)
+        robot.write(np.full(3, 0.9, np.float32))
+
+    monkeypatch.setattr(MockRobot, "stop", go_on)
+    assert all(run_trial(trial)[2] for trial in range(12))
+
+
+def test_a_gate_that_freezes_instead_of_braking_fails_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(run_trial(trial)[2] for trial in range(12))
+    monkeypatch.setattr(SafetyGate, "at_rest", True)
+    monkeypatch.setattr(SafetyGate, "_rest", lambda self, count: np.tile(self._previous, (count, 1)))
+    wrong = [run_trial(trial)[2] for trial in range(12)]
+    assert "the commands broke the limits of acceleration" in wrong
+
+
 def test_without_a_fault_nothing_stops() -> None:
     for commands_per_tick in (1, 3):
         robot = MockRobot(ROBOT, clock=VirtualClock())
@@ -49,4 +70,6 @@ def test_without_a_fault_nothing_stops() -> None:
         summary = run_episode(robot, Executor(planner, EXECUTION), gate, seed=0)
         assert not summary.stopped
         assert summary.duration_s == pytest.approx(ROBOT.duration_s, abs=2 * TICK_S)
-        assert robot.commands == summary.ticks * commands_per_tick
+        assert robot.commands >= summary.ticks * commands_per_tick, "and those that braked it at the end"
+        commands = np.array([command for _, command in robot.writes])
+        assert not broken_limits(commands, SMOOTH, HZ * commands_per_tick)

@@ -1,7 +1,9 @@
 """The one loop: order, pacing, endings, takeover to the tick, replay to the byte (spec tests 13 and 14)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,14 @@ from toys import ReachEnv, ReachPolicy
 
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
+from robot_io.mock_robot import MockRobot, MockRobotConfig
 from robot_io.recorder import Recorder
+from robot_io.ros2.clock import RosTime
 from robot_io.takeover import ScheduledTakeover
+from vla_rl.cli.benchmarks.execution.trials import broken_limits
 from vla_rl.core.clock import VirtualClock
+from vla_rl.core.config import load_config
+from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array, Origin, Source, Step
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import EpisodeSummary, Pacer, run_episode
@@ -27,10 +34,12 @@ STEP = 1.0 / 20 + 1e-6
 JITTER = LatencyConfig(Latency.JITTERED, typical=3.0, spread=1.5, drop_probability=0.1)
 
 
-def record(robot: EnvRobot, source: ActionSource, seed: int = 0) -> tuple[EpisodeSummary, Episode]:
+def record(
+    robot: EnvRobot, source: ActionSource, seed: int = 0, limits: GateConfig = LIMITS
+) -> tuple[EpisodeSummary, Episode]:
     recorder = Recorder(Origin.SIM, "toy", robot.control_hz)
     recorder.begin(f"episode-{seed}", seed, 3)
-    summary = run_episode(robot, source, SafetyGate(LIMITS, 20.0), seed=seed, subscribers=[recorder])
+    summary = run_episode(robot, source, SafetyGate(limits, 20.0), seed=seed, subscribers=[recorder])
     assert recorder.episode is not None
     return summary, recorder.episode.validate()
 
@@ -134,6 +143,29 @@ def test_replay_of_another_world_stops_at_the_end_of_the_recording() -> None:
     assert len(again) == len(episode)
 
 
+def test_under_jerk_limits_a_replay_follows_closely_and_within_them() -> None:
+    """To the byte is a claim for the rate-limited gate alone: the limiter has to follow the commands anew."""
+    limits = replace(LIMITS, max_acceleration=(5.0, 5.0), max_jerk=(100.0, 100.0))
+    robot = EnvRobot(ReachEnv())
+    _, episode = record(robot, make_executor(robot, 0.1), seed=3, limits=limits)
+    _, again = record(robot, Replay(episode), seed=3, limits=limits)
+    steps = min(len(episode), len(again))
+    assert np.abs(again.action_sent - episode.action_sent[:steps]).max() < STEP, "a tick of motion at full speed"
+    assert not broken_limits(again.action_sent, limits, 20.0)
+    assert again.action_policy[:steps].tobytes() == episode.action_policy[:steps].tobytes()
+
+
+def test_replay_goes_by_rows_where_ticks_were_missed() -> None:
+    stalling = StallingRobot({3: 0.13, 9: 0.3})
+    _, episode = record(stalling, make_executor(stalling))
+    assert episode.extras["tick"].tolist()[:12] == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 16, 17]
+    assert (np.diff(episode.extras["tick"]) > 1).sum() == 2
+    for robot in (EnvRobot(ReachEnv()), StallingRobot({5: 0.4})):
+        summary, again = record(robot, Replay(episode))
+        assert again.action_sent.tobytes() == episode.action_sent.tobytes()
+        assert summary.success == episode.success
+
+
 def test_a_demonstration_records_the_clean_action_and_sends_the_noisy_one() -> None:
     robot = EnvRobot(ReachEnv(limit=30))
     clean = np.array([0.01, 0.02], np.float32)
@@ -219,3 +251,222 @@ def test_an_exception_in_the_policy_brings_the_robot_to_rest() -> None:
         run_episode(robot, Executor(InlinePlanner(BrokenPolicy())), SafetyGate(LIMITS, 20.0), seed=0)
     with pytest.raises(Exception, match="has ended"):
         robot.write(np.zeros(2, np.float32))
+
+
+ROBOTS = Path(__file__).parents[2] / "configs" / "robots"
+
+
+class Arm(MockRobot):
+    """A mock that starts in the middle of its limits. Its readings and commands can be made to do something."""
+
+    def __init__(self, limits: GateConfig, control_hz: float, duration_s: float = 60.0) -> None:
+        self._middle = ((np.array(limits.low) + np.array(limits.high)) / 2).astype(np.float32)
+        self.on_read: Callable[[int], None] = lambda number: None
+        self.on_write: Callable[[int], None] = lambda number: None
+        config = MockRobotConfig(joints=len(limits.low), control_hz=control_hz, image_size=8, duration_s=duration_s)
+        super().__init__(config, clock=VirtualClock())
+
+    def reset(self, seed: int) -> None:
+        super().reset(seed)
+        self._position, self._command = self._middle.copy(), self._middle.copy()
+        self._reads = self._writes = 0
+
+    def read(self) -> Any:
+        self._reads += 1
+        self.on_read(self._reads)
+        return super().read()
+
+    def write(self, action: Float32Array) -> Float32Array:
+        self._writes += 1
+        self.on_write(self._writes)
+        return super().write(action)
+
+    def sleep(self, duration_s: float) -> None:
+        self.clock.sleep_until_ns(self.clock.now_ns() + round(duration_s * 1e9))
+
+
+def race(limits: GateConfig) -> Demonstrator:
+    """To the farthest corner, as fast as the gate lets it."""
+    corner = np.array(limits.high, np.float32)
+    return Demonstrator(lambda: (corner, corner))
+
+
+def stream(arm: Arm) -> np.ndarray:
+    """Every command that reached the robot, from its rest at the start to the hold that a stop is, float32 [T, A]."""
+    sent = [command for _, command in arm.writes]
+    assert arm.stopped_after == len(sent), "nothing comes after the stop"
+    return np.stack([arm._middle, *sent, *[sent[-1]] * 3])
+
+
+def moving(commands: np.ndarray) -> bool:
+    """The stream freezes at more than a tenth of the fastest motion."""
+    steps = np.abs(np.diff(commands, axis=0)).max(axis=1)
+    return bool(steps[-4] > 0.1 * steps.max())
+
+
+def a_label(arm: Arm) -> None:
+    def call(number: int) -> None:
+        arm.terminated = arm.success = number >= 17
+
+    arm.on_read = call
+
+
+def a_reading_that_fails(arm: Arm) -> None:
+    def fail(number: int) -> None:
+        if number == 18:
+            raise ConnectionError("no answer")
+
+    arm.on_read = fail
+
+
+def a_command_that_fails(arm: Arm) -> None:
+    def fail(number: int) -> None:
+        if number == 23:
+            raise ConnectionError("no answer")
+
+    arm.on_write = fail
+
+
+def the_time(arm: Arm) -> None:
+    arm.config = replace(arm.config, duration_s=0.55)
+
+
+@pytest.mark.parametrize("commands_per_tick", [1, 4])
+@pytest.mark.parametrize("ending", [the_time, a_label, a_reading_that_fails, a_command_that_fails])
+@pytest.mark.parametrize(("name", "control_hz"), [("so101", 30.0), ("franka_panda", 50.0)])
+def test_whatever_ends_an_attempt_the_robot_is_braked_within_its_limits(
+    name: str, control_hz: float, ending: Callable[[Arm], None], commands_per_tick: int
+) -> None:
+    limits = load_config(GateConfig, ROBOTS / f"{name}.yaml")
+    arm = Arm(limits, control_hz)
+    ending(arm)
+    recorder = Recorder(Origin.REAL, name, control_hz)
+    recorder.begin("episode", 0, 0)
+    gate = SafetyGate(limits, control_hz, commands_per_tick)
+    broke_off = ending in (a_reading_that_fails, a_command_that_fails)
+    with pytest.raises(ConnectionError) if broke_off else nullcontext():
+        summary = run_episode(arm, race(limits), gate, seed=0, subscribers=[recorder], max_ticks=100)
+    commands = stream(arm)
+    assert not broken_limits(commands, limits, control_hz * commands_per_tick)
+    assert len(commands) < 2.0 * control_hz * commands_per_tick, "it takes no longer than the limits need"
+    episode = recorder.episode or recorder.finish()
+    assert episode is not None
+    assert moving(commands[: len(episode) * commands_per_tick + 4]), "the attempt ended in motion"
+    if not broke_off:
+        assert len(episode) == summary.ticks, "braking is no part of the episode"
+        assert summary.duration_s == pytest.approx(summary.ticks / control_hz, abs=1.1 / control_hz)
+        assert (summary.terminated, episode.terminated) == (arm.terminated, arm.terminated)
+        assert summary.success is episode.success is arm.success
+
+
+def test_a_world_that_ends_with_its_episode_is_not_braked() -> None:
+    robot = EnvRobot(ReachEnv(limit=10))
+    limits = replace(LIMITS, max_acceleration=(5.0, 5.0), max_jerk=(100.0, 100.0))
+    gate = SafetyGate(limits, 20.0)
+    summary = run_episode(robot, race(limits), gate, seed=0)
+    assert (summary.ticks, summary.success, gate.at_rest) == (10, False, False)
+
+
+def test_a_robot_that_stood_still_before_an_exception_is_not_pushed_on() -> None:
+    """The camera driver waited for half a second before it gave up: the last command has been reached long ago."""
+    limits = load_config(GateConfig, ROBOTS / "so101.yaml")
+    arm = Arm(limits, 30.0)
+
+    def time_out(number: int) -> None:
+        if number == 18:
+            arm.sleep(0.4)
+            raise TimeoutError("no frame")
+
+    arm.on_read = time_out
+    with pytest.raises(TimeoutError):
+        run_episode(arm, race(limits), SafetyGate(limits, 30.0), seed=0)
+    assert moving(stream(arm))
+    assert len(arm.writes) == arm.stopped_after == 17
+
+
+def test_after_an_interruption_the_rest_of_the_tick_is_sent_before_the_braking() -> None:
+    limits = load_config(GateConfig, ROBOTS / "so101.yaml")
+    arm = Arm(limits, 30.0)
+
+    class Interrupting(VirtualClock):
+        """Ctrl-C comes while the loop waits between two commands of a tick."""
+
+        interrupts = True
+
+        def sleep_until_ns(self, deadline_ns: int) -> None:
+            if self.interrupts and len(arm.writes) == 70:
+                self.interrupts = False
+                raise KeyboardInterrupt
+            super().sleep_until_ns(deadline_ns)
+
+    arm.clock = Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        run_episode(arm, race(limits), SafetyGate(limits, 30.0, 4), seed=0)
+    assert not broken_limits(stream(arm), limits, 120.0)
+
+
+def test_an_interrupted_clock_of_the_machine_still_paces_the_braking() -> None:
+    """As a ROS node is deactivated in the middle of a motion."""
+    limits = load_config(GateConfig, ROBOTS / "so101.yaml")
+    arm, clock = Arm(limits, 30.0), RosTime(simulated=False)
+    arm.clock = clock
+    interrupted_ns: list[int] = []
+
+    def deactivate(number: int) -> None:
+        if number == 12:
+            clock.interrupt()
+            interrupted_ns.append(clock.now_ns())
+            arm.terminated = True
+
+    arm.on_read = deactivate
+    clock.begin()
+    gate = SafetyGate(replace(limits, max_observation_age_ms=1e4, max_action_age_ms=1e4), 30.0, 4)
+    run_episode(arm, race(limits), gate, seed=0)
+    assert gate.at_rest
+    assert arm.writes[-1][0] - interrupted_ns[0] > 0.15e9, "braking takes about a fifth of a second"
+
+
+def test_a_clock_that_nobody_can_wait_on_gets_no_braking_in_a_burst() -> None:
+    """Simulated ROS time, interrupted."""
+
+    class Interrupted(VirtualClock):
+        def sleep_until_ns(self, deadline_ns: int) -> None:
+            if len(arm.writes) < 68:
+                super().sleep_until_ns(deadline_ns)
+
+    limits = load_config(GateConfig, ROBOTS / "so101.yaml")
+    arm = Arm(limits, 30.0)
+    arm.clock = Interrupted()
+    run_episode(arm, race(limits), SafetyGate(limits, 30.0, 4), seed=0, max_ticks=17)
+    assert len(arm.writes) == arm.stopped_after == 68
+
+
+def test_a_late_tick_sends_fewer_commands_and_none_in_a_burst() -> None:
+    """Ten commands a tick, 20 Hz. One reading takes 45 ms, two take 7 ms, one takes 2.3 ticks."""
+    limits = GateConfig(low=(-9.0,), high=(9.0,), max_velocity=(1.0,), max_observation_age_ms=1e4)
+    for config in (limits, replace(limits, max_acceleration=(10.0,), max_jerk=(200.0,))):
+        arm = Arm(config, 20.0)
+        late_s = {15: 0.045, 20: 0.007, 21: 0.007, 25: 0.115}
+        arm.on_read = lambda number, arm=arm, late_s=late_s: arm.sleep(late_s.get(number, 0.0))
+        targets = iter(np.arange(1000) * np.float32(0.045))
+        source = Demonstrator(lambda targets=targets: 2 * (np.array([next(targets)], np.float32),))
+        steps = StepList()
+        run_episode(arm, source, SafetyGate(config, 20.0, 10), seed=0, subscribers=[steps], max_ticks=40)
+        times_ms = np.array([time_ns for time_ns, _ in arm.writes]) / 1e6
+        assert np.diff(times_ms).min() >= 5.0
+        commands = np.array([command[0] for _, command in arm.writes])
+        assert (np.abs(np.diff(commands)) / np.diff(times_ms) * 1e3).max() <= 1.0 + 1e-4
+        ticks = np.floor(times_ms / 50 + 1e-9).astype(int)
+        sent = np.bincount(ticks, minlength=41)[:41]
+        expected = np.full(41, 10)
+        expected[[14, 19, 20, 24, 25, 26]] = 1, 9, 9, 0, 0, 7
+        assert sent.tolist() == expected.tolist()
+        assert [step.observation.tick for step in steps.steps][24:27] == [24, 26, 27]
+
+
+def test_a_posture_that_cannot_be_held_starts_nothing() -> None:
+    arm = Arm(LIMITS, 20.0)
+    arm._middle[1] = np.nan
+    with pytest.raises(UserError, match=r"dimensions \[1\]"):
+        run_episode(arm, race(LIMITS), SafetyGate(LIMITS, 20.0), seed=0)
+    assert not arm.writes

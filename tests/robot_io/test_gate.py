@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from robot_io.gate import GateConfig, Reason, SafetyGate
+from vla_rl.cli.benchmarks.execution.trials import broken_limits
 from vla_rl.core.config import load_config
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Gate
 from vla_rl.core.types import Float32Array
 
@@ -137,18 +138,7 @@ def test_the_tool_stays_in_its_workspace() -> None:
 
 
 def assert_within_limits(commands: np.ndarray, config: GateConfig, command_hz: float) -> None:
-    """No command outside the bounds; no divided difference above a limit but for the rounding of float32."""
-    low, high = np.array(config.low), np.array(config.high)
-    assert (commands >= low.astype(np.float32)).all()
-    assert (commands <= high.astype(np.float32)).all()
-    smooth = np.setdiff1d(np.arange(len(low)), config.discrete_dims)
-    rounding = np.abs(commands[:, smooth]).max() * 2.0**-24
-    limits = [config.max_velocity, config.max_acceleration, config.max_jerk]
-    for order, limit in enumerate(limits, start=1):
-        if limit and len(commands) > order:
-            differences = np.abs(np.diff(commands[:, smooth].astype(np.float64), order, axis=0)).max(axis=0)
-            allowed = np.array(limit)[smooth] / command_hz**order
-            assert (differences <= allowed * (1 + 1e-9) + 2**order * rounding).all(), f"difference of order {order}"
+    assert not broken_limits(commands, config, command_hz)
 
 
 def wild_actions(seed: int, ticks: int) -> list[Float32Array]:
@@ -290,3 +280,109 @@ def test_a_fault_stops_steps_at_once_and_holds_targets() -> None:
     held, reasons = admit(gate, [np.nan, 1.05, 0.0], now_ms=50)
     np.testing.assert_array_equal(held, [moving[0], 0.0, moving[2]])
     assert reasons == Reason.NOT_FINITE
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ([0.0, np.nan, np.inf], r"rests at \[nan, inf\] in dimensions \[1, 2\]"),
+        ([0.0] * 8, r"of shape \[8\]; the gate has limits for 3 dimensions"),
+    ],
+)
+def test_a_rest_that_cannot_be_held_is_refused(rest: list[float], message: str) -> None:
+    for config in (LIGHT, SMOOTH):
+        with pytest.raises(UserError, match=message):
+            SafetyGate(config, RATE_HZ).reset(np.array(rest, np.float32))
+
+
+@pytest.mark.parametrize("file", [file for file in ROBOTS if file.stem != "simulation"], ids=lambda file: file.stem)
+def test_braking_takes_no_longer_than_declared(file: Path) -> None:
+    config = load_config(GateConfig, file)
+    if not config.max_jerk:
+        return
+    gate = SafetyGate(config, 50.0)
+    random = np.random.default_rng(0)
+    rest = (np.array(config.low) + np.array(config.high)).astype(np.float32) / 2
+    longest = 0
+    for _ in range(40):
+        gate.reset(rest)
+        for _ in range(random.integers(2, 40)):
+            gate.admit(random.uniform(config.low, config.high).astype(np.float32), 0, 0, 0)
+        ticks = 0
+        while not gate.at_rest:
+            gate.brake()
+            ticks += 1
+        longest = max(longest, ticks)
+    assert 2 < longest <= np.ceil(gate.braking_s * 50.0)
+
+
+def test_a_step_is_neither_repeated_nor_held() -> None:
+    """A dimension of steps: 0 at rest, sent once a tick, and refused where a tick takes several commands."""
+    config = replace(LIGHT, delta_dims=(1,))
+    with pytest.raises(ConfigError, match="commands_per_tick to 1"):
+        SafetyGate(config, RATE_HZ, 4)
+    gate = make_gate(config)
+    assert gate.brake()[0].tolist() == [0.0, 0.0, np.float32(0.08)], "the robot's posture is not a step"
+    admit(gate, [0.0, 0.05, 0.08])
+    assert not gate.at_rest
+    assert gate.brake()[0, 1] == 0
+    assert gate.at_rest
+
+
+WALLS = {"workspace_low": (-0.5, 0.0, -9.0), "workspace_high": (0.5, 2.0, 9.0)}
+
+
+@pytest.mark.parametrize("commands_per_tick", [1, 5])
+@pytest.mark.parametrize("config", [LIGHT, SMOOTH], ids=["light", "smooth"])
+def test_no_command_leaves_the_workspace_however_fast_it_is_approached(
+    config: GateConfig, commands_per_tick: int
+) -> None:
+    config = replace(config, **WALLS)
+    gate = SafetyGate(config, RATE_HZ, commands_per_tick, tool_position=lambda command: command)
+    gate.reset(REST)
+    commands = [REST[None]]
+    random = np.random.default_rng(0)
+    for tick in range(2000):
+        if tick % 40 == 0:
+            corner = random.uniform([-0.7, 0, 0], [0.7, 2, 0])
+        forth = min(tick % 40, 6) / 6 if tick % 40 < 20 else -1  # to an edge, then far away from it
+        action = np.clip([forth * corner[0], corner[1], 0], [-0.99, 0, 0], [0.99, 2, 0]).astype(np.float32)
+        commands.append(gate.admit(action, 0, 0, 0).commands)
+    tools = np.concatenate(commands)
+    assert np.abs(tools[:, 0]).max() <= np.float32(0.5)
+    assert np.abs(tools[:, 0]).max() > 0.45
+    assert gate.counts[Reason.WORKSPACE]
+    assert_within_limits(tools, config, RATE_HZ * commands_per_tick)
+
+
+@pytest.mark.parametrize("config", [LIGHT, SMOOTH], ids=["light", "smooth"])
+def test_a_way_between_two_places_inside_does_not_cut_a_corner_outside(config: GateConfig) -> None:
+    """A tool on an arm that turns: halfway between two postures it reaches farther than in either."""
+
+    def tool_position(command: Float32Array) -> np.ndarray:
+        return np.array([np.cos(command[0]), np.sin(command[0]), 0.0])
+
+    config = replace(config, workspace_low=(-1.0, -1.0, -1.0), workspace_high=(0.95, 1.0, 1.0))
+    gate = SafetyGate(config, RATE_HZ, 4, tool_position)
+    gate.reset(np.array([-0.6, 1.0, 0.0], np.float32))
+    reached = [gate.admit(np.array([0.6, 1.0, 0.0], np.float32), 0, 0, 0).commands for _ in range(40)]
+    assert max(np.cos(command[0]) for command in np.concatenate(reached)) <= 0.95
+    assert gate.counts[Reason.WORKSPACE] > 10
+
+
+@pytest.mark.parametrize("config", [LIGHT, SMOOTH], ids=["light", "smooth"])
+def test_a_tool_found_outside_its_workspace_can_come_in(config: GateConfig) -> None:
+    gate = SafetyGate(replace(config, **WALLS), RATE_HZ, tool_position=lambda command: command)
+    gate.reset(np.array([0.8, 1.0, 0.0], np.float32))
+    for _ in range(60):
+        command, _ = admit(gate, [0.2, 1.0, 0.0])
+    np.testing.assert_allclose(command, [0.2, 1.0, 0.0], atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["delta_dims", "discrete_dims"])
+def test_acceleration_limits_where_nothing_is_smoothed(kind: str) -> None:
+    gate = make_gate(replace(SMOOTH, **{"discrete_dims": (), kind: (0, 1, 2)}))
+    command, _ = admit(gate, [0.01, 0.01, 0.01])
+    np.testing.assert_array_equal(command, np.full(3, 0.01, np.float32))
+    gate.brake()
+    assert gate.at_rest

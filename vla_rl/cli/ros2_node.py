@@ -85,9 +85,11 @@ class PolicySession:
         base = {"execution": policy.run.get("execution", {}), "gate": read_yaml(limits)}
         config = load_config(RolloutConfig, overrides=settings["overrides"], base=base)
         discrete_dims = config.execution.discrete_dims or policy.discrete_dims
-        self._execution = replace(config.execution, discrete_dims=discrete_dims)
+        delta_dims = config.execution.delta_dims or policy.spec.delta_dims
+        self._execution = replace(config.execution, discrete_dims=discrete_dims, delta_dims=delta_dims)
         control_hz = settings["control_hz"] or policy.spec.control_hz
-        self._gate = SafetyGate(config.gate, control_hz, settings["commands_per_tick"])
+        gate_config = replace(config.gate, delta_dims=config.gate.delta_dims or delta_dims)
+        self._gate = SafetyGate(gate_config, control_hz, settings["commands_per_tick"])
         size = settings["image_size"]
         self.interface = Interface(
             control_hz=control_hz,

@@ -76,7 +76,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         commands: float32 [K, A], what may go to the robot within one control tick, at equal distances; K is the gate's
-            ``commands_per_tick``.
+            ``commands_per_tick``, less in a tick that began late.
         reasons: bit flags of every rule that changed the action; 0 if it passed untouched.
         held: the action was not followed at all: the commands only come to rest and stay there.
         stopped: True once the gate has latched its stop.
@@ -98,10 +98,34 @@ class Gate(Protocol):
         ...
 
     def reset(self, command: Float32Array) -> None:
-        """Start an attempt from the command that the robot rests at, float32 [A]."""
+        """Start an attempt from the command that the robot rests at, float32 [A].
+
+        Raises:
+            UserError: if no robot can rest at that command.
+        """
         ...
 
-    def admit(self, action: Float32Array, now_ns: int, observed_ns: int, planned_ns: int) -> Verdict:
+    @property
+    def at_rest(self) -> bool:
+        """The last commands ended a motion within the limits: nothing has to follow them."""
+        ...
+
+    @property
+    def braking_s(self) -> float:
+        """How long coming to rest may take."""
+        ...
+
+    def brake(self, commands_left: int | None = None) -> Float32Array:
+        """Commands of one control tick on the way to rest, float32 [K, A], for when nobody asks for actions any more.
+
+        Args:
+            commands_left: see `admit`.
+        """
+        ...
+
+    def admit(
+        self, action: Float32Array, now_ns: int, observed_ns: int, planned_ns: int, commands_left: int | None = None
+    ) -> Verdict:
         """Turn the action of one control tick into commands that are safe to send.
 
         Args:
@@ -109,6 +133,7 @@ class Gate(Protocol):
             now_ns: the time now.
             observed_ns: when the oldest stream of the newest observation was captured.
             planned_ns: when the observation that the action was planned from was captured.
+            commands_left: for how many of the K commands there is still time in this tick; None: for all.
         """
         ...
 

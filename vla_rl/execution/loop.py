@@ -4,7 +4,7 @@ Runs in one thread and never waits for the policy; inference elsewhere is the pl
 are subscribers', a person at the controls is a source's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,7 +15,11 @@ from vla_rl.execution.plan import ActionSource, TickAction, observed_ns
 
 
 class EpisodicRobot(Robot, Protocol):
-    """A robot whose attempts begin and end: an environment, or a robot with a person who calls the outcome."""
+    """A robot whose attempts begin and end: an environment, or a robot with a person who calls the outcome.
+
+    A body still moves when an attempt has ended, and is braked then. A robot with the attribute ``world_ends`` = True
+    has no such body: its world ends with the attempt, and takes no commands after it.
+    """
 
     @property
     def clock(self) -> Clock:
@@ -42,12 +46,16 @@ class EpisodicRobot(Robot, Protocol):
         ...
 
 
+_FLOWING_TICKS = 2
+"""A longer pause after a command and the robot stands at it."""
+
+
 @dataclass(frozen=True, slots=True)
 class EpisodeSummary:
-    """How an attempt went.
+    """How an attempt went. The braking after its end is not a part of it.
 
     Attributes:
-        ticks: commands sent.
+        ticks: ticks with a command.
         success: the outcome, None if unknown.
         terminated: the task ended by itself.
         stopped: the gate or the source stopped it.
@@ -70,30 +78,53 @@ class EpisodeSummary:
 class Pacer:
     """Absolute deadlines on a grid of ticks. After an overrun the phase is kept: ticks that have passed are skipped.
 
+    Where a tick has several commands, they are a part of the tick apart, and as far from those of the next: limits from
+    command to command are limits per second only then. A tick that begins late has fewer of them.
+
+    Args:
+        clock: what to wait on.
+        period_ns: from tick to tick.
+        commands_per_tick: K, how many commands a tick has.
+
     Attributes:
         tick: the present tick.
+        tick_ns: when it began, or should have.
         missed: ticks that were skipped.
+        command_ns: when the last command was due.
     """
 
-    def __init__(self, clock: Clock, period_ns: int) -> None:
+    def __init__(self, clock: Clock, period_ns: int, commands_per_tick: int = 1) -> None:
         self._clock = clock
         self._period_ns = period_ns
-        self._tick_ns = clock.now_ns()
+        self._commands_per_tick = commands_per_tick
+        # Single commands are spaced by the ticks: a late one must not delay those after it.
+        self._spacing_ns = period_ns // commands_per_tick if commands_per_tick > 1 else 0
+        self.tick_ns = clock.now_ns()
+        self.command_ns = self.tick_ns - period_ns
         self.tick = 0
         self.missed = 0
 
-    def wait_within(self, fraction: float) -> None:
-        """Return when this fraction of the present tick has passed."""
-        self._clock.sleep_until_ns(self._tick_ns + round(fraction * self._period_ns))
+    def commands_left(self) -> int:
+        """For how many commands the present tick still has time; always for one."""
+        late_ns = self._next_command_ns() - self.tick_ns
+        return max(self._commands_per_tick - late_ns * self._commands_per_tick // self._period_ns, 1)
+
+    def next_command(self) -> None:
+        """Return when the next command may be sent."""
+        self.command_ns = self._next_command_ns()
+        self._clock.sleep_until_ns(self.command_ns)
+
+    def _next_command_ns(self) -> int:
+        return max(self.command_ns + self._spacing_ns, self._clock.now_ns())
 
     def next_tick(self) -> None:
         """Return at the start of the next tick that is not over yet."""
-        self._tick_ns += self._period_ns
-        skipped = max((self._clock.now_ns() - self._tick_ns) // self._period_ns, 0)
-        self._tick_ns += skipped * self._period_ns
+        self.tick_ns += self._period_ns
+        skipped = max((self._clock.now_ns() - self.tick_ns) // self._period_ns, 0)
+        self.tick_ns += skipped * self._period_ns
         self.tick += 1 + skipped
         self.missed += skipped
-        self._clock.sleep_until_ns(self._tick_ns)
+        self._clock.sleep_until_ns(self.tick_ns)
 
 
 def run_episode(
@@ -105,7 +136,8 @@ def run_episode(
     subscribers: Sequence[Subscriber] = (),
     max_ticks: int = 100_000,
 ) -> EpisodeSummary:
-    """Run one attempt to its end and tell the subscribers every step. The robot comes to rest whatever happens.
+    """Run one attempt to its end and tell the subscribers every step. The robot comes to rest whatever happens, braked
+    within the gate's limits.
 
     Args:
         robot: connected.
@@ -114,6 +146,9 @@ def run_episode(
         seed: fixes the world, the policy's noise and the supervisor.
         subscribers: told of each step after its command was written.
         max_ticks: the attempt is truncated here at the latest.
+
+    Raises:
+        UserError: if the gate refuses the command that the robot rests at, or whatever the parts object to.
     """
     robot.reset(seed)
     rest = robot.rest_command()
@@ -125,7 +160,7 @@ def run_episode(
             observation, now_ns = attempt.observe()
             proposal = source.propose(observation, now_ns)
             observed = observed_ns(observation, now_ns)
-            verdict = gate.admit(proposal.action, now_ns, observed, proposal.planned_ns)
+            verdict = gate.admit(proposal.action, now_ns, observed, proposal.planned_ns, attempt.pacer.commands_left())
             sent = attempt.write(verdict.commands)
             source.sent(sent)
             step = attempt.account(observation, proposal, verdict, sent, now_ns, observed)
@@ -133,7 +168,7 @@ def run_episode(
                 subscriber.on_step(step)
             attempt.pacer.next_tick()
     finally:
-        robot.stop()
+        attempt.come_to_rest()
     return attempt.summary()
 
 
@@ -142,13 +177,15 @@ class _Attempt:
 
     def __init__(self, robot: EpisodicRobot, gate: Gate, max_ticks: int) -> None:
         self._robot = robot
-        self._commands_per_tick = gate.commands_per_tick
+        self._gate = gate
         self._max_ticks = max_ticks
         self._clock = robot.clock
         self._start_ns = self._clock.now_ns()
-        self.pacer = Pacer(self._clock, round(1e9 / robot.control_hz))
+        self._period_ns = round(1e9 / robot.control_hz)
+        self.pacer = Pacer(self._clock, self._period_ns, gate.commands_per_tick)
+        self._unsent: list[Float32Array] = []
         self.ended = self._terminated = self._stopped = False
-        self._ticks = self._held_ticks = self._human_ticks = self._frozen_ns = 0
+        self._ticks = self._held_ticks = self._human_ticks = self._frozen_ns = self._braking_ns = 0
 
     def observe(self) -> tuple[Observation, int]:
         """The newest observation and the time at which it is used."""
@@ -157,13 +194,38 @@ class _Attempt:
             observation = replace(observation, tick=self.pacer.tick)
         return observation, self._clock.now_ns()
 
-    def write(self, commands: Float32Array) -> Float32Array:
+    def write(self, commands: Iterable[Float32Array]) -> Float32Array:
         """Send the commands of a tick, at equal distances; returns the last one as it was really sent."""
-        for index, command in enumerate(commands):
-            if index:
-                self.pacer.wait_within(index / self._commands_per_tick)
-            sent = self._robot.write(command)
+        self._unsent = list(commands)
+        while self._unsent:
+            self.pacer.next_command()
+            sent = self._robot.write(self._unsent[0])
+            self._unsent.pop(0)
         return sent
+
+    def come_to_rest(self) -> None:
+        """Brake within the limits, then stop the robot. Once at rest, it only stops the robot again."""
+        start_ns = self._clock.now_ns()
+        try:
+            # A stream of commands that broke off a while ago has stopped the robot: it must not move on after that.
+            flowing = start_ns - self.pacer.command_ns <= _FLOWING_TICKS * self._period_ns
+            if flowing and not getattr(self._robot, "world_ends", False):
+                self._brake(start_ns)
+        finally:
+            self._robot.stop()
+            self._braking_ns += self._clock.now_ns() - start_ns
+
+    def _brake(self, start_ns: int) -> None:
+        """Send what an exception left of its tick, which the gate takes as sent, then commands on the way to rest."""
+        if self._unsent:
+            self.write(self._unsent)
+        # As long as the limits need, twice over, since a loop that is late sends fewer commands.
+        until_ns = start_ns + round(2e9 * self._gate.braking_s) + self._period_ns
+        while not self._gate.at_rest and self._clock.now_ns() < until_ns:
+            self.pacer.next_tick()
+            if self._clock.now_ns() < self.pacer.tick_ns:
+                return  # the clock was interrupted, and commands that are not spaced do not brake
+            self.write(self._gate.brake(self.pacer.commands_left()))
 
     def account(
         self,
@@ -185,8 +247,9 @@ class _Attempt:
         self._terminated = terminated = robot.terminated
         self.ended = terminated or self._stopped or robot.truncated or self._ticks >= self._max_ticks
         if self.ended:
-            robot.stop()  # now, so that the outcome is known to the last step
+            self.come_to_rest()  # now: the last step knows the outcome, and no subscriber delays the braking
         extras = {
+            "tick": observation.tick,
             "chunk_id": proposal.chunk_id,
             "chunk_index": proposal.chunk_index,
             "policy_version": proposal.policy_version,
@@ -208,5 +271,5 @@ class _Attempt:
             held_ticks=self._held_ticks,
             human_ticks=self._human_ticks,
             missed_ticks=self.pacer.missed,
-            duration_s=(self._clock.now_ns() - self._start_ns + self._frozen_ns) * 1e-9,
+            duration_s=(self._clock.now_ns() - self._start_ns - self._braking_ns + self._frozen_ns) * 1e-9,
         )

@@ -94,25 +94,28 @@ class Demonstrator(ActionSource):
 
 
 class Replay(ActionSource):
-    """The commands of a recorded episode, tick by tick. Asks for a stop at the last one.
+    """The commands of a recorded episode, one row a tick, whichever ticks were missed. Asks for a stop at the last one.
 
-    They pass the gate again. In the world that they were recorded in (same seed, same gate) it changes none of them.
+    They pass the gate again. In the world that they were recorded in (same seed, same gate, one command a tick) a gate
+    that only limits the rate changes none of them. One with acceleration and jerk limits follows them as it follows
+    every target: closely, but not to the byte.
     """
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
+        self._next_row = 0
 
     @override
     def reset(self, seed: int, rest: Float32Array) -> None:
-        pass
+        self._next_row = 0
 
     @override
     def propose(self, observation: Observation, now_ns: int) -> TickAction:
-        episode, tick = self._episode, observation.tick
-        last = len(episode) - 1
-        row = min(tick, last)
+        episode, last = self._episode, len(self._episode) - 1
+        row = min(self._next_row, last)
+        self._next_row += 1
         return TickAction(
-            tick,
+            observation.tick,
             episode.action_sent[row],
             episode.action_policy[row],
             Source(episode.source[row]),
@@ -120,7 +123,7 @@ class Replay(ActionSource):
             0,
             observed_ns(observation, now_ns),
             -1,
-            stop=tick >= last,
+            stop=row == last,
         )
 
     @override

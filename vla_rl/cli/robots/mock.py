@@ -31,5 +31,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
     robot = MockRobot(config, clock=request.clock)
     names = ("low", "high", "max_velocity", "max_acceleration", "max_jerk")
     missing = {name: getattr(_LIMITS, name) * config.joints for name in names if not getattr(request.gate, name)}
-    gate = SafetyGate(replace(request.gate, **missing), config.control_hz)
+    gate = SafetyGate(
+        replace(request.gate, **missing, delta_dims=request.gate.delta_dims or spec.delta_dims), config.control_hz
+    )
     return RobotSetup(robot, gate, Origin.SIM, "mock")

@@ -39,7 +39,11 @@ def set_up(request: RobotRequest) -> RobotSetup:
     cameras = [camera.name for camera in settings.cameras]
     check_fits(spec, cameras, len(settings.joints), len(settings.command_joints))
     control_hz = settings["control_hz"] or spec.control_hz
-    gate = SafetyGate(replace(request.gate), control_hz, settings["commands_per_tick"])
+    gate = SafetyGate(
+        replace(request.gate, delta_dims=request.gate.delta_dims or spec.delta_dims),
+        control_hz,
+        settings["commands_per_tick"],
+    )
     if not rclpy.ok():
         rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
     node = rclpy.create_node("vla_rl_rollout", parameter_overrides=[rclpy.Parameter("use_sim_time", value=sim_time)])

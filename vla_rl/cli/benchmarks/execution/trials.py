@@ -201,7 +201,10 @@ def run_trial(trial: int) -> tuple[str, float, str]:
         answers=int(random.integers(1, 12)) if kind == "killed_inference" else 10**9,
     )
     smooth = bool(random.integers(2))
-    gate = SafetyGate(SMOOTH if smooth else LIGHT, HZ, commands_per_tick=int(random.integers(1, 4)))
+    limits, commands_per_tick = SMOOTH if smooth else LIGHT, int(random.integers(1, 4))
+    gate = SafetyGate(limits, HZ, commands_per_tick)
+    robot.reset(trial)
+    start = robot.rest_command()
     summary = run_episode(robot, Executor(planner, EXECUTION), gate, seed=trial)
     if robot.stopped_ns is None:
         return kind, np.inf, "the robot was never stopped"
@@ -210,17 +213,51 @@ def run_trial(trial: int) -> tuple[str, float, str]:
     stop_s = robot.stopped_ns * 1e-9 - at_s - (BRAKING_S if smooth else 0.0)
     if summary.stopped != (kind != "stalled_loop"):  # a stalled loop cannot stop anything; the robot does
         return kind, stop_s, f"stopped is {summary.stopped}"
-    if gate.latched and run_episode(robot, Executor(planner, EXECUTION), gate, seed=trial).ticks != 1:
-        return kind, stop_s, "a latched stop was left by starting another attempt"
-    return kind, stop_s, "" if _stays_at_rest(robot) else "it moved after the stop"
+    if wrong := _wrong_commands(robot, start, limits, commands_per_tick):
+        return kind, stop_s, wrong
+    if gate.latched:
+        ticks = run_episode(robot, Executor(planner, EXECUTION), gate, seed=trial).ticks
+        if ticks != 1 or any((command != start).any() for _, command in robot.writes):
+            return kind, stop_s, "a latched stop was left by starting another attempt"
+    return kind, stop_s, ""
 
 
-def _stays_at_rest(robot: MockRobot) -> bool:
-    at_rest = robot.rest_command()
-    robot.clock.sleep_until_ns(robot.clock.now_ns() + 10**9)
-    robot.write(np.ones(JOINTS, np.float32))
-    robot.clock.sleep_until_ns(robot.clock.now_ns() + 10**9)
-    return bool((robot.read().state[:JOINTS] == at_rest).all())
+def _wrong_commands(robot: MockRobot, start: Float32Array, limits: GateConfig, commands_per_tick: int) -> str:
+    """What is wrong with the commands of an attempt that began at rest at ``start``, up to the stop and after it; empty
+    if nothing is. The robot's own obedience does not count: a robot that obeys everything must be as safe.
+    """
+    commands = np.stack([start, *(command for _, command in robot.writes)])
+    stopped_after = robot.stopped_after
+    if stopped_after is None:
+        return "the loop never called stop"
+    if (commands[stopped_after + 1 :] != commands[stopped_after]).any():
+        return "it was told to move after the stop"
+    at_rest = commands[-1:].repeat(3, axis=0)  # as the stop leaves it
+    if broken := broken_limits(np.concatenate([commands, at_rest]), limits, HZ * commands_per_tick):
+        return f"the commands broke the limits of {broken}"
+    spacing_ns = np.diff([time_ns for time_ns, _ in robot.writes])
+    if commands_per_tick > 1 and spacing_ns.min() < 1e9 / HZ / commands_per_tick - 1:
+        return "commands came in a burst"
+    return ""
+
+
+def broken_limits(commands: NDArray[np.floating], limits: GateConfig, command_hz: float) -> str:
+    """The first limit that a stream of commands [T, A] breaks, but for the rounding of float32; empty if none.
+
+    Position, velocity, acceleration and jerk are divided differences of neighbouring commands.
+    """
+    smooth = np.setdiff1d(np.arange(len(limits.low)), limits.discrete_dims)
+    if (commands < np.asarray(limits.low, np.float32)).any() or (commands > np.asarray(limits.high, np.float32)).any():
+        return "position"
+    rounding = np.abs(commands[:, smooth]).max() * 2.0**-24
+    orders = {"velocity": limits.max_velocity, "acceleration": limits.max_acceleration, "jerk": limits.max_jerk}
+    for order, (name, limit) in enumerate(orders.items(), start=1):
+        if limit and len(commands) > order:
+            differences = np.abs(np.diff(commands[:, smooth].astype(np.float64), order, axis=0)).max(axis=0)
+            allowed = np.array(limit)[smooth] / command_hz**order
+            if (differences > allowed * (1 + 1e-9) + 2**order * rounding).any():
+                return name
+    return ""
 
 
 def measure_faults(cells: Cells, trials: int, jobs: int) -> None:

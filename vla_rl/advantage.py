@@ -68,6 +68,8 @@ class AdvantageConfig:
             raise ConfigError(
                 f"advantage.normalise_over is {self.normalise_over!r}; expected 'non_demonstration' or 'valid'"
             )
+        if not 0 <= self.efficiency_scale < float("inf"):
+            raise ConfigError(f"advantage.efficiency_scale is {self.efficiency_scale}; expected a number from 0 on")
         if self.advantage_horizon < 1 or self.warmup_steps < 0 or not self.smallest_mean > 0:
             raise ConfigError("advantage: expected advantage_horizon >= 1, warmup_steps >= 0 and smallest_mean > 0")
 

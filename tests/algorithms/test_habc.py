@@ -7,9 +7,11 @@ import pytest
 import torch
 from tiny_world import MIXED, TINY, D, H, P, make_episode, make_model
 
+from vla_rl.algorithms.base import bounded_weights
 from vla_rl.algorithms.config import AlgorithmConfig, ReplayRatioConfig
 from vla_rl.algorithms.registry import make_algorithm
 from vla_rl.algorithms.replay_ratio import ReplayRatio
+from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Origin
 from vla_rl.critics.hierarchical import viability_loss
 
@@ -342,3 +344,67 @@ def test_adaptive_replay_is_measured_at_the_start_of_rounds_and_resumes(make_cac
     resumed = make_algorithm("habc", config, make_model(), more, seed=0)
     resumed.load_state_dict(algorithm.state_dict())
     assert resumed.replay_ratio.state_dict() == algorithm.replay_ratio.state_dict()
+
+
+def test_the_critics_of_a_round_learn_before_the_gate_acts(make_cache):
+    """And once, also for a run that was killed behind the first update."""
+    cache = make_cache(MIXED)
+    critics = replace(TINY.critic_training, steps_before_round=5, steps_per_actor_step=1.0)
+    config = replace(TINY, critic_training=critics, advantage=replace(TINY.advantage, warmup_steps=0))
+    algorithm = make_algorithm("habc", config, make_model(), cache, seed=0)
+    algorithm.begin_round(cache, 1)
+    logs = algorithm.update(0)
+    learner = algorithm.critics.learners[0]
+    assert learner._updates == 6
+    assert logs["gate_mean"] != 1.0
+    algorithm.update(1)
+    assert learner._updates == 7
+    resumed = make_algorithm("habc", config, make_model(), cache, seed=0)
+    resumed.load_state_dict(algorithm.state_dict())
+    for each in (algorithm, resumed):
+        each.begin_round(cache, 1)
+        each.update(2)
+        assert each.critics.learners[0]._updates == 8
+        each.begin_round(cache, 2)
+        each.update(3)
+        assert each.critics.learners[0]._updates == 14
+
+
+def test_the_gate_acts_when_the_warm_up_is_over(make_cache):
+    cache = make_cache(MIXED)
+    algorithm = make_algorithm("habc", TINY, make_model(), cache, seed=0)
+    algorithm.begin_round(cache, 1)
+    gates = [algorithm.update(step)["gate_mean"] for step in range(TINY.advantage.warmup_steps + 3)]
+    assert set(gates[: TINY.advantage.warmup_steps]) == {1.0}
+    assert 1.0 not in gates[TINY.advantage.warmup_steps :]
+
+
+def test_a_small_group_is_not_drawn_without_bound():
+    weights, sizes = {"demonstrations": 0.4, "interventions": 0.3, "rollouts": 0.3}, {"demonstrations": 440}
+    sizes |= {"interventions": 15, "rollouts": 2545}
+    found = bounded_weights(weights, sizes, 8)
+    assert found["interventions"] == pytest.approx(8 * 15 / 3000)
+    assert sum(found.values()) == pytest.approx(1)
+    assert found["demonstrations"] / found["rollouts"] == pytest.approx(4 / 3), "the others keep their proportion"
+    assert bounded_weights(weights, {**sizes, "interventions": 300}, 8) == pytest.approx(weights)
+    alone = bounded_weights(weights, {"demonstrations": 10, "interventions": 0, "rollouts": 0}, 1)
+    assert alone == {"demonstrations": 1.0, "interventions": 0.0, "rollouts": 0.0}
+    uniform = bounded_weights({"a": 0.9, "b": 0.1}, {"a": 10, "b": 30}, 1)
+    assert uniform == pytest.approx({"a": 0.25, "b": 0.75}), "a bound of 1 is uniform"
+
+
+def test_the_mixture_that_is_drawn_is_bounded(make_cache):
+    cache = make_cache(MIXED)
+    config = replace(TINY, mixture=replace(TINY.mixture, largest_oversampling=1.0))
+    algorithm = make_algorithm("filtered_bc", config, make_model(), cache, seed=0)
+    algorithm.begin_round(cache, 1)
+    sizes = [len(frames) for frames in algorithm._sampler._frames]
+    assert algorithm._sampler.probabilities == pytest.approx(np.array(sizes) / sum(sizes))
+    with pytest.raises(ConfigError, match="largest_oversampling"):
+        replace(TINY.mixture, largest_oversampling=0.5)
+
+
+def test_a_discounted_value_cannot_be_balanced(make_cache):
+    config = replace(TINY, critic_training=replace(TINY.critic_training, balanced=True))
+    with pytest.raises(ConfigError, match="balanced"):
+        make_algorithm("awr", config, make_model(), make_cache(MIXED), seed=0)

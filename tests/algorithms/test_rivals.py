@@ -46,11 +46,23 @@ def test_awr_weighs_successes_above_failures_after_the_warm_up(make_cache):
     algorithm = make_algorithm("awr", TINY, make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     frames = np.arange(16)
-    assert (algorithm.weigh(frames)[0] == 1).all()
+    assert algorithm.weigh(frames)[0].tolist() == [2.0] * 8 + [0.0] * 8, "while it is young, successes alone"
     algorithm.updates = 1000
     weight = algorithm.weigh(frames)[0]
     assert weight[:8].min() > weight[8:].max()
     assert float(weight.mean()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["awr", "threshold"])
+def test_the_weights_that_are_shown_are_those_that_are_used(name, make_cache):
+    """People's steps weigh 1 in both; only the mean of the rollouts is another one."""
+    cache = make_cache(MIXED)
+    config = replace(TINY, advantage=replace(TINY.advantage, warmup_steps=0))
+    algorithm = make_algorithm(name, config, make_model(), cache, seed=0)
+    algorithm.begin_round(cache, 1)
+    frames = np.arange(cache.total_frames)
+    people = algorithm.data.credit.actor_kind != ActorKind.ROLLOUT
+    assert (algorithm.trace(cache, frames)["weight"][people] == 1).all()
 
 
 def test_threshold_rule():

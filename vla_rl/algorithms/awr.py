@@ -20,7 +20,8 @@ def exponential_weight(returns: Array, value: Array, config: AwrConfig) -> Array
 
 
 class AdvantageWeightedRegression(WeightedCloning):
-    """Every step of the policy is imitated, good ones exponentially more. People's steps weigh 1.
+    """Every step of the policy is imitated, good ones exponentially more; while the value is young, those of successes
+    alone. People's steps weigh 1.
 
     The value is the viability head's, learnt from discounted returns under the same credit; weights are normalised as
     in HABC.
@@ -41,7 +42,8 @@ class AdvantageWeightedRegression(WeightedCloning):
         value = viability(self.critics.values(frames, later, wanted).viability_logit)
         returns = self.data.tensor(self.data.discounted_return(frames, self.discount))
         exponential = exponential_weight(returns, value, self.config.awr)
-        played = torch.where(samples.rollout & self.data.tensor(wanted), exponential, 1.0)
+        young = (~samples.rollout | samples.success).float()
+        played = torch.where(self.data.tensor(wanted), exponential, young)
         weight = normalise(played, samples, self.config.advantage)
         clipped = (played >= self.config.awr.max_weight * (1 - 1e-6)) & samples.rollout
         return weight, {
@@ -55,5 +57,6 @@ class AdvantageWeightedRegression(WeightedCloning):
         del cache
         value = viability(self.critics.evaluate(frames)[0])
         returns = self.data.tensor(self.data.discounted_return(frames, self.discount))
-        weight = exponential_weight(returns, value, self.config.awr)
+        _, samples = self.data.samples(frames, 1)
+        weight = torch.where(samples.rollout, exponential_weight(returns, value, self.config.awr), 1.0)
         return {"discounted_value": value.cpu().numpy(), "weight": weight.cpu().numpy()}

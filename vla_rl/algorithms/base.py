@@ -48,7 +48,7 @@ class Algorithm:
         self.config, self.model, self.seed = config, model, seed
         self.actor = ActorLearner(model, config.actor, seed)
         self.next_latent = NextLatentLoss(config.next_latent, model, seed) if config.next_latent.weight else None
-        self._round = -1
+        self._round = self._begun = -1
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(seed, "critic weights"))
             self.build_critics(cache, backbone)
@@ -74,6 +74,9 @@ class Algorithm:
         weights = {name: getattr(self.config.mixture, name) for name in groups}
         if self.uses_rollouts == "successes":
             weights = weights_without_failures(weights, groups, self.data)
+        if self.config.mixture.largest_oversampling:
+            sizes = {name: len(frames) for name, frames in groups.items()}
+            weights = bounded_weights(weights, sizes, self.config.mixture.largest_oversampling)
         self._sampler = None
         if any(len(frames) and weights[name] > 0 for name, frames in groups.items()):
             priorities = None
@@ -81,6 +84,12 @@ class Algorithm:
                 share = 1.0 / np.array([episode.length for episode in cache.episodes])[cache.episode_index]
                 priorities = {name: share[frames] for name, frames in groups.items()}
             self._sampler = MixtureSampler(groups, weights, derived_seed(self.seed, "actor batch"), priorities)
+
+    def begins_round(self) -> bool:
+        """Whether the update that asks is the first of its round; True once."""
+        begins = self._begun != self._round
+        self._begun = self._round
+        return begins
 
     def foretell(self, latents: Float32Array | None) -> None:
         """Latents of every frame in the cache, which the policy's encoder learns to foretell in this round, see
@@ -138,13 +147,13 @@ class Algorithm:
 
     def state_dict(self) -> dict[str, Any]:
         """All that updates depend on beside seed, step and cache."""
-        state = {"actor": self.actor.state_dict(), "round": self._round}
+        state = {"actor": self.actor.state_dict(), "round": self._round, "begun": self._begun}
         return state if self.next_latent is None else {**state, "next_latent": self.next_latent.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
         self.actor.load_state_dict(state["actor"])
-        self._round = int(state["round"])
+        self._round, self._begun = int(state["round"]), int(state["begun"])
         if self.next_latent is not None:
             self.next_latent.load_state_dict(state.get("next_latent", {}))
 
@@ -172,3 +181,24 @@ def weights_without_failures(
     left = weights["rollouts"] * len(groups["rollouts"]) / rollouts
     scale = (interventions + weights["rollouts"]) / (interventions + left) if interventions + left > 0 else 1.0
     return {**weights, "interventions": interventions * scale, "rollouts": left * scale}
+
+
+def bounded_weights(weights: Mapping[str, float], sizes: Mapping[str, int], largest: float) -> dict[str, float]:
+    """Weights of groups, of sum 1, such that no frame is drawn more than ``largest`` times as often as under uniform
+    draws. What that takes from a small group goes to the others in proportion.
+    """
+    total = sum(sizes[name] for name in weights)
+    left = {name: weight for name, weight in weights.items() if weight > 0 and sizes[name]}
+    found = dict.fromkeys(weights, 0.0)
+    rest = 1.0
+    while left:
+        scale = rest / sum(left.values())
+        bound = {name: largest * sizes[name] / total for name in left}
+        full = [name for name in left if left[name] * scale > bound[name]]
+        if not full:
+            return found | {name: weight * scale for name, weight in left.items()}
+        for name in full:
+            found[name] = bound[name]
+            rest -= bound[name]
+            del left[name]
+    return found

@@ -22,6 +22,8 @@ class MixtureConfig:
         demonstrations: weight of demonstration steps.
         interventions: weight of intervention steps.
         rollouts: weight of the policy's own steps.
+        largest_oversampling: no step is drawn more than so many times as often as if all steps that may be drawn were
+            drawn alike; what a small group (a single rescue) then leaves of its share goes to the others. 0: no bound.
         max_staleness: rollouts whose policy version is older than the newest one by more than this drop out, for the
             actor and the critics; None keeps all. What people did in them stays for the actor.
         episodes_equal: draw every episode of a group equally often, instead of every step: long episodes, the slow ones
@@ -35,6 +37,7 @@ class MixtureConfig:
     demonstrations: float = 0.4
     interventions: float = 0.2
     rollouts: float = 0.4
+    largest_oversampling: float = 0.0
     max_staleness: int | None = None
     episodes_equal: bool = False
     skip_failures: bool = True
@@ -45,6 +48,10 @@ class MixtureConfig:
                 raise ConfigError(f"mixture.{name} is {getattr(self, name)}; weights cannot be negative")
         if not self.demonstrations + self.interventions + self.rollouts > 0:
             raise ConfigError("mixture: every weight is 0; the actor would have nothing to learn from")
+        if self.largest_oversampling and not self.largest_oversampling >= 1:
+            raise ConfigError(
+                f"mixture.largest_oversampling is {self.largest_oversampling}; it must be 0 (no bound) or at least 1"
+            )
         if self.max_staleness is not None and self.max_staleness < 0:
             raise ConfigError(f"mixture.max_staleness is {self.max_staleness}; it cannot be negative")
 
@@ -124,6 +131,8 @@ class CriticTrainingConfig:
         folds: K > 1 trains K critics in turn, each without a K-th of the episodes, and lets each judge only these (see
             `cross_fitting`); 1, one critic that judges what it was trained on, is the paper.
         steps_per_actor_step: gradient steps for each one of the actor; below 1 the critics pause in between.
+        steps_before_round: gradient steps before the first one of the actor in each round, so that nobody is weighed by
+            critics that know less than the round's episodes.
         replay_ratio: lets ``steps_per_actor_step`` adapt, and then replaces it.
         learning_rate: of AdamW.
         weight_decay: of matrices and kernels.
@@ -139,6 +148,7 @@ class CriticTrainingConfig:
     batch_size: int = 64
     folds: int = 1
     steps_per_actor_step: float = 1.0
+    steps_before_round: int = 0
     replay_ratio: ReplayRatioConfig = field(default_factory=ReplayRatioConfig)
     learning_rate: float = 5e-4
     weight_decay: float = 1e-2
@@ -151,7 +161,7 @@ class CriticTrainingConfig:
     def __post_init__(self) -> None:
         if self.batch_size < 1 or not self.steps_per_actor_step > 0 or not self.learning_rate > 0:
             raise ConfigError("critic_training: batch_size, steps_per_actor_step and learning_rate must be positive")
-        for name in ("weight_decay", "random_shift"):
+        for name in ("weight_decay", "random_shift", "steps_before_round"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"critic_training.{name} is {getattr(self, name)}; it cannot be negative")
         if not self.max_gradient_norm > 0:

@@ -13,6 +13,7 @@ from vla_rl.algorithms.actor import follow, gradient_step, load_optimizer, make_
 from vla_rl.algorithms.config import AlgorithmConfig
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.core.errors import ConfigError
 from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.hierarchical import (
     HierarchicalCritic,
@@ -48,6 +49,10 @@ class HierarchicalLearner:
         learns_efficiency: bool = True,
     ) -> None:
         self.config, self._seed = config.critic_training, seed
+        if self.config.balanced and discount < 1:
+            raise ConfigError(
+                "critic_training.balanced corrects outcomes, and this algorithm learns a discounted value; leave it off"
+            )
         self._discount, self._learns_efficiency = discount, learns_efficiency
         max_steps = config.critic.max_steps or data.longest
         self.critic = HierarchicalCritic(backbone, config.critic, max_steps).to(data.device)

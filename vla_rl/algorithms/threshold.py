@@ -41,7 +41,7 @@ class ThresholdFilter(WeightedCloning):
     def weigh(self, frames: Frames) -> tuple[Tensor, dict[str, float]]:
         """Weights [B], equal for the kept and 0 for the dropped."""
         _, samples = self.data.samples(frames, 1)
-        kept = torch.ones_like(samples.rollout)
+        kept = ~samples.rollout | samples.success  # while the value is young
         if self.updates >= self.config.advantage.warmup_steps and bool(samples.rollout.any()):
             kept = self._keep(frames, samples.rollout.cpu().numpy()) | ~samples.rollout
         weight = normalise(kept.float(), samples, self.config.advantage)
@@ -52,7 +52,8 @@ class ThresholdFilter(WeightedCloning):
     def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
         """Value and weight of frames of the present round, float [B] each."""
         del cache
-        kept = self._keep(frames, np.ones(len(frames), dtype=bool))
+        _, samples = self.data.samples(frames, 1)
+        kept = self._keep(frames, np.ones(len(frames), dtype=bool)) | ~samples.rollout
         value = viability(self.critics.evaluate(frames)[0])
         return {"discounted_value": value.cpu().numpy(), "weight": kept.float().cpu().numpy()}
 

@@ -75,6 +75,18 @@ def test_efficiency_scale_multiplies_the_steps():
     assert found == pytest.approx(1 + np.tanh(-1))
 
 
+def test_a_floor_forgets_no_step_of_a_success():
+    z, a_v, a_e = (np.array(column, np.float32) for column in ([0, 0, 0], [0, 0, 0], [-50, -1, 1]))
+    plain = gate(z, a_v, a_e, AdvantageConfig())
+    floored = gate(z, a_v, a_e, AdvantageConfig(gate_floor=1.0))
+    assert plain[0] < 1e-6
+    assert floored.tolist() == pytest.approx([1.0, 1.0, float(plain[2])])
+    half = gate(z, a_v, a_e, AdvantageConfig(gate_floor=0.6))
+    assert half.tolist() == pytest.approx([0.6, max(0.6, float(plain[1])), float(plain[2])])
+    with pytest.raises(ConfigError, match="gate_floor"):
+        AdvantageConfig(gate_floor=2.0)
+
+
 def test_sigmoid_is_stable():
     np.testing.assert_allclose(viability(np.float32([-1000, 0, 1000])), [0, 0.5, 1])
 

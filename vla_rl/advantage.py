@@ -35,6 +35,8 @@ class AdvantageConfig:
     Attributes:
         gate: argument of the gate. ``hierarchical``: the paper's. Without V_e (the paper does not say how the term is
             removed): ``viability``: A_v alone; ``viability_weighted``: (1 - p_v) A_v.
+        gate_floor: lower gates are raised to it; 0 is the paper, 1 prefers good steps without forgetting others: what
+            is slow in a success is often a recovery, of which there are few.
         efficiency_scale: multiplies A_e; 1 is the paper. A_e is in raw steps inside a tanh, which saturates at about 2.
         advantage_horizon: n, the steps between s and s'. The paper leaves open whether its step is a frame (1) or a
             chunk (the executed chunk length; with ``efficiency_scale`` 1/n, A_e then counts chunks).
@@ -51,6 +53,7 @@ class AdvantageConfig:
     """
 
     gate: Literal["hierarchical", "viability", "viability_weighted"] = "hierarchical"
+    gate_floor: float = 0.0
     efficiency_scale: float = 1.0
     advantage_horizon: int = 1
     last_step: Literal["target", "neutral", "repeat"] = "target"
@@ -68,6 +71,8 @@ class AdvantageConfig:
             raise ConfigError(
                 f"advantage.normalise_over is {self.normalise_over!r}; expected 'non_demonstration' or 'valid'"
             )
+        if not 0 <= self.gate_floor <= 1:
+            raise ConfigError(f"advantage.gate_floor is {self.gate_floor}; expected a number from 0 to 1")
         if not 0 <= self.efficiency_scale < float("inf"):
             raise ConfigError(f"advantage.efficiency_scale is {self.efficiency_scale}; expected a number from 0 on")
         if self.advantage_horizon < 1 or self.warmup_steps < 0 or not self.smallest_mean > 0:
@@ -129,14 +134,14 @@ def advantages(values: Values, samples: Samples, config: AdvantageConfig) -> tup
 def gate(
     viability_logit: Array, viability_advantage: Array, efficiency_advantage: Array, config: AdvantageConfig
 ) -> Array:
-    """g of each sample, float [B], between 0 and 2."""
+    """g of each sample, float [B], between the floor and 2."""
     p_v = viability(viability_logit)
     argument = {
         "hierarchical": (1.0 - p_v) * viability_advantage + p_v * config.efficiency_scale * efficiency_advantage,
         "viability": viability_advantage,
         "viability_weighted": (1.0 - p_v) * viability_advantage,
     }[config.gate]
-    return 1.0 + _library(argument).tanh(argument)
+    return (1.0 + _library(argument).tanh(argument)).clip(min=config.gate_floor)
 
 
 def pre_weights(gates: Array, samples: Samples, config: AdvantageConfig) -> Array:

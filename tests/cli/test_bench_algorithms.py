@@ -31,7 +31,7 @@ def a_cell(algorithm: str, seed: int, successes: int, length: float | None) -> d
     cell |= {"episodes": 100, "success": successes / 100, "length_given_success": length, "rounds": rounds}
     cell |= {"sft_length_given_success": 60.0, "episodes_to_80": 58 if successes >= 80 else None}
     cell |= {"length_of_all": 90.0, "sft_length_of_all": 100.0}
-    cell["length_of_each"] = [120 - successes // 2 + index % 3 for index in range(100)]
+    cell["length_of_all"] = 120.0 - successes / 2
     return cell | {"length_minus_sft_where_both_solve": length and length - 63.0}
 
 
@@ -47,23 +47,24 @@ def test_gathering_compares_the_seeds_that_both_have(tmp_path: Path) -> None:
     assert len(result["cells"]) == 7
     assert result["pooled_p_vs_habc"].keys() == {"awr"}
     assert result["pooled_p_vs_habc"]["awr"] < 1e-9
-    more = result["length_minus_habc"]["awr"]
-    assert more["mean"] == pytest.approx((15 + 15 + 13) / 3)
-    assert more["interval"][0] < more["mean"] < more["interval"][1]
-    assert more["p"] < 1e-9
+    more = result["minus_habc"]["awr"]
+    assert more["runs"] == 3
+    assert more["success_points"]["mean"] == pytest.approx(-(30 + 30 + 26) / 3)
+    assert more["success_points"]["p"] == pytest.approx(0.0022, abs=5e-5)  # t = 28.667 / 1.3333, 2 degrees of freedom
+    assert more["steps"]["mean"] == pytest.approx((15 + 15 + 13) / 3)
     change = result["length_minus_sft"]
     given = change["habc"]["given_success"]
     assert given["mean"] == pytest.approx(-7.0)
     assert -8.0 <= given["interval"][0] < given["interval"][1] <= -6.0
     assert change["habc"]["where_both_solve"]["mean"] == pytest.approx(-10.0)
-    assert change["habc"]["all_episodes"]["mean"] == pytest.approx(-10.0)
+    assert change["habc"]["all_episodes"]["mean"] == pytest.approx((75.0 + 77.5 + 76.0) / 3 - 100.0)
     assert change["sft"]["given_success"] is change["sft"]["where_both_solve"] is None
     assert (tmp_path / bench.PICTURE).exists()
     text = bench.table({**result, "command": "vla-rl bench algorithms", "machine": {"cpu": "Some CPU"}})
-    assert "| habc | 3 | 87.7% [83, 91] | 60 -> 53 | -10.0 | 100 -> 90 | 58, 58, 58 |  |  |  |" in text
+    assert "| habc | 3 | 87.7% [83, 91] | 60 -> 53 | -10.0 | 100 -> 76 | 58, 58, 58 |  |  |" in text
     row = next(line for line in text.splitlines() if "| awr |" in line)
-    assert row.endswith("| +14.3 [14.2, 14.4] | 0 |")
-    assert "| sft | 1 | 0.0% [0, 4] | 60 -> - | - | 100 -> 90 | - |" in text
+    assert row.endswith("| -28.7 (p = 0.0022) | +14.3 (p = 0.0022) |")
+    assert "| sft | 1 | 0.0% [0, 4] | 60 -> - | - | 100 -> 120 | - |" in text
 
 
 def test_steps_are_compared_on_the_seeds_that_both_policies_solve(tmp_path: Path) -> None:
@@ -101,7 +102,8 @@ def test_every_cell_is_a_command_that_train_understands(monkeypatch: pytest.Monk
             bench._run_cell(bench.Cell("vla_rl/Handover-v0", 3, name), tmp_path)
     assert {config.algorithm for config in asked.values()} == bench.ALGORITHMS.keys() - {"habc_paper"}
     assert {(config.task.env, config.seed) for config in asked.values()} == {("vla_rl/Handover-v0", 3)}
-    paper = asked["Handover-3-habc_paper"].learning
+    (paper,) = (config.learning for name, config in asked.items() if name.startswith("Handover-3-habc_paper-"))
+    assert len(asked) == len(bench.ALGORITHMS), "every variant has a run folder of its own"
     assert (paper.credit.rule, paper.advantage.advantage_horizon) == ("paper", 1)
 
 

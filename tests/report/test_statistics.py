@@ -95,8 +95,12 @@ def test_bootstrap_draws_whole_rows():
 
 
 def test_paired_differences_with_known_answers() -> None:
-    """60 ones and 40 minus ones: mean 0.2, standard error 0.098473, z 2.0310."""
-    assert paired_p([1] * 60 + [-1] * 40) == pytest.approx(0.04226, abs=1e-5)
+    """Quantiles of Student's t in every table: 12.706, 4.303, 3.182, 2.776, 2.571 and 2.228 for 1 to 5 and 10."""
+    for freedom, quantile in {1: 12.7062, 2: 4.30265, 3: 3.18245, 4: 2.77645, 5: 2.57058, 10: 2.22814}.items():
+        numbers = np.linspace(-1, 1, freedom + 1)
+        error = numbers.std(ddof=1) / np.sqrt(freedom + 1)
+        assert paired_p(numbers + quantile * error) == pytest.approx(0.05, abs=1e-5)
+        assert paired_p(numbers - quantile * error) == pytest.approx(0.05, abs=1e-5)
     assert paired_p([-1, 1]) == paired_p([0, 0, 0]) == 1
     assert paired_p([2, 2]) == 0
     with pytest.raises(UserError, match="at least two"):

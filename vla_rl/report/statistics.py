@@ -76,7 +76,8 @@ def fisher_p(successes_1: int, n_1: int, successes_2: int, n_2: int) -> float:
 def stratified_p(strata: Sequence[tuple[int, int, int, int]], continuity_correction: bool = True) -> float:
     """Two-sided p-value that two success rates are equal within every stratum: Cochran-Mantel-Haenszel test.
 
-    Use it for the same comparison repeated over training seeds: differences between seeds neither help nor hurt.
+    Use it for the same comparison repeated over strata: differences between them neither help nor hurt. It speaks of
+    the very policies that were compared: of what a method gives on other training seeds, `paired_p` over seeds does.
 
     Args:
         strata: (successes_1, n_1, successes_2, n_2) per stratum, for example per seed.
@@ -98,7 +99,7 @@ def stratified_p(strata: Sequence[tuple[int, int, int, int]], continuity_correct
 
 
 def paired_p(differences: NDArray[Any]) -> float:
-    """Two-sided p-value that paired differences, [n], have mean 0: a z test, for n of a hundred and more.
+    """Two-sided p-value that paired differences, [n], have mean 0: Student's t test with n - 1 degrees of freedom.
 
     Raises:
         UserError: for fewer than two differences.
@@ -109,7 +110,24 @@ def paired_p(differences: NDArray[Any]) -> float:
     error = differences.std(ddof=1) / math.sqrt(len(differences))
     if error == 0:
         return 0.0 if differences[0] else 1.0
-    return math.erfc(abs(differences.mean()) / error / math.sqrt(2))
+    return _student_tails(abs(float(differences.mean() / error)), len(differences) - 1)
+
+
+def _student_tails(t: float, freedom: int) -> float:
+    """P(|T| > t) of Student's t distribution with a whole number of degrees of freedom (Abramowitz and Stegun, 26.7.3
+    and 26.7.4: finite sums).
+    """
+    theta = math.atan(t / math.sqrt(freedom))
+    cosine, sine = math.cos(theta), math.sin(theta)
+    odd = freedom % 2
+    term, total = (cosine, cosine) if odd else (1.0, 1.0)
+    if freedom == 1:
+        total = 0.0
+    for index in range(2 + odd, freedom - 1, 2):
+        term *= cosine * cosine * (index - 1) / index
+        total += term
+    inside = 2 / math.pi * (theta + sine * total) if odd else sine * total
+    return max(0.0, 1.0 - inside)
 
 
 def _check_counts(successes: int, n: int) -> None:

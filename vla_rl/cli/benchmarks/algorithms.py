@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_rl.cli.benchmarks.cells import Cells, commits
+from vla_rl.cli.benchmarks.cells import Cells, commits, digest_of
 from vla_rl.cli.benchmarks.runs import evaluations, start_verb
 from vla_rl.cli.practice import config_file
 from vla_rl.core.config import read_yaml
@@ -24,7 +24,8 @@ from vla_rl.report.statistics import bootstrap_interval, paired_p, stratified_p,
 
 DEFAULT_TASK = "vla_rl/PegInsert-v0"
 OTHER_TASKS = ("vla_rl/LidOnBox-v0", "vla_rl/Handover-v0")
-_PAPER = ["critic.efficiency_return_steps=1", "critic.efficiency_unit_steps=1"]
+# One step of temporal difference moves V_e by about a step an update: with a slow target it would stay near 0.
+_PAPER = ["critic.efficiency_return_steps=1", "critic.efficiency_unit_steps=1", "critic.target_tau=null"]
 _PAPER += ["advantage.advantage_horizon=1", "advantage.efficiency_scale=1"]
 _PAPER += ["credit.rule=paper", "credit.endings_are_takeovers=false"]
 ALGORITHMS = {
@@ -78,6 +79,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for name in options.algorithms:
         if name not in ALGORITHMS:
             raise UserError(f"there is no algorithm {name!r} in this benchmark.{did_you_mean(name, ALGORITHMS)}")
+    if options.jobs < 1:
+        raise UserError(f"--jobs is {options.jobs}; it must be at least 1")
     cells = open_cells(options.out)
     for name, cell in cells.by_name().items():
         if cell["settings"] != ALGORITHMS.get(cell["algorithm"]):
@@ -99,7 +102,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "cells": found,
         "pooled_p_vs_habc": _pooled_p(found),
-        "length_minus_habc": _length_minus_habc(found),
+        "minus_habc": _minus_habc(found),
         "length_minus_sft": _length_minus_sft(found),
     }
 
@@ -115,15 +118,18 @@ def table(result: dict[str, Any]) -> str:
     """Markdown: one row per task and algorithm, pooled over seeds."""
     head = [
         "| task | algorithm | seeds | success | steps to success, supervised -> last | the same, where both solve "
-        "| steps of all episodes | episodes to 80 % | p against habc | steps more than habc | p |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| steps of all episodes | episodes to 80 % | points more than habc | steps more than habc |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     tasks = sorted({cell["task"] for cell in result["cells"]})
-    rows = [_row(result, task, name) for task in tasks for name in ALGORITHMS]
+    rows = [
+        _row([cell for cell in result["cells"] if cell["task"] == task], task, name)
+        for task in tasks
+        for name in ALGORITHMS
+    ]
     note = (
-        "Pooled over seeds [95 % Wilson interval]; p against habc: of the success, Cochran-Mantel-Haenszel over the "
-        "seeds and tasks that both have. Steps more than habc: of all episodes, failures with all their steps, in "
-        "pairs of the same evaluation seed, over the same [95 % bootstrap interval], p of a paired z test."
+        "Pooled over seeds [95 % Wilson interval, of these very policies]. Points and steps more than habc: means over "
+        "the seeds that both have; p of a paired t test over seeds. All episodes: failures with all their steps."
     )
     machine = f"{result['machine']['cpu']}. {commits(result['cells'])} Command: `{result['command']}`."
     picture = f"![Learning curves, final success and steps to success of all algorithms]({PICTURE})"
@@ -137,8 +143,9 @@ def _run_base(cell: Cell, runs: Path) -> None:
 
 def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
     start = ["--from", str(runs / cell.base)]
-    start_verb(["train", *_common(cell), *start, *ALGORITHMS[cell.algorithm]], runs / cell.name).wait_or_fail()
-    rounds = evaluations(runs / cell.name)
+    own = runs / f"{cell.name}-{digest_of(ALGORITHMS[cell.algorithm])}"
+    start_verb(["train", *_common(cell), *start, *ALGORITHMS[cell.algorithm]], own).wait_or_fail()
+    rounds = evaluations(own)
     last = rounds[-1]
     reached = [entry["real_episodes"] for entry in rounds if entry["successes"] >= ENOUGH * entry["episodes"]]
     return {
@@ -151,7 +158,7 @@ def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
         "success": last["successes"] / last["episodes"],
         "success_interval": wilson_interval(last["successes"], last["episodes"]),
         "length_given_success": last["mean_success_length"],
-        **_lengths(runs / cell.name, last["policy_version"]),
+        **_lengths(own, last["policy_version"]),
         "sft_success": rounds[0]["successes"] / rounds[0]["episodes"],
         "sft_length_given_success": rounds[0]["mean_success_length"],
         "episodes_to_80": reached[0] if reached else None,
@@ -177,7 +184,6 @@ def _lengths(run: Path, version: int) -> dict[str, Any]:
         "length_interval": bootstrap_interval(solved, np.mean, seed=0) if len(solved) else None,
         "length_minus_sft_where_both_solve": float(np.mean(both)) if both else None,
         "length_of_all": float(np.mean([header.length for header in last])),
-        "length_of_each": [header.length for header in last],
         "sft_length_of_all": float(np.mean([header.length for header in first])),
     }
 
@@ -193,7 +199,7 @@ def _common(cell: Cell) -> list[str]:
 
 
 def _pooled_p(cells: list[dict[str, Any]]) -> dict[str, float]:
-    """p of each rival's difference to habc, stratified by the tasks and seeds that both have."""
+    """p of each rival's difference to habc, of these very policies, stratified by tasks and seeds that both have."""
     return {
         rival: stratified_p(
             [(ours["successes"], ours["episodes"], own["successes"], own["episodes"]) for ours, own in pairs]
@@ -202,16 +208,21 @@ def _pooled_p(cells: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def _length_minus_habc(cells: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """How many steps more each rival needs for an episode, failures with all their steps: one figure for how often and
-    how soon it succeeds. Over pairs of episodes from the same evaluation seed: mean, 95 % bootstrap interval, and p of
-    a paired z test.
+def _minus_habc(cells: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Each rival minus habc on the tasks and seeds that both have: success in points, and steps of all episodes,
+    failures with all their steps, which is one figure for how often and how soon a policy succeeds. Means over
+    training runs, and p of a paired t test over these: what is repeated is the run, not the episode.
     """
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for rival, pairs in _beside_habc(cells).items():
-        more = np.concatenate([np.subtract(own["length_of_each"], ours["length_of_each"]) for ours, own in pairs])
-        interval = bootstrap_interval(more, np.mean, seed=0)
-        found[rival] = {"mean": float(more.mean()), "interval": interval, "p": paired_p(more)}
+        differences = {
+            "success_points": np.array([100 * (own["success"] - ours["success"]) for ours, own in pairs]),
+            "steps": np.array([own["length_of_all"] - ours["length_of_all"] for ours, own in pairs]),
+        }
+        found[rival] = {"runs": len(pairs)} | {
+            name: {"mean": float(values.mean()), "p": paired_p(values) if len(values) > 1 else None}
+            for name, values in differences.items()
+        }
     return found
 
 
@@ -254,8 +265,8 @@ def _mean_with_interval(values: list[float | None]) -> dict[str, Any] | None:
     return {"mean": float(known.mean()), "interval": bootstrap_interval(known, np.mean, seed=0)}
 
 
-def _row(result: dict[str, Any], task: str, name: str) -> str:
-    cells = [cell for cell in result["cells"] if (cell["task"], cell["algorithm"]) == (task, name)]
+def _row(of_task: list[dict[str, Any]], task: str, name: str) -> str:
+    cells = [cell for cell in of_task if cell["algorithm"] == name]
     if not cells:
         return ""
     successes, episodes = sum(cell["successes"] for cell in cells), sum(cell["episodes"] for cell in cells)
@@ -269,14 +280,17 @@ def _row(result: dict[str, Any], task: str, name: str) -> str:
         f"{np.mean([own for own in both if own is not None]):+.1f}" if any(own is not None for own in both) else "-"
     )
     reached = ", ".join(str(cell["episodes_to_80"] or "-") for cell in cells)
-    shown_p = more = more_p = ""
-    if name in result["pooled_p_vs_habc"]:
-        steps = result["length_minus_habc"][name]
-        shown_p, more_p = f"{result['pooled_p_vs_habc'][name]:.2g}", f"{steps['p']:.2g}"
-        more = f"{steps['mean']:+.1f} [{steps['interval'][0]:.1f}, {steps['interval'][1]:.1f}]"
     success = f"{successes / episodes:.1%} [{low * 100:.0f}, {high * 100:.0f}]"
-    compared = f"{shown_p} | {more} | {more_p}"
-    return f"| {task} | {name} | {len(cells)} | {success} | {given} | {change} | {overall} | {reached} | {compared} |"
+    more = _minus_habc(of_task).get(name)
+    points, steps = ("", "") if more is None else (_difference(more["success_points"]), _difference(more["steps"]))
+    return (
+        f"| {task} | {name} | {len(cells)} | {success} | {given} | {change} | {overall} | {reached} "
+        f"| {points} | {steps} |"
+    )
+
+
+def _difference(found: dict[str, Any]) -> str:
+    return f"{found['mean']:+.1f}" if found["p"] is None else f"{found['mean']:+.1f} (p = {found['p']:.2g})"
 
 
 def _mean_length(cells: list[dict[str, Any]], key: str) -> str:

@@ -29,13 +29,13 @@ class Cells:
 
     def __init__(self, folder: Path, settings: Any) -> None:
         self.folder = folder
-        self.digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+        self.digest = digest_of(settings)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder of results {folder}: {error.strerror}") from error
         for file in self._files():
-            found = json.loads(file.read_text()).get("measured", {}).get("settings")
+            found = _read(file).get("measured", {}).get("settings")
             if found != self.digest:
                 raise UserError(
                     f"{file} was measured with other settings ({found}, now {self.digest}); "
@@ -56,10 +56,23 @@ class Cells:
 
     def by_name(self) -> dict[str, dict[str, Any]]:
         """Name -> cell, all that have been measured."""
-        return {file.stem: json.loads(file.read_text()) for file in self._files()}
+        return {file.stem: _read(file) for file in self._files()}
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("*.json"))
+
+
+def digest_of(settings: Any) -> str:
+    """Twelve characters that stand for plain data."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        cell: dict[str, Any] = json.loads(file.read_text())
+    except ValueError as error:
+        raise UserError(f"{file} is no readable cell ({error}); remove it to measure it anew") from error
+    return cell
 
 
 def commit() -> str | None:

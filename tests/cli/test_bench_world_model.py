@@ -24,6 +24,7 @@ def test_cells_that_are_there_are_gathered_and_not_measured_again(tmp_path: Path
         "horizons": {"horizons": [1, 10], "all": curves, "probe_floor_px": {"real_m": 0.2, "reconstruction_m": 0.6}},
         "cost": {"frames_per_s_b1": 90.0, "frames_per_s_b16": 300.0, "late_latency_ratio": 1.01},
         "counterfactuals": {"agreement": 0.9},
+        "outcomes": {"all": {"agreement": 0.7}},
     }
     for name, cell in cells.items():
         kept.write(name, cell)
@@ -35,6 +36,7 @@ def test_cells_that_are_there_are_gathered_and_not_measured_again(tmp_path: Path
     described = {**result, "machine": {"cpu": "a"}, "command": "vla-rl bench world-model"}
     table = world_model.table(described)
     assert "| counterfactual outcomes that agree | 0.90 | >= 0.85 |" in table
+    assert "| outcomes of whole real episodes that agree, open loop | 0.70 |  |" in table
     assert "| policy ranking, Pearson | not measured | >= 0.8 |" in table
 
 

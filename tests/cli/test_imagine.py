@@ -108,6 +108,8 @@ def test_train_evaluate_and_roll_out(run: Path, tmp_path: Path, capsys: pytest.C
     with Image.open(sheet) as picture, Image.open(clip) as film:
         assert picture.size == (8 * 2 * 64, 2 * 64)
         assert film.n_frames > 1
+    agreement = WorldJudge(WorldFolder(world)).outcomes([-1], episodes=1)
+    assert agreement["-1"]["episodes"] == agreement["all"]["episodes"] == 1
     stranger = JudgedPolicy("stranger", world / "model", run / "episodes")
     with pytest.raises(UserError, match="evaluated from seed 10, which no held-out episode"):
         WorldJudge(WorldFolder(world)).rank([stranger], 1, ExecutionConfig(), GateConfig())

@@ -154,6 +154,30 @@ class WorldJudge:
             truths.append(episode.success is True)
         return judge_successes(np.array(scores), np.array(truths), self.model.config.heads.success_threshold)
 
+    def outcomes(self, versions: Sequence[int], episodes: int) -> dict[str, Any]:
+        """Real episodes imagined from their first frame with the actions that were sent: do the outcomes agree?
+
+        Args:
+            versions: of the policies whose held-out episodes are taken.
+            episodes: of each, at most.
+
+        Returns:
+            version -> see `judge_successes`; ``all`` for all of them together.
+        """
+        data, scores, truths = self.data, {}, {}
+        for version in versions:
+            own = [index for index, episode in enumerate(data.episodes) if episode.policy_version == version][:episodes]
+            reached = []
+            for index in own:
+                frames = slice(int(data.start[index]), int(data.start[index] + data.length[index]))
+                future = imagine(self.model, data, torch.tensor([index]), torch.tensor([0]), data.action[frames][None])
+                reached.append(float(future.success.max()))
+            scores[str(version)] = np.array(reached)
+            truths[str(version)] = data.success[own].numpy()
+        scores["all"], truths["all"] = np.concatenate([*scores.values()]), np.concatenate([*truths.values()])
+        threshold = self.model.config.heads.success_threshold
+        return {name: judge_successes(scores[name], truths[name], threshold) for name in scores}
+
     def rank(
         self, policies: Sequence[JudgedPolicy], episodes: int, execution: ExecutionConfig, gate: GateConfig
     ) -> dict[str, Any]:

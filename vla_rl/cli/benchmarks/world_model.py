@@ -4,7 +4,7 @@ Parts, each resumed cell by cell in OUT/world-model/ and --runs:
   model    trains the world model on a demo run's episodes (20 minutes of processor time), probe, horizon curves
   cost     frames a second with 1 and 16 streams, latency of step 1,000 over step 10
   ranking  at least 8 policies of different quality, real against imagined success from the same starts
-  judge    counterfactual pairs from one state
+  judge    counterfactual pairs from one state, and real episodes imagined open loop with their own actions
   ablate   the model again without one mechanism, for the longest horizon and the counterfactuals
   gain     whole practice runs with and without imagination at equal real episodes; the runs of a task and seed that
            imagine begin with one world model, since they would train it on the same episodes
@@ -113,6 +113,7 @@ def table(result: dict[str, Any]) -> str:
         ("area under the curve of imagined success", "reward_auc", ""),
         ("false successes among real failures", "false_success_rate", ""),
         ("counterfactual outcomes that agree", "counterfactual_agreement", ">= 0.85"),
+        ("outcomes of whole real episodes that agree, open loop", "open_loop_agreement", ""),
         ("frames a second, one stream", "frames_per_s_b1", ">= 30"),
         ("frames a second, 16 streams", "frames_per_s_b16", ">= 200"),
         ("latency of step 1,000 over step 10", "late_latency_ratio", "about 1"),
@@ -170,7 +171,15 @@ def _measure_ranking(options: argparse.Namespace, cells: Cells) -> None:
 
 
 def _measure_judge(options: argparse.Namespace, cells: Cells) -> None:
+    def outcomes() -> dict[str, Any]:
+        from vla_rl.cli.run_config import RunConfig
+        from vla_rl.training.run_folder import RunFolder
+
+        source, _ = RunFolder.open(options.run, RunConfig)
+        return dict(_judge(options.runs / "world").outcomes(source.policy_versions(), options.episodes))
+
     _once(cells, "counterfactuals", lambda: _judge(options.runs / "world").counterfactuals(options.pairs))
+    _once(cells, "outcomes", outcomes)
 
 
 def _measure_ablations(options: argparse.Namespace, cells: Cells) -> None:
@@ -259,6 +268,8 @@ def _gather(found: Cells) -> dict[str, Any]:
         result["false_success_rate"] = ranking["reward"]["false_success_rate"]
     if "counterfactuals" in cells:
         result["counterfactual_agreement"] = cells["counterfactuals"]["agreement"]
+    if "outcomes" in cells:
+        result["open_loop_agreement"] = cells["outcomes"]["all"]["agreement"]
     result |= cells.get("cost", {})
     gains = [cell for name, cell in cells.items() if name.startswith("gain-")]
     result |= gain_points(gains)

@@ -18,7 +18,7 @@ from typing import Any, override
 import numpy as np
 
 from robot_io.freshness import Freshness
-from robot_io.ros2.messages import resize
+from robot_io.pictures import resize
 from robot_io.takeover import Clutch
 from vla_rl.core.clock import Clock, MonotonicClock
 from vla_rl.core.errors import UserError, did_you_mean

@@ -62,22 +62,6 @@ def compressed_to_rgb(message: Any) -> Uint8Array:
         raise UserError(f"a compressed image of format {message.format!r} cannot be decoded: {error}") from error
 
 
-def resize(image: Uint8Array, size: tuple[int, int]) -> Uint8Array:
-    """The image at [height, width]: averaged when it shrinks, the same array when it fits.
-
-    Raises:
-        UserError: if the package pillow is missing.
-    """
-    if image.shape[:2] == size:
-        return image
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise UserError("pictures of another size need the package pillow: pip install 'vla-rl[ros]'") from error
-    picture = Image.fromarray(np.ascontiguousarray(image))
-    return np.asarray(picture.resize((size[1], size[0]), Image.Resampling.BOX))
-
-
 def fill_image(message: Any, image: Uint8Array) -> None:
     """Put uint8 [H, W, 3] into a sensor_msgs/Image."""
     message.height, message.width = image.shape[:2]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from robot_io.freshness import Freshness
+from robot_io.pictures import resize
 from robot_io.ros2 import messages
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorDesk
@@ -93,7 +94,7 @@ class Ros2Robot:
             image: Uint8Array = to_rgb(message)
             image = self._freshness.image(camera, image, captured_ns)
             if self._image_size is not None:
-                image = messages.resize(image, self._image_size)
+                image = resize(image, self._image_size)
         except UserError as error:
             self._complain(camera, str(error))
             return

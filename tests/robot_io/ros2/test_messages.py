@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from robot_io.pictures import resize
 from robot_io.ros2 import messages
 from vla_rl.core.errors import UserError
 
@@ -49,9 +50,9 @@ def test_compressed_pictures_and_sizes() -> None:
     stream = io.BytesIO()
     Image.fromarray(PICTURE).save(stream, "PNG")
     np.testing.assert_array_equal(messages.compressed_to_rgb(Message(format="png", data=stream.getvalue())), PICTURE)
-    assert messages.resize(PICTURE, (2, 3)) is PICTURE
+    assert resize(PICTURE, (2, 3)) is PICTURE
     large = np.repeat(np.repeat(PICTURE, 4, axis=0), 4, axis=1)
-    np.testing.assert_array_equal(messages.resize(large, (2, 3)), PICTURE, "shrinking averages")
+    np.testing.assert_array_equal(resize(large, (2, 3)), PICTURE, "shrinking averages")
 
 
 def test_stamps_count_in_nanoseconds() -> None:

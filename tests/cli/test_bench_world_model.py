@@ -43,3 +43,12 @@ def test_cells_that_are_there_are_gathered_and_not_measured_again(tmp_path: Path
 def test_unknown_parts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Did you mean 'ranking'"):
         world_model.run(options(tmp_path, "rankin"))
+
+
+def test_all_variants_of_the_gain_spend_the_same_real_episodes() -> None:
+    def spent(changes: list[str]) -> int:
+        values = dict(change.split("=", 1) for change in changes)
+        near = int(values.get("imagination.near_success_episodes", 0))
+        return world_model._ROUNDS * int(values["budget.episodes_per_round"]) + near
+
+    assert {spent(changes) for changes in world_model.VARIANTS.values()} == {180}

@@ -9,11 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_world_model import SPEC, make_model
+from torch import Tensor
 from toy_episodes import toy_cache
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array
 from world_model.evaluation import HorizonConfig, auc, choose_windows, horizon_curves, probe_floor
+from world_model.open_loop import Imagined
 from world_model.probe import ProbeConfig, position_error, read_positions, train_probe, true_positions
 from world_model.ranking import RankedPolicy, judge_successes, pearson, rank_policies, ranks, spearman
 from world_model.trajectory_diffusion import (
@@ -151,3 +153,35 @@ def test_a_spec_with_other_sizes_gives_another_probe() -> None:
     from world_model.probe import StateProbe
 
     assert StateProbe(ProbeConfig(width=8), wide, 2)(torch.zeros(3, 1, 32, 16, 3, dtype=torch.uint8)).shape == (3, 2, 3)
+
+
+def test_curves_compare_every_future_with_its_own_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a model that knows the future: a frame's latent is its number, which is also where its point is."""
+    data = LatentEpisodes(toy_cache(tmp_path), make_model().autoencoder)
+    number = torch.arange(len(data.state), dtype=torch.float32)
+    data.latents = number[:, None, None]
+    data.action = number[:, None].repeat(1, 2)
+    positions = number[:, None, None].repeat(1, 1, 3).numpy()
+
+    def foreseen(
+        model: object, data: LatentEpisodes, episode: Tensor, first: Tensor, actions: Tensor, seed: int = 0
+    ) -> Imagined:
+        """The frame after each action that was really sent then; nowhere after another one's action."""
+        frame = data.start[episode] + first
+        expected = frame[:, None] + torch.arange(actions.shape[1])
+        known = actions[..., 0] == expected
+        latents = torch.where(known, expected + 1.0, -100.0)
+        state = data.state[(expected + 1).clamp(max=len(data.state) - 1)]
+        return Imagined(latents[..., None, None], state, latents, latents)
+
+    def read(model: object, probe: object, latents: Tensor) -> Float32Array:
+        return latents[..., 0].repeat(1, 1, 3)[:, :, None].numpy()
+
+    monkeypatch.setattr("world_model.evaluation.imagine", foreseen)
+    monkeypatch.setattr("world_model.evaluation._read", read)
+    config = HorizonConfig(horizons=(1, 3, 5), windows=6)
+    curves = horizon_curves(make_model(), data, None, positions, {"all": [0]}, config)  # type: ignore[arg-type]
+    assert curves["all"]["true"] == curves["all"]["teacher_forced"] == [0.0, 0.0, 0.0]
+    assert curves["all"]["persistence"] == pytest.approx(np.sqrt(3) * np.array([1, 3, 5]))
+    assert min(curves["all"]["shuffled"]) > 100
+    assert max(curves["state"]) == 0.0

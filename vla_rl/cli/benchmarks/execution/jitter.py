@@ -96,8 +96,8 @@ class Periods:
         """Nothing to do."""
 
     def periods_ms(self) -> np.ndarray:
-        """float [N - 1], without the first few steps of the attempt."""
-        return np.diff(self._times_ns[10 : self.count]) * 1e-6
+        """float [N], without the first few steps of the attempt, and without the last: it is told after the braking."""
+        return np.diff(self._times_ns[10 : self.count - 1]) * 1e-6
 
 
 def make_policy() -> Policy:

@@ -36,7 +36,7 @@ class AdvantageConfig:
         gate: argument of the gate. ``hierarchical``: the paper's. Without V_e (the paper does not say how the term is
             removed): ``viability``: A_v alone; ``viability_weighted``: (1 - p_v) A_v.
         gate_floor: lower gates are raised to it; 0 is the paper, 1 prefers good steps without forgetting others: what
-            is slow in a success is often a recovery, of which there are few.
+            is slow in a success may be a recovery, of which there are few.
         efficiency_scale: multiplies A_e; 1 is the paper. A_e is in raw steps inside a tanh, which saturates at about 2.
         advantage_horizon: n, the steps between s and s'. The paper leaves open whether its step is a frame (1) or a
             chunk (the executed chunk length; with ``efficiency_scale`` 1/n, A_e then counts chunks).

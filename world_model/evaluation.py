@@ -19,7 +19,7 @@ from vla_rl.data.cache import FrameCache
 from world_model.model import WorldModel
 from world_model.open_loop import Imagined, imagine
 from world_model.probe import StateProbe, position_error, read_positions
-from world_model.windows import LatentEpisodes, pictures, real_episodes
+from world_model.windows import LatentEpisodes, pictures
 
 _BATCH = 64
 _DECODE = 64
@@ -48,7 +48,7 @@ def probe_floor(
     model: WorldModel, cache: FrameCache, probe: StateProbe, positions: Float32Array, frames: int = 512, seed: int = 0
 ) -> dict[str, float]:
     """Errors of the probe on held-out real frames and on their reconstructions, metres, per point and together."""
-    real = np.concatenate([np.arange(e.start, e.start + e.length) for e in real_episodes(cache)])
+    real = np.concatenate([np.arange(e.start, e.start + e.length) for e in cache.real_episodes])
     drawn = np.random.default_rng(seed).permutation(len(real))[:frames]
     images = pictures(cache, real[drawn], model.spec.cameras)
     with torch.no_grad():

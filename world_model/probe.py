@@ -18,7 +18,7 @@ from tqdm import tqdm
 from vla_rl.core.types import Episode, Float32Array
 from vla_rl.data.cache import FrameCache
 from world_model.config import WorldSpec
-from world_model.windows import pictures, real_episodes
+from world_model.windows import pictures
 
 
 class GroundTruth(Protocol):
@@ -83,7 +83,7 @@ class StateProbe(nn.Module):
 
 def true_positions(cache: FrameCache, truth: GroundTruth) -> Float32Array:
     """Positions of all frames of the cache's real episodes, in their order, float32 [N, K, 3]."""
-    episodes = tqdm(real_episodes(cache), desc="true positions", unit="episode", leave=False, delay=2.0)
+    episodes = tqdm(cache.real_episodes, desc="true positions", unit="episode", leave=False, delay=2.0)
     return np.concatenate([truth(cache.store.read(episode.episode_id)) for episode in episodes])
 
 
@@ -99,7 +99,7 @@ def train_probe(
         positions: from `true_positions` of the same cache.
         seed: of weights and batches.
     """
-    frames = np.concatenate([np.arange(e.start, e.start + e.length) for e in real_episodes(cache)])
+    frames = np.concatenate([np.arange(e.start, e.start + e.length) for e in cache.real_episodes])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         probe = StateProbe(config, spec, positions.shape[1])

@@ -10,19 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import Float32Array, Origin
-from vla_rl.data.cache import CachedEpisode, FrameCache
+from vla_rl.core.types import Float32Array
+from vla_rl.data.cache import FrameCache
 from world_model.autoencoder import Autoencoder
 from world_model.config import WorldSpec
 from world_model.dynamics import WorldBatch
 
 _ENCODE_FRAMES = 64
 _WINDOWS, _PICTURES = 0x77696E, 0x706963  # purposes of draws
-
-
-def real_episodes(cache: FrameCache) -> list[CachedEpisode]:
-    """The episodes that happened: a world model never learns from what it imagined."""
-    return [episode for episode in cache.episodes if episode.origin is not Origin.IMAGINED]
 
 
 def spec_of(
@@ -41,7 +36,7 @@ def spec_of(
     Raises:
         UserError: if there are no episodes, or no pictures, or cameras of different sizes.
     """
-    episodes = real_episodes(cache)
+    episodes = cache.real_episodes
     if not episodes:
         raise UserError(f"{cache.store.path} holds no real episodes; a world model needs some to learn from")
     first = episodes[0]
@@ -100,7 +95,7 @@ class LatentEpisodes:
 
     def __init__(self, cache: FrameCache, autoencoder: Autoencoder) -> None:
         frames = _real_frames(cache)
-        self.episodes = real_episodes(cache)
+        self.episodes = cache.real_episodes
         self.latents = encode_frames(cache, frames, autoencoder)
         self.state = torch.from_numpy(np.asarray(cache.state[frames]))
         self.action = torch.from_numpy(np.asarray(cache.action_sent[frames]))
@@ -184,5 +179,5 @@ def frame_latents(cache: FrameCache, autoencoder: Autoencoder) -> Float32Array:
 
 
 def _real_frames(cache: FrameCache) -> NDArray[np.int64]:
-    spans = [np.arange(episode.start, episode.start + episode.length) for episode in real_episodes(cache)]
+    spans = [np.arange(episode.start, episode.start + episode.length) for episode in cache.real_episodes]
     return np.concatenate(spans) if spans else np.empty(0, np.int64)

@@ -391,6 +391,8 @@ def test_a_small_group_is_not_drawn_without_bound():
     assert alone == {"demonstrations": 1.0, "interventions": 0.0, "rollouts": 0.0}
     uniform = bounded_weights({"a": 0.9, "b": 0.1}, {"a": 10, "b": 30}, 1)
     assert uniform == pytest.approx({"a": 0.25, "b": 0.75}), "a bound of 1 is uniform"
+    unused = bounded_weights({"a": 0.9, "b": 0.1, "c": 0.0}, {"a": 10, "b": 30, "c": 960}, 1)
+    assert unused == pytest.approx({"a": 0.25, "b": 0.75, "c": 0.0}), "what is never drawn counts for nothing"
 
 
 def test_the_mixture_that_is_drawn_is_bounded(make_cache):

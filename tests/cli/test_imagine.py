@@ -2,6 +2,7 @@
 tests/world_model.
 """
 
+import functools
 import json
 import shutil
 from dataclasses import replace
@@ -15,7 +16,8 @@ from robot_io.gate import GateConfig
 from vla_rl.cli.benchmarks.world_model import gain_points
 from vla_rl.cli.ground_truth import SimulatorTruth
 from vla_rl.cli.main import main
-from vla_rl.cli.near_success import collect_counterfactuals, collect_near_success
+from vla_rl.cli.near_success import PerturbationConfig, PerturbedExpert, collect_counterfactuals, collect_near_success
+from vla_rl.cli.rollouts import make_env
 from vla_rl.cli.run_config import RunConfig, TaskConfig
 from vla_rl.cli.world_evaluation import JudgedPolicy, WorldFolder, WorldJudge
 from vla_rl.core.errors import UserError
@@ -68,6 +70,34 @@ def test_near_successes_teach_no_policy(run: Path) -> None:
         assert episode.origin is Origin.SIM
         assert (episode.source == Source.DEMO).all()
         assert (episode.action_policy != episode.action_sent).any()
+
+
+def test_some_episodes_fling_the_arms_about_and_counterfactuals_never_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = make_env(TASK)
+
+    def off(config: PerturbationConfig) -> float:
+        """Median distance of what was sent from what the expert wanted, metres."""
+        env.reset(seed=3)
+        expert, steps = PerturbedExpert(env, config), []
+        expert.reset(3)
+        for _ in range(30):
+            clean, sent = expert.act()
+            steps.append(np.abs(sent - clean)[[0, 1, 2, 4, 5, 6]].max())
+            env.step(sent)
+        return float(np.median(steps))
+
+    flung = PerturbationConfig(rough=1.0, rough_aim=(0.1, 0.1), slip=0.0, stall=0.0)
+    assert off(flung) > 0.05 > 5 * off(replace(flung, rough=0.0))
+    env.close()
+    store = EpisodeStore(tmp_path)
+    always = functools.partial(PerturbationConfig, rough=1.0)
+    monkeypatch.setattr("vla_rl.cli.near_success.PerturbationConfig", always)
+    parting = collect_counterfactuals(TASK, RunConfig().gate, store, 1, first_seed=30, before_end=20)
+    spoilt = store.read("pair-00000-spoilt")
+    sent = np.abs(spoilt.action_sent - spoilt.action_policy)[parting[spoilt.episode_id] :, [0, 1, 2, 4, 5, 6]]
+    assert np.median(sent) < 0.02
 
 
 def test_counterfactuals_part_from_one_state(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from world_model.config import AutoencoderConfig
 from world_model.dynamics import Context
 from world_model.model import load_world_model
 from world_model.training import Stage, set_dynamics_statistics, train_world_model
-from world_model.windows import LatentEpisodes, draw_pictures, real_episodes, spec_of
+from world_model.windows import LatentEpisodes, draw_pictures, spec_of
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_imagined_episodes_never_teach(tmp_path: Path) -> None:
     cache.store.add(toy_episode("zz-imagined", 5, origin=Origin.IMAGINED))
     cache.refresh()
     assert len(cache.episodes) == 3
-    assert len(real_episodes(cache)) == 2
+    assert len(cache.real_episodes) == 2
     assert len(LatentEpisodes(cache, make_model().autoencoder).state) == 24
 
 

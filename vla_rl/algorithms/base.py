@@ -187,8 +187,8 @@ def bounded_weights(weights: Mapping[str, float], sizes: Mapping[str, int], larg
     """Weights of groups, of sum 1, such that no frame is drawn more than ``largest`` times as often as under uniform
     draws. What that takes from a small group goes to the others in proportion.
     """
-    total = sum(sizes[name] for name in weights)
     left = {name: weight for name, weight in weights.items() if weight > 0 and sizes[name]}
+    total = sum(sizes[name] for name in left)  # of the steps that may be drawn
     found = dict.fromkeys(weights, 0.0)
     rest = 1.0
     while left:

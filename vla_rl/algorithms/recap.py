@@ -94,8 +94,7 @@ class Recap(Algorithm):
 
     def update(self, step: int) -> dict[str, float]:
         """Value function on returns, then indicators, then the actor."""
-        ahead = self.config.critic_training.steps_before_round if self.begins_round() else 0
-        for _ in range(ahead + self.replay_ratio.steps()):
+        for _ in range(self.replay_ratio.steps(self.begins_round())):
             self._update_critic()
         config = self.config.recap
         if self.updates >= config.warmup_steps and (self.updates - config.warmup_steps) % config.threshold_every == 0:

@@ -13,6 +13,7 @@ class ReplayRatio:
     def __init__(self, config: CriticTrainingConfig) -> None:
         self.config = config.replay_ratio
         self.value = self.config.low if self.config.adaptive else config.steps_per_actor_step
+        self._before_round = config.steps_before_round
         self._due = 0.0
         self._episodes = 0
         self._fraction = math.inf
@@ -28,12 +29,12 @@ class ReplayRatio:
             self.value = self.config.high
         self._episodes, self._fraction = episodes, active_fraction
 
-    def steps(self) -> int:
-        """Critic steps that are due with the present actor step."""
+    def steps(self, begins_round: bool = False) -> int:
+        """Critic steps that are due with the present actor step, the first one of its round or another."""
         self._due += self.value
         whole = int(self._due)
         self._due -= whole
-        return whole
+        return whole + (self._before_round if begins_round else 0)
 
     def state_dict(self) -> dict[str, Any]:
         fraction = None if math.isinf(self._fraction) else self._fraction

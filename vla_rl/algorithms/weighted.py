@@ -64,8 +64,7 @@ class WeightedCloning(Algorithm):
 
     def update(self, step: int) -> dict[str, float]:
         """Critics on their subsets, then weights, then the actor."""
-        ahead = self.config.critic_training.steps_before_round if self.begins_round() else 0
-        for _ in range(ahead + self.replay_ratio.steps()):
+        for _ in range(self.replay_ratio.steps(self.begins_round())):
             self.critics.update()
         frames = self.actor_frames(step)
         weight, weight_logs = self.weigh(frames)

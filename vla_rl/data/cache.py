@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from vla_rl.core.errors import StoreError
-from vla_rl.core.types import Float32Array, Uint8Array
+from vla_rl.core.types import Float32Array, Origin, Uint8Array
 from vla_rl.data.cache_files import (
     Index,
     append_episode,
@@ -123,6 +123,11 @@ class FrameCache:
                 self._map()
         except OSError as error:
             raise StoreError(f"cannot use {self.directory} as a frame cache: {error.strerror or error}") from error
+
+    @property
+    def real_episodes(self) -> list[CachedEpisode]:
+        """The cached episodes that happened, in order: those of imagination are left out."""
+        return [episode for episode in self.episodes if episode.origin is not Origin.IMAGINED]
 
     def refresh(self) -> list[EpisodeHeader]:
         """Take in what is new in the store; forget what has left it and what the retention policy drops.

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from vla_rl.core.files import write_atomic
 from vla_rl.core.protocols import Subscriber
-from vla_rl.core.types import Float32Array, Origin
+from vla_rl.core.types import Float32Array
 from vla_rl.credit import CreditConfig
 from vla_rl.data.cache import CacheConfig, CachedEpisode, FrameCache
 from vla_rl.data.store import EpisodeStore
@@ -148,7 +148,7 @@ class LearningRun:
     def _save_traces(self, learner: Learner) -> None:
         """Values and weights along three telling real episodes of the round: a success, a failure and a takeover."""
         chosen: dict[str, CachedEpisode] = {}
-        for episode in reversed([own for own in self.cache.episodes if own.origin is not Origin.IMAGINED]):
+        for episode in reversed(self.cache.real_episodes):
             if not 0 < episode.human_steps < CreditConfig().min_human_steps:  # a touch shows neither help nor its lack
                 human = bool(episode.human_steps)
                 chosen.setdefault("takeover" if human else "success" if episode.success else "failure", episode)

@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from vla_rl.core.errors import CheckpointError
-from vla_rl.core.types import Float32Array, Origin
+from vla_rl.core.types import Float32Array
 from vla_rl.credit import CreditConfig, assign_batch
 from vla_rl.critics.calibration import calibration_record
 from vla_rl.data.cache import CacheConfig, FrameCache
@@ -217,12 +217,7 @@ class PracticeRun(LearningRun):
         Counted are steps of the policy. A takeover, however short at the end, counts as a failure of what came before
         it, whatever the rule that the critics are trained with.
         """
-        version = stage.policy_version - 1
-        new = [
-            episode
-            for episode in self.cache.episodes
-            if episode.policy_version == version and episode.origin is not Origin.IMAGINED
-        ]
+        new = [episode for episode in self.cache.real_episodes if episode.policy_version == stage.policy_version - 1]
         if stage.round < 2 or not new or ("calibrate", stage.round) in self._published:
             return
         frames = np.concatenate([np.arange(episode.start, episode.start + episode.length) for episode in new])

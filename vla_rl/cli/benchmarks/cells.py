@@ -75,11 +75,10 @@ def _read(file: Path) -> dict[str, Any]:
     return cell
 
 
-def commit() -> str | None:
+def commit(where: Path = Path(__file__).parent) -> str | None:
     """The commit of the source tree, with ``-dirty`` behind it if anything but documents and results was changed; None
     outside a repository.
     """
-    where = Path(__file__).parent
     try:
         found = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], cwd=where, capture_output=True, text=True, check=True

@@ -82,8 +82,16 @@ class Autoencoder(nn.Module):
     def set_statistics(self, latents: Tensor) -> None:
         """Standardise latents like these from now on, [B, N, D], as `encode` gives them before the first call."""
         flat = latents.flatten(0, -2)
-        self.latent_mean.copy_(flat.mean(0))
-        self.latent_std.copy_(flat.std(0).clamp(min=1e-3))
+        mean = self.over_places(flat.mean(0))
+        self.latent_mean.copy_(mean)
+        self.latent_std.copy_(self.over_places((flat - mean).square().mean(0)).sqrt().clamp(min=1e-3))
+
+    def over_places(self, statistic: Tensor) -> Tensor:
+        """A statistic [D] of the numbers in a token, averaged over the cells that the token is made of: a cell in which
+        nothing ever moves is not blown up.
+        """
+        cells = self.config.token_cells**2
+        return statistic.unflatten(0, (-1, cells)).mean(-1).repeat_interleave(cells)
 
     def encode(self, images: Tensor) -> Tensor:
         """Frames uint8 [B, cameras, H, W, 3] -> latents [B, N, D]."""

@@ -55,6 +55,11 @@ class DynamicsConfig:
         action_tokens: the action of a frame is a token of it.
         action_adaln: the action of a frame modulates all its tokens.
         proprioception_token: the proprioception of a frame is a token of it.
+        joined_tokens: proprioception and action are added to the tokens of the picture instead of being tokens of their
+            own; cheaper where a picture has few.
+        state_frequencies: sines and cosines of the proprioception, here and where linear servos would take it, that
+            tokens are told; the first has a wavelength of 4 pi standard deviations, each other half of the one before.
+            Where an edge of an arm is drawn depends on its pose that sharply (arXiv 2006.10739).
         linear_servos: the proprioception head corrects a linear prediction (least squares over state, its motion and
             the action), and tokens are told that prediction: where commands would take the robot if nothing were in its
             way.
@@ -83,6 +88,8 @@ class DynamicsConfig:
     action_tokens: bool = True
     action_adaln: bool = True
     proprioception_token: bool = True
+    joined_tokens: bool = False
+    state_frequencies: int = 0
     linear_servos: bool = True
     motion_input: bool = True
     residual: bool = True
@@ -139,6 +146,8 @@ class TrainingConfig:
         dynamics_learning_rate: of AdamW.
         warmup_steps: over which a learning rate rises; afterwards a cosine brings it down to a twentieth.
         weight_decay: of matrices.
+        bfloat16: matrix products of the dynamics' training in this precision, on a GPU and on processors that have
+            instructions for it (AVX512-BF16, AMX), where they are several times faster.
         max_gradient_norm: longer gradients are shortened to it.
         ema_decay: of the average of the weights that is used; shorter at first.
         beginning_share: share of the windows that begin where an episode begins.
@@ -157,6 +166,7 @@ class TrainingConfig:
     dynamics_learning_rate: float = 1e-3
     warmup_steps: int = 100
     weight_decay: float = 0.01
+    bfloat16: bool = False
     max_gradient_norm: float = 1.0
     ema_decay: float = 0.995
     beginning_share: float = 0.15

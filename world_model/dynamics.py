@@ -93,21 +93,23 @@ class Dynamics(nn.Module):
     def __init__(self, config: WorldModelConfig, spec: WorldSpec, grid: tuple[int, int], token_dim: int) -> None:
         super().__init__()
         self.config, self.heads_config = config.dynamics, config.heads
+        self.in_bfloat16 = config.training.bfloat16
         width, mechanisms = self.config.width, self.config
-        extra = int(mechanisms.proprioception_token) + int(mechanisms.action_tokens)
+        extra = 0 if mechanisms.joined_tokens else mechanisms.proprioception_token + mechanisms.action_tokens
         layout = FrameLayout(extra, grid, mechanisms.memory_pool)
         self.transformer = BlockCausalTransformer(mechanisms, layout)
         inputs = 2 if mechanisms.motion_input else 1
         self.width, self.state_dim = width, spec.state_dim
         self.latent_token = nn.Linear(inputs * token_dim, width)
         self.place = nn.Parameter(0.02 * torch.randn(layout.tokens, width))
+        poses = 2 + 4 * mechanisms.state_frequencies  # the state and where servos would take it, and their waves
         if mechanisms.proprioception_token:
-            self.state_token = nn.Linear((inputs + 1) * spec.state_dim, width)
+            self.state_token = nn.Linear((inputs - 1 + poses) * spec.state_dim, width)
         if mechanisms.action_tokens:
             self.action_token = nn.Linear(spec.action_dim, width)
         self.no_action = nn.Parameter(torch.zeros(width))
         self.condition = nn.Sequential(
-            nn.Linear(spec.action_dim + 3 * spec.state_dim, width), nn.SiLU(), nn.Linear(width, width)
+            nn.Linear(spec.action_dim + (1 + poses) * spec.state_dim, width), nn.SiLU(), nn.Linear(width, width)
         )
         self.anchor_condition = nn.Parameter(0.02 * torch.randn(width))
         self.flow = FlowHead(mechanisms, token_dim)
@@ -139,7 +141,15 @@ class Dynamics(nn.Module):
         """
         latents, state = self._corrupt(batch, generator)
         if torch.rand((), generator=generator) < self.config.self_context:
-            latents, state = self._imagine_context(batch, latents, state, generator)
+            with self._precision(latents.device):
+                latents, state = self._imagine_context(batch, latents, state, generator)
+        # A context of its own: the casts that the one above remembers know no gradients.
+        with self._precision(latents.device):
+            return self._loss(batch, latents, state, generator)
+
+    def _loss(
+        self, batch: WorldBatch, latents: Tensor, state: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, dict[str, float]]:
         context = self.context(batch, latents, state)
         hidden, condition = self.hidden(context, batch.anchor_latents, batch.anchor_state)
         has_next, inside = batch.has_next.float(), batch.inside.float()
@@ -261,6 +271,9 @@ class Dynamics(nn.Module):
         """Those of the hidden tokens [B, T, F, width] that stand for the picture, [B, T, N, width]."""
         return hidden[:, :, self.transformer.layout.extra :]
 
+    def _precision(self, device: torch.device) -> torch.autocast:
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.in_bfloat16 and _is_fast_in_bfloat16(device))
+
     def _moving_weight(self, later: Tensor, latents: Tensor, has_next: Tensor) -> Tensor:
         """Weights of tokens [B, T, N], 0 where there is no next frame."""
         change = (later - latents).detach().square().mean(-1)
@@ -270,22 +283,35 @@ class Dynamics(nn.Module):
 
     def _condition(self, context: Context) -> Tensor:
         """[B, T, width + S], see `hidden`."""
-        state, motion, action = self._normalised(context)
+        _, motion, action = self._normalised(context)
         servos = self._linear_change(context)
         if not self.config.action_adaln:
             return torch.cat([self.anchor_condition.expand(*action.shape[:2], -1), servos], -1)
-        if not self.config.motion_input:
-            motion = torch.zeros_like(motion)
+        poses = self._poses(context)
         if not self.config.proprioception_token:
-            state, motion = torch.zeros_like(state), torch.zeros_like(motion)
-        return torch.cat([self.condition(torch.cat([action, state, motion, servos], -1)), servos], -1)
+            poses, motion = torch.zeros_like(poses), torch.zeros_like(motion)
+        elif not self.config.motion_input:
+            motion = torch.zeros_like(motion)
+        return torch.cat([self.condition(torch.cat([action, motion, poses], -1)), servos], -1)
+
+    def _poses(self, context: Context) -> Tensor:
+        """The state, the change that linear servos would make, and the waves of where both are, [B, T, P]."""
+        state, change = self._normalised(context)[0], self._linear_change(context)
+        if not self.config.state_frequencies:
+            return torch.cat([state, change], -1)
+        there = torch.stack([state, state + change * self.state_change_std / self.state_std], -1)
+        frequency = 2.0 ** torch.arange(-1, self.config.state_frequencies - 1, device=state.device)
+        angle = (there[..., None] * frequency).flatten(2)
+        return torch.cat([state, change, angle.sin(), angle.cos()], -1)
 
     def _linear_change(self, context: Context) -> Tensor:
         """What linear servos would make of the action: the change of the state [B, T, S] in standard deviations."""
         state, motion, action = self._normalised(context)
         if not (self.config.linear_servos and self.config.proprioception_token):
             return torch.zeros_like(state)
-        return torch.cat([state, motion, action, torch.ones_like(action[..., :1])], -1) @ self.servos
+        known = torch.cat([state, motion, action, torch.ones_like(action[..., :1])], -1)
+        with torch.autocast(known.device.type, enabled=False):
+            return known @ self.servos
 
     def _normalised(self, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         """State and its motion [B, T, S], and action [B, T, A], in standard deviations."""
@@ -293,25 +319,27 @@ class Dynamics(nn.Module):
         action = (context.action - self.action_mean) / self.action_std
         return state, context.state_motion / self.state_change_std, action
 
-    def _tokens(self, context: Context) -> Tensor:
-        """[B, T, F, width]."""
-        config, tokens = self.config, []
-        state, motion, action = self._normalised(context)
+    def _tokens(self, context: Context, acts: bool = True) -> Tensor:
+        """[B, T, F, width]; without an action if the frame does not act."""
+        config, others = self.config, []
+        _, motion, action = self._normalised(context)
         if config.proprioception_token:
-            inputs = [state, self._linear_change(context), motion]
-            seen = torch.cat(inputs if config.motion_input else inputs[:2], -1)
-            tokens.append(self.state_token(seen)[:, :, None])
+            poses = self._poses(context)
+            others.append(self.state_token(torch.cat([poses, motion], -1) if config.motion_input else poses))
         if config.action_tokens:
-            tokens.append(self.action_token(action)[:, :, None])
+            others.append(self.action_token(action) if acts else self.no_action.expand(*action.shape[:2], -1))
         latents = [context.latents]
         if config.motion_input:
             latents.append(context.latent_motion / self.latent_change_std)
-        tokens.append(self.latent_token(torch.cat(latents, -1)))
-        return torch.cat(tokens, 2) + self.place
+        picture = self.latent_token(torch.cat(latents, -1))
+        if not config.joined_tokens:
+            return torch.cat([*(other[:, :, None] for other in others), picture], 2) + self.place
+        for other in others:
+            picture = picture + other[:, :, None]
+        return picture + self.place
 
     def _anchor(self, latents: Tensor, state: Tensor) -> Tensor:
         """The anchor's tokens [B, 1, F, width]: a frame at rest without an action."""
-        config = self.config
         context = Context(
             latents[:, None],
             torch.zeros_like(latents)[:, None],
@@ -319,11 +347,7 @@ class Dynamics(nn.Module):
             torch.zeros_like(state)[:, None],
             self.action_mean.expand(len(latents), 1, -1),
         )
-        tokens = self._tokens(context)
-        if config.action_tokens:
-            tokens = tokens.clone()
-            tokens[:, :, int(config.proprioception_token)] = self.no_action
-        return tokens
+        return self._tokens(context, acts=False)
 
     def _corrupt(self, batch: WorldBatch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Noise on the context: latents [B, T, N, D] and state [B, T, S]."""
@@ -357,3 +381,9 @@ class Dynamics(nn.Module):
         columns = zip(*context, strict=True)
         own_latents, own_state = (torch.stack(column, 1) for column in columns)
         return own_latents, own_state
+
+
+def _is_fast_in_bfloat16(device: torch.device) -> bool:
+    """Processors without instructions for it emulate it, which is slower than full precision."""
+    known = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return device.type != "cpu" or any(known.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))

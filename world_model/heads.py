@@ -54,7 +54,7 @@ class FlowHead(nn.Module):
             time = noise.new_full(noise.shape[:2], step / steps)
             clean = self(point, time, hidden, condition)
             # dy/dtau = (y1 - y) / (1 - tau), over 1 / steps.
-            point = torch.lerp(point, clean, 1.0 / (steps - step))
+            point = torch.lerp(point, clean.to(point.dtype), 1.0 / (steps - step))
         return point
 
 

@@ -19,7 +19,7 @@ from world_model.autoencoder import Autoencoder
 from world_model.config import WorldModelConfig, WorldSpec
 from world_model.dynamics import Dynamics
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class WorldModel(nn.Module):

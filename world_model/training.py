@@ -271,7 +271,8 @@ def set_dynamics_statistics(model: WorldModel, data: LatentEpisodes) -> None:
     """Means and standard deviations of the training data, once: they are part of the model."""
     latent_change, state_change = data.changes()
     dynamics = model.dynamics
-    dynamics.latent_change_std.copy_(latent_change.square().mean((0, 1)).sqrt().clamp(min=1e-3))
+    power = model.autoencoder.over_places(latent_change.square().mean((0, 1)).to(model.device))
+    dynamics.latent_change_std.copy_(power.sqrt().clamp(min=1e-3))
     # Dimensions that never move must not be blown up.
     floor = 1e-3 * data.state.std(0).max().clamp(min=1e-6)
     dynamics.state_change_std.copy_(state_change.square().mean(0).sqrt().clamp(min=floor))

@@ -216,8 +216,8 @@ class BlockCausalTransformer(nn.Module):
         for layer, block in enumerate(self.blocks):
             query, key, value, modulation = block.queries_keys_values(anchor, anchor_condition)
             keys, values = memory.anchor[layer]
-            keys[rows] = key[:, :, 0] + block.anchor_key
-            values[rows] = value[:, :, 0]
+            keys[rows] = (key[:, :, 0] + block.anchor_key).to(keys.dtype)
+            values[rows] = value[:, :, 0].to(values.dtype)
             anchor = block.finish(anchor, F.scaled_dot_product_attention(query, key, value), modulation)
         memory.age[rows] = 0
         memory.has_anchor[rows] = True
@@ -266,7 +266,7 @@ class BlockCausalTransformer(nn.Module):
         return torch.einsum("pf,bhtfs->bhtps", self.compression, frames)
 
     def _bias(self, length: int, device: torch.device) -> Tensor:
-        """Added to attention scores: [heads, T F, keys], -inf where a query must not look."""
+        """Added to attention scores: [1, heads, T F, keys], -inf where a query must not look."""
         config, tokens, pooled = self.config, self.layout.tokens, len(self.compression)
         frame = torch.arange(length, device=device)
         distance = frame[:, None] - frame  # [T, T]
@@ -277,7 +277,8 @@ class BlockCausalTransformer(nn.Module):
             parts.append(self._penalty(distance, inside).repeat_interleave(pooled, 2))
         if config.anchor:
             parts.append(torch.zeros(config.heads, length, tokens, device=device))
-        return torch.cat(parts, 2).repeat_interleave(tokens, 1)
+        # With four dimensions the fused kernels take it.
+        return torch.cat(parts, 2).repeat_interleave(tokens, 1)[None]
 
     def _stream_bias(self, memory: Memory) -> Tensor:
         """The same for the frame that is about to be pushed: [B, heads, 1, keys]."""

@@ -77,19 +77,24 @@ def test_some_episodes_fling_the_arms_about_and_counterfactuals_never_do(
 ) -> None:
     env = make_env(TASK)
 
-    def off(config: PerturbationConfig) -> float:
-        """Median distance of what was sent from what the expert wanted, metres."""
+    arms, grippers = [0, 1, 2, 4, 5, 6], [3, 7]
+
+    def off(config: PerturbationConfig, dims: list[int]) -> float:
+        """Median of the largest distance of what was sent from what the expert wanted, metres."""
         env.reset(seed=3)
         expert, steps = PerturbedExpert(env, config), []
         expert.reset(3)
         for _ in range(30):
             clean, sent = expert.act()
-            steps.append(np.abs(sent - clean)[[0, 1, 2, 4, 5, 6]].max())
+            steps.append(np.abs(sent - clean)[dims].max())
             env.step(sent)
         return float(np.median(steps))
 
     flung = PerturbationConfig(rough=1.0, rough_aim=(0.1, 0.1), slip=0.0, stall=0.0)
-    assert off(flung) > 0.05 > 5 * off(replace(flung, rough=0.0))
+    gentle = replace(flung, rough=0.0)
+    assert off(flung, arms) > 0.05 > 5 * off(gentle, arms)
+    assert off(flung, grippers) > 0.005
+    assert off(gentle, grippers) == off(replace(flung, rough_grippers=0.0), grippers) == 0.0
     env.close()
     store = EpisodeStore(tmp_path)
     always = functools.partial(PerturbationConfig, rough=1.0)

@@ -21,6 +21,9 @@ ABLATIONS: list[dict[str, Any]] = [
     {"motion_input": False},
     {"linear_servos": False},
     {"residual": False},
+    {"state_frequencies": 3},
+    {"joined_tokens": True, "state_frequencies": 2},
+    {"joined_tokens": True, "proprioception_token": False, "action_tokens": False},
     {"proprioception_token": False, "action_tokens": False},
     {"window": 1, "memory_frames": 5, "memory_pool": 1},
 ]
@@ -145,6 +148,39 @@ def test_the_loss_falls_and_every_mechanism_gets_a_gradient() -> None:
     assert sum(losses[-3:]) < 0.5 * sum(losses[:3])
     silent = [name for name, weight in model.dynamics.named_parameters() if not weight.grad.abs().sum() > 0]
     assert silent == []
+
+
+@pytest.mark.parametrize("self_context", [0.0, 1.0])
+def test_half_precision_gives_nearly_the_gradients_of_full(self_context: float) -> None:
+    """Also after the context was imagined without gradients: weights that were cast there must not lose theirs."""
+    gradients = []
+    for bfloat16 in (False, True):
+        model = make_model(self_context=self_context)
+        model.dynamics.in_bfloat16 = bfloat16
+        model.dynamics.loss(make_batch(model, size=8), torch.Generator().manual_seed(0))[0].backward()
+        gradients.append({name: weight.grad for name, weight in model.dynamics.named_parameters()})
+    for name, full in gradients[0].items():
+        difference = (gradients[1][name] - full).norm() / full.norm().clamp(min=1e-3)
+        assert difference < 0.15, name
+
+
+def test_the_waves_of_a_pose() -> None:
+    """sin and cos of x / 2, x, 2 x, for the state in standard deviations and for where linear servos would take it."""
+    model = make_model(state_frequencies=3)
+    dynamics, batch = model.dynamics, make_batch(model)
+    dynamics.state_mean.fill_(0.5)
+    dynamics.state_std.fill_(2.0)
+    dynamics.state_change_std.fill_(0.25)
+    context = dynamics.context(batch, batch.latents[:, :-1], batch.state[:, :-1])
+    state, change, sines, cosines = dynamics._poses(context).split([3, 3, 18, 18], -1)
+    torch.testing.assert_close(state, (batch.state[:, :-1] - 0.5) / 2)
+    servos = state + change * 0.25 / 2
+    for dim in range(3):
+        for index, place in enumerate((state, servos)):
+            for octave, frequency in enumerate((0.5, 1.0, 2.0)):
+                column = (dim * 2 + index) * 3 + octave
+                torch.testing.assert_close(sines[..., column], (frequency * place[..., dim]).sin())
+                torch.testing.assert_close(cosines[..., column], (frequency * place[..., dim]).cos())
 
 
 def test_training_sees_the_errors_of_imagination() -> None:

@@ -21,7 +21,7 @@ def test_a_preset_loads_and_bounds_what_it_costs(name: str, pixels: int) -> None
     if name == "cpu-tiny":
         assert 0 < config.training.cpu_seconds <= 1200
         model = WorldModel(config, replace(SPEC, image_size=(pixels, pixels)))
-        assert sum(weight.numel() for weight in model.parameters()) < 3e6
+        assert sum(weight.numel() for weight in model.parameters()) < 1.5e7
 
 
 def test_settings_that_cannot_work_are_refused() -> None:

@@ -41,6 +41,8 @@ class PerturbationConfig:
             policy fails.
         rough_aim: range of the standard deviation of that error, drawn once per episode.
         rough_ticks: longest time between two draws of it.
+        rough_grippers: largest standard deviation of the error of grippers meanwhile, as a share of their range; the
+            one of an episode is drawn up to that. A policy that has hardly learnt opens and closes them at random.
     """
 
     noise: tuple[float, float] = (0.001, 0.005)
@@ -49,9 +51,10 @@ class PerturbationConfig:
     accurate: float = 0.7
     slip: float = 0.1
     stall: float = 0.05
-    rough: float = 0.3
+    rough: float = 0.4
     rough_aim: tuple[float, float] = (0.01, 0.1)
     rough_ticks: int = 8
+    rough_grippers: float = 0.6
 
 
 @dataclass
@@ -83,6 +86,7 @@ class PerturbedExpert:
         self._expert.reset(int(rng.integers(2**31)))
         self._slips = rng.random() < self.config.slip
         self._rough_aim = rng.uniform(*self.config.rough_aim) if rng.random() < self.config.rough else 0.0
+        self._rough_grip = rng.uniform(0.0, self.config.rough_grippers)
         self._tick = 0
         self._begin_stretch()
 
@@ -110,7 +114,8 @@ class PerturbedExpert:
         self._aim = off.astype(np.float32) * (rng.random() >= config.accurate)
         if self._rough_aim:
             self._stretch_end = self._tick + int(rng.integers(1, config.rough_ticks + 1))
-            self._aim = (off * self._rough_aim / config.aim).astype(np.float32)
+            grip = rng.standard_normal(len(self._moving)) * (1 - self._moving) * self._rough_grip
+            self._aim = (off * self._rough_aim / config.aim + grip * (self._high - self._low)).astype(np.float32)
         self._stalled = rng.random() < config.stall
         self._wrong_gripper: tuple[int, float] | None = None
         if self._slips and rng.random() < 0.5:

@@ -41,8 +41,9 @@ class PerturbationConfig:
             policy fails.
         rough_aim: range of the standard deviation of that error, drawn once per episode.
         rough_ticks: longest time between two draws of it.
-        rough_grippers: largest standard deviation of the error of grippers meanwhile, as a share of their range; the
-            one of an episode is drawn up to that. A policy that has hardly learnt opens and closes them at random.
+        rough_grippers: largest standard deviation of the error of grippers meanwhile, over their range; the one of an
+            episode is drawn up to that. A policy that has hardly learnt opens and closes them at random, and a world
+            model that has only seen them close around an object imagines one in an empty hand.
     """
 
     noise: tuple[float, float] = (0.001, 0.005)
@@ -51,10 +52,10 @@ class PerturbationConfig:
     accurate: float = 0.7
     slip: float = 0.1
     stall: float = 0.05
-    rough: float = 0.4
+    rough: float = 0.5
     rough_aim: tuple[float, float] = (0.01, 0.1)
     rough_ticks: int = 8
-    rough_grippers: float = 0.6
+    rough_grippers: float = 2.0
 
 
 @dataclass

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--runs", type=Path, default=Path("runs/bench-world-model"), help="where models and runs are kept"
     )
     parser.add_argument("--preset", default="cpu-tiny")
-    parser.add_argument("--near-success", type=int, default=400)
+    parser.add_argument("--near-success", type=int, default=800)
     parser.add_argument("--episodes", type=int, default=50, help="imagined episodes of each ranked policy")
     parser.add_argument("--pairs", type=int, default=50, help="counterfactual pairs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the gain")

@@ -38,6 +38,9 @@ class AdvantageConfig:
         gate_floor: lower gates are raised to it; 0 is the paper, 1 prefers good steps without forgetting others: what
             is slow in a success may be a recovery, of which there are few.
         efficiency_scale: multiplies A_e; 1 is the paper. A_e is in raw steps inside a tanh, which saturates at about 2.
+        certainty_cost: subtracted from the scaled A_e, so that steps from which success is nearly sure weigh less: at
+            p_v = 1 and an even pace 1 - tanh(cost). 0 is the paper. A V_e that has hardly learnt does that unasked: it
+            is the same everywhere, so A_e is -1 at every step.
         advantage_horizon: n, the steps between s and s'. The paper leaves open whether its step is a frame (1) or a
             chunk (the executed chunk length; with ``efficiency_scale`` 1/n, A_e then counts chunks).
         last_step: where s' would lie behind the end of the episode (unstated in the paper), s' is the last state, and
@@ -55,6 +58,7 @@ class AdvantageConfig:
     gate: Literal["hierarchical", "viability", "viability_weighted"] = "hierarchical"
     gate_floor: float = 0.0
     efficiency_scale: float = 1.0
+    certainty_cost: float = 0.0
     advantage_horizon: int = 1
     last_step: Literal["target", "neutral", "repeat"] = "target"
     intervention_reweight: bool = False
@@ -75,6 +79,8 @@ class AdvantageConfig:
             raise ConfigError(f"advantage.gate_floor is {self.gate_floor}; expected a number from 0 to 1")
         if not 0 <= self.efficiency_scale < float("inf"):
             raise ConfigError(f"advantage.efficiency_scale is {self.efficiency_scale}; expected a number from 0 on")
+        if not 0 <= self.certainty_cost < float("inf"):
+            raise ConfigError(f"advantage.certainty_cost is {self.certainty_cost}; expected a number from 0 on")
         if self.advantage_horizon < 1 or self.warmup_steps < 0 or not self.smallest_mean > 0:
             raise ConfigError("advantage: expected advantage_horizon >= 1, warmup_steps >= 0 and smallest_mean > 0")
 
@@ -136,8 +142,9 @@ def gate(
 ) -> Array:
     """g of each sample, float [B], between the floor and 2."""
     p_v = viability(viability_logit)
+    pace = config.efficiency_scale * efficiency_advantage - config.certainty_cost
     argument = {
-        "hierarchical": (1.0 - p_v) * viability_advantage + p_v * config.efficiency_scale * efficiency_advantage,
+        "hierarchical": (1.0 - p_v) * viability_advantage + p_v * pace,
         "viability": viability_advantage,
         "viability_weighted": (1.0 - p_v) * viability_advantage,
     }[config.gate]

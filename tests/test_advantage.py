@@ -88,7 +88,7 @@ def test_a_floor_forgets_no_step_of_a_success():
 
 
 def test_a_cost_of_certainty_is_what_a_flat_efficiency_does_unasked():
-    """Where V_e is the same everywhere, A_e is -1: g falls from 1 where all is open to 1 - tanh(1) where all is sure."""
+    """V_e alike everywhere means A_e = -1: g falls from 1 where all is open to 1 - tanh(1) where all is sure."""
     z, still = np.float32([-40, 0, 40]), np.zeros(3, np.float32)
     flat = gate(z, still, still - 1, AdvantageConfig())
     assert flat.tolist() == pytest.approx([1.0, 1 - np.tanh(0.5), 1 - np.tanh(1.0)])

@@ -30,6 +30,9 @@ class Autoencoder(nn.Module):
         config: sizes.
         spec: cameras and image size.
 
+    Attributes:
+        side: cells on a side that make up one token.
+
     Raises:
         ConfigError: if the images cannot be divided into whole tokens.
     """
@@ -40,7 +43,8 @@ class Autoencoder(nn.Module):
 
     def __init__(self, config: AutoencoderConfig, spec: WorldSpec) -> None:
         super().__init__()
-        size = config.pixels_per_token
+        self.side = config.token_cells or max(1, max(spec.image_size) // (2 * config.patch))
+        size = 2 * config.patch * self.side
         if any(pixels % size for pixels in spec.image_size):
             raise ConfigError(f"images of {spec.image_size} pixels cannot be divided into tokens of {size} x {size}")
         self.config, self.cameras = config, spec.cameras
@@ -77,7 +81,7 @@ class Autoencoder(nn.Module):
     @property
     def token_dim(self) -> int:
         """Numbers in a token, D."""
-        return len(self.cameras) * self.config.token_cells**2 * self.config.latent_channels
+        return len(self.cameras) * self.side**2 * self.config.latent_channels
 
     def set_statistics(self, latents: Tensor) -> None:
         """Standardise latents like these from now on, [B, N, D], as `encode` gives them before the first call."""
@@ -90,7 +94,7 @@ class Autoencoder(nn.Module):
         """A statistic [D] of the numbers in a token, averaged over the cells that the token is made of: a cell in which
         nothing ever moves is not blown up.
         """
-        cells = self.config.token_cells**2
+        cells = self.side**2
         return statistic.unflatten(0, (-1, cells)).mean(-1).repeat_interleave(cells)
 
     def encode(self, images: Tensor) -> Tensor:
@@ -129,14 +133,13 @@ class Autoencoder(nn.Module):
 
     def _to_tokens(self, cells: Tensor) -> Tensor:
         """[B cameras, C, h, w] -> [B, N, D]."""
-        side = self.config.token_cells
-        grouped = F.pixel_unshuffle(cells, side).flatten(2)  # [B cameras, C side^2, N]
+        grouped = F.pixel_unshuffle(cells, self.side).flatten(2)  # [B cameras, C side^2, N]
         return grouped.unflatten(0, (-1, len(self.cameras))).flatten(1, 2).transpose(1, 2)
 
     def _to_cells(self, tokens: Tensor) -> Tensor:
         """The inverse of `_to_tokens`."""
         grouped = tokens.transpose(1, 2).unflatten(1, (len(self.cameras), -1)).flatten(0, 1)
-        return F.pixel_shuffle(grouped.unflatten(2, self.grid), self.config.token_cells)
+        return F.pixel_shuffle(grouped.unflatten(2, self.grid), self.side)
 
 
 def _to_network(images: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ class AutoencoderConfig:
         patch: pixels on a side that one cell of the first layer covers.
         widths: channels at 1/patch of the resolution and at half of that.
         latent_channels: channels of a cell of the latent grid, which is (image size / patch / 2) on a side.
-        token_cells: cells on a side that make up one token. All cameras' cells at a place share a token.
+        token_cells: cells on a side that make up one token, and all cameras' cells at a place share it; 0: a (square)
+            picture is one token.
         moving_weight: how much more a pixel weighs in the loss where the picture differs from the background (the
             median picture of the camera); 0: all weigh the same.
         latent_noise: standard deviation of the noise on latents in training, so that the decoder bears imagined ones.
@@ -30,11 +31,6 @@ class AutoencoderConfig:
     moving_weight: float = 4.0
     latent_noise: float = 0.05
     latent_penalty: float = 1e-3
-
-    @property
-    def pixels_per_token(self) -> int:
-        """Pixels on a side that a token covers."""
-        return 2 * self.patch * self.token_cells
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> FrameCache:
     return toy_cache(tmp_path_factory.mktemp("toy"))
 
 
-@pytest.mark.parametrize("side", [1, 2, 4])
+@pytest.mark.parametrize("side", [1, 2, 4, 0])
 def test_tokens_and_cells_are_inverse_and_latents_are_standardised(cache: FrameCache, side: int) -> None:
     """Standardised per camera and channel, over all places: a place where nothing moves is not blown up."""
     coder = Autoencoder(AutoencoderConfig(patch=2, widths=(8, 8), latent_channels=2, token_cells=side), SPEC).eval()
@@ -38,6 +38,7 @@ def test_tokens_and_cells_are_inverse_and_latents_are_standardised(cache: FrameC
         coder.set_statistics(coder.encode(images))
         latents = coder.encode(images)
     assert latents.shape == (32, coder.tokens, coder.token_dim)
+    assert coder.tokens == {1: 16, 2: 4, 4: 1, 0: 1}[side]
     channels = coder._to_cells(latents).unflatten(0, (32, 2)).permute(1, 2, 0, 3, 4).flatten(2)  # [cameras, C, numbers]
     torch.testing.assert_close(channels.mean(-1), torch.zeros(2, 2), atol=1e-4, rtol=0)
     torch.testing.assert_close(channels.std(-1, correction=0), torch.ones(2, 2), atol=1e-3, rtol=0)

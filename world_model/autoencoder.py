@@ -32,6 +32,7 @@ class Autoencoder(nn.Module):
 
     Attributes:
         side: cells on a side that make up one token.
+        familiar: the `strangeness` that few real successes ever reach; set after training.
 
     Raises:
         ConfigError: if the images cannot be divided into whole tokens.
@@ -40,6 +41,7 @@ class Autoencoder(nn.Module):
     latent_mean: Tensor
     latent_std: Tensor
     background: Tensor
+    familiar: Tensor
 
     def __init__(self, config: AutoencoderConfig, spec: WorldSpec) -> None:
         super().__init__()
@@ -72,6 +74,7 @@ class Autoencoder(nn.Module):
         self.register_buffer("latent_mean", torch.zeros(self.token_dim))
         self.register_buffer("latent_std", torch.ones(self.token_dim))
         self.register_buffer("background", torch.zeros(len(spec.cameras), 3, *spec.image_size))
+        self.register_buffer("familiar", torch.tensor(float("inf")))
 
     @property
     def tokens(self) -> int:
@@ -105,6 +108,13 @@ class Autoencoder(nn.Module):
         """Latents [B, N, D] -> frames uint8 [B, cameras, H, W, 3]."""
         pictures = self._decode(self._to_cells(latents * self.latent_std + self.latent_mean))
         return ((pictures + 0.5).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 1, 3, 4, 2)
+
+    def strangeness(self, images: Tensor) -> Tensor:
+        """How far frames uint8 [B, cameras, H, W, 3] are from those that were learnt: the mean squared change of their
+        latents when they are decoded and encoded once more, [B].
+        """
+        latents = self.encode(images)
+        return (self.encode(self.decode(latents)) - latents).square().mean((1, 2))
 
     def loss(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Weighted squared error of the reconstruction.

@@ -35,10 +35,14 @@ class ImaginedEnvConfig:
     Attributes:
         horizon: imagined steps after which an episode is cut without an outcome; 0: it runs to the task's time limit.
         success_threshold: success probability that counts; 0: the world model's own (`HeadsConfig`).
+        halt: an episode fails where its picture is stranger than those of nearly all real successes
+            (`Autoencoder.strangeness`): what comes then is invented, and a policy that leads there must not be
+            rewarded for it (the HALT state of MOReL, arXiv 2005.05951).
     """
 
     horizon: int = 0
     success_threshold: float = 0.0
+    halt: bool = True
 
 
 class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[Any]]):
@@ -135,13 +139,19 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         outcome = predicted.outcome
         probability = outcome.success_logit.sigmoid().cpu().numpy()
         self._in_row = np.where(probability >= self._threshold, self._in_row + 1, 0)
-        success = (self._in_row >= self._needed) & ~self._ended
-        terminated = success.copy()
+        pictures = self.model.autoencoder.decode(self._latents)
+        lost = np.zeros(self.num_envs, bool)
+        if self.config.halt:
+            coder = self.model.autoencoder
+            lost = (coder.strangeness(pictures) > coder.familiar).cpu().numpy() & ~self._ended
+        success = (self._in_row >= self._needed) & ~self._ended & ~lost
+        terminated = success | lost
         cut = (self._tick >= self.config.horizon) & (self.config.horizon > 0)
         truncated = ~terminated & ((self._elapsed >= self.model.spec.max_steps) | cut)
         self._ended |= terminated | truncated
         info = {"is_success": success, "success_probability": probability, "reward_head": outcome.reward.cpu().numpy()}
-        return self._observe(), success.astype(np.float64), terminated, truncated, info
+        info["is_lost"] = lost
+        return self._observe(pictures), success.astype(np.float64), terminated, truncated, info
 
     @torch.no_grad()
     def begin_at(self, row: int, images: NDArray[np.uint8], state: NDArray[np.float32], seed: int) -> dict[str, Any]:
@@ -191,8 +201,9 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         return np.where(delta, 0.0, here).astype(np.float32)
 
     @torch.no_grad()
-    def _observe(self) -> dict[str, Any]:
-        images = self.model.autoencoder.decode(self._latents).cpu().numpy()
+    def _observe(self, pictures: Tensor | None = None) -> dict[str, Any]:
+        decoded = self.model.autoencoder.decode(self._latents) if pictures is None else pictures
+        images = decoded.cpu().numpy()
         pixels = {camera: images[:, index] for index, camera in enumerate(self.model.spec.cameras)}
         return {"pixels": pixels, "agent_pos": self._state.cpu().numpy().copy()}
 
@@ -236,6 +247,7 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         observation, reward, terminated, truncated, info = self.vector.step(np.asarray(action)[None])
         self.highest_success = max(self.highest_success, float(info["success_probability"][0]))
         own = {"is_success": bool(info["is_success"][0]), "success_probability": float(info["success_probability"][0])}
+        own["is_lost"] = bool(info["is_lost"][0])
         return self._first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), own
 
     def begin_at(self, observation: dict[str, Any], seed: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
@@ -33,11 +34,12 @@ from vla_rl.core.files import write_atomic
 from vla_rl.data.cache import FrameCache
 from world_model.config import TrainingConfig, WorldModelConfig, WorldSpec
 from world_model.model import WorldModel, load_world_model, save_world_model
-from world_model.windows import LatentEpisodes, background, draw_pictures
+from world_model.windows import LatentEpisodes, background, draw_pictures, pictures
 
 LOG_EVERY_STEPS = 50
 FINAL_RATE = 0.05
 _STATISTICS_FRAMES = 512
+_FAMILIAR_EPISODES, _FAMILIAR_SHARE = 64, 0.95
 _SEEDS_APART = 1_000_003
 logger = logging.getLogger(__name__)
 
@@ -202,6 +204,7 @@ def train_world_model(
     set_dynamics_statistics(model, data)
     left_s = max(training.cpu_seconds - autoencoder_stage.cpu_s, 1.0) if training.cpu_seconds else 0.0
     train_dynamics(model, data, training.dynamics_steps, folder, cpu_seconds=left_s)
+    set_familiar(model, cache)
     save_world_model(folder, model)
     return model
 
@@ -265,6 +268,22 @@ def dynamics_loss(model: WorldModel, data: LatentEpisodes, seed: int) -> Loss:
         return model.dynamics.loss(moved, keyed_generator(seed, step))
 
     return loss
+
+
+@torch.no_grad()
+def set_familiar(model: WorldModel, cache: FrameCache) -> None:
+    """Let the autoencoder know the strangeness that 95 % of real successes never reach (of all episodes, if none is
+    one): those that fail may have been made to fail strangely.
+    """
+    coder = model.autoencoder.eval()
+    episodes = [episode for episode in cache.real_episodes if episode.success] or cache.real_episodes
+    drawn = np.random.default_rng(model.config.seed).permutation(len(episodes))[:_FAMILIAR_EPISODES]
+    highest = []
+    for index in drawn:
+        episode = episodes[index]
+        frames = np.arange(episode.start, episode.start + episode.length)
+        highest.append(coder.strangeness(pictures(cache, frames, coder.cameras).to(model.device)).max())
+    coder.familiar.copy_(torch.stack(highest).quantile(_FAMILIAR_SHARE))
 
 
 def set_dynamics_statistics(model: WorldModel, data: LatentEpisodes) -> None:

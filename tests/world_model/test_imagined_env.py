@@ -120,6 +120,29 @@ def test_episodes_end_by_success_time_and_horizon(world: tuple[WorldModel, Laten
     assert [cut.step(action)[3][0] for _ in range(3)] == [False, False, True]
 
 
+def test_an_episode_fails_where_its_pictures_are_strange(tmp_path: Path) -> None:
+    """Even where the heads are sure of success; a picture is strange if decoding and encoding it again changes it."""
+    model = make_model()
+    data = LatentEpisodes(toy_cache(tmp_path), model.autoencoder)
+    model.dynamics.heads.outcome[-1].bias.data[1] = 100.0
+    sure, action = ImaginedEnvConfig(), np.zeros((2, 2), np.float32)
+
+    def first_step(config: ImaginedEnvConfig) -> tuple[list[bool], list[bool], list[bool]]:
+        vector = ImaginedVectorEnv(model, data, bank_of(data), 2, config)
+        vector.reset(seed=5)
+        _, _, terminated, _, info = vector.step(action)
+        return terminated.tolist(), info["is_success"].tolist(), info["is_lost"].tolist()
+
+    assert first_step(sure) == ([True, True], [True, True], [False, False])
+    model.autoencoder.familiar.fill_(0.0)
+    assert first_step(sure) == ([True, True], [False, False], [True, True])
+    assert first_step(replace(sure, halt=False)) == ([True, True], [True, True], [False, False])
+    frames = torch.randint(0, 256, (3, 2, 16, 16, 3), dtype=torch.uint8)
+    latents = model.autoencoder.encode(frames)
+    again = model.autoencoder.encode(model.autoencoder.decode(latents))
+    torch.testing.assert_close(model.autoencoder.strangeness(frames), (again - latents).square().mean((1, 2)))
+
+
 def test_consistent_success_is_asked_for(tmp_path: Path) -> None:
     model = make_model()
     model.config = replace(model.config, heads=replace(model.config.heads, success_consistent=3))

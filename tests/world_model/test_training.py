@@ -18,8 +18,8 @@ from world_model.autoencoder import Autoencoder
 from world_model.config import AutoencoderConfig
 from world_model.dynamics import Context
 from world_model.model import load_world_model
-from world_model.training import Stage, set_dynamics_statistics, train_world_model
-from world_model.windows import LatentEpisodes, draw_pictures, spec_of
+from world_model.training import Stage, set_dynamics_statistics, set_familiar, train_world_model
+from world_model.windows import LatentEpisodes, draw_pictures, pictures, spec_of
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,19 @@ def test_tokens_and_cells_are_inverse_and_latents_are_standardised(cache: FrameC
     torch.testing.assert_close(channels.std(-1, correction=0), torch.ones(2, 2), atol=1e-3, rtol=0)
     assert coder.decode(latents).shape == images.shape
     assert coder.decode(latents).dtype == torch.uint8
+
+
+@torch.no_grad()
+def test_what_is_familiar_is_what_most_successes_look_like(cache: FrameCache) -> None:
+    model = make_model()
+    set_familiar(model, cache)
+    highest = []
+    for episode in cache.real_episodes:
+        if episode.success:
+            frames = np.arange(episode.start, episode.start + episode.length)
+            highest.append(float(model.autoencoder.strangeness(pictures(cache, frames, SPEC.cameras)).max()))
+    assert 0 < len(highest) < len(cache.real_episodes)
+    assert float(model.autoencoder.familiar) == pytest.approx(np.quantile(highest, 0.95))
 
 
 def test_images_that_cannot_be_divided_are_refused() -> None:

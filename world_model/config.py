@@ -32,6 +32,10 @@ class AutoencoderConfig:
     latent_noise: float = 0.05
     latent_penalty: float = 1e-3
 
+    def __post_init__(self) -> None:
+        if self.token_cells < 0:
+            raise ConfigError(f"autoencoder.token_cells is {self.token_cells}; expected a number from 0 on")
+
 
 @dataclass(frozen=True)
 class DynamicsConfig:
@@ -101,6 +105,8 @@ class DynamicsConfig:
             raise ConfigError(f"dynamics.width {self.width} is not a multiple of dynamics.heads {self.heads}")
         if min(self.layers, self.flow_layers, self.flow_steps, self.window) < 1 or self.memory_frames < 0:
             raise ConfigError("dynamics: expected at least 1 layer, flow layer, flow step and window frame")
+        if self.state_frequencies < 0:
+            raise ConfigError(f"dynamics.state_frequencies is {self.state_frequencies}; expected a number from 0 on")
         if not (self.action_tokens or self.action_adaln):
             raise ConfigError("dynamics: without action_tokens and action_adaln the model cannot see actions; keep one")
 

@@ -139,25 +139,20 @@ class Dynamics(nn.Module):
             batch: the windows.
             generator: of flow times, noise and corruption.
         """
-        latents, state = self._corrupt(batch, generator)
-        if torch.rand((), generator=generator) < self.config.self_context:
-            with self._precision(latents.device):
+        with self._precision(batch.latents.device):
+            latents, state = self._corrupt(batch, generator)
+            if torch.rand((), generator=generator) < self.config.self_context:
                 latents, state = self._imagine_context(batch, latents, state, generator)
-        # A context of its own: the casts that the one above remembers know no gradients.
-        with self._precision(latents.device):
-            return self._loss(batch, latents, state, generator)
-
-    def _loss(
-        self, batch: WorldBatch, latents: Tensor, state: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, float]]:
-        context = self.context(batch, latents, state)
-        hidden, condition = self.hidden(context, batch.anchor_latents, batch.anchor_state)
-        has_next, inside = batch.has_next.float(), batch.inside.float()
-        flow, logs = self.flow_loss(hidden, condition, latents, batch.latents[:, 1:], has_next, generator)
-        change = (batch.state[:, 1:] - state) / self.state_change_std - condition[..., self.width :]
-        labels = (batch.success, batch.success, batch.termination)
-        outcome, outcome_logs = outcome_loss(self.heads_config, self.heads(hidden), labels, change, inside, has_next)
-        return flow + outcome, logs | outcome_logs
+            context = self.context(batch, latents, state)
+            hidden, condition = self.hidden(context, batch.anchor_latents, batch.anchor_state)
+            has_next, inside = batch.has_next.float(), batch.inside.float()
+            flow, logs = self.flow_loss(hidden, condition, latents, batch.latents[:, 1:], has_next, generator)
+            change = (batch.state[:, 1:] - state) / self.state_change_std - condition[..., self.width :]
+            labels = (batch.success, batch.success, batch.termination)
+            outcome, outcome_logs = outcome_loss(
+                self.heads_config, self.heads(hidden), labels, change, inside, has_next
+            )
+            return flow + outcome, logs | outcome_logs
 
     def flow_loss(
         self,

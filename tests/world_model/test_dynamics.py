@@ -8,7 +8,7 @@ import torch
 from tiny_world_model import make_batch, make_model
 from torch import Tensor
 
-from world_model.dynamics import WorldBatch
+from world_model.dynamics import WorldBatch, _is_fast_in_bfloat16
 from world_model.model import WorldModel
 
 ABLATIONS: list[dict[str, Any]] = [
@@ -159,6 +159,8 @@ def test_half_precision_gives_nearly_the_gradients_of_full(self_context: float) 
         model.dynamics.in_bfloat16 = bfloat16
         model.dynamics.loss(make_batch(model, size=8), torch.Generator().manual_seed(0))[0].backward()
         gradients.append({name: weight.grad for name, weight in model.dynamics.named_parameters()})
+    fast = _is_fast_in_bfloat16(torch.device("cpu"))
+    assert fast == any((gradients[1][name] != full).any() for name, full in gradients[0].items()), "was it used?"
     for name, full in gradients[0].items():
         difference = (gradients[1][name] - full).norm() / full.norm().clamp(min=1e-3)
         assert difference < 0.15, name

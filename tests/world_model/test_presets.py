@@ -9,7 +9,7 @@ from tiny_world_model import SPEC
 
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError
-from world_model.config import DynamicsConfig, WorldModelConfig
+from world_model.config import AutoencoderConfig, DynamicsConfig, WorldModelConfig
 from world_model.model import WorldModel
 
 PRESETS = Path(__file__).parents[2] / "configs" / "world_model"
@@ -23,7 +23,7 @@ def test_a_preset_loads_and_bounds_what_it_costs(name: str, pixels: int) -> None
     if name == "cpu-tiny":
         assert 0 < config.training.cpu_seconds <= 1200
         model = WorldModel(config, replace(SPEC, image_size=(pixels, pixels)))
-        assert sum(weight.numel() for weight in model.parameters()) < 1.5e7
+        assert sum(weight.numel() for weight in model.parameters()) < 1.1e7
 
 
 def test_settings_that_cannot_work_are_refused() -> None:
@@ -33,3 +33,7 @@ def test_settings_that_cannot_work_are_refused() -> None:
         DynamicsConfig(width=100, heads=3)
     with pytest.raises(ConfigError, match="at least 1 layer"):
         DynamicsConfig(window=0)
+    with pytest.raises(ConfigError, match="state_frequencies is -1"):
+        DynamicsConfig(state_frequencies=-1)
+    with pytest.raises(ConfigError, match="token_cells is -1"):
+        AutoencoderConfig(token_cells=-1)

@@ -90,7 +90,7 @@ def test_some_episodes_fling_the_arms_about_and_counterfactuals_never_do(
             env.step(sent)
         return float(np.median(steps))
 
-    flung = PerturbationConfig(rough=1.0, rough_aim=(0.1, 0.1), slip=0.0, stall=0.0)
+    flung = PerturbationConfig(rough=1.0, rough_aim=(0.1, 0.1), accurate=1.0, slip=0.0, stall=0.0, blind=0.0)
     gentle = replace(flung, rough=0.0)
     assert off(flung, arms) > 0.05 > 5 * off(gentle, arms)
     assert off(flung, grippers) > 0.005
@@ -103,6 +103,31 @@ def test_some_episodes_fling_the_arms_about_and_counterfactuals_never_do(
     spoilt = store.read("pair-00000-spoilt")
     sent = np.abs(spoilt.action_sent - spoilt.action_policy)[parting[spoilt.episode_id] :, [0, 1, 2, 4, 5, 6]]
     assert np.median(sent) < 0.02
+
+
+def test_a_blind_expert_closes_its_hands_on_nothing_and_goes_on_and_one_that_sees_does_not() -> None:
+    env = make_env(TASK)
+
+    def closed_and_empty(config: PerturbationConfig, seed: int) -> int:
+        """The most steps on end in which a gripper told to close has nothing between its fingers."""
+        env.reset(seed=seed)
+        expert = PerturbedExpert(env, config)
+        expert.reset(seed)
+        most = steps = 0
+        for _ in range(70):
+            _, sent = expert.act()
+            env.step(sent)
+            nothing = (sent[[3, 7]] < 0.005) & (env.unwrapped.openings() < 0.01)
+            steps = steps + 1 if nothing.any() else 0
+            most = max(most, steps)
+        return most
+
+    blind = PerturbationConfig(blind=1.0, blind_aim=(0.05, 0.05), rough=0.0, slip=0.0, stall=0.0)
+    seeds = range(3, 9)
+    assert sum(closed_and_empty(blind, seed) > 20 for seed in seeds) >= 2
+    assert all(closed_and_empty(replace(blind, blind=0.0), seed) == 0 for seed in seeds)
+    assert closed_and_empty(blind, 4) == closed_and_empty(blind, 4), "the seed fixes it"
+    env.close()
 
 
 def test_counterfactuals_part_from_one_state(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 from tqdm import tqdm
 
@@ -22,6 +23,7 @@ from vla_rl.execution.loop import run_episode
 from vla_rl.execution.sources import Demonstrator
 
 _NEVER = 1_000_000
+_COPY_PIXELS = 16  # of the scene that a blind expert acts on; nobody looks at its pictures
 _STREAM = 11  # keeps these draws apart from those of the environment and of the expert, which have the same seed
 
 
@@ -36,6 +38,12 @@ class PerturbationConfig:
         accurate: share of the stretches without an error of aim.
         slip: share of the episodes in which a gripper is opened or closed at the wrong time, for a stretch.
         stall: share of the stretches in which the arms hold still.
+        blind: share of the episodes, drawn apart from the other shares, in which the expert acts on a copy of the
+            scene, where all goes well, while its arms are off by a constant error here: the hand closes beside the
+            object and goes on without it, as that of a policy does that is nearly good. An expert that sees its errors
+            corrects them until it holds the object, and a world model that has only seen such grasps imagines that
+            all of them hold.
+        blind_aim: range of the standard deviation of that error, drawn once per episode.
         rough: share of the episodes in which the arms are flung about instead, as by a policy that has hardly learnt:
             the aim is off by far and changes every few ticks. Without them a world model cannot tell that such a
             policy fails.
@@ -52,7 +60,9 @@ class PerturbationConfig:
     accurate: float = 0.7
     slip: float = 0.1
     stall: float = 0.05
-    rough: float = 0.5
+    blind: float = 0.5
+    blind_aim: tuple[float, float] = (0.005, 0.05)
+    rough: float = 0.4
     rough_aim: tuple[float, float] = (0.01, 0.1)
     rough_ticks: int = 8
     rough_grippers: float = 2.0
@@ -73,7 +83,8 @@ class PerturbedExpert:
     spoilt_from: int = 0
 
     def __post_init__(self) -> None:
-        self._expert = sim.make_expert(self.env)
+        self._seeing = self._expert = sim.make_expert(self.env)
+        self._copy: Any = gymnasium.make(self.env.spec, image_size=_COPY_PIXELS) if self.config.blind else None
         space = self.env.action_space
         self._low, self._high = space.low, space.high
         self._moving = np.ones(space.shape, np.float32)  # [A], 0 for grippers
@@ -84,10 +95,17 @@ class PerturbedExpert:
         """Begin an episode: the seed fixes every draw of it."""
         self._rng = rng = np.random.default_rng([seed, _STREAM])
         self._noise = CorrelatedNoise(rng, rng.uniform(*self.config.noise), self._moving.shape)
-        self._expert.reset(int(rng.integers(2**31)))
+        style = int(rng.integers(2**31))
         self._slips = rng.random() < self.config.slip
         self._rough_aim = rng.uniform(*self.config.rough_aim) if rng.random() < self.config.rough else 0.0
         self._rough_grip = rng.uniform(0.0, self.config.rough_grippers)
+        self._blind = rng.random() < self.config.blind
+        blind_aim = rng.uniform(*self.config.blind_aim) * rng.standard_normal(self._moving.shape) * self._moving
+        self._blind_aim = blind_aim.astype(np.float32) * self._blind
+        if self._blind:
+            self._copy.reset(seed=seed)
+        self._expert = sim.make_expert(self._copy) if self._blind else self._seeing
+        self._expert.reset(style)
         self._tick = 0
         self._begin_stretch()
 
@@ -97,9 +115,11 @@ class PerturbedExpert:
             self._begin_stretch()
         self._tick += 1
         clean, _ = self._expert.act()
+        if self._blind:
+            self._copy.step(clean)
         if self._tick <= self.spoilt_from:
             return clean, clean
-        sent = clean + self._aim + self._moving * self._noise.draw()
+        sent = clean + self._blind_aim + self._aim + self._moving * self._noise.draw()
         if self._stalled:
             sent = np.asarray(self._expert.last_sent(), np.float32)
         if self._wrong_gripper is not None:
@@ -190,7 +210,7 @@ def collect_counterfactuals(
     Returns:
         episode id -> the step at which the pair parts.
     """
-    stage, config = _Stage(task, gate, store), PerturbationConfig(accurate=0.0, rough=0.0)
+    stage, config = _Stage(task, gate, store), PerturbationConfig(accurate=0.0, blind=0.0, rough=0.0)
     parting: dict[str, int] = {}
     for index in tqdm(range(pairs), desc="counterfactuals", unit="pair", leave=False):
         clean, spoilt = (f"pair-{index:05d}-{kind}" for kind in ("expert", "spoilt"))

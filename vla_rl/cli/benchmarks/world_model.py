@@ -19,6 +19,7 @@ from typing import Any
 
 from vla_rl.cli.benchmarks.cells import Cells, commits
 from vla_rl.cli.benchmarks.runs import evaluations, start_verb
+from vla_rl.cli.near_success import PerturbationConfig
 from vla_rl.cli.practice import config_file
 from vla_rl.cli.run_config import world_preset
 from vla_rl.core.config import read_yaml
@@ -96,6 +97,7 @@ def open_cells(options: argparse.Namespace) -> Cells:
         "configs": [read_yaml(config_file(name)) for name in (options.config, options.gain_config)],
         "changes": [options.set, ABLATIONS, VARIANTS, SUPERVISED_STEPS],
         "run": str(options.run),
+        "near_success": asdict(PerturbationConfig()),
         "sizes": [options.near_success, options.episodes, options.pairs],
     }
     return Cells(options.out / "world-model", settings)

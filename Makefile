@@ -1,8 +1,6 @@
 # `make demo` and `make test` bring all that they need: uv (if it is missing) and the locked environment. They only ask for python3 and a Python 3.12 somewhere.
 
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
-# Warnings of uv about hard links say nothing to a user of these commands.
-export UV_LINK_MODE ?= copy
 
 .PHONY: demo test lint bench
 

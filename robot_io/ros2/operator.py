@@ -9,6 +9,7 @@ from typing import override
 
 import numpy as np
 
+from robot_io.takeover import Clutch
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Float32Array
 
@@ -102,12 +103,11 @@ class TopicTakeover(TakeoverSource):
         self._last_command = last_command
         self._now_ns = now_ns
         self._relative = relative
-        self._absolute_dims = list(absolute_dims)
+        self._clutch = Clutch(absolute_dims)
         self._timeout_ns = timeout_ms * 1e6
         self._lock = threading.Lock()
         self._position: Float32Array | None = None
         self._moved_ns = 0
-        self._offset: Float32Array | None = None
         self._next_tick = 0
         self.engaged = False
 
@@ -126,7 +126,8 @@ class TopicTakeover(TakeoverSource):
     def reset(self, seed: int) -> None:
         """A person who holds the robot goes on holding it in the next attempt."""
         with self._lock:
-            self._offset, self._next_tick = None, 0
+            self._clutch.release()
+            self._next_tick = 0
 
     @override
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
@@ -136,16 +137,11 @@ class TopicTakeover(TakeoverSource):
         with self._lock:
             self._next_tick = tick + 1
             if not self.engaged:
-                self._offset = None
+                self._clutch.release()
                 return None
             position, last = self._position, self._last_command()
             stale = self._now_ns() - self._moved_ns > self._timeout_ns
             if position is None or stale or position.shape != last.shape or not np.isfinite(position).all():
-                self._offset = None
+                self._clutch.release()
                 return last
-            if not self._relative:
-                return position
-            if self._offset is None:
-                self._offset = last - position
-                self._offset[self._absolute_dims] = 0.0
-            return np.asarray(position + self._offset, np.float32)
+            return self._clutch.command(position, last) if self._relative else position

@@ -25,6 +25,7 @@ from vla_rl.cli.run_config import world_preset
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
 from world_model.coevolution import Ledger
+from world_model.evaluation import HorizonConfig
 
 DEFAULT_TASKS = ("vla_rl/PegInsert-v0", "vla_rl/LidOnBox-v0")
 PARTS = ("model", "cost", "ranking", "judge", "ablate", "gain")
@@ -35,6 +36,8 @@ ABLATIONS = {
     "no-proprioception": ["dynamics.proprioception_token=false"],
     "no-near-success": [],
 }
+# As far as an episode of the default task reaches; so long ones are mostly failures, hence a cell of their own.
+_LONG = HorizonConfig(horizons=(1, 2, 5, 10, 20, 40, 80, 100))
 # Equal real episodes: the near successes are spent in place of practice episodes.
 _EPISODES_PER_ROUND, _NEAR, _ROUNDS = 60, 60, 3
 _WITH = [
@@ -130,6 +133,7 @@ def table(result: dict[str, Any]) -> str:
 def _measure_model(options: argparse.Namespace, cells: Cells) -> None:
     _train(options, options.runs / "world", options.set, options.near_success)
     _once(cells, "horizons", lambda: _judge(options.runs / "world").horizons())
+    _once(cells, "horizons-long", lambda: _judge(options.runs / "world").horizons(_LONG))
 
 
 def _measure_cost(options: argparse.Namespace, cells: Cells) -> None:
@@ -192,7 +196,11 @@ def _measure_ablations(options: argparse.Namespace, cells: Cells) -> None:
         def measure(place: Path = place, changes: list[str] = changes, near: int = near) -> dict[str, Any]:
             _train(options, place, [*options.set, *changes], near)
             judge = _judge(place, instruments=options.runs / "world")
-            return {"horizons": judge.horizons(), "counterfactuals": judge.counterfactuals(options.pairs)}
+            return {
+                "horizons": judge.horizons(),
+                "horizons-long": judge.horizons(_LONG),
+                "counterfactuals": judge.counterfactuals(options.pairs),
+            }
 
         _once(cells, f"ablation-{name}", measure)
 

@@ -4,6 +4,7 @@ Parts, each resumed cell by cell in OUT/world-model/ and --runs:
   model    trains the world model on a demo run's episodes (20 minutes of processor time), probe, horizon curves
   cost     frames a second with 1 and 16 streams, latency of step 1,000 over step 10
   ranking  at least 8 policies of different quality, real against imagined success from the same starts
+  unseen   the same of the policies of other runs (--unseen), which nobody looked at when the world model was made
   judge    counterfactual pairs from one state, and real episodes imagined open loop with their own actions
   ablate   the model again without one mechanism, for the longest horizon and the counterfactuals
   gain     whole practice runs with and without imagination at equal real episodes; the runs of a task and seed that
@@ -28,7 +29,7 @@ from world_model.coevolution import Ledger
 from world_model.evaluation import HorizonConfig
 
 DEFAULT_TASKS = ("vla_rl/PegInsert-v0", "vla_rl/LidOnBox-v0")
-PARTS = ("model", "cost", "ranking", "judge", "ablate", "gain")
+PARTS = ("model", "cost", "ranking", "unseen", "judge", "ablate", "gain")
 SUPERVISED_STEPS = (60, 120, 200, 400)  # of the weaker policies that are ranked beside the run's own
 ABLATIONS = {
     "no-anchor": ["dynamics.anchor=false"],
@@ -61,6 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs", type=Path, default=Path("runs/bench-world-model"), help="where models and runs are kept"
     )
+    parser.add_argument(
+        "--unseen", nargs="+", default=[], metavar="RUN:VERSION", help="policies of other runs of the same task"
+    )
     parser.add_argument("--preset", default="cpu-tiny")
     parser.add_argument("--near-success", type=int, default=800)
     parser.add_argument("--episodes", type=int, default=50, help="imagined episodes of each ranked policy")
@@ -83,6 +87,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "model": _measure_model,
         "cost": _measure_cost,
         "ranking": _measure_ranking,
+        "unseen": _measure_unseen,
         "judge": _measure_judge,
         "ablate": _measure_ablations,
         "gain": _measure_gain,
@@ -115,6 +120,8 @@ def table(result: dict[str, Any]) -> str:
         ("error of the probe on reconstructions, pixels", "probe_floor_px", "<= 2"),
         ("policy ranking, Pearson", "policy_ranking_pearson", ">= 0.8"),
         ("policy ranking, Spearman", "policy_ranking_spearman", ""),
+        ("of policies that nobody looked at before, Pearson", "policy_ranking_pearson_unseen", ""),
+        ("the same, Spearman", "policy_ranking_spearman_unseen", ""),
         ("area under the curve of imagined success", "reward_auc", ""),
         ("false successes among real failures", "false_success_rate", ""),
         ("counterfactual outcomes that agree", "counterfactual_agreement", ">= 0.85"),
@@ -174,6 +181,35 @@ def _measure_ranking(options: argparse.Namespace, cells: Cells) -> None:
         return judge.rank(policies, options.episodes, config.execution, config.gate)
 
     _once(cells, "ranking", measure)
+
+
+def _measure_unseen(options: argparse.Namespace, cells: Cells) -> None:
+    """Policies of other runs, which must have been evaluated on the same seeds and act through the same loop."""
+
+    def measure() -> dict[str, Any]:
+        from vla_rl.cli.run_config import RunConfig
+        from vla_rl.cli.world_evaluation import JudgedPolicy
+        from vla_rl.training.run_folder import RunFolder
+
+        policies, configs = [], []
+        for name in options.unseen:
+            path, _, version = name.rpartition(":")
+            if not path or not version.isdecimal():
+                raise UserError(f"--unseen takes RUN:VERSION, for example runs/other:3; found {name!r}")
+            folder, config = RunFolder.open(Path(path), RunConfig)
+            configs.append(config)
+            label = f"{folder.path.name}-v{version}"
+            policies.append(
+                JudgedPolicy(label, folder.policy(int(version)), folder.evaluation, f"v{int(version):04d}-")
+            )
+        if not policies:
+            raise UserError("the part 'unseen' needs policies of other runs: --unseen RUN:VERSION ...")
+        if any((own.execution, own.gate) != (configs[0].execution, configs[0].gate) for own in configs):
+            raise UserError("the runs of --unseen differ in 'execution' or 'gate'; rank those that act alike")
+        judge = _judge(options.runs / "world")
+        return judge.rank(policies, options.episodes, configs[0].execution, configs[0].gate)
+
+    _once(cells, "ranking-unseen", measure)
 
 
 def _measure_judge(options: argparse.Namespace, cells: Cells) -> None:
@@ -269,13 +305,13 @@ def _gather(found: Cells) -> dict[str, Any]:
         result["action_error_ratio_h10"] = curves["all"]["ratio"][place]
         result["persistence_ratio_h10"] = curves["all"]["true"][place] / curves["all"]["persistence"][place]
         result["probe_floor_px"] = curves["probe_floor_px"]["reconstruction_m"]
+    for cell, suffix in (("ranking", ""), ("ranking-unseen", "_unseen")):
+        for name in ("pearson", "spearman") if cell in cells else ():
+            result[f"policy_ranking_{name}{suffix}"] = cells[cell][name]
+            result[f"policy_ranking_{name}{suffix}_interval"] = cells[cell][f"{name}_interval"]
     if "ranking" in cells:
-        ranking = cells["ranking"]
-        for name in ("pearson", "spearman"):
-            result[f"policy_ranking_{name}"] = ranking[name]
-            result[f"policy_ranking_{name}_interval"] = ranking[f"{name}_interval"]
-        result["reward_auc"] = ranking["reward"]["auc"]
-        result["false_success_rate"] = ranking["reward"]["false_success_rate"]
+        result["reward_auc"] = cells["ranking"]["reward"]["auc"]
+        result["false_success_rate"] = cells["ranking"]["reward"]["false_success_rate"]
     if "counterfactuals" in cells:
         result["counterfactual_agreement"] = cells["counterfactuals"]["agreement"]
     if "outcomes" in cells:

@@ -127,6 +127,15 @@ def test_a_blind_expert_closes_its_hands_on_nothing_and_goes_on_and_one_that_see
     assert sum(closed_and_empty(blind, seed) > 20 for seed in seeds) >= 2
     assert all(closed_and_empty(replace(blind, blind=0.0), seed) == 0 for seed in seeds)
     assert closed_and_empty(blind, 4) == closed_and_empty(blind, 4), "the seed fixes it"
+    stalled = PerturbedExpert(env, replace(blind, stall=1.0))
+    env.reset(seed=4)
+    stalled.reset(4)
+    here = env.unwrapped.data.ctrl.copy()
+    for _ in range(5):
+        _, sent = stalled.act()
+        env.step(sent)
+    np.testing.assert_allclose(sent, here, atol=1e-6, err_msg="stalled arms hold what was sent here, not in the copy")
+    stalled.close()
     env.close()
 
 

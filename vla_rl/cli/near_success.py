@@ -121,12 +121,17 @@ class PerturbedExpert:
             return clean, clean
         sent = clean + self._blind_aim + self._aim + self._moving * self._noise.draw()
         if self._stalled:
-            sent = np.asarray(self._expert.last_sent(), np.float32)
+            sent = np.asarray(self._seeing.last_sent(), np.float32)
         if self._wrong_gripper is not None:
             dim, level = self._wrong_gripper
             sent = sent.copy()
             sent[dim] = level
         return clean, np.clip(sent, self._low, self._high).astype(np.float32)
+
+    def close(self) -> None:
+        """Close the copy of the scene; the environment is the caller's."""
+        if self._copy is not None:
+            self._copy.close()
 
     def _begin_stretch(self) -> None:
         config, rng = self.config, self._rng
@@ -191,6 +196,7 @@ def collect_near_success(
     expert = PerturbedExpert(stage.env, config or PerturbationConfig())
     for index in tqdm(range(episodes), desc="near successes", unit="episode", leave=False):
         stage.record(f"near-{index:05d}", first_seed + index, expert)
+    expert.close()
     stage.close()
 
 

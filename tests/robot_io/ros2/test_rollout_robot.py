@@ -26,7 +26,7 @@ def set_up(**options):
         setup = set_up_robot("ros2", RobotRequest(spec, MonotonicClock(), gate, (1,), options=robot))
     except UserError as error:
         return str(error)
-    return {"asks": setup.wait_for_person is not None, "grippers": setup.make_takeover()._absolute_dims}
+    return {"asks": setup.wait_for_person is not None, "grippers": setup.make_takeover()._clutch._absolute}
 
 print(json.dumps([set_up(**options) for options in json.loads(sys.argv[1])]))
 """

@@ -25,6 +25,9 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Origin, PolicySpec, Source
 from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.plan import Planner
+from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig, save_policy
 from vla_rl.policies.normalization import Statistics
 
@@ -60,6 +63,22 @@ def test_episodes_are_recorded_through_gate_and_delay(policy: Path, tmp_path: Pa
     assert first.source[3] == Source.POLICY
     assert {"chunk_id", "chunk_index", "observation_age_ms", "action_age_ms", "gate_reasons"} <= first.extras.keys()
     np.testing.assert_array_equal(first.images["front"][0], again.images["front"][0])
+
+
+def test_grippers_that_nobody_declared_are_those_of_the_robots_gate(
+    policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[ExecutionConfig] = []
+
+    class Watched(Executor):
+        def __init__(self, planner: Planner, config: ExecutionConfig, *others: Any) -> None:
+            seen.append(config)
+            super().__init__(planner, config, *others)
+
+    monkeypatch.setattr(rollout, "Executor", Watched)
+    start = ["rollout", str(policy), "--robot", "sim", "--set", "robot.difficulty=0.2"]
+    assert main(start) == main([*start, "execution.discrete_dims=[7]"]) == 0
+    assert [config.discrete_dims for config in seen] == [(3, 7), (7,)]
 
 
 def test_a_takeover_is_part_of_the_episode(policy: Path, tmp_path: Path) -> None:

@@ -235,6 +235,17 @@ def test_a2c2_corrects_every_action_by_its_age() -> None:
     assert actions == [tick + 1000 * (tick % 8) for tick in range(20)]
 
 
+def test_a2c2_leaves_grippers_as_planned() -> None:
+    class Corrector:
+        def correct(self, observation: Observation, action: Float32Array, chunk_index: int) -> Float32Array:
+            return action + 1000
+
+    execution = ExecutionConfig(strategy="a2c2", discrete_dims=(0,))
+    executor = Executor(InlinePlanner(TickPolicy()), execution, Corrector())
+    executor.reset(0, np.zeros(1, np.float32))
+    assert [executor.propose(observe(tick), 0).action[0] for tick in range(20)] == list(range(20))
+
+
 def test_rtc_needs_a_policy_with_guidance() -> None:
     with pytest.raises(UserError, match="needs a flow policy with guidance"):
         drive(TickPolicy(), ExecutionConfig(strategy="rtc"), LatencyConfig(), 20)

@@ -80,17 +80,9 @@ def test_the_eyes_in_numpy_see_what_those_in_torch_see(
     for layer in range(CONFIG.layers):
         row = row @ weights[f"head{layer}.weight"].T + weights[f"head{layer}.bias"]
         row = row.relu() if layer < CONFIG.layers - 1 else row
-    moving = ~torch.isin(torch.arange(model.spec.action_dim), torch.tensor(DISCRETE))
-    expected = planned + (row * model.action_normalizer.scale * moving)[0].numpy()
+    expected = planned + (row * model.action_normalizer.scale)[0].numpy()
     np.testing.assert_allclose(corrector.correct(observe(episode, 4), planned, age), expected, atol=1e-5)
     assert (expected != planned).any()
-
-
-def test_discrete_dimensions_are_left_as_planned(corrector: ResidualCorrector, episodes: list[Episode]) -> None:
-    planned = np.full(len(corrector.weights["action.scale"]), 0.2, np.float32)
-    corrected = corrector.correct(observe(episodes[0], 0), planned, 1)
-    dims = list(DISCRETE)
-    np.testing.assert_array_equal(corrected[dims], planned[dims])
 
 
 def test_a_head_with_nothing_to_add_adds_nothing(model: FlowVLA, episodes: list[Episode]) -> None:

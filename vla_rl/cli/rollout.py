@@ -90,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     grippers = config.execution.discrete_dims
     request = RobotRequest(policy.spec, clock, config.gate, grippers, config.task, config.robot)
     setup = set_up_robot(arguments.robot, request)
+    execution = replace(config.execution, discrete_dims=grippers or setup.gate.config.discrete_dims)
+    config = replace(config, execution=execution)
     wait_for_person = None if arguments.unattended else setup.wait_for_person
     if wait_for_person is not None and not sys.stdin.isatty():
         raise UserError(

@@ -166,7 +166,12 @@ class SimulatorWorker:
     def _acting(self, station: Station, policy: Policy, takeover: bool) -> ActionSource:
         config = self._config
         planner = make_planner(policy, station.robot.clock, station.robot.control_hz, config.latency)
-        executor = Executor(planner, replace(config.execution, delta_dims=delta_dims(station.robot.action_kind)))
+        execution = replace(
+            config.execution,
+            discrete_dims=config.execution.discrete_dims or station.gate.config.discrete_dims,
+            delta_dims=delta_dims(station.robot.action_kind),
+        )
+        executor = Executor(planner, execution)
         if not takeover:
             return executor
         return TakeoverSwitch(executor, Corrector(station.env, config.takeover.corrector))

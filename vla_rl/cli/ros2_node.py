@@ -84,7 +84,7 @@ class PolicySession:
             raise ConfigError("parameter limits is empty; name the YAML file of this robot's limits")
         base = {"execution": policy.run.get("execution", {}), "gate": read_yaml(limits)}
         config = load_config(RolloutConfig, overrides=settings["overrides"], base=base)
-        discrete_dims = config.execution.discrete_dims or policy.discrete_dims
+        discrete_dims = config.execution.discrete_dims or policy.discrete_dims or config.gate.discrete_dims
         delta_dims = config.execution.delta_dims or policy.spec.delta_dims
         self._execution = replace(config.execution, discrete_dims=discrete_dims, delta_dims=delta_dims)
         control_hz = settings["control_hz"] or policy.spec.control_hz

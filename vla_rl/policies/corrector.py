@@ -40,7 +40,6 @@ class CorrectorSpec:
         strides: of the convolutions.
         layers: linear layers of the head.
         horizon: H, actions in a chunk.
-        discrete_dims: action dimensions that are left as planned.
     """
 
     cameras: tuple[str, ...]
@@ -48,7 +47,6 @@ class CorrectorSpec:
     strides: tuple[int, ...]
     layers: int
     horizon: int
-    discrete_dims: tuple[int, ...]
 
 
 class ResidualCorrector:
@@ -72,7 +70,6 @@ class ResidualCorrector:
         self._input = np.empty(len(self._head[0][0]), np.float32)
         scale = weights["action.scale"]
         self._unit = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
-        self._unit[list(spec.discrete_dims)] = 0.0
 
     def correct(self, observation: Observation, action: Float32Array, chunk_index: int) -> Float32Array:
         """The corrected action, float32 [A], of one planned ``chunk_index`` ticks ago.
@@ -201,5 +198,4 @@ def _read_spec(raw: Mapping[str, Any]) -> CorrectorSpec:
         tuple(raw["strides"]),
         int(raw["layers"]),
         int(raw["horizon"]),
-        tuple(raw["discrete_dims"]),
     )

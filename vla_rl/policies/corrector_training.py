@@ -222,7 +222,6 @@ def _exported(
         model.config.vision.strides,
         config.layers,
         model.config.horizon,
-        model.statistics.discrete_dims,
     )
     return spec, {name: tensor.detach().contiguous().numpy().copy() for name, tensor in tensors.items()}
 

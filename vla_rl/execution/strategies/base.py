@@ -24,7 +24,8 @@ class ExecutionConfig:
         expected_delay_ticks: the delay estimate until one has been measured in the attempt.
         max_prefix_ticks: the longest committed prefix that the policy was trained with (training_time_prefix), and the
             length of the one that it always gets (xiaomi).
-        discrete_dims: action dimensions that are never averaged or extrapolated (grippers).
+        discrete_dims: action dimensions that are never averaged, extrapolated or corrected (grippers). Where none is
+            named, the rollouts take those of the policy, or of the robot's gate.
         delta_dims: action dimensions that are steps, not targets: a hold sends 0 there.
         ensembling_decay: m of the weights exp(-m i), i = 0 the oldest chunk (temporal_ensembling).
         sync_pause: what the world does while ``sync`` infers: "hold" lets it go on and holds the robot; "freeze"
@@ -49,7 +50,7 @@ class ActionCorrector(Protocol):
     """A small head that corrects single actions from the newest observation, fast enough for every tick."""
 
     def correct(self, observation: Observation, action: Float32Array, chunk_index: int) -> Float32Array:
-        """The corrected action, float32 [A], of one that is ``chunk_index`` ticks old."""
+        """The corrected action, float32 [A], new, of one that is ``chunk_index`` ticks old."""
         ...
 
 

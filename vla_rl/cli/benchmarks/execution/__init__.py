@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from vla_rl.cli.benchmarks.cells import Cells
     from vla_rl.cli.benchmarks.execution import grid, host_cost, jitter, trials
     from vla_rl.cli.benchmarks.execution.plots import draw
-    from vla_rl.cli.benchmarks.execution.policies import VARIANTS, train_policies
+    from vla_rl.cli.benchmarks.execution.policies import VARIANTS, policy_folder, train_policies
     from vla_rl.cli.benchmarks.execution.summary import summarise
     from vla_rl.cli.practice import config_file
     from vla_rl.cli.run_config import RunConfig
@@ -61,6 +61,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     # Timings come last and alone: nothing of this benchmark runs beside them.
     if "host" in options.parts:
         host_cost.measure(cells)
+        train_policies({(config.task.env, "plain")}, runs, options.set, options.jobs)
+        host_cost.measure_corrector(cells, policy_folder(runs, config.task.env, "plain"))
     if "jitter" in options.parts:
         jitter.measure(cells, options.seconds)
     result = summarise(cells.read())

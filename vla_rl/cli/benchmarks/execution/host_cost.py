@@ -9,6 +9,7 @@ has the full one, with velocity, acceleration and jerk limits.
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 
 _JOINTS, _HORIZON, _EXECUTE = 6, 50, 25
 _HZ = 50.0
@@ -81,6 +83,28 @@ def measure(cells: Cells) -> None:
         "joints": _JOINTS,
     }
     cells.write("host", values)
+
+
+def measure_corrector(cells: Cells, policy: Path) -> None:
+    """One cell: what the residual head of a2c2 adds to a tick, two cameras of the policy in ``policy`` included."""
+    if "corrector" in cells:
+        return
+    corrector = ResidualCorrector.load(policy / FOLDER)
+    spec, random = corrector.spec, np.random.default_rng(0)
+    images = {camera: random.integers(0, 256, (*spec.image_size, 3), dtype=np.uint8) for camera in spec.cameras}
+    state = corrector.weights["state.offset"].astype(np.float32)
+    action = corrector.weights["action.offset"].astype(np.float32)
+    observation = Observation(images, state, "go", 0)
+
+    def tick(number: int) -> None:
+        corrector.correct(observation, action, number % spec.horizon)
+
+    times_us = _times_us(tick, range(_BLOCKS * _BLOCK_TICKS))[_BLOCK_TICKS:]  # the first block warms up
+    medians = {
+        "corrector_us_median": float(np.median(times_us)),
+        "corrector_us_p99": float(np.percentile(times_us, 99)),
+    }
+    cells.write("corrector", {"kind": "corrector", **medians, "cameras": len(spec.cameras)})
 
 
 def _times_us(tick: Tick, ticks: range) -> list[float]:

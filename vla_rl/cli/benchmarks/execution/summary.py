@@ -20,6 +20,7 @@ _TIMINGS = {
         "tick_vs_lerobot",
         "tick_vs_lerobot_rtc",
     ),
+    "corrector": ("corrector_us_median", "corrector_us_p99"),
     "jitter": (
         "period_p99_process_vs_thread",
         "jitter_p99_process_vs_thread",
@@ -123,6 +124,7 @@ def _required(result: Found) -> str:
         ("tick_us_median", "a tick of executor and gate, µs, median", "≤ 50"),
         ("tick_vs_lerobot", "the same over lerobot's host path with its default engine", "≤ 0.2"),
         ("tick_vs_lerobot_rtc", "the same over lerobot's host path with its real-time-chunking engine", "reported"),
+        ("corrector_us_median", "what the residual head of a2c2 adds to a tick, µs, median", "reported"),
         (
             "period_p99_process_vs_thread",
             "99th percentile of the period, inference in a process over in a thread",

@@ -85,6 +85,22 @@ def test_the_eyes_in_numpy_see_what_those_in_torch_see(
     assert (expected != planned).any()
 
 
+def test_discrete_dimensions_are_at_one_of_their_levels(corrector: ResidualCorrector, episodes: list[Episode]) -> None:
+    """A mean of open and shut is neither: the nearest level is taken, and the other dimensions do not notice."""
+    low, high = corrector.weights["action.low"], corrector.weights["action.high"]
+    dim, observation = DISCRETE[0], observe(episodes[0], 0)
+    seen = set()
+    for planned_level in np.linspace(low[dim], high[dim], 9):
+        planned = np.zeros_like(low)
+        planned[dim] = planned_level
+        free = corrector.correct(observation, planned, 1)
+        held = corrector.correct(observation, planned, 1, DISCRETE)
+        assert held[dim] == (high if free[dim] > (low[dim] + high[dim]) / 2 else low)[dim]
+        assert np.delete(held, dim) == np.delete(free, dim)
+        seen.add(float(held[dim]))
+    assert seen == {float(low[dim]), float(high[dim])}
+
+
 def test_a_head_with_nothing_to_add_adds_nothing(model: FlowVLA, episodes: list[Episode]) -> None:
     random = np.random.default_rng(0)
     noisy = [

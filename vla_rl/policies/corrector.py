@@ -23,7 +23,7 @@ from vla_rl.core.files import write_atomic
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 FORMAT = "vla-rl-corrector"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 FOLDER = "corrector"
 """Where the corrector of a policy lies, in the policy's folder."""
 
@@ -56,7 +56,8 @@ class ResidualCorrector:
         spec: see `CorrectorSpec`.
         weights: ``CAMERA.conv0.weight`` [out, in, k, k], ``CAMERA.conv0.bias``, ..., ``CAMERA.keypoints`` [K, C],
             ``head0.weight`` [out, in], ``head0.bias``, ..., and ``state.offset``, ``state.scale``, ``action.offset``,
-            ``action.scale``: normalised = (raw - offset) * scale.
+            ``action.scale``: normalised = (raw - offset) * scale; ``action.low`` and ``action.high`` [A]: the two
+            levels of a discrete dimension, raw.
     """
 
     def __init__(self, spec: CorrectorSpec, weights: Weights) -> None:
@@ -71,8 +72,11 @@ class ResidualCorrector:
         scale = weights["action.scale"]
         self._unit = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
 
-    def correct(self, observation: Observation, action: Float32Array, chunk_index: int) -> Float32Array:
-        """The corrected action, float32 [A], of one planned ``chunk_index`` ticks ago.
+    def correct(
+        self, observation: Observation, action: Float32Array, chunk_index: int, discrete_dims: Sequence[int] = ()
+    ) -> Float32Array:
+        """The corrected action, float32 [A], of one planned ``chunk_index`` ticks ago; ``discrete_dims`` at the level
+        that is nearest.
 
         Raises:
             UserError: for a camera that is missing.
@@ -88,10 +92,14 @@ class ResidualCorrector:
         planned = (action - weights["action.offset"]) * weights["action.scale"]
         age = self._age[min(chunk_index, self.spec.horizon - 1)]
         row = np.concatenate([*keypoints, state, planned, age], out=self._input)
-        for weight, bias in self._head[:-1]:
-            row = np.maximum(row @ weight + bias, 0.0)
-        weight, bias = self._head[-1]
-        return action + (row @ weight + bias) * self._unit
+        for matrix, bias in self._head[:-1]:
+            row = np.maximum(row @ matrix + bias, 0.0)
+        matrix, bias = self._head[-1]
+        corrected = action + (row @ matrix + bias) * self._unit
+        for dim in discrete_dims:
+            low, high = weights["action.low"][dim], weights["action.high"][dim]
+            corrected[dim] = high if corrected[dim] > (low + high) / 2 else low
+        return corrected
 
     def save(self, folder: Path) -> None:
         """Write the corrector, weights first, config.json last."""

@@ -103,7 +103,7 @@ def train_corrector(
 
 
 Samples = tuple[Tensor, Tensor]
-"""Inputs [N, F] and residuals [N, A], normalised; discrete and constant dimensions have none."""
+"""Inputs [N, F] and residuals [N, A], normalised; constant dimensions have none."""
 
 
 @torch.no_grad()
@@ -111,7 +111,7 @@ def _samples_of(model: FlowVLA, episode: Episode, config: CorrectorConfig, gener
     """Every planned action of an episode, with what was observed when it was due."""
     wanted = model.action_normalizer.normalize(torch.from_numpy(episode.imitation_action()))  # [T, A]
     state = torch.from_numpy(episode.state)
-    moving = (model.action_normalizer.scale > 0) & ~model.discrete
+    moving = model.action_normalizer.scale > 0
     inputs, residuals = [], []
     for _ in range(config.plans_per_frame):
         planned, keypoints = _plan_every_frame(model, episode, config.random_shift, generator)  # [T, H, A], [T, F]
@@ -216,6 +216,8 @@ def _exported(
     for name, normalizer in (("state", model.state_normalizer), ("action", model.action_normalizer)):
         assert isinstance(normalizer, Normalizer)
         tensors[f"{name}.offset"], tensors[f"{name}.scale"] = normalizer.offset, normalizer.inverse_scale
+    levels = {"action.low": model.statistics.action.low, "action.high": model.statistics.action.high}
+    tensors |= {name: torch.tensor(level, dtype=torch.float32) for name, level in levels.items()}
     spec = CorrectorSpec(
         model.spec.cameras,
         model.spec.image_size,

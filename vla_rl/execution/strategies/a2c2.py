@@ -10,14 +10,14 @@ from vla_rl.execution.strategies.base import ActionCorrector, ChunkStrategy, Exe
 class A2C2(ChunkStrategy):
     """naive with a corrector. The corrector runs in the control loop at every tick, so it has to be small.
 
-    Discrete dimensions stay as planned. The head has learnt a mean: where a grasp is near it shuts a gripper by a
-    little, sees one that is a little shut, shuts it by a little more, and has closed it before the object is there.
+    Discrete dimensions are corrected to one of their two levels. The head has learnt a mean: where a grasp is near it
+    would shut a gripper by a little, see one that is a little shut, shut it by a little more, and have closed it before
+    the object is there.
     """
 
     def __init__(self, config: ExecutionConfig, corrector: ActionCorrector) -> None:
         super().__init__(config)
         self._corrector = corrector
-        self._discrete = list(config.discrete_dims)
 
     @override
     def act(
@@ -27,6 +27,5 @@ class A2C2(ChunkStrategy):
         if planned is None:
             return None
         action, chunk = planned
-        corrected = self._corrector.correct(observation, action, tick - chunk.start_tick)
-        corrected[self._discrete] = action[self._discrete]
-        return corrected, chunk
+        age_ticks = tick - chunk.start_tick
+        return self._corrector.correct(observation, action, age_ticks, self.config.discrete_dims), chunk

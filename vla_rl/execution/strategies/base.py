@@ -1,5 +1,6 @@
 """The protocol of execution strategies, their configuration, and the behaviour that most of them share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, override
 
@@ -24,8 +25,8 @@ class ExecutionConfig:
         expected_delay_ticks: the delay estimate until one has been measured in the attempt.
         max_prefix_ticks: the longest committed prefix that the policy was trained with (training_time_prefix), and the
             length of the one that it always gets (xiaomi).
-        discrete_dims: action dimensions that are never averaged, extrapolated or corrected (grippers). Where none is
-            named, the rollouts take those of the policy, or of the robot's gate.
+        discrete_dims: action dimensions that are never averaged or extrapolated (grippers). Where none is named, the
+            rollouts take those of the policy, or of the robot's gate.
         delta_dims: action dimensions that are steps, not targets: a hold sends 0 there.
         ensembling_decay: m of the weights exp(-m i), i = 0 the oldest chunk (temporal_ensembling).
         sync_pause: what the world does while ``sync`` infers: "hold" lets it go on and holds the robot; "freeze"
@@ -49,8 +50,12 @@ class ExecutionConfig:
 class ActionCorrector(Protocol):
     """A small head that corrects single actions from the newest observation, fast enough for every tick."""
 
-    def correct(self, observation: Observation, action: Float32Array, chunk_index: int) -> Float32Array:
-        """The corrected action, float32 [A], new, of one that is ``chunk_index`` ticks old."""
+    def correct(
+        self, observation: Observation, action: Float32Array, chunk_index: int, discrete_dims: Sequence[int]
+    ) -> Float32Array:
+        """The corrected action, float32 [A], of one that is ``chunk_index`` ticks old. ``discrete_dims`` are at one of
+        their two levels in it, never in between.
+        """
         ...
 
 

@@ -34,6 +34,8 @@ class CoEvolutionConfig:
             in every round (World-VLA-Loop).
         first_round: the first round whose episodes suffice for a world model.
         imagined_episodes: of each round that uses imagination.
+        train_cpu_seconds: bound of the first training's processor time; 0: the preset's own. The episodes of a round or
+            two need less than those of a long run.
         refine_steps: gradient steps of a refinement.
         refine_cpu_seconds: bound of its processor time; 0: none.
         gap_episodes: imagined episodes behind the gap of a round.
@@ -43,6 +45,7 @@ class CoEvolutionConfig:
     mode: Literal["off", "frozen", "once", "continuous", "restart_from_sft"] = "off"
     first_round: int = 1
     imagined_episodes: int = 100
+    train_cpu_seconds: float = 0.0
     refine_steps: int = 300
     refine_cpu_seconds: float = 0.0
     gap_episodes: int = 50
@@ -51,6 +54,8 @@ class CoEvolutionConfig:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"imagination.mode is {self.mode!r}.{did_you_mean(str(self.mode), MODES)}")
+        if self.train_cpu_seconds < 0 or self.refine_cpu_seconds < 0:
+            raise ConfigError("imagination: train_cpu_seconds and refine_cpu_seconds are 0 or longer")
         if not 0 <= self.largest_gap <= 1:
             raise ConfigError(f"imagination.largest_gap is {self.largest_gap}; it must be in [0, 1]")
 

@@ -50,6 +50,10 @@ def test_cells_that_are_there_are_gathered_and_not_measured_again(tmp_path: Path
 def test_unknown_parts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Did you mean 'ranking'"):
         world_model.run(options(tmp_path, "rankin"))
+    wrong = options(tmp_path, "gain")
+    wrong.variants = ["minus-mask"]
+    with pytest.raises(UserError, match="Did you mean 'minus-masking'"):
+        world_model.run(wrong)
 
 
 def test_unseen_policies_are_named_by_run_and_version(tmp_path: Path) -> None:
@@ -59,6 +63,25 @@ def test_unseen_policies_are_named_by_run_and_version(tmp_path: Path) -> None:
         world_model.add_arguments(parser)
         with pytest.raises(UserError, match=message):
             world_model.run(parser.parse_args(["--parts", "unseen", *wrong]))
+
+
+def test_the_gain_pairs_runs_of_one_task_and_seed(tmp_path: Path) -> None:
+    asked = options(tmp_path, "cost")
+    kept = world_model.open_gain_cells(asked)
+    successes = {"without": (100, 120), "with": (110, 140), "minus-masking": (90, None)}
+    for variant, counts in successes.items():
+        for seed, count in enumerate(counts):
+            cell = {"task": "vla_rl/PegInsert-v0", "seed": seed, "variant": variant, "episodes": 200}
+            if count is not None:
+                wall_s = 100.0 if variant == "without" else 350.0
+                kept.write(f"PegInsert-{seed}-{variant}", {**cell, "successes": count, "wall_s": wall_s})
+    world_model.open_cells(asked).write("cost", {"frames_per_s_b1": 90.0})
+    result = world_model.run(asked)
+    assert result["imagination_gain_points"] == pytest.approx(7.5)
+    assert result["imagination_gain_points_pairs"] == 2
+    assert result["gain_points_minus_masking"] == pytest.approx(-5.0)
+    assert "gain_points_minus_keyframes" not in result
+    assert result["gain_wall_ratio"] == pytest.approx(3.5)
 
 
 def test_all_variants_of_the_gain_spend_the_same_real_episodes() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from robot_io.gate import GateConfig
 from vla_rl.cli.imagination import RunImagination
 from vla_rl.cli.imagination_config import ImaginationConfig
 from vla_rl.cli.near_success import collect_near_success
@@ -16,6 +17,7 @@ from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Origin, Source
 from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.flow_vla import (
     ExpertConfig,
     FlowVLA,
@@ -97,6 +99,18 @@ def test_a_round_is_imagined_once_and_written_down(imagination: RunImagination) 
     assert imagination.after_collection(1) == numbers
     assert len(EpisodeStore(imagination.path / "episodes")) == 5  # imagined ones teach no world model
     assert imagination.ledger.real_episodes == 5
+
+
+def test_the_first_training_may_be_shorter_than_the_presets(imagination: RunImagination, tmp_path: Path) -> None:
+    evolution = replace(imagination.config.coevolution, train_cpu_seconds=7.0)
+    run = RunFolder.create(tmp_path / "other", RunConfig(task=TASK))
+    made = [
+        RunImagination(replace(imagination.config, coevolution=own), run, TASK, ExecutionConfig(), GateConfig(), 0)
+        for own in (imagination.config.coevolution, evolution)
+    ]
+    assert [own.world.training.cpu_seconds for own in made] == [0.0, 7.0]
+    with pytest.raises(ConfigError, match="train_cpu_seconds"):
+        CoEvolutionConfig(train_cpu_seconds=-1.0)
 
 
 def test_a_world_model_of_elsewhere_can_begin(imagination: RunImagination, tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ class RunImagination:
         self._execution, self._gate, self._workers = execution, gate, workers
         self._foretells = foretells
         self.path = folder.path / "imagination"
-        self.world: WorldModelConfig = load_config(WorldModelConfig, world_preset(config.preset))
+        bound_s = config.coevolution.train_cpu_seconds
+        changes = [f"training.cpu_seconds={bound_s}"] if bound_s else []
+        self.world: WorldModelConfig = load_config(WorldModelConfig, world_preset(config.preset), changes)
         self.ledger = Ledger.open(self.path / "ledger.json")
         self.evolution = CoEvolution(config.coevolution, self, self.ledger)
 

@@ -1,6 +1,6 @@
 """The world model: does it follow actions, rank policies, judge success, keep its pace, and does practice in it pay?
 
-Parts, each resumed cell by cell in OUT/world-model/ and --runs:
+Parts, each resumed cell by cell in OUT/world-model/ (the gain in its folder gain/) and --runs:
   model    trains the world model on a demo run's episodes (20 minutes of processor time), probe, horizon curves
   cost     frames a second with 1 and 16 streams, latency of step 1,000 over step 10
   ranking  at least 8 policies of different quality, real against imagined success from the same starts
@@ -13,6 +13,7 @@ Parts, each resumed cell by cell in OUT/world-model/ and --runs:
 
 import argparse
 import functools
+import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -74,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="changes to the preset")
     parser.add_argument("--config", default="demo", help="of the weaker policies that are ranked")
     parser.add_argument("--gain-config", default="algorithms", help="of the gain's runs: a small real budget")
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), help="of the gain")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -81,8 +83,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for part in options.parts:
         if part not in PARTS:
             raise UserError(f"there is no part {part!r} of this benchmark.{did_you_mean(part, PARTS)}")
-    cells = open_cells(options)
-    options.runs = options.runs / cells.digest
+    for variant in options.variants:
+        if variant not in VARIANTS:
+            raise UserError(f"there is no variant {variant!r} of the gain.{did_you_mean(variant, VARIANTS)}")
+    cells, gains = open_cells(options), open_gain_cells(options)
+    runs = options.runs
     measure: dict[str, Callable[[argparse.Namespace, Cells], None]] = {
         "model": _measure_model,
         "cost": _measure_cost,
@@ -94,21 +99,34 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
     for part in PARTS:
         if part in options.parts:
-            measure[part](options, cells)
-    return _gather(cells)
+            own = gains if part == "gain" else cells
+            options.runs = runs / own.digest
+            measure[part](options, own)
+    return _gather(cells, gains)
 
 
 def open_cells(options: argparse.Namespace) -> Cells:
-    """The cells of the present settings."""
+    """The cells of one world model, under the present settings."""
     settings = {
         "preset": read_yaml(world_preset(options.preset)),
-        "configs": [read_yaml(config_file(name)) for name in (options.config, options.gain_config)],
-        "changes": [options.set, ABLATIONS, VARIANTS, SUPERVISED_STEPS],
+        "config": read_yaml(config_file(options.config)),
+        "changes": [options.set, ABLATIONS, SUPERVISED_STEPS],
         "run": str(options.run),
         "near_success": asdict(PerturbationConfig()),
         "sizes": [options.near_success, options.episodes, options.pairs],
     }
     return Cells(options.out / "world-model", settings)
+
+
+def open_gain_cells(options: argparse.Namespace) -> Cells:
+    """The cells of whole practice runs with a world model of their own."""
+    settings = {
+        "preset": read_yaml(world_preset(options.preset)),
+        "config": read_yaml(config_file(options.gain_config)),
+        "changes": [VARIANTS, _ROUNDS],
+        "near_success": asdict(PerturbationConfig()),
+    }
+    return Cells(options.out / "world-model" / "gain", settings)
 
 
 def table(result: dict[str, Any]) -> str:
@@ -130,6 +148,10 @@ def table(result: dict[str, Any]) -> str:
         ("frames a second, 16 streams", "frames_per_s_b16", ">= 200"),
         ("latency of step 1,000 over step 10", "late_latency_ratio", "about 1"),
         ("gain of imagination, points", "imagination_gain_points", "> 0"),
+        ("the same without key frames", "gain_points_minus_keyframes", ""),
+        ("without masking", "gain_points_minus_masking", ""),
+        ("without co-evolution", "gain_points_minus_coevolution", ""),
+        ("seconds of a run with imagination, over one without", "gain_wall_ratio", ""),
     ]
     lines = [f"| {what} | {_shown(result, key)} | {wanted} |" for what, key, wanted in rows]
     measured = commits(list(result["cells"].values()))
@@ -244,16 +266,15 @@ def _measure_ablations(options: argparse.Namespace, cells: Cells) -> None:
 def _measure_gain(options: argparse.Namespace, cells: Cells) -> None:
     for task in options.tasks:
         for seed in options.seeds:
-            for variant in VARIANTS:
-                short = task.partition("/")[2].partition("-")[0]
+            for variant in options.variants:
                 measure = functools.partial(_measure_variant, options, task, seed, variant)
-                _once(cells, f"gain-{short}-{seed}-{variant}", measure)
+                _once(cells, f"{_short(task)}-{seed}-{variant}", measure)
 
 
 def _measure_variant(options: argparse.Namespace, task: str, seed: int, variant: str) -> dict[str, Any]:
     """One practice run. Those of a task and seed share demonstrations and supervised policy."""
     common = ["--config", options.gain_config, "--seed", str(seed), f"task.env={task}", f"budget.rounds={_ROUNDS}"]
-    base = options.runs / f"{task.partition('/')[2].partition('-')[0]}-{seed}"
+    base = options.runs / f"{_short(task)}-{seed}"
     start_verb(["train", *common[:-1], "budget.rounds=0"], base).wait_or_fail()
     own = base.with_name(f"{base.name}-{variant}")
     changes = [*VARIANTS[variant], "budget.evaluate_every_round=false"]
@@ -261,17 +282,24 @@ def _measure_variant(options: argparse.Namespace, task: str, seed: int, variant:
     if variant not in ("without", "with") and (first / "config.json").exists():
         changes.append(f"imagination.begin_with={first.resolve()}")
     start_verb(["train", *common, "--from", str(base), *changes], own).wait_or_fail()
-    last = evaluations(own)[-1]
+    supervised, *_, last = evaluations(own)
     rounds = [asdict(entry) for entry in Ledger.open(own / "imagination" / "ledger.json").entries]
     return {
         "task": task,
         "seed": seed,
         "variant": variant,
+        "supervised_successes": supervised["successes"],
         "successes": last["successes"],
         "episodes": last["episodes"],
         "real_episodes": last["real_episodes"] + sum(entry["near_success_episodes"] for entry in rounds),
+        "wall_s": json.loads((own / "summary.json").read_text())["wall_s"],
         "ledger": rounds,
     }
+
+
+def _short(task: str) -> str:
+    """``vla_rl/PegInsert-v0`` -> ``PegInsert``, for files."""
+    return task.partition("/")[2].partition("-")[0]
 
 
 def _train(options: argparse.Namespace, place: Path, changes: list[str], near: int) -> None:
@@ -295,7 +323,7 @@ def _once(cells: Cells, name: str, measure: Callable[[], dict[str, Any]]) -> Non
         cells.write(name, measure())
 
 
-def _gather(found: Cells) -> dict[str, Any]:
+def _gather(found: Cells, gains: Cells) -> dict[str, Any]:
     """Every cell that there is, and the key figures."""
     cells = found.by_name()
     result: dict[str, Any] = {}
@@ -317,9 +345,8 @@ def _gather(found: Cells) -> dict[str, Any]:
     if "outcomes" in cells:
         result["open_loop_agreement"] = cells["outcomes"]["all"]["agreement"]
     result |= cells.get("cost", {})
-    gains = [cell for name, cell in cells.items() if name.startswith("gain-")]
-    result |= gain_points(gains)
-    return {**result, "cells": cells}
+    result |= gain_points(gains.read())
+    return {**result, "cells": {**cells, **{f"gain-{name}": cell for name, cell in gains.by_name().items()}}}
 
 
 def gain_points(cells: list[dict[str, Any]]) -> dict[str, Any]:
@@ -343,6 +370,14 @@ def gain_points(cells: list[dict[str, Any]]) -> dict[str, Any]:
             result[key] = float(np.mean(points))
             result[f"{key}_interval"] = list(bootstrap_interval(np.array(points), np.mean, seed=0))
             result[f"{key}_pairs"] = len(points)
+    wall_s = {(cell["task"], cell["seed"], cell["variant"]): cell["wall_s"] for cell in cells}
+    ratios = [
+        own / wall_s[task, seed, "without"]
+        for (task, seed, name), own in wall_s.items()
+        if name == "with" and (task, seed, "without") in wall_s
+    ]
+    if ratios:
+        result["gain_wall_ratio"] = float(np.median(ratios))
     return result
 
 

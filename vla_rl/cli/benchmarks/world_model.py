@@ -14,6 +14,7 @@ Parts, each resumed cell by cell in OUT/world-model/ (the gain in its folder gai
 import argparse
 import functools
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -252,6 +253,9 @@ def _measure_ablations(options: argparse.Namespace, cells: Cells) -> None:
         place = options.runs / f"world-{name}"
 
         def measure(place: Path = place, changes: list[str] = changes, near: int = near) -> dict[str, Any]:
+            scripted = options.runs / "world" / "near"
+            if near and scripted.exists():  # the same episodes, not ones like them
+                shutil.copytree(scripted, place / "near", dirs_exist_ok=True)
             _train(options, place, [*options.set, *changes], near)
             judge = _judge(place, instruments=options.runs / "world")
             return {
@@ -345,8 +349,20 @@ def _gather(found: Cells, gains: Cells) -> dict[str, Any]:
     if "outcomes" in cells:
         result["open_loop_agreement"] = cells["outcomes"]["all"]["agreement"]
     result |= cells.get("cost", {})
+    for name in ABLATIONS:
+        if (ablated := cells.get(f"ablation-{name}")) and "counterfactuals" in cells and "horizons-long" in cells:
+            result.setdefault("ablations", {})[name] = _compared(ablated, cells)
     result |= gain_points(gains.read())
     return {**result, "cells": {**cells, **{f"gain-{name}": cell for name, cell in gains.by_name().items()}}}
+
+
+def _compared(ablated: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    """What an ablation changed: the error at the longest horizon over the whole model's, and the counterfactuals."""
+    longest_mm = [cells["horizons-long"]["all"]["true"][-1] for cells in (ablated, whole)]
+    return {
+        "longest_error_ratio": longest_mm[0] / longest_mm[1],
+        "counterfactual_agreement": ablated["counterfactuals"]["agreement"],
+    }
 
 
 def gain_points(cells: list[dict[str, Any]]) -> dict[str, Any]:

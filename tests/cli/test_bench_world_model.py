@@ -90,4 +90,4 @@ def test_all_variants_of_the_gain_spend_the_same_real_episodes() -> None:
         near = int(values.get("imagination.near_success_episodes", 0))
         return world_model._ROUNDS * int(values["budget.episodes_per_round"]) + near
 
-    assert {spent(changes) for changes in world_model.VARIANTS.values()} == {180}
+    assert {spent(changes) for changes in world_model.VARIANTS.values()} == {120}

@@ -41,8 +41,8 @@ ABLATIONS = {
 }
 # As far as an episode of the default task reaches; so long ones are mostly failures, hence a cell of their own.
 _LONG = HorizonConfig(horizons=(1, 2, 5, 10, 20, 40, 80, 100))
-# Equal real episodes: the near successes are spent in place of practice episodes. A world model of so few episodes is cheap
-# to train and easy to please: success must be sure of itself, and groups may move the policy a little only.
+# Equal real episodes: the near successes are spent in place of practice episodes. A world model of so few episodes is
+# cheap to train and easy to please: success must be sure of itself, and groups may move the policy a little only.
 _EPISODES_PER_ROUND, _NEAR, _ROUNDS = 60, 30, 2
 _WITH = [
     f"budget.episodes_per_round={_EPISODES_PER_ROUND - _NEAR // _ROUNDS}",

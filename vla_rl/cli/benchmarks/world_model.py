@@ -84,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", default="demo", help="of the weaker policies that are ranked")
     parser.add_argument("--gain-config", default="algorithms", help="of the gain's runs: a small real budget")
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), help="of the gain")
+    parser.add_argument("--ablations", nargs="+", default=list(ABLATIONS), help="of the model")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -91,9 +92,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for part in options.parts:
         if part not in PARTS:
             raise UserError(f"there is no part {part!r} of this benchmark.{did_you_mean(part, PARTS)}")
-    for variant in options.variants:
-        if variant not in VARIANTS:
-            raise UserError(f"there is no variant {variant!r} of the gain.{did_you_mean(variant, VARIANTS)}")
+    for kind, known in (("variants", VARIANTS), ("ablations", ABLATIONS)):
+        for name in getattr(options, kind):
+            if name not in known:
+                raise UserError(f"there is no {name!r} among the {kind}.{did_you_mean(name, known)}")
     cells, gains = open_cells(options), open_gain_cells(options)
     runs = options.runs
     measure: dict[str, Callable[[argparse.Namespace, Cells], None]] = {
@@ -255,7 +257,8 @@ def _measure_judge(options: argparse.Namespace, cells: Cells) -> None:
 
 
 def _measure_ablations(options: argparse.Namespace, cells: Cells) -> None:
-    for name, changes in ABLATIONS.items():
+    for name in options.ablations:
+        changes = ABLATIONS[name]
         near = 0 if name == "no-near-success" else options.near_success
         place = options.runs / f"world-{name}"
 

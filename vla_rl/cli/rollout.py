@@ -185,7 +185,8 @@ def _resolve_config(arguments: argparse.Namespace, policy: PolicyFolder) -> Roll
         base["gate"] = read_yaml(arguments.limits)
     overrides = [f"execution.strategy={arguments.strategy}"] if arguments.strategy else []
     config = load_config(RolloutConfig, overrides=[*overrides, *arguments.set], base=base)
-    kinds = {"discrete_dims": policy.discrete_dims, "delta_dims": policy.spec.delta_dims}
+    discrete_dims = policy.discrete_dims or config.gate.discrete_dims
+    kinds = {"discrete_dims": discrete_dims, "delta_dims": policy.spec.delta_dims}
     unsaid: dict[str, Any] = {name: dims for name, dims in kinds.items() if not getattr(config.execution, name)}
     return replace(config, execution=replace(config.execution, **unsaid))
 

@@ -126,7 +126,10 @@ class ResidualCorrector:
         try:
             about = json.loads(file.read_bytes())
             if (about["format"], about["format_version"]) != (FORMAT, FORMAT_VERSION):
-                raise CheckpointError(f"{file} is not the config of a {FORMAT} of version {FORMAT_VERSION}")
+                raise CheckpointError(
+                    f"{file} is not the config of a {FORMAT} of version {FORMAT_VERSION}; "
+                    "train it anew: vla-rl corrector"
+                )
             content = (folder / Path(about["weights"]).name).read_bytes()
             if hashlib.sha256(content).hexdigest() != about["sha256"]:
                 raise CheckpointError(f"{folder / about['weights']} is damaged: its digest is not that of config.json")

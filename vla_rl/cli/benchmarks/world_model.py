@@ -153,7 +153,10 @@ def table(result: dict[str, Any]) -> str:
         ("area under the curve of imagined success", "reward_auc", ""),
         ("false successes among real failures", "false_success_rate", ""),
         ("counterfactual outcomes that agree", "counterfactual_agreement", ">= 0.85"),
+        ("the same without near successes", "counterfactual_agreement_no_near_success", "lower"),
         ("outcomes of whole real episodes that agree, open loop", "open_loop_agreement", ""),
+        ("state error 100 steps ahead without anchor, over that with", "longest_error_ratio_no_anchor", "> 1"),
+        ("the same without noise in the context", "longest_error_ratio_no_context_noise", "> 1"),
         ("frames a second, one stream", "frames_per_s_b1", ">= 30"),
         ("frames a second, 16 streams", "frames_per_s_b16", ">= 200"),
         ("latency of step 1,000 over step 10", "late_latency_ratio", "about 1"),
@@ -361,17 +364,17 @@ def _gather(found: Cells, gains: Cells) -> dict[str, Any]:
     result |= cells.get("cost", {})
     for name in ABLATIONS:
         if (ablated := cells.get(f"ablation-{name}")) and "counterfactuals" in cells and "horizons-long" in cells:
-            result.setdefault("ablations", {})[name] = _compared(ablated, cells)
+            result |= _compared(name.replace("-", "_"), ablated, cells)
     result |= gain_points(gains.read())
     return {**result, "cells": {**cells, **{f"gain-{name}": cell for name, cell in gains.by_name().items()}}}
 
 
-def _compared(ablated: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+def _compared(name: str, ablated: dict[str, Any], whole: dict[str, Any]) -> dict[str, float]:
     """What an ablation changed: the error at the longest horizon over the whole model's, and the counterfactuals."""
     longest_mm = [cells["horizons-long"]["all"]["true"][-1] for cells in (ablated, whole)]
     return {
-        "longest_error_ratio": longest_mm[0] / longest_mm[1],
-        "counterfactual_agreement": ablated["counterfactuals"]["agreement"],
+        f"longest_error_ratio_{name}": longest_mm[0] / longest_mm[1],
+        f"counterfactual_agreement_{name}": ablated["counterfactuals"]["agreement"],
     }
 
 

@@ -131,7 +131,10 @@ class Trials:
 
     def takeover(self) -> dict[str, Any]:
         """A person takes over in mid-chunk, moves the robot, gives it back, and ends the attempt."""
-        rig, known = self._rig, len(self._store)
+        rig, before = self._rig, len(self._store)
+        # Early in an attempt: one that is nearly done would end before the person is there.
+        rig.wait(lambda: len(self._store) > before, 60.0, "the end of the present attempt")
+        known = len(self._store)
         self._act_for(self._random.randint(12, 24))
         first = _tick(rig.take_over(True))
         until = self._ticks() + self._random.randint(20, 40)
@@ -142,7 +145,6 @@ class Trials:
         self._act_for(10)
         rig.trigger("failure")
         self._rig.wait(lambda: len(self._store) > known, 30.0, "the episode of the takeover")
-        # The attempt during which the person came, if a new one has begun since.
         episode_id = self._store.ids()[known]
         episode = self._store.read(episode_id)
         human = np.zeros(len(episode), bool)

@@ -75,6 +75,15 @@ def test_the_gain_pairs_runs_of_one_task_and_seed(tmp_path: Path) -> None:
             if count is not None:
                 wall_s = 100.0 if variant == "without" else 350.0
                 kept.write(f"PegInsert-{seed}-{variant}", {**cell, "successes": count, "wall_s": wall_s})
+    lonely = {
+        "task": "vla_rl/LidOnBox-v0",
+        "seed": 0,
+        "variant": "with",
+        "episodes": 200,
+        "successes": 200,
+        "wall_s": 1.0,
+    }
+    kept.write("LidOnBox-0-with", lonely)  # has nothing to compare with
     world_model.open_cells(asked).write("cost", {"frames_per_s_b1": 90.0})
     result = world_model.run(asked)
     assert result["imagination_gain_points"] == pytest.approx(7.5)
@@ -82,6 +91,7 @@ def test_the_gain_pairs_runs_of_one_task_and_seed(tmp_path: Path) -> None:
     assert result["gain_points_minus_masking"] == pytest.approx(-5.0)
     assert "gain_points_minus_keyframes" not in result
     assert result["gain_wall_ratio"] == pytest.approx(3.5)
+    assert world_model.gain_points([]) == {}
 
 
 def test_all_variants_of_the_gain_spend_the_same_real_episodes() -> None:

@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 from robot_io.gate import GateConfig
-from vla_rl.cli.benchmarks.world_model import gain_points
 from vla_rl.cli.ground_truth import SimulatorTruth
 from vla_rl.cli.main import main
 from vla_rl.cli.near_success import PerturbationConfig, PerturbedExpert, collect_counterfactuals, collect_near_success
@@ -209,24 +208,6 @@ def test_bad_input_is_one_line(
     monkeypatch.chdir(tmp_path)
     assert main(["imagine", *arguments]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_the_gain_compares_pairs_of_equal_task_and_seed() -> None:
-    def cell(task: str, seed: int, variant: str, successes: int) -> dict:
-        return {"task": task, "seed": seed, "variant": variant, "successes": successes, "episodes": 100}
-
-    cells = [
-        cell("A", 0, "without", 50),
-        cell("A", 0, "with", 60),
-        cell("A", 1, "without", 40),
-        cell("A", 1, "with", 44),
-    ]
-    cells += [cell("B", 0, "with", 99), cell("A", 0, "minus-keyframes", 55)]  # B has nothing to compare with
-    found = gain_points(cells)
-    assert found["imagination_gain_points"] == pytest.approx(7.0)
-    assert found["imagination_gain_points_pairs"] == 2
-    assert found["gain_points_minus_keyframes"] == pytest.approx(5.0)
-    assert gain_points([]) == {}
 
 
 def test_a_world_folder_is_not_anything(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Co-evolution of policy and world model inside the rounds of practice (PACE of WoVR, arXiv 2602.13977).
 
-Real rollouts -> world model -> imagined practice -> rollouts of the evolved policy -> the world model is refined on
-them. `CoEvolution` decides, at the end of each round's collection, whether the world model is trained, refined or left,
+Real rollouts -> world model -> imagined practice -> rollouts of the evolved policy -> the world model is renewed with
+them. `CoEvolution` decides, at the end of each round's collection, whether the world model is trained, renewed or left,
 and whether imagination may be used at all; what it decides from is written to a ledger and survives a crash.
 
-The alarm: each round's policy acts in imagination from the very starts of its real episodes; if imagined success is
-higher than real success by more than ``largest_gap`` (or its interval says so), the policy has learnt to please the
-world model and not the world (World-VLA-Loop found this in its first round), and imagination is not used in that round.
+The alarm: each round's policy acts in imagination from the very starts of its real episodes. Where imagined success is
+higher than that of the same episodes in reality by more than ``largest_gap``, the policy has learnt to please the world
+model and not the world (World-VLA-Loop found this in its first round); where it is lower by as much, practice would
+unlearn what works. Episodes that were cut have no outcome and are not compared; where too many are, the world model
+has nothing to say. In each case imagination is not used in that round.
 """
 
 import json
@@ -28,36 +30,43 @@ class CoEvolutionConfig:
     """When imagination is made, renewed and used.
 
     Attributes:
-        mode: ``off``: no imagination. ``frozen``: the world model of the first round stays. ``once``: it is refined
-            once, on the episodes of the evolved policy (WoVR). ``continuous``: it is refined in every round.
+        mode: ``off``: no imagination. ``frozen``: the world model of the first round stays. ``once``: it is renewed
+            once, with the episodes of the evolved policy (WoVR). ``continuous``: it is renewed in every round.
             ``restart_from_sft``: as ``continuous``, and the policy's improvement starts anew from the supervised policy
             in every round (World-VLA-Loop).
         first_round: the first round whose episodes suffice for a world model.
         imagined_episodes: of each round that uses imagination.
         train_cpu_seconds: bound of the first training's processor time; 0: the preset's own. The episodes of a round or
             two need less than those of a long run.
-        refine_steps: gradient steps of a refinement.
-        refine_cpu_seconds: bound of its processor time; 0: none.
+        refine_steps: gradient steps of a renewal, of the dynamics alone; 0: the world model is trained anew on all
+            episodes instead, autoencoder included, as the first one was. An autoencoder that never saw where the policy
+            goes now makes the rest worse than no renewal (`docs/world_model.md`); one of many episodes
+            (``imagination.begin_with``) is better refined.
+        refine_cpu_seconds: bound of a refinement's processor time; 0: none.
         gap_episodes: imagined episodes behind the gap of a round.
-        largest_gap: imagined minus real success beyond which imagination is not used.
+        largest_gap: difference of imagined and real success beyond which imagination is not used.
+        least_believed: imagination is not used either if fewer of its episodes than this share come to an outcome.
     """
 
     mode: Literal["off", "frozen", "once", "continuous", "restart_from_sft"] = "off"
     first_round: int = 1
     imagined_episodes: int = 100
     train_cpu_seconds: float = 0.0
-    refine_steps: int = 300
+    refine_steps: int = 0
     refine_cpu_seconds: float = 0.0
     gap_episodes: int = 50
     largest_gap: float = 0.2
+    least_believed: float = 0.25
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"imagination.mode is {self.mode!r}.{did_you_mean(str(self.mode), MODES)}")
-        if self.train_cpu_seconds < 0 or self.refine_cpu_seconds < 0:
-            raise ConfigError("imagination: train_cpu_seconds and refine_cpu_seconds are 0 or longer")
-        if not 0 <= self.largest_gap <= 1:
-            raise ConfigError(f"imagination.largest_gap is {self.largest_gap}; it must be in [0, 1]")
+        for name in ("train_cpu_seconds", "refine_steps", "refine_cpu_seconds"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"imagination.{name} is {getattr(self, name)}; it must be 0 or more")
+        for name in ("largest_gap", "least_believed"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"imagination.{name} is {getattr(self, name)}; it must be in [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -71,10 +80,11 @@ class LedgerEntry:
         successes: among the round's autonomous real episodes.
         near_success_ratio: successes among the near-success episodes.
         model_version: of the world model afterwards; -1: none.
-        real_success: rate of the autonomous real episodes that the gap compares with.
-        imagined_success: rate of imagined episodes from the same starts; None: not measured.
-        gap: imagined minus real; None: not measured.
-        used: imagined episodes that were given to the policy.
+        real_success: rate of the round's real episodes, those that a person finished not counted as successes.
+        imagined_success: rate of the imagined episodes that came to an outcome; None: not measured.
+        believed: share of the imagined episodes that did; None: not measured.
+        gap: imagined success minus that of the same episodes in reality; None: not measured.
+        used: imagined episodes that were added to the run's store.
         alarm: why imagination was not used, empty otherwise.
     """
 
@@ -86,6 +96,7 @@ class LedgerEntry:
     model_version: int = -1
     real_success: float = 0.0
     imagined_success: float | None = None
+    believed: float | None = None
     gap: float | None = None
     used: int = 0
     alarm: str = ""
@@ -94,7 +105,7 @@ class LedgerEntry:
         """What metrics show of it."""
         values = {"real_success": self.real_success, "used": float(self.used), "alarmed": float(bool(self.alarm))}
         values |= {"model_version": float(self.model_version), "near_success_ratio": self.near_success_ratio}
-        for name in ("imagined_success", "gap"):
+        for name in ("imagined_success", "believed", "gap"):
             value = getattr(self, name)
             if value is not None:
                 values[name] = value
@@ -140,11 +151,13 @@ class Imagination(Protocol):
     """
 
     def train(self, version: int) -> None:
-        """Make the world model of this version: version 0 from nothing, others by refining the one before."""
+        """Make the world model of this version: version 0 from nothing, others by renewing the one before."""
         ...
 
-    def imagined_outcomes(self, round_number: int, version: int, episodes: int) -> Sequence[bool]:
-        """Outcomes of the round's policy in imagination, from the starts of its own real episodes."""
+    def imagined_outcomes(self, round_number: int, version: int, episodes: int) -> Sequence[bool | None]:
+        """Outcomes of the round's policy in imagination, one for each of its first real episodes, from that one's
+        start; None where there is none.
+        """
         ...
 
     def imagine(self, round_number: int, version: int, episodes: int) -> int:
@@ -178,7 +191,7 @@ class CoEvolution:
         return {"frozen": 0, "once": min(since, 1)}.get(config.mode, since)
 
     def after_collection(self, spent: LedgerEntry, outcomes: Sequence[bool]) -> LedgerEntry:
-        """Train or refine, measure the gap, and imagine if the alarm is silent. Idempotent.
+        """Train or renew, measure the gap, and imagine if the alarm is silent. Idempotent.
 
         Args:
             spent: round and real episodes; the rest is filled in here.
@@ -197,28 +210,39 @@ class CoEvolution:
             for earlier in range(version + 1):
                 self._imagination.train(earlier)
             imagined = self._imagination.imagined_outcomes(spent.round, version, self.config.gap_episodes)
-            gap = _rate(imagined) - _rate(outcomes)
-            alarm = gap_alarm(outcomes, imagined, self.config.largest_gap)
+            pairs = [(real, own) for real, own in zip(outcomes, imagined, strict=False) if own is not None]
+            alarm = gap_alarm(pairs, len(imagined), self.config)
             used = 0 if alarm else self._imagination.imagine(spent.round, version, self.config.imagined_episodes)
-            values |= {"model_version": version, "imagined_success": _rate(imagined), "gap": gap}
-            values |= {"alarm": alarm, "used": used}
+            values |= {"model_version": version, "alarm": alarm, "used": used}
+            values["believed"] = len(pairs) / max(len(imagined), 1)
+            if pairs:
+                real_success, imagined_success = (_rate(side) for side in zip(*pairs, strict=True))
+                values |= {"imagined_success": imagined_success, "gap": imagined_success - real_success}
         entry = LedgerEntry(**values)
         self.ledger.write(entry)
         return entry
 
 
-def gap_alarm(real: Sequence[bool], imagined: Sequence[bool], largest_gap: float) -> str:
+def gap_alarm(pairs: Sequence[tuple[bool, bool]], imagined: int, config: CoEvolutionConfig) -> str:
     """Why imagination must not be used; empty if it may.
 
-    It may not if there is nothing to compare, or if imagined success exceeds real success by more than
-    ``largest_gap`` plus one standard error of the difference, which a small sample must be granted.
+    Success may differ by ``largest_gap`` plus one standard error of the mean difference of pairs, which a small sample
+    must be granted.
+
+    Args:
+        pairs: real and imagined outcome of the same episode, where there are both.
+        imagined: episodes that were imagined, those without an outcome included.
+        config: the bounds.
     """
-    if not real or not imagined:
-        return "no autonomous real episodes, or no imagined ones, to compare"
-    first, second = _rate(real), _rate(imagined)
-    error = math.sqrt(first * (1 - first) / len(real) + second * (1 - second) / len(imagined))
-    if second - first > largest_gap + error:
-        return f"imagined success {second:.2f} exceeds real success {first:.2f} by more than {largest_gap:g}"
+    if not pairs:
+        return "no imagined episode came to an outcome that could be compared with a real one"
+    if len(pairs) < config.least_believed * imagined:
+        return f"only {len(pairs)} of {imagined} imagined episodes came to an outcome"
+    real, own = (_rate(side) for side in zip(*pairs, strict=True))
+    differ = sum(first != second for first, second in pairs) / len(pairs)
+    error = math.sqrt(max(differ - (own - real) ** 2, 0.0) / len(pairs))
+    if abs(own - real) > config.largest_gap + error:
+        return f"imagined success {own:.2f}, real success {real:.2f}: more than {config.largest_gap:g} apart"
     return ""
 
 

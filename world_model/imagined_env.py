@@ -35,9 +35,10 @@ class ImaginedEnvConfig:
     Attributes:
         horizon: imagined steps after which an episode is cut without an outcome; 0: it runs to the task's time limit.
         success_threshold: success probability that counts; 0: the world model's own (`HeadsConfig`).
-        halt: an episode fails where its picture is stranger than those of nearly all real successes
-            (`Autoencoder.strangeness`): what comes then is invented, and a policy that leads there must not be
-            rewarded for it (the HALT state of MOReL, arXiv 2005.05951).
+        halt: an episode is cut where its picture is stranger than those of nearly all real successes
+            (`Autoencoder.strangeness`): what comes then is invented (the HALT state of MOReL, arXiv 2005.05951). MOReL
+            punishes that; here the outcome is unknown, since a world model also loses itself where the policy does
+            well: a policy must be neither rewarded nor blamed for what was invented.
     """
 
     horizon: int = 0
@@ -50,7 +51,9 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
 
     Finished environments are not reset by themselves: call ``reset(options={"reset_mask": bool [B]})``. ``reset``
     takes a seed (each environment then has seed + index) or one seed each; ``options["starts"]`` overrides the draw of
-    the starts, one `Start` each, so that a group can share its reset and differ in its seeds.
+    the starts, one `Start` each, so that a group can share its reset and differ in its seeds. Beside the task's limit
+    of time, an episode is truncated where it is cut (``info["is_cut"]``): by the horizon, or, ``info["is_lost"]``, by
+    ``halt``. Such an episode has no outcome.
 
     Args:
         model: in eval mode.
@@ -145,13 +148,13 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
             coder = self.model.autoencoder
             lost = (coder.strangeness(pictures) > coder.familiar).cpu().numpy() & ~self._ended
         success = (self._in_row >= self._needed) & ~self._ended & ~lost
-        terminated = success | lost
-        cut = (self._tick >= self.config.horizon) & (self.config.horizon > 0)
-        truncated = ~terminated & ((self._elapsed >= self.model.spec.max_steps) | cut)
-        self._ended |= terminated | truncated
+        timed_out = ~success & ~lost & (self._elapsed >= self.model.spec.max_steps)
+        bounded = (self._tick >= self.config.horizon) & (self.config.horizon > 0)
+        cut = (lost | bounded) & ~success & ~timed_out
+        self._ended |= success | timed_out | cut
         info = {"is_success": success, "success_probability": probability, "reward_head": outcome.reward.cpu().numpy()}
-        info["is_lost"] = lost
-        return self._observe(pictures), success.astype(np.float64), terminated, truncated, info
+        info |= {"is_lost": lost, "is_cut": cut}
+        return self._observe(pictures), success.astype(np.float64), success, timed_out | cut, info
 
     @torch.no_grad()
     def begin_at(self, row: int, images: NDArray[np.uint8], state: NDArray[np.float32], seed: int) -> dict[str, Any]:
@@ -226,6 +229,7 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self.action_kind = model.spec.action_kind or ("absolute",) * model.spec.action_dim
         self.gripper_dims = model.spec.gripper_dims
         self.highest_success = 0.0  # probability along the present episode
+        self.was_cut = False  # whether it ended without an outcome
         self._seen: dict[str, Any] = {}
 
     @property
@@ -240,20 +244,21 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         super().reset(seed=seed)
         start = (options or {}).get("start")
         observation, _ = self.vector.reset(seed=[seed], options=None if start is None else {"starts": [start]})
-        self.highest_success = 0.0
+        self.highest_success, self.was_cut = 0.0, False
         return self._first(observation), {"is_success": False}
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.vector.step(np.asarray(action)[None])
         self.highest_success = max(self.highest_success, float(info["success_probability"][0]))
         own = {"is_success": bool(info["is_success"][0]), "success_probability": float(info["success_probability"][0])}
-        own["is_lost"] = bool(info["is_lost"][0])
+        own |= {name: bool(info[name][0]) for name in ("is_lost", "is_cut")}
+        self.was_cut = own["is_cut"]
         return self._first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), own
 
     def begin_at(self, observation: dict[str, Any], seed: int) -> dict[str, Any]:
         """Begin at an observation of the real robot or simulator, with the sampler's noise of a seed."""
         images = np.stack([observation["pixels"][camera] for camera in self.vector.model.spec.cameras])
-        self.highest_success = 0.0
+        self.highest_success, self.was_cut = 0.0, False
         return self._first(self.vector.begin_at(0, images, observation["agent_pos"], seed))
 
     def render(self) -> NDArray[np.uint8]:

@@ -8,7 +8,8 @@ actions from bad ones:
 
 over the steps up to and including the first success; what an episode does after it has no gradient, not even the rest
 of the chunk. Groups in which
-nearly all or nearly none succeed teach nothing and are left out. There is no KL term.
+nearly all or nearly none succeed teach nothing and are left out, and so are episodes that were cut without an outcome:
+they count neither in the mean nor in the gradient. There is no KL term.
 
 Advantage-weighted updates need nothing from here: imagined episodes go into the episode store with origin = imagined,
 and the algorithms of `vla_rl.algorithms` weigh them as they weigh others; those that were cut are labelled by the
@@ -102,6 +103,7 @@ class ImaginedGroups:
         draws: of each chunk, what the actor drew for all B.
         execute_ticks: actions of a chunk that were executed.
         success: bool [B].
+        cut: bool [B], episodes without an outcome.
         ended: int64 [B], actions up to and including the one that ended the episode, by success or otherwise.
         limit: int64 [B], actions up to its limit of time, whether it succeeded before or not; all that were executed
             where the others ended before that.
@@ -110,6 +112,7 @@ class ImaginedGroups:
     draws: list[Any]
     execute_ticks: int
     success: NDArray[np.bool_]
+    cut: NDArray[np.bool_]
     ended: NDArray[np.int64]
     limit: NDArray[np.int64]
 
@@ -133,7 +136,8 @@ def collect_groups(env: ImaginedVectorEnv, actor: StochasticActor, config: Group
     seeds = seed * 1_000_003 + np.arange(count)
     observation, _ = env.reset(seed=[int(own) for own in seeds], options={"starts": starts})
     never = np.iinfo(np.int64).max
-    success, ended, limit = np.zeros(count, bool), np.full(count, never), np.full(count, never)
+    success, cut = np.zeros(count, bool), np.zeros(count, bool)
+    ended, limit = np.full(count, never), np.full(count, never)
     draws: list[Any] = []
     tick = 0
     while (ended == never).any():
@@ -143,27 +147,31 @@ def collect_groups(env: ImaginedVectorEnv, actor: StochasticActor, config: Group
             observation, _, terminated, truncated, info = env.step(actions[:, index])
             tick += 1
             success |= info["is_success"] & (ended == never)
+            cut |= info["is_cut"] & (ended == never)
             ended[(terminated | truncated) & (ended == never)] = tick
             limit[truncated & (limit == never)] = tick
-    return ImaginedGroups(draws, actor.execute_ticks, success, ended, np.minimum(limit, tick))
+    return ImaginedGroups(draws, actor.execute_ticks, success, cut, ended, np.minimum(limit, tick))
 
 
-def group_advantages(success: Tensor, config: GroupConfig) -> tuple[Tensor, Tensor]:
+def group_advantages(success: Tensor, cut: Tensor, config: GroupConfig) -> tuple[Tensor, Tensor]:
     """Advantages of B = groups x G episodes, and which of them count.
 
     Args:
-        success: bool or float [B], the outcomes, whole groups one after the other.
+        success: bool [B], the outcomes, whole groups one after the other.
+        cut: bool [B], episodes without an outcome.
 
     Returns:
-        float [B], and bool [B]: False in groups that are left out.
+        float [B], and bool [B]: False in groups that are left out, and for episodes without an outcome.
     """
-    outcome = success.float().unflatten(0, (-1, config.group))
-    mean = outcome.mean(1, keepdim=True)
-    advantage = outcome - mean
+    known = (~cut).float().unflatten(0, (-1, config.group))
+    outcome = success.float().unflatten(0, (-1, config.group)) * known
+    count = known.sum(1, keepdim=True).clamp(min=1)
+    mean = outcome.sum(1, keepdim=True) / count
+    advantage = (outcome - mean) * known
     if config.normalise:
-        advantage = advantage / outcome.std(1, keepdim=True, correction=0).clamp(min=1e-6)
-    kept = (mean >= config.lowest_success) & (mean <= config.highest_success)
-    return advantage.flatten(), kept.expand_as(outcome).flatten()
+        advantage = advantage / (advantage.square().sum(1, keepdim=True) / count).sqrt().clamp(min=1e-6)
+    kept = (mean >= config.lowest_success) & (mean <= config.highest_success) & (known > 0)
+    return advantage.flatten(), kept.flatten()
 
 
 def counted_actions(groups: ImaginedGroups, config: GroupConfig) -> NDArray[np.int64]:
@@ -201,9 +209,11 @@ class MaskedGroupOptimiser:
     def update(self, groups: ImaginedGroups) -> dict[str, float]:
         """All epochs on one set of groups. Without a group in range nothing changes."""
         config = self.config
-        advantage, kept = group_advantages(torch.from_numpy(groups.success), config)
+        success, cut = torch.from_numpy(groups.success), torch.from_numpy(groups.cut)
+        advantage, kept = group_advantages(success, cut, config)
         counted = torch.from_numpy(counted_actions(groups, config)) * kept
-        logs = {"imagined_success": float(groups.success.mean()), "kept_groups": float(kept.float().mean())}
+        logs = {"imagined_success": float(groups.success.mean()), "cut": float(groups.cut.mean())}
+        logs["kept"] = float(kept.float().mean())
         if not counted.any():
             return logs
         rows = [own.nonzero()[:, 0] for own in counted]  # of each chunk, the episodes with a gradient

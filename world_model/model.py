@@ -42,7 +42,7 @@ class WorldModel(nn.Module):
 
 
 def save_world_model(folder: Path, model: WorldModel, version: int = 0) -> None:
-    """Write a world model; ``version`` counts its refinements."""
+    """Write a world model; ``version`` counts a run's models."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").unlink(missing_ok=True)
     weights = folder / "weights.safetensors"

@@ -169,9 +169,10 @@ class Stage:
 
 
 def train_world_model(
-    config: WorldModelConfig, spec: WorldSpec, cache: FrameCache, folder: Path, device: str = "cpu"
+    config: WorldModelConfig, spec: WorldSpec, cache: FrameCache, folder: Path, device: str = "cpu", version: int = 0
 ) -> WorldModel:
-    """Train a world model on the real episodes of a cache, or go on where an earlier call stopped.
+    """Train a world model on the real episodes of a cache, or go on where an earlier call stopped; ``version`` counts
+    a run's models.
 
     Returns:
         the model in eval mode, also saved in the folder.
@@ -205,7 +206,7 @@ def train_world_model(
     left_s = max(training.cpu_seconds - autoencoder_stage.cpu_s, 1.0) if training.cpu_seconds else 0.0
     train_dynamics(model, data, training.dynamics_steps, folder, cpu_seconds=left_s)
     set_familiar(model, cache)
-    save_world_model(folder, model)
+    save_world_model(folder, model, version)
     return model
 
 
@@ -214,7 +215,8 @@ def refine_world_model(
 ) -> WorldModel:
     """Train the dynamics and heads further on the cache as it is now, and save them as the next version.
 
-    The autoencoder stays, so that latents mean what they meant.
+    The autoencoder stays, so that latents mean what they meant; what is strange to it is measured anew, since it never
+    saw the new episodes.
 
     Args:
         model: refined in place.
@@ -228,6 +230,7 @@ def refine_world_model(
     if not (folder / "config.json").exists():
         data = LatentEpisodes(cache, model.autoencoder)
         train_dynamics(model, data, steps, folder, version, cpu_seconds)
+        set_familiar(model, cache)
         save_world_model(folder, model, version)
     return load_world_model(folder, str(model.device))[0]
 

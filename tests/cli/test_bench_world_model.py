@@ -97,7 +97,8 @@ def test_the_gain_pairs_runs_of_one_task_and_seed(tmp_path: Path) -> None:
 def test_all_variants_of_the_gain_spend_the_same_real_episodes() -> None:
     def spent(changes: list[str]) -> int:
         values = dict(change.split("=", 1) for change in changes)
-        near = int(values.get("imagination.near_success_episodes", 0))
-        return world_model._ROUNDS * int(values["budget.episodes_per_round"]) + near
+        return int(values.get("imagination.near_success_episodes", 0)) + world_model._ROUNDS * int(
+            values.get("budget.episodes_per_round", 60)
+        )
 
     assert {spent(changes) for changes in world_model.VARIANTS.values()} == {120}

@@ -1,5 +1,6 @@
 """Imagination inside a run, from end to end and very small: world model, gap, imagined episodes in the run's store."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from vla_rl.training.run_folder import RunFolder
 from world_model.coevolution import CoEvolutionConfig
 from world_model.imagined_env import ImaginedEnvConfig
 from world_model.improvement import GroupConfig, ImaginedGroups, collect_groups
-from world_model.model import load_world_model
+from world_model.model import load_world_model, save_world_model
 from world_model.starts import StartConfig
 from world_model.trajectory_diffusion import TrajectoryConfig
 
@@ -74,7 +75,7 @@ def imagination(tmp_path: Path) -> RunImagination:
         preset=str(tmp_path / "tiny.yaml"),
         near_success_episodes=1,
         starts=StartConfig(keyframe_rule="uniform", keyframe_fraction=0.5),
-        env=ImaginedEnvConfig(horizon=5, success_threshold=2.0),
+        env=ImaginedEnvConfig(horizon=5, success_threshold=2.0, halt=False),
         group=GroupConfig(group=2),
         group_updates=1,
     )
@@ -89,8 +90,10 @@ def test_a_round_is_imagined_once_and_written_down(imagination: RunImagination) 
     assert numbers == entry.numbers()
     assert (entry.real_episodes, entry.near_success_episodes, entry.model_version) == (4, 1, 0)
     assert (entry.used, entry.alarm) == (3, "")
-    assert entry.gap == pytest.approx((entry.imagined_success or 0.0) - entry.real_success)
     store = EpisodeStore(imagination._folder.episodes)
+    compared = [store.read_header(f"round001-{index:05d}").success is True for index in range(2)]
+    assert (entry.believed, entry.imagined_success) == (1.0, 0.0)
+    assert entry.gap == pytest.approx(-np.mean(compared))
     imagined = [store.read_header(name) for name in store.ids() if name.startswith("imagined001-")]
     assert len(imagined) == 3
     assert {header.origin for header in imagined} == {Origin.IMAGINED}
@@ -99,6 +102,23 @@ def test_a_round_is_imagined_once_and_written_down(imagination: RunImagination) 
     assert imagination.after_collection(1) == numbers
     assert len(EpisodeStore(imagination.path / "episodes")) == 5  # imagined ones teach no world model
     assert imagination.ledger.real_episodes == 5
+
+
+def test_where_imagination_loses_itself_it_has_no_outcome_and_is_not_used(imagination: RunImagination) -> None:
+    imagination.after_collection(1)
+    other = RunImagination(
+        replace(imagination.config, env=ImaginedEnvConfig(success_threshold=2.0)),
+        *(imagination._folder, TASK, imagination._execution, imagination._gate, 0),
+    )
+    model, _ = load_world_model(imagination.path / "model_0000")
+    model.autoencoder.familiar.fill_(0.0)
+    save_world_model(imagination.path / "model_0000", model)
+    other.path = imagination.path
+    shutil.rmtree(imagination.path / "gap")
+    assert other.imagined_outcomes(1, 0, 3) == [None, None, None]
+    gap = EpisodeStore(imagination.path / "gap")
+    headers = [gap.read_header(name) for name in gap.ids()]
+    assert [(header.length, header.success, header.terminated) for header in headers] == [(1, None, False)] * 3
 
 
 def test_the_first_training_may_be_shorter_than_the_presets(imagination: RunImagination, tmp_path: Path) -> None:
@@ -154,7 +174,8 @@ def test_a_policy_is_improved_in_groups_unless_the_alarm_went_off(
 
     def with_every_other_success(*arguments: Any) -> ImaginedGroups:
         groups = collect_groups(*arguments)
-        return replace(groups, success=np.arange(len(groups.success)) % 2 == 0)
+        outcome = np.arange(len(groups.success)) % 2 == 0
+        return replace(groups, success=outcome, cut=np.zeros_like(outcome))
 
     monkeypatch.setattr("vla_rl.cli.imagination.collect_groups", with_every_other_success)
     improved = imagination.improve(1)

@@ -162,7 +162,7 @@ training: {autoencoder_steps: 2, dynamics_steps: 2, window_frames: 4}
 
 
 def test_practice_in_imagination_resumes_exactly(tmp_path: Path) -> None:
-    """With everything at once: refined world model, imagined episodes, groups, latents to foretell. Killed when the
+    """With everything at once: renewed world model, imagined episodes, groups, latents to foretell. Killed when the
     first round's updates are about to begin with the improved policy, and again in the second round.
     """
     (tmp_path / "world.yaml").write_text(WORLD)
@@ -171,6 +171,7 @@ def test_practice_in_imagination_resumes_exactly(tmp_path: Path) -> None:
         "near_success_episodes": 1,
         "env.horizon": 5,
         "env.success_threshold": 0.5,
+        "env.halt": False,
         "group_updates": 2,
         "group.group": 4,
         "coevolution.mode": "continuous",

@@ -15,6 +15,7 @@ class Recorded:
     """Notes what it is asked for."""
 
     success: float = 0.5
+    cut: int = 0  # of the episodes, the first ones
     calls: list[tuple[str, int]] = field(default_factory=list)
     made: set[int] = field(default_factory=set)
 
@@ -23,9 +24,9 @@ class Recorded:
             self.made.add(version)
             self.calls.append(("train", version))
 
-    def imagined_outcomes(self, round_number: int, version: int, episodes: int) -> Sequence[bool]:
+    def imagined_outcomes(self, round_number: int, version: int, episodes: int) -> Sequence[bool | None]:
         self.calls.append(("compare", version))
-        return [index < self.success * episodes for index in range(episodes)]
+        return [None if index < self.cut else index < self.success * episodes for index in range(episodes)]
 
     def imagine(self, round_number: int, version: int, episodes: int) -> int:
         self.calls.append(("imagine", version))
@@ -61,10 +62,23 @@ def test_each_mode_renews_the_world_model_in_its_own_rounds(mode: str, versions:
 def test_the_alarm_stops_imagination_and_is_written_down(tmp_path: Path) -> None:
     imagination = Recorded(success=0.9)
     entries = rounds("continuous", tmp_path, imagination)
-    assert all("exceeds real success" in entry.alarm for entry in entries[1:])
+    assert all("apart" in entry.alarm for entry in entries[1:])
     assert ("imagine", 0) not in imagination.calls
     assert entries[1].gap == pytest.approx(0.4)
     assert Ledger.open(tmp_path / "ledger.json").entries == entries
+
+
+def test_imagination_is_compared_where_it_came_to_an_outcome(tmp_path: Path) -> None:
+    """Real successes are the first twenty of forty; of these the first ten were cut in imagination."""
+    entry = rounds("continuous", tmp_path / "some", Recorded(success=0.75, cut=10))[1]
+    assert (entry.believed, entry.real_success) == (0.75, 0.5)
+    assert (entry.imagined_success, entry.gap) == (pytest.approx(20 / 30), pytest.approx(20 / 30 - 10 / 30))
+    assert "0.67, real success 0.33" in entry.alarm
+    few = rounds("continuous", tmp_path / "few", Recorded(cut=31))[1]
+    assert "only 9 of 40" in few.alarm
+    none = rounds("continuous", tmp_path / "none", Recorded(cut=40))[1]
+    assert "no imagined episode" in none.alarm
+    assert (none.gap, none.believed, none.used) == (None, 0.0, 0)
 
 
 def test_the_ledger_counts_every_real_episode_and_a_restart_repeats_nothing(tmp_path: Path) -> None:
@@ -77,13 +91,19 @@ def test_the_ledger_counts_every_real_episode_and_a_restart_repeats_nothing(tmp_
     assert Ledger.open(tmp_path / "ledger.json").real_episodes == 4 * 40 + 108
 
 
-def test_the_alarm_grants_small_samples_their_error_and_pessimism() -> None:
-    assert gap_alarm([True] * 10 + [False] * 10, [True] * 13 + [False] * 7, 0.1) == ""
-    assert gap_alarm([True] * 500 + [False] * 500, [True] * 650 + [False] * 350, 0.1) != ""
-    assert gap_alarm([True] * 100, [False] * 100, 0.1) == ""  # imagination that is too pessimistic hacks nothing
-    assert gap_alarm([], [True], 0.1) != ""
+@pytest.mark.parametrize("flattered", [True, False])
+def test_the_alarm_grants_small_samples_their_error_and_looks_both_ways(flattered: bool) -> None:
+    config = CoEvolutionConfig(largest_gap=0.1)
+    pairs = [(not flattered, flattered)] * 3 + [(True, True)] * 10 + [(False, False)] * 7
+    assert gap_alarm(pairs, 20, config) == ""
+    assert gap_alarm(pairs * 50, 1000, config) != ""
+    assert gap_alarm([(True, False), (False, True)] * 500, 1000, config) == "", "single outcomes may differ"
 
 
 def test_unknown_modes_are_refused() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'continuous'"):
         CoEvolutionConfig(mode="continous")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"imagination\.least_believed is 2"):
+        CoEvolutionConfig(least_believed=2)
+    with pytest.raises(ConfigError, match=r"imagination\.refine_steps is -1"):
+        CoEvolutionConfig(refine_steps=-1)

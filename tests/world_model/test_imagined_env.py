@@ -113,30 +113,36 @@ def test_episodes_end_by_success_time_and_horizon(world: tuple[WorldModel, Laten
     assert (reward[0], terminated[0], truncated[0], info["is_success"][0]) == (1.0, True, False, True)
     timed = ImaginedVectorEnv(model, data, bank_of(data), 1, never(model))
     timed.reset(seed=500, options={"starts": [Start(0, 5)]})
-    steps = [timed.step(action)[3][0] for _ in range(7)]
-    assert steps == [False] * 6 + [True]  # 5 real steps and 7 imagined ones make the limit of 12
+    steps = [timed.step(action) for _ in range(7)]
+    # 5 real steps and 7 imagined ones make the limit of 12
+    assert [own[3][0] for own in steps] == [False] * 6 + [True]
+    assert not steps[-1][4]["is_cut"][0], "out of time is a failure"
     cut = ImaginedVectorEnv(model, data, bank_of(data), 1, ImaginedEnvConfig(horizon=3, success_threshold=2.0))
     cut.reset(seed=500)
-    assert [cut.step(action)[3][0] for _ in range(3)] == [False, False, True]
+    steps = [cut.step(action) for _ in range(3)]
+    assert [own[3][0] for own in steps] == [own[4]["is_cut"][0] for own in steps] == [False, False, True]
 
 
-def test_an_episode_fails_where_its_pictures_are_strange(tmp_path: Path) -> None:
+def test_an_episode_is_cut_where_its_pictures_are_strange(tmp_path: Path) -> None:
     """Even where the heads are sure of success; a picture is strange if decoding and encoding it again changes it."""
     model = make_model()
     data = LatentEpisodes(toy_cache(tmp_path), model.autoencoder)
     model.dynamics.heads.outcome[-1].bias.data[1] = 100.0
     sure, action = ImaginedEnvConfig(), np.zeros((2, 2), np.float32)
 
-    def first_step(config: ImaginedEnvConfig) -> tuple[list[bool], list[bool], list[bool]]:
+    def first_step(config: ImaginedEnvConfig) -> dict[str, bool]:
         vector = ImaginedVectorEnv(model, data, bank_of(data), 2, config)
         vector.reset(seed=5)
-        _, _, terminated, _, info = vector.step(action)
-        return terminated.tolist(), info["is_success"].tolist(), info["is_lost"].tolist()
+        _, _, terminated, truncated, info = vector.step(action)
+        found = {"terminated": terminated, "truncated": truncated, **info}
+        assert all((found[name] == found[name][0]).all() for name in ("is_success", "is_cut"))
+        return {name: bool(found[name][0]) for name in ("terminated", "truncated", "is_success", "is_lost", "is_cut")}
 
-    assert first_step(sure) == ([True, True], [True, True], [False, False])
+    succeeds = dict(terminated=True, truncated=False, is_success=True, is_lost=False, is_cut=False)
+    assert first_step(sure) == succeeds
     model.autoencoder.familiar.fill_(0.0)
-    assert first_step(sure) == ([True, True], [False, False], [True, True])
-    assert first_step(replace(sure, halt=False)) == ([True, True], [True, True], [False, False])
+    assert first_step(sure) == dict(terminated=False, truncated=True, is_success=False, is_lost=True, is_cut=True)
+    assert first_step(replace(sure, halt=False)) == succeeds
     frames = torch.randint(0, 256, (3, 2, 16, 16, 3), dtype=torch.uint8)
     latents = model.autoencoder.encode(frames)
     again = model.autoencoder.encode(model.autoencoder.decode(latents))

@@ -1,5 +1,6 @@
 """Masked group-relative policy optimisation, in itself and with the flow policy in imagined environments."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,18 +29,30 @@ from world_model.windows import LatentEpisodes
 
 def test_advantages_are_relative_to_the_group_and_one_sided_groups_are_left_out() -> None:
     config = GroupConfig(group=4)
-    success = torch.tensor([1, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0])
-    advantage, kept = group_advantages(success, config)
+    success = torch.tensor([1, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0]) > 0
+    never = torch.zeros(12, dtype=torch.bool)
+    advantage, kept = group_advantages(success, never, config)
     assert advantage[:4].tolist() == [0.75, -0.25, -0.25, -0.25]
     assert kept.tolist() == [True] * 4 + [False] * 8
-    scaled, _ = group_advantages(success, GroupConfig(group=4, normalise=True))
+    scaled, _ = group_advantages(success, never, GroupConfig(group=4, normalise=True))
     assert scaled[:4].square().mean() == pytest.approx(1.0)
     with pytest.raises(ConfigError, match="no relative advantage"):
         GroupConfig(group=1)
 
 
+def test_who_was_cut_counts_neither_in_the_mean_nor_in_the_gradient() -> None:
+    success = torch.tensor([True, False, False, False, True, False, False, False])
+    cut = torch.tensor([False, False, True, True, False, True, True, True])
+    for config in (GroupConfig(group=4), GroupConfig(group=4, normalise=True)):
+        advantage, kept = group_advantages(success, cut, config)
+        whole, _ = group_advantages(success[:2], cut[:2], replace(config, group=2))
+        assert advantage.tolist() == [*whole.tolist(), 0, 0, 0, 0, 0, 0]
+        assert kept.tolist() == [True, True] + [False] * 6, "of the second group only one outcome is known"
+
+
 def test_nothing_after_the_first_success_has_a_gradient() -> None:
-    groups = ImaginedGroups([None] * 4, 3, np.array([True, False]), np.array([5, 10]), np.array([12, 10]))
+    outcome, never = np.array([True, False]), np.zeros(2, bool)
+    groups = ImaginedGroups([None] * 4, 3, outcome, never, np.array([5, 10]), np.array([12, 10]))
     counted = counted_actions(groups, GroupConfig(group=2))
     assert counted.tolist() == [[3, 3], [2, 3], [0, 3], [0, 1]]
     unmasked = counted_actions(groups, GroupConfig(group=2, mask_after_success=False))
@@ -118,7 +131,7 @@ def test_improvement_raises_what_is_rewarded(tmp_path: Path) -> None:
         high = actions[:, :2, 0].mean(1)
         success = high > np.median(high)
         means.append(high.mean())
-        optimiser.update(ImaginedGroups([draw], 2, success, np.full(16, 2), np.full(16, 2)))
+        optimiser.update(ImaginedGroups([draw], 2, success, np.zeros(16, bool), np.full(16, 2), np.full(16, 2)))
     assert np.mean(means[-3:]) > np.mean(means[:3]) + 0.1
 
 
@@ -136,7 +149,7 @@ def test_groups_are_imagined_from_shared_starts(tmp_path: Path) -> None:
     assert (groups.limit == 12).all()
     before = [parameter.clone() for parameter in actor.parameters()]
     logs = MaskedGroupOptimiser(actor, GroupConfig(group=3)).update(groups)
-    assert logs["kept_groups"] == 0.0
+    assert logs["kept"] == 0.0
     assert all(torch.equal(old, new) for old, new in zip(before, actor.parameters(), strict=True))
     with pytest.raises(ConfigError, match="cannot be divided into groups of 4"):
         collect_groups(env, actor, GroupConfig(group=4), seed=0)

@@ -163,10 +163,12 @@ def actor_groups(data: RoundData, interventions: bool, rollouts: RolloutUse) -> 
     played = data.of_kind(ActorKind.ROLLOUT)
     if rollouts == "successes":
         played &= data.credit.actor_outcome
+    played &= rollouts != "none"
     return {
         "demonstrations": np.flatnonzero(data.of_kind(ActorKind.DEMONSTRATION)),
         "interventions": np.flatnonzero(data.of_kind(ActorKind.INTERVENTION) & interventions),
-        "rollouts": np.flatnonzero(played & (rollouts != "none")),
+        "rollouts": np.flatnonzero(played & ~data.imagined),
+        "imagined": np.flatnonzero(played & data.imagined),
     }
 
 
@@ -174,13 +176,16 @@ def weights_without_failures(
     weights: Mapping[str, float], groups: Mapping[str, Frames], data: RoundData
 ) -> dict[str, float]:
     """The mixture's weights for groups that failed rollouts were left out of, see `MixtureConfig.skip_failures`."""
-    rollouts = int(data.of_kind(ActorKind.ROLLOUT).sum())
-    if rollouts == 0:
-        return dict(weights)
-    interventions = weights["interventions"] if len(groups["interventions"]) else 0.0
-    left = weights["rollouts"] * len(groups["rollouts"]) / rollouts
-    scale = (interventions + weights["rollouts"]) / (interventions + left) if interventions + left > 0 else 1.0
-    return {**weights, "interventions": interventions * scale, "rollouts": left * scale}
+    played = data.of_kind(ActorKind.ROLLOUT)
+    sizes = {"rollouts": int((played & ~data.imagined).sum()), "imagined": int((played & data.imagined).sum())}
+    shared = {name: weights[name] for name, size in sizes.items() if size}
+    left = {name: weight * len(groups[name]) / sizes[name] for name, weight in shared.items()}
+    if len(groups["interventions"]):
+        left["interventions"] = shared["interventions"] = weights["interventions"]
+    if not sum(left.values()) > 0:
+        return {**weights, **left}
+    scale = sum(shared.values()) / sum(left.values())
+    return {**weights, **{name: weight * scale for name, weight in left.items()}}
 
 
 def bounded_weights(weights: Mapping[str, float], sizes: Mapping[str, int], largest: float) -> dict[str, float]:

@@ -22,6 +22,8 @@ class MixtureConfig:
         demonstrations: weight of demonstration steps.
         interventions: weight of intervention steps.
         rollouts: weight of the policy's own steps.
+        imagined: weight of its steps in imagined episodes (`world_model`), apart from real ones: however many are
+            imagined, they do not crowd out what really happened.
         largest_oversampling: no step is drawn more than so many times as often as if all steps that may be drawn were
             drawn alike; what a small group (a single rescue) then leaves of its share goes to the others. 0: no bound.
         max_staleness: rollouts whose policy version is older than the newest one by more than this drop out, for the
@@ -29,21 +31,22 @@ class MixtureConfig:
         episodes_equal: draw every episode of a group equally often, instead of every step: long episodes, the slow ones
             among them, do not outweigh short ones.
         skip_failures: do not draw steps that must weigh 0 (failed rollouts), which would cost encoder time and give no
-            gradient. The rollouts' weight is multiplied by their fraction of successful steps and, together with the
-            interventions, scaled back to their common share, so that the expected gradient is that of drawing all steps
-            and normalising the weights to unit mean over rollouts and interventions.
+            gradient. The weights of rollouts and imagined ones are each multiplied by their fraction of successful steps
+            and, together with the interventions, scaled back to their common share, so that the expected gradient is
+            that of drawing all steps and normalising the weights to unit mean over these three.
     """
 
     demonstrations: float = 0.4
     interventions: float = 0.2
     rollouts: float = 0.4
+    imagined: float = 0.1
     largest_oversampling: float = 0.0
     max_staleness: int | None = None
     episodes_equal: bool = False
     skip_failures: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("demonstrations", "interventions", "rollouts"):
+        for name in ("demonstrations", "interventions", "rollouts", "imagined"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"mixture.{name} is {getattr(self, name)}; weights cannot be negative")
         if not self.demonstrations + self.interventions + self.rollouts > 0:

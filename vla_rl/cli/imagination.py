@@ -120,26 +120,27 @@ class RunImagination:
         if (target / "config.json").exists():
             return
         cache = open_cache(store.path, self.path / "cache")
-        if version == 0:
-            spec = world_spec(self._task, cache)
-            if self.config.begin_with:
-                self._adopt(Path(self.config.begin_with), spec, target)
-            else:
-                train_world_model(self.world, spec, cache, target)
-            return
-        model, _ = load_world_model(self._model(version - 1))
         config = self.config.coevolution
-        refine_world_model(model, version, cache, target, config.refine_steps, config.refine_cpu_seconds)
+        if version == 0 and self.config.begin_with:
+            self._adopt(Path(self.config.begin_with), world_spec(self._task, cache), target)
+        elif version == 0:
+            train_world_model(self.world, world_spec(self._task, cache), cache, target)
+        elif config.refine_steps:
+            model, _ = load_world_model(self._model(version - 1))
+            refine_world_model(model, version, cache, target, config.refine_steps, config.refine_cpu_seconds)
+        else:
+            first, _ = load_world_model(self._model(0))
+            own = replace(first.config, training=self.world.training)  # sizes may be those of `begin_with`
+            train_world_model(own, first.spec, cache, target, version=version)
 
-    def imagined_outcomes(self, round_number: int, version: int, episodes: int) -> Sequence[bool]:
-        """See `Imagination.imagined_outcomes`."""
-        headers = self._headers(f"round{round_number:03d}-")
-        known = [header.seed for header in headers if header.seed is not None][:episodes]
+    def imagined_outcomes(self, round_number: int, version: int, episodes: int) -> Sequence[bool | None]:
+        """See `Imagination.imagined_outcomes`. An episode without a seed cannot be begun again."""
+        headers = self._headers(f"round{round_number:03d}-")[:episodes]
+        seeds = {header.episode_id: header.seed for header in headers if header.seed is not None}
         store = EpisodeStore(self.path / "gap")
-        names = [f"round{round_number:03d}-{index:05d}" for index in range(len(known))]
         world = replace(self._world(version), env=replace(self.config.env, horizon=0))
-        self._run(world, store, round_number, dict(zip(names, known, strict=True)))
-        return [store.read_header(name).success is True for name in names]
+        self._run(world, store, round_number, seeds)
+        return [store.read_header(name).success if name in seeds else None for name in (h.episode_id for h in headers)]
 
     def imagine(self, round_number: int, version: int, episodes: int) -> int:
         """See `Imagination.imagine`."""
@@ -192,8 +193,8 @@ class RunImagination:
         return target
 
     def latents(self, cache: FrameCache, round_number: int) -> Float32Array | None:
-        """Latents of the run's frames for the policy's auxiliary loss. The autoencoder is never refined, so they mean
-        the same in every round.
+        """Latents of the run's frames for the policy's auxiliary loss, by the first world model's autoencoder, so that
+        they mean the same in every round.
         """
         entry = self.ledger.of(round_number)
         if not self._foretells or entry is None or entry.model_version < 0:

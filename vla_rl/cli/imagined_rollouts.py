@@ -88,7 +88,7 @@ class ImaginationWorker:
         EpisodeStore(job.store).add(self.imagine(job))
 
     def imagine(self, job: RolloutJob) -> Episode:
-        """Imagine the episode. One that was cut by the horizon has no outcome."""
+        """Imagine the episode. One that was cut has no outcome."""
         if job.policy is None:
             raise UserError(f"job {job.episode_id} names no policy; experts cannot act in imagination")
         policy = self._load(job.policy)
@@ -100,8 +100,7 @@ class ImaginationWorker:
         episode = recorder.episode
         if episode is None:
             raise UserError(f"imagined episode {job.episode_id} ended without a step")
-        cut = 0 < self._config.env.horizon <= len(episode) and not episode.success
-        return episode.with_success(None) if cut else episode
+        return episode.with_success(None) if self._env.was_cut else episode
 
     def close(self) -> None:
         """Close the environment."""

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from vla_rl.core.errors import StoreError
 from vla_rl.core.files import write_atomic
-from vla_rl.core.types import Episode, Source
+from vla_rl.core.types import Episode, Origin, Source
+from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 
 ANSWERS = {"s": True, "f": False}
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         for episode_id in arguments.ids:
             store.label(episode_id, {"success": True, "failure": False, "unknown": None}[arguments.answer])
         return 0
-    ids = arguments.ids or [name for name in store.ids() if store.read_header(name).success is None]
+    ids = arguments.ids or [name for name in store.ids() if _wants_label(store.read_header(name))]
     if not ids:
         print("every episode has an outcome")
         return 0
@@ -60,6 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
             labelled += 1
     print(f"{labelled} of {len(ids)} labelled in {store.labels_dir}")
     return 0
+
+
+def _wants_label(header: EpisodeHeader) -> bool:
+    """Imagined episodes that were cut have no outcome that a person could see."""
+    return header.success is None and header.origin is not Origin.IMAGINED
 
 
 def _ask() -> str:

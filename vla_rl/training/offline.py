@@ -74,7 +74,7 @@ class SegmentCounts:
         sources: who decided, by `Source`: policy, human, demo, hold.
         succeeded, failed: steps with a viability label of 1 and of 0.
         efficiency: steps that the efficiency loss sees.
-        demonstrations, interventions, rollouts: steps that the actor may draw, by kind.
+        demonstrations, interventions, rollouts, imagined: steps that the actor may draw, by group of the mixture.
         touches: human steps that are too few in a row to be an intervention.
     """
 
@@ -88,6 +88,7 @@ class SegmentCounts:
     demonstrations: int
     interventions: int
     rollouts: int
+    imagined: int
     touches: int
 
 
@@ -145,11 +146,11 @@ def _outcome(success: bool | None) -> str:
 def format_segments(rows: Sequence[SegmentCounts], learner: Algorithm) -> str:
     """The counts as a table for people, under the names of the algorithm and of the credit rule."""
     head = ["EPISODE", "OUTCOME", "STEPS", "policy", "human", "demo", "hold", "viability=1", "viability=0"]
-    head += ["efficiency", "actor: demo", "interv.", "rollout"]
+    head += ["efficiency", "actor: demo", "interv.", "rollout", "imagined"]
     lines = [head]
     for entry in rows:
         numbers = [entry.steps, *entry.sources, entry.succeeded, entry.failed, entry.efficiency]
-        numbers += [entry.demonstrations, entry.interventions, entry.rollouts]
+        numbers += [entry.demonstrations, entry.interventions, entry.rollouts, entry.imagined]
         lines.append([entry.name, entry.outcome, *map(str, numbers)])
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     table = [
@@ -174,9 +175,10 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
             found.append("no labelled successes: the viability critic will call nothing viable")
         if learner.learns_efficiency and not total.efficiency:
             found.append("no steps for the efficiency critic: it needs successful episodes")
-    if not total.demonstrations + total.interventions + total.rollouts:
+    practised = total.interventions + total.rollouts + total.imagined
+    if not total.demonstrations + practised:
         found.append("nothing that the actor may imitate: training would change nothing")
-    elif not total.interventions + total.rollouts and learner.name != "sft":
+    elif not practised and learner.name != "sft":
         found.append("demonstrations only: every algorithm imitates them at equal weight")
     if total.touches:
         found.append(

@@ -13,9 +13,10 @@ Our flow head predicts the clean end x directly, which is affine in v, so v may 
 leaves open is chosen here: a clip's score is the negative mean squared distance of its latents from the real ones, plus
 that of its proprioception, averaged over the clip (LPIPS needs weights that are not at hand, and PSNR and SSIM of a
 small picture say little); the length of the generated history, which a group shares, is uniform between 0 and
-``history_max``; every frame of a clip gets the clip's advantage, and one flow time is drawn for each frame. Futures are
-sampled with noise even where the model acts by the flow's mode (``dynamics.sampling_noise`` 0). Only the flow head and
-low-rank corrections of the transformer's linear layers learn (``adapter_rank`` 0: flow head only).
+``history_max``, and generated as the model generates; every frame of a clip gets the clip's advantage, and one flow
+time is drawn for each frame. Clips are sampled with noise even where the model acts by the flow's mode
+(``dynamics.sampling_noise`` 0). Only the flow head and low-rank corrections of the transformer's linear layers learn
+(``adapter_rank`` 0: flow head only).
 """
 
 import copy
@@ -218,6 +219,7 @@ class PostTrainer:
         """
         dynamics, config = self._old, self.config
         frames = batch.action.shape[1]
+        own_noise = self.model.dynamics.config.sampling_noise  # a history is what the model will meet
         now, state = batch.latents[:, 0], batch.state[:, 0]
         memory = dynamics.begin(batch.anchor_latents, batch.anchor_state)
         latent_rows, state_rows, ends, distances = [], [], [], []
@@ -226,7 +228,7 @@ class PostTrainer:
             state_rows.append(state)
             noise = torch.randn(now.shape, generator=generator).to(now.device)
             shared = noise[:: config.samples].repeat_interleave(config.samples, 0)
-            noise = torch.where((frame < first)[:, None, None], shared, noise)
+            noise = torch.where((frame < first)[:, None, None], shared * own_noise, noise)
             step = dynamics.step(memory, now, state, batch.action[:, frame], noise)
             ends.append(dynamics.to_flow(step.latents[:, None], now[:, None])[:, 0])
             off = (step.latents - batch.latents[:, frame + 1]) / dynamics.latent_change_std

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from vla_rl.cli.benchmarks import world_model
+from vla_rl.cli.practice import config_file
+from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError
 
 
@@ -23,6 +25,7 @@ def test_cells_that_are_there_are_gathered_and_not_measured_again(tmp_path: Path
     cells = {
         "horizons": {"horizons": [1, 10], "all": curves, "probe_floor_px": {"real_m": 0.2, "reconstruction_m": 0.6}},
         "cost": {"frames_per_s_b1": 90.0, "frames_per_s_b16": 300.0, "late_latency_ratio": 1.01},
+        "post": {"horizons": {"horizons": [1, 10], "all": {**curves, "true": [2.0, 5.4], "ratio": [0.5, 0.45]}}},
         "counterfactuals": {"agreement": 0.9},
         "outcomes": {"all": {"agreement": 0.7}},
         "ranking-unseen": {
@@ -38,6 +41,8 @@ def test_cells_that_are_there_are_gathered_and_not_measured_again(tmp_path: Path
     assert result["action_error_ratio_h10"] == 0.5
     assert result["persistence_ratio_h10"] == 0.25
     assert result["probe_floor_px"] == 0.6
+    assert result["post_error_ratio_longest"] == pytest.approx(0.9)
+    assert result["post_action_error_ratio_h10"] == 0.45
     assert (result["frames_per_s_b1"], result["counterfactual_agreement"]) == (90.0, 0.9)
     described = {**result, "machine": {"cpu": "a"}, "command": "vla-rl bench world-model"}
     table = world_model.table(described)
@@ -74,7 +79,9 @@ def test_the_gain_pairs_runs_of_one_task_and_seed(tmp_path: Path) -> None:
             cell = {"task": "vla_rl/PegInsert-v0", "seed": seed, "variant": variant, "episodes": 200}
             if count is not None:
                 wall_s = 100.0 if variant == "without" else 350.0
-                kept.write(f"PegInsert-{seed}-{variant}", {**cell, "successes": count, "wall_s": wall_s})
+                ledger = [{"round": 0, "used": 0}, {"round": 1, "used": 50}, {"round": 2, "used": 50 * seed}]
+                cell |= {"successes": count, "wall_s": wall_s, "ledger": ledger}
+                kept.write(f"PegInsert-{seed}-{variant}", cell)
     lonely = {
         "task": "vla_rl/LidOnBox-v0",
         "seed": 0,
@@ -82,6 +89,7 @@ def test_the_gain_pairs_runs_of_one_task_and_seed(tmp_path: Path) -> None:
         "episodes": 200,
         "successes": 200,
         "wall_s": 1.0,
+        "ledger": [],
     }
     kept.write("LidOnBox-0-with", lonely)  # has nothing to compare with
     world_model.open_cells(asked).write("cost", {"frames_per_s_b1": 90.0})
@@ -91,14 +99,15 @@ def test_the_gain_pairs_runs_of_one_task_and_seed(tmp_path: Path) -> None:
     assert result["gain_points_minus_masking"] == pytest.approx(-5.0)
     assert "gain_points_minus_keyframes" not in result
     assert result["gain_wall_ratio"] == pytest.approx(3.5)
+    assert result["gain_rounds_used"] == 0.75
     assert world_model.gain_points([]) == {}
 
 
 def test_all_variants_of_the_gain_spend_the_same_real_episodes() -> None:
     def spent(changes: list[str]) -> int:
         values = dict(change.split("=", 1) for change in changes)
-        return int(values.get("imagination.near_success_episodes", 0)) + world_model._ROUNDS * int(
-            values.get("budget.episodes_per_round", 60)
-        )
+        near = int(values.get("imagination.near_success_episodes", 0))
+        return world_model._ROUNDS * int(values.get("budget.episodes_per_round", configured)) + near
 
-    assert {spent(changes) for changes in world_model.VARIANTS.values()} == {120}
+    configured = read_yaml(config_file("algorithms"))["budget"]["episodes_per_round"]
+    assert {spent(changes) for changes in world_model.VARIANTS.values()} == {world_model._ROUNDS * configured}

@@ -133,6 +133,27 @@ def test_the_first_training_may_be_shorter_than_the_presets(imagination: RunImag
         CoEvolutionConfig(train_cpu_seconds=-1.0)
 
 
+@pytest.mark.parametrize("refine_steps", [0, 2])
+def test_a_renewed_world_model_is_trained_anew_or_refined(imagination: RunImagination, refine_steps: int) -> None:
+    imagination.after_collection(1)
+    store = EpisodeStore(imagination._folder.episodes)
+    store.add(replace(store.read("round001-00001"), episode_id="round002-00000", policy_version=1))
+    evolution = replace(imagination.config.coevolution, refine_steps=refine_steps)
+    imagination.config = replace(imagination.config, coevolution=evolution)
+    imagination.train(1)
+    (first, _), (second, version) = (load_world_model(imagination.path / f"model_000{index}") for index in (0, 1))
+    assert version == 1
+    assert second.config == first.config
+    changed = {
+        part: any(not torch.equal(ours, theirs) for ours, theirs in zip(*(m.parameters() for m in both), strict=True))
+        for part, both in {
+            "autoencoder": (first.autoencoder, second.autoencoder),
+            "dynamics": (first.dynamics, second.dynamics),
+        }.items()
+    }
+    assert changed == {"autoencoder": not refine_steps, "dynamics": True}
+
+
 def test_a_world_model_of_elsewhere_can_begin(imagination: RunImagination, tmp_path: Path) -> None:
     imagination.after_collection(1)
     other = RunImagination(

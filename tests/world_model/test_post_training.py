@@ -48,11 +48,15 @@ def test_a_group_shares_its_history_and_differs_in_the_clip(tmp_path: Path) -> N
     trainer = PostTrainer(model, data, config)
     batch, first = trainer._windows(0, torch.Generator().manual_seed(4))
     latents, _, _, scores = trainer._futures(batch, first, torch.Generator().manual_seed(0))
+    others = trainer._futures(batch, first, torch.Generator().manual_seed(1))[0]
     for group in range(2):
         rows = slice(3 * group, 3 * group + 3)
         begin = int(first[rows][0])
         spread = latents[rows].std(0).amax((1, 2))  # of each frame
         assert (spread[: begin + 1] < 1e-4).all()
+        # The history is the model's own, by the mode; only the clip is drawn.
+        torch.testing.assert_close(others[rows][:, : begin + 1], latents[rows][:, : begin + 1], atol=1e-4, rtol=0)
+        assert not torch.allclose(others[rows][:, begin + 1], latents[rows][:, begin + 1], atol=1e-2)
         assert spread[begin + 1] > 1e-2
         assert scores[rows].std() > 1e-6
     assert model.dynamics.config.sampling_noise == 0.0

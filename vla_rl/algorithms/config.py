@@ -31,9 +31,9 @@ class MixtureConfig:
         episodes_equal: draw every episode of a group equally often, instead of every step: long episodes, the slow ones
             among them, do not outweigh short ones.
         skip_failures: do not draw steps that must weigh 0 (failed rollouts), which would cost encoder time and give no
-            gradient. The weights of rollouts and imagined ones are each multiplied by their fraction of successful steps
-            and, together with the interventions, scaled back to their common share, so that the expected gradient is
-            that of drawing all steps and normalising the weights to unit mean over these three.
+            gradient. The weights of rollouts and imagined ones are each multiplied by their fraction of successful
+            steps and, together with the interventions, scaled back to their common share, so that the expected gradient
+            is that of drawing all steps and normalising the weights to unit mean over these three.
     """
 
     demonstrations: float = 0.4

@@ -100,6 +100,8 @@ def test_the_gain_pairs_runs_of_one_task_and_seed(tmp_path: Path) -> None:
     assert "gain_points_minus_keyframes" not in result
     assert result["gain_wall_ratio"] == pytest.approx(3.5)
     assert result["gain_rounds_used"] == 0.75
+    shown = world_model.table({**result, "machine": {"cpu": "a"}, "command": "vla-rl bench world-model"})
+    assert "| gain of imagination, points | 7.50 [5.00, 10.00] of 2 pairs | > 0 |" in shown
     assert world_model.gain_points([]) == {}
 
 

@@ -444,4 +444,5 @@ def _shown(result: dict[str, Any], key: str) -> str:
         return "not measured"
     interval = result.get(f"{key}_interval")
     shown = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
-    return f"{result[key]:.2f}{shown}"
+    pairs = f" of {result[f'{key}_pairs']} pairs" if f"{key}_pairs" in result else ""
+    return f"{result[key]:.2f}{shown}{pairs}"

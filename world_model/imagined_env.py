@@ -252,7 +252,7 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self.highest_success = max(self.highest_success, float(info["success_probability"][0]))
         own = {"is_success": bool(info["is_success"][0]), "success_probability": float(info["success_probability"][0])}
         own |= {name: bool(info[name][0]) for name in ("is_lost", "is_cut")}
-        self.was_cut = own["is_cut"]
+        self.was_cut = bool(info["is_cut"][0])
         return self._first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), own
 
     def begin_at(self, observation: dict[str, Any], seed: int) -> dict[str, Any]:

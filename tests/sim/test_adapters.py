@@ -26,6 +26,7 @@ def make(name, **arguments):
 @pytest.mark.parametrize("name", META_WORLD + ALOHA)
 def test_same_interface_as_our_tasks(name):
     env = make(name, image_size=32)
+    env.action_space.seed(1)  # some sequences of random joint targets break Aloha's physics
     observation, info = env.reset(seed=1)
     assert info == {"is_success": False}
     for _ in range(3):

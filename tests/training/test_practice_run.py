@@ -169,7 +169,6 @@ def test_practice_in_imagination_resumes_exactly(tmp_path: Path) -> None:
     imagination = {
         "preset": tmp_path / "world.yaml",
         "near_success_episodes": 1,
-        "env.horizon": 5,
         "env.success_threshold": 0.5,
         "env.halt": False,
         "group_updates": 2,
@@ -186,6 +185,7 @@ def test_practice_in_imagination_resumes_exactly(tmp_path: Path) -> None:
     kill_when(start(*options, "--out", str(killed)), lambda: any((killed / "imagination").glob("improved_0001*")))
     kill_when(start("--resume", str(killed)), lambda: (killed / "checkpoints/step_00000016").exists())
     finish(start("--resume", str(killed)))
+    assert (whole / "imagination/improved_0001/config.json").exists()
     assert fingerprint(killed) == fingerprint(whole)
     assert (killed / "imagination/ledger.json").read_bytes() == (whole / "imagination/ledger.json").read_bytes()
 

@@ -82,8 +82,7 @@ def test_a_dry_run_says_what_each_loss_would_see(logs: Path, capsys: pytest.Capt
     assert finetune(logs, "run", "--dry-run") == 0
     printed = capsys.readouterr().out
     rows = [" ".join(line.split()) for line in printed.splitlines()]
-    # The outcome and how many steps; by policy, human, demo and hold; viability 1 and 0; efficiency; then what the actor
-    # may draw: demonstrations, interventions, rollouts and imagined ones.
+    # As in the head of the table, without the names.
     for row in (
         "demo success 6 0 0 6 0 0 0 6 6 0 0 0",
         "rescued success 13 8 5 0 0 3 0 8 0 5 3 0",

@@ -161,14 +161,17 @@ training: {autoencoder_steps: 2, dynamics_steps: 2, window_frames: 4}
 """
 
 
-def test_practice_in_imagination_resumes_exactly(tmp_path: Path) -> None:
-    """With everything at once: renewed world model, imagined episodes, groups, latents to foretell. Killed when the
-    first round's updates are about to begin with the improved policy, and again in the second round.
+@pytest.mark.parametrize("horizon", [0, 5])
+def test_practice_in_imagination_resumes_exactly(tmp_path: Path, horizon: int) -> None:
+    """With everything at once: renewed world model, imagined episodes, latents to foretell, and either groups or
+    episodes that are cut, of which critics learn bootstrapped labels and groups nothing. Killed when the first round's
+    updates are about to begin, and again in the second round.
     """
     (tmp_path / "world.yaml").write_text(WORLD)
     imagination = {
         "preset": tmp_path / "world.yaml",
         "near_success_episodes": 1,
+        "env.horizon": horizon,
         "env.success_threshold": 0.5,
         "env.halt": False,
         "group_updates": 2,
@@ -185,7 +188,7 @@ def test_practice_in_imagination_resumes_exactly(tmp_path: Path) -> None:
     kill_when(start(*options, "--out", str(killed)), lambda: any((killed / "imagination").glob("improved_0001*")))
     kill_when(start("--resume", str(killed)), lambda: (killed / "checkpoints/step_00000016").exists())
     finish(start("--resume", str(killed)))
-    assert (whole / "imagination/improved_0001/config.json").exists()
+    assert (whole / "imagination/improved_0001/config.json").exists() == (not horizon)
     assert fingerprint(killed) == fingerprint(whole)
     assert (killed / "imagination/ledger.json").read_bytes() == (whole / "imagination/ledger.json").read_bytes()
 

@@ -22,7 +22,7 @@ lint: $(UV)
 
 bench: $(UV)
 	$(UV) sync --locked --inexact --quiet --all-extras
-	.venv/bin/vla-rl bench $(NAME) $(ARGS)
+	.venv/bin/python -m benchmarks $(NAME) $(ARGS)
 
 # Some systems have python3 without ensurepip (venv fails), some without pip; either one is enough.
 .tools/bin/uv:

@@ -42,9 +42,12 @@ class Recorder:
         self._begun = False
         self.episode: Episode | None = None
 
-    def begin(self, episode_id: str, seed: int | None, policy_version: int) -> None:
-        """Name the next attempt. What was recorded of an unfinished one is dropped."""
+    def begin(self, episode_id: str, seed: int | None, policy_version: int, origin: Origin | None = None) -> None:
+        """Name the next attempt; ``origin``: another one than the recorder's. What was recorded of an unfinished
+        attempt is dropped.
+        """
         self._episode_id = episode_id
+        self._episode_origin = origin or self._origin
         self._seed = seed
         self._policy_version = policy_version
         self._length = 0
@@ -101,7 +104,7 @@ class Recorder:
             task=self._last.observation.task,
             success=self._last.success if success is None else success,
             terminated=self._last.terminated,
-            origin=self._origin,
+            origin=self._episode_origin,
             policy_version=self._policy_version,
             seed=self._seed,
             control_hz=self._control_hz,

@@ -10,10 +10,6 @@ import pytest
 import torch
 
 from robot_io.gate import GateConfig
-from vla_rl.cli.imagination import RunImagination
-from vla_rl.cli.imagination_config import ImaginationConfig
-from vla_rl.cli.near_success import collect_near_success
-from vla_rl.cli.run_config import RunConfig, TaskConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Origin, Source
@@ -30,6 +26,10 @@ from vla_rl.policies.flow_vla import (
     save_policy,
 )
 from vla_rl.policies.normalization import Statistics
+from vla_rl.runs.config import RunConfig, TaskConfig
+from vla_rl.runs.imagination.config import ImaginationConfig
+from vla_rl.runs.imagination.near_success import collect_near_success
+from vla_rl.runs.imagination.run import RunImagination
 from vla_rl.training.run_folder import RunFolder
 from world_model.coevolution import CoEvolutionConfig
 from world_model.imagined_env import ImaginedEnvConfig
@@ -198,7 +198,7 @@ def test_a_policy_is_improved_in_groups_unless_the_alarm_went_off(
         outcome = np.arange(len(groups.success)) % 2 == 0
         return replace(groups, success=outcome, cut=np.zeros_like(outcome))
 
-    monkeypatch.setattr("vla_rl.cli.imagination.collect_groups", with_every_other_success)
+    monkeypatch.setattr("vla_rl.runs.imagination.run.collect_groups", with_every_other_success)
     improved = imagination.improve(1)
     assert improved is not None
     assert load_policy(improved)[1]["policy_version"] == 0
@@ -218,7 +218,7 @@ def test_groups_that_tell_nothing_leave_the_policy_alone(
 ) -> None:
     imagination.after_collection(1)
     assert imagination.improve(1) is None  # no episode reaches a success probability of 2
-    monkeypatch.setattr("vla_rl.cli.imagination.collect_groups", None)
+    monkeypatch.setattr("vla_rl.runs.imagination.run.collect_groups", None)
     assert imagination.improve(1) is None  # and it is not tried again
 
 

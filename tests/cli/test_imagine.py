@@ -13,16 +13,21 @@ import pytest
 from PIL import Image
 
 from robot_io.gate import GateConfig
-from vla_rl.cli.ground_truth import SimulatorTruth
 from vla_rl.cli.main import main
-from vla_rl.cli.near_success import PerturbationConfig, PerturbedExpert, collect_counterfactuals, collect_near_success
-from vla_rl.cli.rollouts import make_env
-from vla_rl.cli.run_config import RunConfig, TaskConfig
-from vla_rl.cli.world_evaluation import JudgedPolicy, WorldFolder, WorldJudge
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.runs.config import RunConfig, TaskConfig
+from vla_rl.runs.imagination.ground_truth import SimulatorTruth
+from vla_rl.runs.imagination.near_success import (
+    PerturbationConfig,
+    PerturbedExpert,
+    collect_counterfactuals,
+    collect_near_success,
+)
+from vla_rl.runs.imagination.world_evaluation import JudgedPolicy, WorldFolder, WorldJudge
+from vla_rl.runs.simulator import make_env
 from vla_rl.training.run_folder import RunFolder
 from world_model.model import load_world_model
 from world_model.probe import ProbeConfig
@@ -97,7 +102,7 @@ def test_some_episodes_fling_the_arms_about_and_counterfactuals_never_do(
     env.close()
     store = EpisodeStore(tmp_path)
     always = functools.partial(PerturbationConfig, rough=1.0)
-    monkeypatch.setattr("vla_rl.cli.near_success.PerturbationConfig", always)
+    monkeypatch.setattr("vla_rl.runs.imagination.near_success.PerturbationConfig", always)
     parting = collect_counterfactuals(TASK, RunConfig().gate, store, 1, first_seed=30, before_end=20)
     spoilt = store.read("pair-00000-spoilt")
     sent = np.abs(spoilt.action_sent - spoilt.action_policy)[parting[spoilt.episode_id] :, [0, 1, 2, 4, 5, 6]]

@@ -16,8 +16,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, captured.out, captured.err
 
 
-def one_error_line(stderr: str) -> str:
-    lines = [line for line in stderr.splitlines() if line.startswith("vla-rl: error: ")]
+def one_error_line(stderr: str, program: str = "vla-rl") -> str:
+    lines = [line for line in stderr.splitlines() if line.startswith(f"{program}: error: ")]
     assert len(lines) == 1
     assert "Traceback" not in stderr
     return lines[0]
@@ -57,12 +57,10 @@ def test_the_help_of_a_verb_shows_an_example(capsys: pytest.CaptureFixture[str],
         (["train", "learning.mixture.rollouts=-1"], "mixture.rollouts is -1"),
         (["train", "learning.actor.random_shift=-2"], "actor.random_shift is -2"),
         (["train", "--policy", "cup"], "Did you mean 'cpu'"),
-        (["bench", "sim", "--out", "/dev/null/x"], "cannot make the folder of results"),
         (["train", "--from", "nowhere"], "holds no run"),
         (["eval", "nowhere"], "holds no run"),
         (["report", "nowhere"], "holds no run"),
         (["doctor", "nowhere"], "nowhere"),
-        (["bench", "dem"], "Did you mean 'demo'"),
     ],
 )
 def test_bad_input_is_one_clear_line(
@@ -76,6 +74,22 @@ def test_bad_input_is_one_clear_line(
     code, _, err = run(capsys, *arguments)
     assert code == 2
     assert message in one_error_line(err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sim", "--out", "/dev/null/x"], "cannot make the folder of results"),
+        (["dem"], "Did you mean 'demo'"),
+    ],
+)
+def test_bad_input_of_a_benchmark_is_one_clear_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    from benchmarks.__main__ import main as measure
+
+    assert measure(arguments) == 2
+    assert message in one_error_line(capsys.readouterr().err, "benchmarks")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +134,7 @@ def test_a_missing_package_names_its_extra(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mujoco", None)  # as in the base install
-    for name in [name for name in sys.modules if name.startswith(("sim", "vla_rl.cli.rollouts"))]:
+    for name in [name for name in sys.modules if name.startswith(("sim", "vla_rl.runs.simulator"))]:
         monkeypatch.delitem(sys.modules, name)
     code, _, err = run(capsys, "train", "--config", "tiny", "--out", str(tmp_path / "run"))
     assert code == 2
@@ -128,7 +142,7 @@ def test_a_missing_package_names_its_extra(
 
 
 def test_the_size_of_the_policy_is_chosen_by_name(tmp_path: Path) -> None:
-    from vla_rl.cli.practice import add_run_arguments, asked_config
+    from vla_rl.runs.practice import add_run_arguments, asked_config
 
     parser = argparse.ArgumentParser()
     add_run_arguments(parser, config="demo", out=str(tmp_path / "run"))
@@ -138,7 +152,7 @@ def test_the_size_of_the_policy_is_chosen_by_name(tmp_path: Path) -> None:
 
 def test_an_unfinished_demo_goes_on_only_with_the_same_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vla_rl.cli import demo
-    from vla_rl.cli.practice import asked_config
+    from vla_rl.runs.practice import asked_config
     from vla_rl.training.run_folder import RunFolder
 
     monkeypatch.chdir(tmp_path)
@@ -178,7 +192,7 @@ def test_a_full_disk_is_one_clear_line(
 
 
 def test_cells_of_other_settings_are_refused(tmp_path: Path) -> None:
-    from vla_rl.cli.benchmarks.cells import Cells
+    from benchmarks.cells import Cells
     from vla_rl.core.errors import UserError
 
     cells = Cells(tmp_path / "demo", {"rounds": 3})
@@ -191,10 +205,10 @@ def test_cells_of_other_settings_are_refused(tmp_path: Path) -> None:
 
 
 def test_tables_are_generated_from_results(tmp_path: Path) -> None:
-    from vla_rl.cli.benchmarks.tables import with_tables
+    from benchmarks.tables import with_tables
 
     result = {
-        "command": "vla-rl bench learner",
+        "command": "python -m benchmarks learner",
         "machine": {"cpu": "a CPU"},
         "parameters": 1_500_000,
         "batch_size": 64,
@@ -213,7 +227,7 @@ def test_tables_are_generated_from_results(tmp_path: Path) -> None:
 
 
 def test_the_tables_in_the_tree_agree_with_the_results() -> None:
-    from vla_rl.cli.benchmarks.tables import pages, with_tables
+    from benchmarks.tables import pages, with_tables
 
     root = Path(__file__).parents[2]
     for page in pages(root):

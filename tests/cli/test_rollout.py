@@ -16,10 +16,7 @@ import torch
 
 from robot_io.gate import GateConfig
 from robot_io.takeover import ScheduledTakeover
-from vla_rl.cli import rollout
 from vla_rl.cli.main import main
-from vla_rl.cli.policy_folder import find_policy
-from vla_rl.cli.robots import RobotRequest, set_up_robot
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import TakeoverSource
@@ -30,6 +27,9 @@ from vla_rl.execution.plan import Planner
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig, save_policy
 from vla_rl.policies.normalization import Statistics
+from vla_rl.runs import rollout
+from vla_rl.runs.policy_folder import find_policy
+from vla_rl.runs.robots import RobotRequest, set_up_robot
 
 TASK = "vla_rl/PegInsert-v0"
 

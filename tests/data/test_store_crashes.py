@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from episode_maker import assert_same_episode, make_episode
 
-from vla_rl.cli.benchmarks.data_kills import run_trials
+from benchmarks.data_kills import run_trials
 from vla_rl.core.errors import StoreError
 from vla_rl.data.doctor import Ailment, diagnose, repair
 from vla_rl.data.store import EpisodeStore
@@ -105,7 +105,7 @@ LIMITED = """
 import resource, signal, sys
 from pathlib import Path
 from episode_maker import make_episode
-from vla_rl.cli.benchmarks.data_kills import run_trials
+from benchmarks.data_kills import run_trials
 from vla_rl.core.errors import StoreError
 from vla_rl.data.store import EpisodeStore
 

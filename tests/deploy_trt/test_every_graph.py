@@ -41,7 +41,7 @@ def lerobot(tmp_path_factory: pytest.TempPathFactory) -> Any:
     pytest.importorskip("lerobot.policies", reason="needs the extra 'train'")
     pytest.importorskip("transformers", reason="needs the extra 'lerobot-policies'")
     pytest.importorskip("diffusers", reason="needs the extra 'lerobot-policies'")
-    from vla_rl.cli.benchmarks import lerobot_tiny
+    from tests.fakes import lerobot_tiny
 
     made: dict[str, tuple[Any, Path]] = {}
 
@@ -83,7 +83,7 @@ def _lerobots_answer(
     policy: Any, deployed: DeployedPolicy, observation: Observation, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> np.ndarray:
     """lerobot's chunk for the same noise, normalised, [H, A]."""
-    from vla_rl.cli.benchmarks.lerobot_tiny import IMAGE_STATISTICS
+    from tests.fakes.lerobot_tiny import IMAGE_STATISTICS
     from vla_rl.core.flow import flow_noise
 
     sampler = deployed.manifest.sampler
@@ -163,7 +163,7 @@ def test_the_world_models_step_is_a_graph(tmp_path: Path) -> None:
     sys.path.append(str(Path(__file__).parents[1] / "world_model"))
     from tiny_world_model import make_model
 
-    from vla_rl.cli.world_model_graph import dynamics_step
+    from vla_rl.runs.imagination.world_model_graph import dynamics_step
 
     model = make_model()
     spec = dynamics_step(model, frames=4)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vla_rl.cli.benchmarks.execution.trials import (
+from tests.fakes.faulty_attempts import (
     CHAOS,
     HASTY,
     HORIZON,

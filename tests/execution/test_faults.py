@@ -7,7 +7,7 @@ import pytest
 
 from robot_io.gate import SafetyGate
 from robot_io.mock_robot import MockRobot
-from vla_rl.cli.benchmarks.execution.trials import (
+from tests.fakes.faulty_attempts import (
     EXECUTION,
     HZ,
     ROBOT,

@@ -23,9 +23,9 @@ from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.plan import Plan, PlanRequest
 from vla_rl.execution.realtime import RealtimeConfig, realtime
-from vla_rl.execution.strategies import ExecutionConfig, make_strategy
+from vla_rl.execution.strategies import ExecutionConfig, execution_config, make_strategy
 
-CONFIG = ExecutionConfig(strategy="training_time_prefix", max_prefix_ticks=5)
+CONFIG = execution_config("training_time_prefix", max_prefix_ticks=5)
 LAYOUT = MessageLayout((("front", 4, 6), ("top", 2, 2)), 4, 2, max_horizon=20)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,16 +10,17 @@ from toys import ReachEnv, ReachPolicy
 
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
-from vla_rl.cli.benchmarks.execution.trials import HORIZON, TICK_NS, TickPolicy, observe
+from tests.fakes.faulty_attempts import HORIZON, TICK_NS, TickPolicy, observe
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Policy
+from vla_rl.core.registry import names
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.plan import TickAction
 from vla_rl.execution.planner import InlinePlanner
-from vla_rl.execution.strategies import STRATEGIES, ExecutionConfig, make_strategy
+from vla_rl.execution.strategies import ExecutionConfig, execution_config, find_strategy, make_strategy
 from vla_rl.execution.virtual import Latency, LatencyConfig, VirtualPlanner
 
 CONTINUOUS = ["rtc", "training_time_prefix", "xiaomi"]
@@ -70,7 +72,7 @@ def drive(policy: Policy, config: ExecutionConfig, latency: LatencyConfig, ticks
 
 def seam_ratio(strategy: str, delay: int) -> float:
     """The 99th percentile of steps across seams, over the median step within chunks."""
-    config = ExecutionConfig(strategy=strategy, execute_ticks=6, expected_delay_ticks=delay)
+    config = execution_config(strategy, execute_ticks=6, expected_delay_ticks=delay)
     latency = LatencyConfig(Latency.RECORDED, samples=(delay - 0.5, float(delay)))
     actions = drive(WaveringPolicy(), config, latency, 4000)[2 * HORIZON :]
     steps = np.abs(np.diff([action.action[0] for action in actions]))
@@ -113,9 +115,8 @@ def test_reaction_to_a_teleported_object_takes_at_most_d_plus_s_plus_one_ticks(s
     execute_ticks = 5
     # sync also stands still for the plan before the one that knows: its own bound is 2 d + s.
     bound = delay + execute_ticks + 1 if strategy != "sync" else 2 * delay + execute_ticks
-    config = ExecutionConfig(
-        strategy=strategy, execute_ticks=execute_ticks, expected_delay_ticks=delay, max_prefix_ticks=max(delay, 1)
-    )
+    prefix = {"max_prefix_ticks": max(delay, 1)} if strategy in ("training_time_prefix", "xiaomi") else {}
+    config = execution_config(strategy, execute_ticks=execute_ticks, expected_delay_ticks=delay, **prefix)
     for teleport in range(40, 40 + 2 * (execute_ticks + delay)):
         clock = VirtualClock()
         executor = Executor(VirtualPlanner(SeeingPolicy(), clock, 20.0, LatencyConfig(typical=delay)), config)
@@ -138,7 +139,8 @@ def test_sync_costs_the_delay_and_the_others_do_not() -> None:
     for name, pause in [("sync", "freeze"), ("sync", "hold"), ("naive", "hold")]:
         robot = EnvRobot(ReachEnv())
         planner = VirtualPlanner(ReachPolicy(), robot.clock, 20.0, LatencyConfig(typical=4.0))
-        executor = Executor(planner, ExecutionConfig(strategy=name, execute_ticks=8, sync_pause=pause))
+        options = {"sync_pause": pause} if name == "sync" else {}
+        executor = Executor(planner, execution_config(name, execute_ticks=8, **options))
         gate = SafetyGate(GateConfig().filled([-1, -1], [1, 1]), 20.0)
         episodes = [run_episode(robot, executor, gate, seed=seed) for seed in range(20)]
         minutes[name, pause] = sum(episode.duration_s for episode in episodes) / 60
@@ -154,7 +156,7 @@ def test_a_frozen_world_counts_exactly_the_time_of_inference() -> None:
     """One request per 8 ticks, each 4 ticks long: 12 ticks of time for 8 of motion."""
     robot = EnvRobot(ReachEnv(limit=80))
     planner = VirtualPlanner(ReachPolicy(pace=0.0), robot.clock, 20.0, LatencyConfig(typical=4.0))
-    executor = Executor(planner, ExecutionConfig(strategy="sync", sync_pause="freeze"))
+    executor = Executor(planner, execution_config("sync", sync_pause="freeze"))
     summary = run_episode(robot, executor, SafetyGate(GateConfig().filled([-1, -1], [1, 1]), 20.0), seed=0)
     assert summary.ticks == 80
     assert summary.duration_s == pytest.approx(80 * 1.5 / 20)
@@ -168,9 +170,7 @@ class TestEnsembling:
             return ActionChunk(np.full((4, 2), observation.tick, np.float32), observation.tick, 0, 0)
 
     def test_the_mean_is_weighted_from_the_oldest_and_discrete_dimensions_are_the_newest(self) -> None:
-        config = ExecutionConfig(
-            strategy="temporal_ensembling", execute_ticks=1, discrete_dims=(1,), ensembling_decay=0.5
-        )
+        config = execution_config("temporal_ensembling", execute_ticks=1, discrete_dims=(1,), ensembling_decay=0.5)
         executor = Executor(InlinePlanner(self.ConstantPolicy()), config)
         executor.reset(0, np.zeros(2, np.float32))
         actions = [executor.propose(observe(tick), 0).action for tick in range(10)]
@@ -195,7 +195,7 @@ class RecordingPolicy(TickPolicy):
 @pytest.mark.parametrize(("strategy", "length"), [("training_time_prefix", 3), ("xiaomi", 5)])
 def test_the_committed_prefix_is_what_will_be_executed(strategy: str, length: int) -> None:
     policy = RecordingPolicy()
-    config = ExecutionConfig(strategy=strategy, expected_delay_ticks=3, max_prefix_ticks=5)
+    config = execution_config(strategy, expected_delay_ticks=3, max_prefix_ticks=5)
     actions = drive(policy, config, LatencyConfig(typical=3.0), 100)
     executed = np.array([action.action[0] for action in actions])
     assert len(policy.calls) > 10
@@ -208,7 +208,7 @@ def test_the_committed_prefix_is_what_will_be_executed(strategy: str, length: in
 
 def test_vlash_plans_from_the_state_at_the_time_of_execution() -> None:
     policy = RecordingPolicy()
-    config = ExecutionConfig(strategy="vlash", expected_delay_ticks=3)
+    config = execution_config("vlash", expected_delay_ticks=3)
     actions = drive(policy, config, LatencyConfig(typical=3.0), 60)
     for observation, committed in policy.calls[2:]:
         assert committed is None
@@ -220,7 +220,7 @@ def test_vlash_plans_from_the_state_at_the_time_of_execution() -> None:
 def test_vlash_does_not_close_a_gripper_beyond_what_it_holds() -> None:
     """The state of a discrete dimension stays as it was observed: its target is never reached with something in it."""
     policy = RecordingPolicy()
-    config = ExecutionConfig(strategy="vlash", expected_delay_ticks=3, discrete_dims=(0,))
+    config = execution_config("vlash", expected_delay_ticks=3, discrete_dims=(0,))
     drive(policy, config, LatencyConfig(typical=3.0), 60)
     assert {float(observation.state[0]) for observation, _ in policy.calls[2:]} == {0.0}
 
@@ -234,7 +234,7 @@ def test_a2c2_corrects_every_action_by_its_age() -> None:
             return action + 1000 * chunk_index
 
     asked: list[Sequence[int]] = []
-    execution = ExecutionConfig(strategy="a2c2", discrete_dims=(0,))
+    execution = execution_config("a2c2", discrete_dims=(0,))
     executor = Executor(InlinePlanner(TickPolicy()), execution, Corrector())
     executor.reset(0, np.zeros(1, np.float32))
     actions = [executor.propose(observe(tick), 0).action[0] for tick in range(20)]
@@ -258,7 +258,7 @@ def test_the_two_kinds_of_guidance_are_told_apart() -> None:
             return super().infer_guided(observation, previous, delay_ticks, exact_gradient)
 
     for name in ("rtc", "rtc_identity"):
-        drive(Guided(), ExecutionConfig(strategy=name, expected_delay_ticks=2), LatencyConfig(typical=2.0), 50)
+        drive(Guided(), execution_config(name, expected_delay_ticks=2), LatencyConfig(typical=2.0), 50)
     # H = 16, s = 8, d = 2; the request after the cold start comes when 6 were executed: 8 ticks after the first.
     assert {True, False} == {exact for exact, _, _ in seen}
     assert {(8, 2)} <= {(length, delay) for _, length, delay in seen}
@@ -268,10 +268,9 @@ def test_the_two_kinds_of_guidance_are_told_apart() -> None:
     ("config", "message"),
     [
         (ExecutionConfig(strategy="temporal_ensemblin"), "Did you mean 'temporal_ensembling'"),
-        (ExecutionConfig(execute_ticks=0), "execute_ticks is 0; it must be at least 1"),
-        (ExecutionConfig(strategy="sync", sync_pause="stop"), "unknown execution.sync_pause 'stop'"),
+        (ExecutionConfig(strategy="xiaomi"), "takes a PrefixConfig, not a ExecutionConfig"),
         (ExecutionConfig(strategy="a2c2"), "'a2c2' needs a corrector"),
-        (ExecutionConfig(strategy="xiaomi", expected_delay_ticks=9), "max_prefix_ticks is 6, less than the expected"),
+        (execution_config("xiaomi", expected_delay_ticks=9), "max_prefix_ticks is 6, less than the expected"),
     ],
 )
 def test_a_configuration_that_cannot_work_is_one_clear_error(config: ExecutionConfig, message: str) -> None:
@@ -279,5 +278,17 @@ def test_a_configuration_that_cannot_work_is_one_clear_error(config: ExecutionCo
         make_strategy(config)
 
 
-def test_every_strategy_has_its_name() -> None:
-    assert len(set(STRATEGIES.values())) == len(STRATEGIES) == 9
+@pytest.mark.parametrize(
+    ("strategy", "options", "message"),
+    [
+        ("naive", {"execute_ticks": 0}, "execute_ticks is 0; it must be at least 1"),
+        ("sync", {"sync_pause": "stop"}, "unknown execution.sync_pause 'stop'"),
+    ],
+)
+def test_numbers_that_cannot_work_are_one_clear_error(strategy: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        execution_config(strategy, **options)
+
+
+def test_every_strategy_of_ours_has_one_name() -> None:
+    assert len({find_strategy(name) for name in names("strategies")}) == len(names("strategies")) >= 9

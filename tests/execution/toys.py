@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from vla_rl.cli.benchmarks.execution.trials import HORIZON
+from tests.fakes.faulty_attempts import HORIZON
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vla_rl.cli.benchmarks import lerobot_tiny
+from tests.fakes import lerobot_tiny
 from vla_rl.core.errors import UserError
 from vla_rl.core.flow import guidance_weights
 from vla_rl.core.protocols import Policy

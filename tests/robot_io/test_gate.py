@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from robot_io.gate import GateConfig, Reason, SafetyGate
-from vla_rl.cli.benchmarks.execution.trials import broken_limits
+from tests.fakes.faulty_attempts import broken_limits
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Gate

@@ -16,13 +16,13 @@ import torch
 
 from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.cli.main import main
-from vla_rl.cli.rollouts import SimulatorWorker
-from vla_rl.cli.run_config import RunConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.flow_vla import load_policy
 from vla_rl.report.sinks import read_records
+from vla_rl.runs.config import RunConfig
+from vla_rl.runs.simulator import SimulatorWorker
 from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, RolloutPool, RolloutWorker
 
@@ -225,7 +225,7 @@ def test_a_round_begins_with_the_improved_policy(
         return update(self, step)
 
     monkeypatch.setattr(WeightedCloning, "update", noting)
-    monkeypatch.setattr("vla_rl.cli.practice.make_imagination", lambda *_: OtherPolicy(other))
+    monkeypatch.setattr("vla_rl.runs.practice.make_imagination", lambda *_: OtherPolicy(other))
     assert main(["train", "--config", "tiny", "--out", str(tmp_path / "run")]) == 0
     assert before
     assert all(before)

@@ -1,3 +1,1 @@
-"""The command line: the composition root, and the only place that may import everything. Each verb is imported when
-it is called.
-"""
+"""The verbs of ``vla-rl``: arguments in, words out. What they do is in `vla_rl.runs`."""

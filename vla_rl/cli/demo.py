@@ -9,10 +9,10 @@ import itertools
 import logging
 from pathlib import Path
 
-from vla_rl.cli.practice import add_run_arguments, asked_config, open_run, practise
-from vla_rl.cli.run_config import RunConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
+from vla_rl.runs.config import RunConfig
+from vla_rl.runs.practice import add_run_arguments, asked_config, open_run, practise
 from vla_rl.training.run_folder import RunFolder
 
 DEFAULT_OUT = "runs/demo"

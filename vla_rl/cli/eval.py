@@ -7,11 +7,11 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from vla_rl.cli.practice import make_pool
-from vla_rl.cli.rollouts import evaluation_jobs, run_missing
-from vla_rl.cli.run_config import RunConfig
 from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import wilson_interval
+from vla_rl.runs.config import RunConfig
+from vla_rl.runs.practice import make_pool
+from vla_rl.runs.simulator import evaluation_jobs, run_missing
 from vla_rl.training.run_folder import RunFolder
 
 

@@ -21,7 +21,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
 
 if TYPE_CHECKING:
-    from vla_rl.cli.run_config import RunConfig
+    from vla_rl.runs.config import RunConfig
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8-dynamic", "int8-static", "fp8", "int8", "int4")
 _HALF = ("fp16", "bf16")
@@ -71,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> Path:
     """From a checkpoint; quantised precisions go over fp32."""
     from deploy_trt.export import export_flow_vla
-    from vla_rl.cli.policy_folder import find_policy
     from vla_rl.policies.flow_vla import load_policy
+    from vla_rl.runs.policy_folder import find_policy
 
     policy = find_policy(arguments.source, arguments.version)
     model, meta = load_policy(policy.path)
@@ -126,7 +126,7 @@ def _run_to_compare(arguments: argparse.Namespace) -> "RunConfig":
     Raises:
         UserError: if the source is none, or the deployment cannot be run here.
     """
-    from vla_rl.cli.run_config import RunConfig
+    from vla_rl.runs.config import RunConfig
     from vla_rl.training.run_folder import RunFolder
 
     if is_deployment(arguments.source):
@@ -140,9 +140,9 @@ def _closed_loop(arguments: argparse.Namespace, deployment: Path, config: "RunCo
     """Success of the deployment, on the backend that is verified, and of the policy that it was exported from, on the
     evaluation's seeds.
     """
-    from vla_rl.cli.policy_folder import find_policy
-    from vla_rl.cli.rollouts import SimulatorWorker, evaluation_jobs, run_missing
     from vla_rl.report.statistics import wilson_interval
+    from vla_rl.runs.policy_folder import find_policy
+    from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs, run_missing
     from vla_rl.training.workers import RolloutPool
 
     build = functools.partial(SimulatorWorker, config, backend=arguments.verify)

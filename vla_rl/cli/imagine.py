@@ -54,13 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace) -> int:
     """Gather episodes and train; called again, it goes on where it stopped."""
-    from vla_rl.cli.imagination import NEAR_SUCCESS_SEED, world_spec
-    from vla_rl.cli.near_success import collect_near_success, near_success_ratio
-    from vla_rl.cli.practice import check_device
-    from vla_rl.cli.run_config import RunConfig, world_preset
-    from vla_rl.cli.world_data import gather_episodes, open_cache
-    from vla_rl.cli.world_evaluation import WorldFolder
     from vla_rl.data.store import EpisodeStore
+    from vla_rl.runs.config import RunConfig, world_preset
+    from vla_rl.runs.imagination.near_success import collect_near_success, near_success_ratio
+    from vla_rl.runs.imagination.run import NEAR_SUCCESS_SEED, world_spec
+    from vla_rl.runs.imagination.world_data import gather_episodes, open_cache
+    from vla_rl.runs.imagination.world_evaluation import WorldFolder
+    from vla_rl.runs.practice import check_device
     from vla_rl.training.run_folder import RunFolder
     from world_model.config import WorldModelConfig
     from world_model.model import load_world_model
@@ -93,7 +93,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     """Floor of the probe, horizon curves and counterfactuals; written to evaluation.json in the folder of the model."""
-    from vla_rl.cli.world_evaluation import WorldFolder, WorldJudge
+    from vla_rl.runs.imagination.world_evaluation import WorldFolder, WorldJudge
     from world_model.evaluation import HorizonConfig
 
     torch.set_num_threads(1)
@@ -115,8 +115,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 def _rollout(arguments: argparse.Namespace) -> int:
     """Reality in the upper rows, imagination in the lower ones, from the same moment with the same actions."""
-    from vla_rl.cli.world_evaluation import WorldFolder, WorldJudge
     from vla_rl.report.images import film_strip, render_clip
+    from vla_rl.runs.imagination.world_evaluation import WorldFolder, WorldJudge
     from world_model.open_loop import imagine
     from world_model.windows import pictures
 
@@ -157,8 +157,8 @@ def _post_train(arguments: argparse.Namespace) -> int:
     """Negative-aware fine-tuning on the model's own rollouts; the trained model stays, the new one is model_post."""
     from tqdm import tqdm
 
-    from vla_rl.cli.world_data import open_cache
-    from vla_rl.cli.world_evaluation import WorldFolder
+    from vla_rl.runs.imagination.world_data import open_cache
+    from vla_rl.runs.imagination.world_evaluation import WorldFolder
     from world_model.model import load_world_model, save_world_model
     from world_model.post_training import PostTrainer, PostTrainingConfig
     from world_model.windows import LatentEpisodes

@@ -5,7 +5,7 @@ import errno
 import importlib
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from vla_rl.core.errors import UserError, did_you_mean
@@ -23,7 +23,6 @@ VERBS = {
     "finetune": "a policy from logged episodes alone: stores, LeRobotDatasets, ROS 2 bags",
     "label": "say how logged episodes went",
     "doctor": "verify an episode store, and repair it",
-    "bench": "measure, and write docs/results/NAME.json",
 }
 
 
@@ -48,41 +47,52 @@ class Verb(Protocol):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code: 0 done, 1 the check that was asked for failed, 2 bad input, 130
-    interrupted.
-    """
+    """Run one verb; returns the exit code, see `say_errors`."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    return say_errors("vla-rl", argv[0] if argv else "", lambda: _main(argv))
+
+
+def say_errors(program: str, verb: str, action: Callable[[], int]) -> int:
+    """Carry an action out, and turn what a user can mend into one line. Returns the exit code: 0 done, 1 the check that
+    was asked for failed, 2 bad input, 130 interrupted.
+    """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        if not argv or argv[0] in ("-h", "--help"):
-            print(_overview())
-            return 0
-        name, *rest = argv
-        if name not in VERBS:
-            raise UserError(f"there is no verb {name!r}.{did_you_mean(name, VERBS)}")
-        return _run_verb(name, rest)
+        return action()
     except UserError as error:
-        print(f"vla-rl: error: {error}", file=sys.stderr)
+        print(f"{program}: error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         where = error.filename or "while writing"
-        print(f"vla-rl: error: the disk is full ({where}); what is saved is safe, go on with --resume", file=sys.stderr)
+        print(
+            f"{program}: error: the disk is full ({where}); what is saved is safe, go on with --resume", file=sys.stderr
+        )
         return 2
     except ModuleNotFoundError as error:
         extra = next((name for name, packages in EXTRAS.items() if (error.name or "").split(".")[0] in packages), None)
         if extra is None:
             raise
         print(
-            f"vla-rl: error: {argv[0]} needs the package {error.name!r}, which is not installed; "
+            f"{program}: error: {verb} needs the package {error.name!r}, which is not installed; "
             f"install vla-rl[{extra}]",
             file=sys.stderr,
         )
         return 2
     except KeyboardInterrupt:
-        print("vla-rl: interrupted; what is saved is safe, go on with --resume", file=sys.stderr)
+        print(f"{program}: interrupted; what is saved is safe, go on with --resume", file=sys.stderr)
         return 130
+
+
+def _main(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_overview())
+        return 0
+    name, *rest = argv
+    if name not in VERBS:
+        raise UserError(f"there is no verb {name!r}.{did_you_mean(name, VERBS)}")
+    return _run_verb(name, rest)
 
 
 def _run_verb(name: str, rest: Sequence[str]) -> int:
@@ -91,9 +101,8 @@ def _run_verb(name: str, rest: Sequence[str]) -> int:
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(f"vla-rl {name}", description=module.__doc__, formatter_class=as_written)
     module.add_arguments(parser)
-    # Overrides may stand before, between and after options; what follows the name of a benchmark is its own.
-    parse = parser.parse_args if name == "bench" else parser.parse_intermixed_args
-    return module.run(parse(rest))
+    # Overrides may stand before, between and after options.
+    return module.run(parser.parse_intermixed_args(rest))
 
 
 def _overview() -> str:

@@ -18,8 +18,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from vla_rl.cli.play_session import PlayConfig, PlaySession
 from vla_rl.core.errors import UserError
+from vla_rl.runs.play_session import PlayConfig, PlaySession
 
 HOST = "127.0.0.1"  # nobody else may drive
 _LONGEST_BODY = 10_000
@@ -35,14 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from vla_rl.cli.rollouts import make_env
-    from vla_rl.cli.run_config import TaskConfig
+    from vla_rl.runs.config import TaskConfig
+    from vla_rl.runs.simulator import make_env
 
     if arguments.world is None:
         real, imagined = make_env(TaskConfig(env=arguments.task, difficulty=arguments.difficulty)), None
     else:
-        from vla_rl.cli.imagined_rollouts import open_imagined_env
-        from vla_rl.cli.world_evaluation import WorldFolder
+        from vla_rl.runs.imagination.rollouts import open_imagined_env
+        from vla_rl.runs.imagination.world_evaluation import WorldFolder
 
         folder = WorldFolder(arguments.world)
         real = make_env(folder.task())

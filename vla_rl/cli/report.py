@@ -6,10 +6,10 @@ Example: vla-rl report runs/demo --picture docs/images/demo.png
 import argparse
 from pathlib import Path
 
-from vla_rl.cli.run_config import RunConfig
 from vla_rl.report.figures import save_figures
 from vla_rl.report.html import build_report
 from vla_rl.report.picture import save_picture
+from vla_rl.runs.config import RunConfig
 from vla_rl.training.run_folder import RunFolder
 
 

@@ -5,7 +5,7 @@ Example: vla-rl train --config demo --out runs/handover task.env=vla_rl/Handover
 
 import argparse
 
-from vla_rl.cli.practice import add_run_arguments, open_run, practise
+from vla_rl.runs.practice import add_run_arguments, open_run, practise
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,8 @@
 """Configuration: frozen dataclasses, read from YAML and from ``key.sub=value`` overrides through draccus, saved
 resolved in every run folder.
+
+A section may belong to a part that is chosen by name (an algorithm, an execution strategy): its fields are then those
+of that part's own ``config_class``, and the options of the others do not exist. See `part`.
 """
 
 import copy
@@ -14,6 +17,53 @@ import yaml
 
 from vla_rl.core.errors import ConfigError, did_you_mean
 from vla_rl.core.files import write_atomic
+from vla_rl.core.registry import KINDS, find
+
+_PART = "part"
+_KEY = re.compile(r"`([\w.]+)`: ")  # how draccus begins a sentence about a key
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Where a section's class comes from: the name stands in the field ``beside`` it, or under the key ``inside``."""
+
+    kind: str
+    beside: str
+    inside: str
+    default: str
+
+
+def part(kind: str, *, beside: str = "", inside: str = "", default: str = "") -> Any:
+    """A dataclass field that is the section of a part chosen by name.
+
+    A dataclass with such fields calls `fill_parts` in its ``__post_init__``: left out, a section has its defaults.
+
+    Args:
+        kind: of the part, a key of `vla_rl.core.registry.KINDS`. What is found there has the attribute
+            ``config_class``, a dataclass.
+        beside: name of the field of the same dataclass that holds the part's name.
+        inside: or the key inside of the section that does.
+        default: the name where none is given; only with ``inside``.
+    """
+    return dataclasses.field(default=None, metadata={_PART: _Part(kind, beside, inside, default)})
+
+
+def fill_parts(config: Any) -> None:
+    """Give every section that was left out its defaults, and refuse one of another part.
+
+    Raises:
+        ConfigError: for an unknown name, or a section that is not of the part's class.
+    """
+    for field, found in _parts(type(config)):
+        section = getattr(config, field)
+        name = getattr(config, found.beside) if found.beside else getattr(section, found.inside, found.default)
+        wanted = _config_class(found.kind, name)
+        if section is None:
+            object.__setattr__(config, field, wanted())  # the one moment at which a frozen config may change
+        elif not isinstance(section, wanted):
+            raise ConfigError(
+                f"{field} is a {type(section).__name__}; the {KINDS[found.kind]} {name!r} takes a {wanted.__name__}"
+            )
 
 
 class _Loader(yaml.SafeLoader):
@@ -43,14 +93,13 @@ def load_config[ConfigT](
 
     Raises:
         ConfigError: for an unknown key (with the nearest known one), a value of the wrong type, or an unreadable file.
+
+    An override that chooses another part than base and file did takes the options of the replaced one away with it.
     """
     raw = {**copy.deepcopy(dict(base or {})), **(read_yaml(file) if file is not None else {})}
-    for item in overrides:
-        key, separator, value = item.partition("=")
-        if not separator:
-            raise ConfigError(f"override {item!r} has no '='; write it as section.key=value")
-        _set_nested(raw, key.strip("-").split("."), _parse_value(key, value))
-    return config_from_dict(config_class, raw, where=str(file) if file else "overrides")
+    changed = _with_overrides(raw, overrides)
+    left = _without_options_of_replaced_parts(config_class, raw, changed)
+    return config_from_dict(config_class, _with_overrides(left, overrides), where=str(file) if file else "overrides")
 
 
 def config_from_dict[ConfigT](config_class: type[ConfigT], raw: dict[str, Any], where: str = "config") -> ConfigT:
@@ -60,17 +109,12 @@ def config_from_dict[ConfigT](config_class: type[ConfigT], raw: dict[str, Any], 
         ConfigError: for an unknown key, a missing one, or a value of the wrong type. ``where`` names the source in
             the message.
     """
-    import draccus
-
     _check_keys(config_class, raw, where, prefix="")
     try:
-        return draccus.decode(config_class, raw)
-    except Exception as error:  # draccus raises its own, TypeError and ValueError, by kind of mistake
-        cause: BaseException = error
-        while not isinstance(cause, ConfigError) and (cause.__cause__ or cause.__context__):
-            cause = cause.__cause__ or cause.__context__ or cause
-        ours = cause if isinstance(cause, ConfigError) else error  # a config's own words say most
-        raise ConfigError(f"{where}: {_first_line(ours)}") from error
+        decoded: ConfigT = _decode(config_class, raw)
+        return decoded
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def config_to_dict(config: Any) -> dict[str, Any]:
@@ -78,6 +122,11 @@ def config_to_dict(config: Any) -> dict[str, Any]:
     import draccus
 
     encoded: dict[str, Any] = _plain(draccus.encode(config))
+    for field, hint in get_type_hints(type(config)).items():
+        if _has_parts(hint):
+            encoded[field] = config_to_dict(getattr(config, field))
+    for field, _ in _parts(type(config)):
+        encoded[field] = config_to_dict(getattr(config, field))
     return encoded
 
 
@@ -130,6 +179,105 @@ def _set_nested(raw: dict[str, Any], path: list[str], value: Any) -> None:
     raw[path[-1]] = value
 
 
+def _with_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    raw = copy.deepcopy(raw)
+    for item in overrides:
+        key, separator, value = item.partition("=")
+        if not separator:
+            raise ConfigError(f"override {item!r} has no '='; write it as section.key=value")
+        _set_nested(raw, key.strip("-").split("."), _parse_value(key, value))
+    return raw
+
+
+def _parts(config_class: Any) -> list[tuple[str, _Part]]:
+    """The sections of a dataclass whose classes follow from names."""
+    if not dataclasses.is_dataclass(config_class):
+        return []
+    return [
+        (field.name, field.metadata[_PART]) for field in dataclasses.fields(config_class) if _PART in field.metadata
+    ]
+
+
+def _has_parts(hint: Any) -> bool:
+    return bool(_parts(hint)) or (
+        dataclasses.is_dataclass(hint) and any(map(_has_parts, get_type_hints(hint).values()))
+    )
+
+
+def _config_class(kind: str, name: Any) -> type:
+    if not isinstance(name, str):
+        raise ConfigError(f"the name of the {KINDS[kind]} is {name!r}; expected a word")
+    found: type | None = getattr(find(kind, name), "config_class", None)
+    if found is None:
+        raise ConfigError(f"the {KINDS[kind]} {name!r} has no attribute config_class, a dataclass of its options")
+    return found
+
+
+def _name_of(found: _Part, config_class: Any, raw: Mapping[str, Any], section: Any) -> Any:
+    """The name of the part that a section of raw data belongs to."""
+    if found.beside:
+        (default,) = (field.default for field in dataclasses.fields(config_class) if field.name == found.beside)
+        return raw.get(found.beside, default)
+    return section.get(found.inside, found.default) if isinstance(section, dict) else found.default
+
+
+def _section_class(config_class: Any, field: str, hint: Any, raw: Mapping[str, Any]) -> Any:
+    """The class of a section: the part's own, if a name decides."""
+    found = dict(_parts(config_class)).get(field)
+    return _config_class(found.kind, _name_of(found, config_class, raw, raw.get(field))) if found else hint
+
+
+def _without_options_of_replaced_parts(
+    config_class: Any, raw: dict[str, Any], changed: Mapping[str, Any]
+) -> dict[str, Any]:
+    kept = copy.deepcopy(raw)
+    for field, hint in get_type_hints(config_class).items():
+        section = kept.get(field)
+        if not isinstance(section, dict):
+            continue
+        before = _section_class(config_class, field, hint, raw)
+        after = _section_class(config_class, field, hint, changed)
+        if before is not after:
+            _drop_lost(before, after, section)
+        elif _has_parts(hint):
+            kept[field] = _without_options_of_replaced_parts(hint, section, changed[field])
+    return kept
+
+
+def _drop_lost(before: Any, after: Any, section: dict[str, Any]) -> None:
+    """Take from a section the options that only the class of before has."""
+    ours, theirs = get_type_hints(before), get_type_hints(after)
+    for key in list(section):
+        if key in ours and key not in theirs:
+            del section[key]
+        elif (
+            dataclasses.is_dataclass(ours.get(key)) and ours[key] is not theirs[key] and isinstance(section[key], dict)
+        ):
+            _drop_lost(ours[key], theirs[key], section[key])
+
+
+def _decode(config_class: Any, raw: Any, path: str = "") -> Any:
+    """A value of a config, or all of it. Raises ConfigError."""
+    import draccus
+
+    if _has_parts(config_class):
+        values = {}
+        for field, hint in get_type_hints(config_class).items():
+            if field in raw:
+                values[field] = _decode(_section_class(config_class, field, hint, raw), raw[field], f"{path}{field}.")
+        return config_class(**values)
+    try:
+        return draccus.decode(config_class, raw)
+    except Exception as error:  # draccus raises its own, TypeError and ValueError, by kind of mistake
+        cause: BaseException = error
+        while not isinstance(cause, ConfigError) and (cause.__cause__ or cause.__context__):
+            cause = cause.__cause__ or cause.__context__ or cause
+        if isinstance(cause, ConfigError):  # a config's own words say most
+            raise cause from error
+        key, told = _KEY.sub("", _first_line(error)), _KEY.match(_first_line(error))
+        raise ConfigError(f"{path}{told[1]}: {key}" if told else f"{path.rstrip('.')}: {key}") from error
+
+
 def _check_keys(config_class: type, raw: Any, where: str, prefix: str) -> None:
     if not dataclasses.is_dataclass(config_class):
         return
@@ -140,7 +288,7 @@ def _check_keys(config_class: type, raw: Any, where: str, prefix: str) -> None:
     for key, value in raw.items():
         if key not in known:
             raise ConfigError(f"{where}: unknown key {prefix + str(key)!r}.{did_you_mean(str(key), known)}")
-        hint = hints[key]
+        hint = _section_class(config_class, key, hints[key], raw)
         if value is None and type(None) not in get_args(hint):
             raise ConfigError(f"{where}: {prefix}{key} has no value")
         if isinstance(value, bool) and hint in (int, float):

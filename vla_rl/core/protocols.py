@@ -105,6 +105,10 @@ class Gate(Protocol):
         """
         ...
 
+    def rearm(self) -> None:
+        """Undo a latched stop: somebody has looked at the robot, or nobody could stand beside it."""
+        ...
+
     @property
     def at_rest(self) -> bool:
         """The last commands ended a motion within the limits: nothing has to follow them."""

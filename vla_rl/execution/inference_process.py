@@ -9,7 +9,7 @@ import logging
 import multiprocessing
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.synchronize import Semaphore
 from typing import Self, override
 
@@ -21,7 +21,7 @@ from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Observation
 from vla_rl.execution.mailbox import Arrays, Fields, Mailbox
 from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest
-from vla_rl.execution.strategies import ExecutionConfig, Strategy, make_strategy
+from vla_rl.execution.strategies import ExecutionConfig, Strategy, make_planning_strategy
 
 _log = logging.getLogger(__name__)
 
@@ -250,8 +250,7 @@ def serve(
     requests, answers = Mailbox(layout.request_fields(), requests_name), Mailbox(layout.answer_fields(), answers_name)
     try:
         policy = load_policy()
-        # The corrector of a2c2 belongs to the control loop; its chunks are planned like naive ones.
-        strategy = make_strategy(replace(config, strategy="naive") if config.strategy == "a2c2" else config)
+        strategy = make_planning_strategy(config)
         policy.reset(0)
         policy.infer(_blank(layout))
     except Exception as error:

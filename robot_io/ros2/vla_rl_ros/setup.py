@@ -21,7 +21,7 @@ setup(
     description="Vision-language-action policies on a robot",
     entry_points={
         "console_scripts": [
-            "policy_node = vla_rl.cli.ros2_node:main",
+            "policy_node = vla_rl.runs.ros2_node:main",
             "env_robot = robot_io.ros2.env_node:main",
         ]
     },

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vla_rl.cli.benchmarks.ros2_rig import RMWS, ros_environment, run_with_ros
-from vla_rl.cli.benchmarks.ros2_trials import LIMITS
+from benchmarks.ros2_trials import LIMITS
+from tests.fakes.ros2_rig import RMWS, ros_environment, run_with_ros
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.credit import ActorKind, CreditConfig, SegmentKind, assign, segments
@@ -44,7 +44,7 @@ from sensor_msgs.msg import JointState
 from robot_io.ros2 import qos
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.wiring import Interface, Wiring
-from vla_rl.cli.robots.ros2 import settings_from
+from vla_rl.runs.robots.ros2 import settings_from
 
 rclpy.init()
 node, drivers = rclpy.create_node("robot"), rclpy.create_node("drivers")
@@ -81,7 +81,7 @@ def run_trials(folder: Path, rmw: str, config: Trials) -> Trials:
     except UserError as missing:
         pytest.skip(str(missing))
     arguments = json.dumps({"folder": str(folder), **SMALL, **config})
-    result: Trials = run_with_ros("vla_rl.cli.benchmarks.ros2_trials", [arguments], environment, timeout_s=600.0)
+    result: Trials = run_with_ros("benchmarks.ros2_trials", [arguments], environment, timeout_s=600.0)
     return result
 
 

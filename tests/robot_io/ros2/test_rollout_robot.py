@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from vla_rl.cli.benchmarks.ros2_rig import RMWS, ros_environment
+from tests.fakes.ros2_rig import RMWS, ros_environment
 from vla_rl.core.errors import UserError
 
 SET_UP = """
 import json, sys
 from robot_io.gate import GateConfig
-from vla_rl.cli.robots import RobotRequest, set_up_robot
+from vla_rl.runs.robots import RobotRequest, set_up_robot
 from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PolicySpec

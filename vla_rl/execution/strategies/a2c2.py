@@ -1,10 +1,10 @@
 """a2c2: a small head corrects every action from the newest observation (A2C2, 2509.23224)."""
 
-from typing import override
+from typing import ClassVar, override
 
 from vla_rl.core.types import Float32Array, Observation
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
-from vla_rl.execution.strategies.base import ActionCorrector, ChunkStrategy, ExecutionConfig
+from vla_rl.execution.strategies.base import ChunkStrategy
 
 
 class A2C2(ChunkStrategy):
@@ -15,17 +15,15 @@ class A2C2(ChunkStrategy):
     the object is there.
     """
 
-    def __init__(self, config: ExecutionConfig, corrector: ActionCorrector) -> None:
-        super().__init__(config)
-        self._corrector = corrector
+    takes_corrector: ClassVar[bool] = True
 
     @override
     def act(
         self, schedule: Schedule, tick: int, observation: Observation
     ) -> tuple[Float32Array, ScheduledChunk] | None:
         planned = super().act(schedule, tick, observation)
-        if planned is None:
-            return None
+        if planned is None or self._corrector is None:
+            return planned
         action, chunk = planned
         age_ticks = tick - chunk.start_tick
         return self._corrector.correct(observation, action, age_ticks, self.config.discrete_dims), chunk

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, override
+from typing import ClassVar, Protocol, override
 
+from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.plan import PlanRequest
@@ -12,10 +13,10 @@ from vla_rl.execution.schedule import Schedule, ScheduledChunk
 
 @dataclass(frozen=True)
 class ExecutionConfig:
-    """How chunks are executed.
+    """How chunks are executed. Strategies that have options of their own extend it.
 
     Attributes:
-        strategy: a name that `make_strategy` knows.
+        strategy: name of an execution strategy.
         execute_ticks: s, ticks between two requests (>= 1). With chunks of H actions and a delay of d ticks,
             d <= s <= H - d keeps the robot fed.
         hold_ticks: how long the last command is held when no chunk has an action, before the attempt is stopped.
@@ -23,14 +24,12 @@ class ExecutionConfig:
         request_timeout_ticks: a request without an answer for so long is given up, and another one is made.
         delay_window: the delay estimate is the largest of this many last delays.
         expected_delay_ticks: the delay estimate until one has been measured in the attempt.
-        max_prefix_ticks: the longest committed prefix that the policy was trained with (training_time_prefix), and the
-            length of the one that it always gets (xiaomi).
         discrete_dims: action dimensions that are never averaged or extrapolated (grippers). Where none is named, the
             rollouts take those of the policy, or of the robot's gate.
         delta_dims: action dimensions that are steps, not targets: a hold sends 0 there.
-        ensembling_decay: m of the weights exp(-m i), i = 0 the oldest chunk (temporal_ensembling).
-        sync_pause: what the world does while ``sync`` infers: "hold" lets it go on and holds the robot; "freeze"
-            stops a simulated world and counts the time (what papers call synchronous).
+
+    Raises:
+        ConfigError: for numbers that cannot work.
     """
 
     strategy: str = "naive"
@@ -40,11 +39,13 @@ class ExecutionConfig:
     request_timeout_ticks: int = 16
     delay_window: int = 10
     expected_delay_ticks: int = 0
-    max_prefix_ticks: int = 6
     discrete_dims: tuple[int, ...] = ()
     delta_dims: tuple[int, ...] = ()
-    ensembling_decay: float = 0.01
-    sync_pause: str = "hold"
+
+    def __post_init__(self) -> None:
+        for name in ("execute_ticks", "hold_ticks", "cold_start_ticks", "request_timeout_ticks", "delay_window"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"execution.{name} is {getattr(self, name)}; it must be at least 1")
 
 
 class ActionCorrector(Protocol):
@@ -84,11 +85,25 @@ class Strategy(Protocol):
 
 
 class ChunkStrategy(Strategy):
-    """Plans every s ticks, swaps on arrival and executes the newest chunk at the index of the tick. Others differ."""
+    """Plans every s ticks, swaps on arrival and executes the newest chunk at the index of the tick. Others differ.
 
-    def __init__(self, config: ExecutionConfig) -> None:
+    Args:
+        config: of the class ``config_class``.
+        corrector: the residual head, where ``takes_corrector``; None also where the strategy only plans.
+    """
+
+    config_class: ClassVar[type[ExecutionConfig]] = ExecutionConfig
+    takes_corrector: ClassVar[bool] = False
+
+    def __init__(self, config: ExecutionConfig, corrector: ActionCorrector | None = None) -> None:
+        if not isinstance(config, self.config_class):
+            raise ConfigError(
+                f"execution strategy {config.strategy!r} takes a {self.config_class.__name__}, not a "
+                f"{type(config).__name__}; make it with execution_config({config.strategy!r})"
+            )
         self.config = config
         self.freezes_world = False
+        self._corrector = corrector
 
     @override
     def wants_plan(self, schedule: Schedule, tick: int, ticks_since_request: int, delay_ticks: int) -> bool:

@@ -1,18 +1,43 @@
 """sync: execute s actions, stand still, infer, go on. No seam jumps, but the robot waits: the cost the others save."""
 
-from dataclasses import replace
-from typing import override
+from dataclasses import dataclass, replace
+from typing import ClassVar, override
 
+from vla_rl.core.errors import ConfigError, did_you_mean
 from vla_rl.core.types import Float32Array, Observation
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
-from vla_rl.execution.strategies.base import ChunkStrategy, ExecutionConfig
+from vla_rl.execution.strategies.base import ActionCorrector, ChunkStrategy, ExecutionConfig
+
+_PAUSES = ("hold", "freeze")
+
+
+@dataclass(frozen=True)
+class SyncConfig(ExecutionConfig):
+    """Options of ``sync``.
+
+    Attributes:
+        sync_pause: what the world does while ``sync`` infers: "hold" lets it go on and holds the robot; "freeze"
+            stops a simulated world and counts the time (what papers call synchronous).
+    """
+
+    sync_pause: str = "hold"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sync_pause not in _PAUSES:
+            raise ConfigError(
+                f"unknown execution.sync_pause {self.sync_pause!r}.{did_you_mean(self.sync_pause, _PAUSES)}"
+            )
 
 
 class Sync(ChunkStrategy):
     """While the robot stands still no tick of a chunk is consumed, so each chunk starts at index 0 on arrival."""
 
-    def __init__(self, config: ExecutionConfig) -> None:
-        super().__init__(config)
+    config: SyncConfig
+    config_class: ClassVar[type[ExecutionConfig]] = SyncConfig
+
+    def __init__(self, config: SyncConfig, corrector: ActionCorrector | None = None) -> None:
+        super().__init__(config, corrector)
         self.freezes_world = config.sync_pause == "freeze"
 
     @override

@@ -1,19 +1,34 @@
 """temporal_ensembling: at every tick the weighted mean of all chunks that cover it (Zhao et al. 2023, algorithm 2)."""
 
-from typing import override
+from dataclasses import dataclass
+from typing import ClassVar, override
 
 import numpy as np
 
 from vla_rl.core.types import Float32Array, Observation
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
-from vla_rl.execution.strategies.base import ChunkStrategy, ExecutionConfig
+from vla_rl.execution.strategies.base import ActionCorrector, ChunkStrategy, ExecutionConfig
+
+
+@dataclass(frozen=True)
+class TemporalEnsemblingConfig(ExecutionConfig):
+    """Options of ``temporal_ensembling``.
+
+    Attributes:
+        ensembling_decay: m of the weights exp(-m i), i = 0 the oldest chunk.
+    """
+
+    ensembling_decay: float = 0.01
 
 
 class TemporalEnsembling(ChunkStrategy):
     """Weights exp(-m i), i = 0 the oldest chunk. Discrete dimensions come from the newest: half a grasp is no grasp."""
 
-    def __init__(self, config: ExecutionConfig) -> None:
-        super().__init__(config)
+    config: TemporalEnsemblingConfig
+    config_class: ClassVar[type[ExecutionConfig]] = TemporalEnsemblingConfig
+
+    def __init__(self, config: TemporalEnsemblingConfig, corrector: ActionCorrector | None = None) -> None:
+        super().__init__(config, corrector)
         self._discrete = list(config.discrete_dims)
 
     @override

@@ -1,15 +1,31 @@
 """training_time_prefix: the policy was trained to go on from committed actions (training-time RTC, 2512.05964)."""
 
-from typing import override
+from dataclasses import dataclass
+from typing import ClassVar, override
 
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk
 from vla_rl.execution.plan import PlanRequest
-from vla_rl.execution.strategies.base import ChunkStrategy
+from vla_rl.execution.strategies.base import ChunkStrategy, ExecutionConfig
+
+
+@dataclass(frozen=True)
+class PrefixConfig(ExecutionConfig):
+    """Options of the strategies that give the policy a committed prefix.
+
+    Attributes:
+        max_prefix_ticks: the longest prefix that the policy was trained with; ``training_time_prefix`` gives at most
+            so much, ``xiaomi`` always exactly so much.
+    """
+
+    max_prefix_ticks: int = 6
 
 
 class TrainingTimePrefix(ChunkStrategy):
     """A chunk begins with exactly the actions that are executed while it is computed, up to the trained length."""
+
+    config: PrefixConfig
+    config_class: ClassVar[type[ExecutionConfig]] = PrefixConfig
 
     @override
     def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk:

@@ -4,13 +4,14 @@ With t_e ticks of the old chunk executed, the policy is conditioned on old[t_e :
 at new[dt_inf], the ticks that inference really took. That is continuous as long as dtc >= dt_inf.
 """
 
-from typing import override
+from typing import ClassVar, override
 
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk
 from vla_rl.execution.plan import PlanRequest
-from vla_rl.execution.strategies.base import ChunkStrategy, ExecutionConfig
+from vla_rl.execution.strategies.base import ActionCorrector, ChunkStrategy, ExecutionConfig
+from vla_rl.execution.strategies.training_time_prefix import PrefixConfig
 
 
 class Xiaomi(ChunkStrategy):
@@ -20,8 +21,11 @@ class Xiaomi(ChunkStrategy):
         ConfigError: if the expected delay is longer than the prefix.
     """
 
-    def __init__(self, config: ExecutionConfig) -> None:
-        super().__init__(config)
+    config: PrefixConfig
+    config_class: ClassVar[type[ExecutionConfig]] = PrefixConfig
+
+    def __init__(self, config: PrefixConfig, corrector: ActionCorrector | None = None) -> None:
+        super().__init__(config, corrector)
         if config.expected_delay_ticks > config.max_prefix_ticks:
             raise ConfigError(
                 f"execution.max_prefix_ticks is {config.max_prefix_ticks}, less than the expected delay of "

@@ -1,0 +1,108 @@
+"""Offline fine-tuning against behaviour cloning on the same 200 mixed episodes: 8 demonstrations, and 192 rollouts of
+the policy that was cloned from them, of which a supervisor rescued some.
+
+All cells of a seed start anew from the same initial weights and take the same gradient steps; evaluation seeds are
+shared by all. A finished cell is kept; a run that was interrupted goes on.
+"""
+
+import functools
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.runs import start_verb
+from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.files import write_atomic
+from vla_rl.report.statistics import wilson_interval
+
+ALGORITHMS = ("habc", "bc", "filtered_bc", "hg_dagger")
+DEMONSTRATIONS, ROLLOUTS, EVALUATION_EPISODES = 8, 192, 100
+
+
+def measure(folder: Path, runs: Path, seeds: Sequence[int], algorithms: Sequence[str], steps: int) -> None:
+    """Fill in the missing cells, ``offline-SEED-ALGORITHM.json``."""
+    for name in algorithms:
+        if name not in ALGORITHMS:
+            raise UserError(f"there is no algorithm {name!r} in this benchmark.{did_you_mean(name, ALGORITHMS)}")
+    for seed in seeds:
+        missing = [name for name in algorithms if not _cell(folder, seed, name).exists()]
+        if missing:
+            start_verb(["train", *_collecting(seed)], runs / f"seed-{seed}").wait_or_fail()
+        for name in missing:
+            _measure_cell(_cell(folder, seed, name), runs, seed, name, steps)
+
+
+def gather(folder: Path) -> dict[str, Any]:
+    """Success of each algorithm over the seeds that have been measured, and the gain of HABC over behaviour cloning."""
+    cells = [json.loads(file.read_text()) for file in sorted(folder.glob("offline-*.json"))]
+    offline: dict[str, Any] = {}
+    for name in ALGORITHMS:
+        own = [cell for cell in cells if cell["algorithm"] == name]
+        if own:
+            successes, episodes = sum(cell["successes"] for cell in own), sum(cell["episodes"] for cell in own)
+            offline[name] = {
+                "seeds": [cell["seed"] for cell in own],
+                "success_by_seed": [cell["successes"] / cell["episodes"] for cell in own],
+                "successes": successes,
+                "episodes": episodes,
+                "success": successes / episodes,
+                "interval": wilson_interval(successes, episodes),
+                "gradient_steps": own[0]["gradient_steps"],
+            }
+    result: dict[str, Any] = {"offline": offline} if offline else {}
+    if {"habc", "bc"} <= offline.keys() and offline["habc"]["seeds"] == offline["bc"]["seeds"]:
+        result["offline_gain_points"] = 100 * (offline["habc"]["success"] - offline["bc"]["success"])
+        result["offline_gain_interval"] = difference_interval(offline["habc"], offline["bc"])
+    return result
+
+
+def difference_interval(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[float, float]:
+    """95 % interval of the difference of two success rates, in points: Newcombe's, from Wilson's intervals of both."""
+    gain = ours["success"] - theirs["success"]
+    low = math.hypot(ours["success"] - ours["interval"][0], theirs["interval"][1] - theirs["success"])
+    high = math.hypot(ours["interval"][1] - ours["success"], theirs["success"] - theirs["interval"][0])
+    return 100 * (gain - low), 100 * (gain + high)
+
+
+def _cell(folder: Path, seed: int, algorithm: str) -> Path:
+    return folder / f"offline-{seed}-{algorithm}.json"
+
+
+def _collecting(seed: int) -> list[str]:
+    """The run that records the episodes: supervision, one round of practice episodes, no learning from them."""
+    budget = {"demonstrations": DEMONSTRATIONS, "rounds": 1, "episodes_per_round": ROLLOUTS, "steps_per_round": 0}
+    budget |= {"evaluation_episodes": 1}
+    return ["--config", "demo", "--seed", str(seed), *(f"budget.{name}={value}" for name, value in budget.items())]
+
+
+def _measure_cell(cell: Path, runs: Path, seed: int, algorithm: str, steps: int) -> None:
+    source, target = runs / f"seed-{seed}", runs / f"seed-{seed}-{algorithm}"
+    command = ["finetune", "--data", str(source / "episodes"), "--algorithm", algorithm, "--seed", str(seed)]
+    changes = [f"steps={steps}", f"learning.actor.decay_steps={steps}"]
+    start_verb([*command, *changes], target).wait_or_fail()
+    successes = _evaluate(source, target)
+    result = {
+        "seed": seed,
+        "algorithm": algorithm,
+        "successes": successes,
+        "episodes": EVALUATION_EPISODES,
+        "gradient_steps": steps,
+        "data": {"demonstrations": DEMONSTRATIONS, "rollouts": ROLLOUTS},
+    }
+    write_atomic(cell, (json.dumps(result, indent=1) + "\n").encode())
+
+
+def _evaluate(source: Path, target: Path) -> int:
+    """Successes of the fine-tuned policy on the evaluation seeds of the environment that the data came from."""
+    from vla_rl.runs.config import RunConfig
+    from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs, run_missing
+    from vla_rl.training.run_folder import RunFolder
+    from vla_rl.training.workers import RolloutPool
+
+    _, config = RunFolder.open(source, RunConfig)
+    folder = RunFolder(target)
+    jobs = evaluation_jobs(config.task.envs, folder.policy(1), folder.evaluation, EVALUATION_EPISODES, "v0001-")
+    with RolloutPool(functools.partial(SimulatorWorker, config), config.workers) as pool:
+        return sum(header.success is True for header in run_missing(pool, jobs, target.name))

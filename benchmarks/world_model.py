@@ -1,0 +1,448 @@
+"""The world model: does it follow actions, rank policies, judge success, keep its pace, and does practice in it pay?
+
+Parts, each resumed cell by cell in OUT/world-model/ (the gain in its folder gain/) and --runs:
+  model    trains the world model on a demo run's episodes (20 minutes of processor time), probe, horizon curves
+  cost     frames a second with 1 and 16 streams, latency of step 1,000 over step 10
+  ranking  at least 8 policies of different quality, real against imagined success from the same starts
+  unseen   the same of the policies of other runs (--unseen), which nobody looked at when the world model was made
+  judge    counterfactual pairs from one state, and real episodes imagined open loop with their own actions
+  post     a hundred steps of post-training on the model's own rollouts (NFT): horizon curves and counterfactuals again
+  ablate   the model again without one mechanism, for the longest horizon and the counterfactuals
+  gain     whole practice runs with and without imagination at equal real episodes; the runs of a task and seed that
+           imagine begin with one world model, since they would train it on the same episodes
+"""
+
+import argparse
+import functools
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cells import Cells, commits
+from benchmarks.runs import evaluations, start_verb
+from vla_rl.core.config import read_yaml
+from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.runs.config import world_preset
+from vla_rl.runs.imagination.near_success import PerturbationConfig
+from vla_rl.runs.practice import config_file
+from world_model.coevolution import Ledger
+from world_model.evaluation import HorizonConfig
+
+DEFAULT_TASKS = ("vla_rl/PegInsert-v0", "vla_rl/LidOnBox-v0")
+PARTS = ("model", "cost", "ranking", "unseen", "judge", "post", "ablate", "gain")
+POST_STEPS = 100
+SUPERVISED_STEPS = (60, 120, 200, 400)  # of the weaker policies that are ranked beside the run's own
+ABLATIONS = {
+    "no-anchor": ["dynamics.anchor=false"],
+    "no-context-noise": ["dynamics.context_noise=0", "dynamics.state_noise=0", "dynamics.self_context=0"],
+    "no-proprioception": ["dynamics.proprioception_token=false"],
+    "no-near-success": [],
+}
+# As far as an episode of the default task reaches; so long ones are mostly failures, hence a cell of their own.
+_LONG = HorizonConfig(horizons=(1, 2, 5, 10, 20, 40, 80, 100))
+# Equal real episodes: near successes would be spent in place of practice episodes, and at so small a budget those are
+# worth more. A world model of so few episodes is cheap to train and easy to please: success must be sure of itself, and
+# groups may move the policy a little only.
+_ROUNDS = 2
+_WITH = [
+    "imagination.near_success_episodes=0",
+    "imagination.env.success_threshold=0.9",
+    "imagination.group_updates=4",
+    "imagination.groups_at_once=4",
+    "imagination.group.learning_rate=1.0e-5",
+    "imagination.coevolution.mode=continuous",
+    "imagination.coevolution.train_cpu_seconds=240",
+    "imagination.coevolution.imagined_episodes=50",
+    "imagination.coevolution.gap_episodes=40",
+]
+VARIANTS = {
+    "without": [],
+    "with": _WITH,
+    "minus-keyframes": [*_WITH, "imagination.starts.keyframe_fraction=0"],
+    "minus-masking": [*_WITH, "imagination.group.mask_after_success=false"],
+    "minus-coevolution": [*_WITH, "imagination.coevolution.mode=frozen"],
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--parts", nargs="+", default=["model", "cost", "ranking", "judge", "post", "ablate"])
+    parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="a finished demo run to learn from")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/bench-world-model"), help="where models and runs are kept"
+    )
+    parser.add_argument(
+        "--unseen", nargs="+", default=[], metavar="RUN:VERSION", help="policies of other runs of the same task"
+    )
+    parser.add_argument("--preset", default="cpu-tiny")
+    parser.add_argument("--near-success", type=int, default=800)
+    parser.add_argument("--episodes", type=int, default=50, help="imagined episodes of each ranked policy")
+    parser.add_argument("--pairs", type=int, default=50, help="counterfactual pairs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the gain")
+    parser.add_argument("--tasks", nargs="+", default=list(DEFAULT_TASKS), help="of the gain")
+    parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="changes to the preset")
+    parser.add_argument("--config", default="demo", help="of the weaker policies that are ranked")
+    parser.add_argument("--gain-config", default="algorithms", help="of the gain's runs: a small real budget")
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), help="of the gain")
+    parser.add_argument("--ablations", nargs="+", default=list(ABLATIONS), help="of the model")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the parts that are asked for and missing, and gather all that there are."""
+    for part in options.parts:
+        if part not in PARTS:
+            raise UserError(f"there is no part {part!r} of this benchmark.{did_you_mean(part, PARTS)}")
+    for kind, known in (("variants", VARIANTS), ("ablations", ABLATIONS)):
+        for name in getattr(options, kind):
+            if name not in known:
+                raise UserError(f"there is no {name!r} among the {kind}.{did_you_mean(name, known)}")
+    cells, gains = open_cells(options), open_gain_cells(options)
+    runs = options.runs
+    measure: dict[str, Callable[[argparse.Namespace, Cells], None]] = {
+        "model": _measure_model,
+        "cost": _measure_cost,
+        "ranking": _measure_ranking,
+        "unseen": _measure_unseen,
+        "judge": _measure_judge,
+        "post": _measure_post,
+        "ablate": _measure_ablations,
+        "gain": _measure_gain,
+    }
+    for part in PARTS:
+        if part in options.parts:
+            own = gains if part == "gain" else cells
+            options.runs = runs / own.digest
+            measure[part](options, own)
+    return _gather(cells, gains)
+
+
+def open_cells(options: argparse.Namespace) -> Cells:
+    """The cells of one world model, under the present settings."""
+    settings = {
+        "preset": read_yaml(world_preset(options.preset)),
+        "config": read_yaml(config_file(options.config)),
+        "changes": [options.set, ABLATIONS, SUPERVISED_STEPS],
+        "run": str(options.run),
+        "near_success": asdict(PerturbationConfig()),
+        "sizes": [options.near_success, options.episodes, options.pairs],
+    }
+    return Cells(options.out / "world-model", settings)
+
+
+def open_gain_cells(options: argparse.Namespace) -> Cells:
+    """The cells of whole practice runs with a world model of their own."""
+    settings = {
+        "preset": read_yaml(world_preset(options.preset)),
+        "config": read_yaml(config_file(options.gain_config)),
+        "changes": [VARIANTS, _ROUNDS],
+        "near_success": asdict(PerturbationConfig()),
+    }
+    return Cells(options.out / "world-model" / "gain", settings)
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: the key figures, those that were measured."""
+    head = ["| what | measured | wanted |", "|---|---|---|"]
+    rows = [
+        ("state error, true over shuffled actions, 10 steps ahead", "action_error_ratio_h10", "<= 0.7"),
+        ("state error, true actions over nothing moves, 10 steps ahead", "persistence_ratio_h10", "< 1"),
+        ("error of the probe on reconstructions, pixels", "probe_floor_px", "<= 2"),
+        ("policy ranking, Pearson", "policy_ranking_pearson", ">= 0.8"),
+        ("policy ranking, Spearman", "policy_ranking_spearman", ""),
+        ("of policies that nobody looked at before, Pearson", "policy_ranking_pearson_unseen", ""),
+        ("the same, Spearman", "policy_ranking_spearman_unseen", ""),
+        ("area under the curve of imagined success", "reward_auc", ""),
+        ("false successes among real failures", "false_success_rate", ""),
+        ("counterfactual outcomes that agree", "counterfactual_agreement", ">= 0.85"),
+        ("the same without near successes", "counterfactual_agreement_no_near_success", "lower"),
+        ("outcomes of whole real episodes that agree, open loop", "open_loop_agreement", ""),
+        ("state error 100 steps ahead without anchor, over that with", "longest_error_ratio_no_anchor", "> 1"),
+        ("the same without noise in the context", "longest_error_ratio_no_context_noise", "> 1"),
+        ("state error 40 steps ahead after post-training, over that before", "post_error_ratio_longest", "< 1"),
+        ("error, true over shuffled actions, 10 steps ahead, after it", "post_action_error_ratio_h10", "<= 0.7"),
+        ("frames a second, one stream", "frames_per_s_b1", ">= 30"),
+        ("frames a second, 16 streams", "frames_per_s_b16", ">= 200"),
+        ("latency of step 1,000 over step 10", "late_latency_ratio", "about 1"),
+        ("gain of imagination, points", "imagination_gain_points", "> 0"),
+        ("rounds of these runs in which imagination was used, share", "gain_rounds_used", ""),
+        ("the same without key frames", "gain_points_minus_keyframes", ""),
+        ("without masking", "gain_points_minus_masking", ""),
+        ("without co-evolution", "gain_points_minus_coevolution", ""),
+        ("seconds of a run with imagination, over one without", "gain_wall_ratio", ""),
+    ]
+    lines = [f"| {what} | {_shown(result, key)} | {wanted} |" for what, key, wanted in rows]
+    measured = commits(list(result["cells"].values()))
+    machine = f"{result['machine']['cpu']}. {measured} Command: `{result['command']}`."
+    return "\n".join([*head, *lines, "", f"[95 % bootstrap interval]. {machine}"])
+
+
+def _measure_model(options: argparse.Namespace, cells: Cells) -> None:
+    _train(options, options.runs / "world", options.set, options.near_success)
+    _once(cells, "horizons", lambda: _judge(options.runs / "world").horizons())
+    _once(cells, "horizons-long", lambda: _judge(options.runs / "world").horizons(_LONG))
+
+
+def _measure_cost(options: argparse.Namespace, cells: Cells) -> None:
+    def measure() -> dict[str, Any]:
+        from vla_rl.runs.imagination.world_evaluation import late_latency, stream_speed
+
+        judge = _judge(options.runs / "world")
+        return {
+            "frames_per_s_b1": stream_speed(judge.model, judge.data, 1),
+            "frames_per_s_b16": stream_speed(judge.model, judge.data, 16),
+            "late_latency_ratio": late_latency(judge.model, judge.data),
+            "image_size": judge.model.spec.image_size[0],
+            "cameras": len(judge.model.spec.cameras),
+        }
+
+    _once(cells, "cost", measure)
+
+
+def _measure_ranking(options: argparse.Namespace, cells: Cells) -> None:
+    """The versions of the run, and younger supervised policies that the world model never saw."""
+
+    def measure() -> dict[str, Any]:
+        from vla_rl.runs.config import RunConfig
+        from vla_rl.runs.imagination.world_evaluation import JudgedPolicy
+        from vla_rl.training.run_folder import RunFolder
+
+        source, config = RunFolder.open(options.run, RunConfig)
+        policies = [
+            JudgedPolicy(f"run-v{version}", source.policy(version), source.evaluation, f"v{version:04d}-")
+            for version in source.policy_versions()
+        ]
+        for steps in SUPERVISED_STEPS:
+            weaker = RunFolder(options.runs / f"supervised-{steps}")
+            start = ["--config", options.config, "--seed", "11", "budget.rounds=0", f"budget.supervised_steps={steps}"]
+            start_verb(["train", *start], weaker.path).wait_or_fail()
+            policies.append(JudgedPolicy(f"supervised-{steps}", weaker.policy(0), weaker.evaluation, "v0000-"))
+        judge = _judge(options.runs / "world")
+        return judge.rank(policies, options.episodes, config.execution, config.gate)
+
+    _once(cells, "ranking", measure)
+
+
+def _measure_unseen(options: argparse.Namespace, cells: Cells) -> None:
+    """Policies of other runs, which must have been evaluated on the same seeds and act through the same loop."""
+
+    def measure() -> dict[str, Any]:
+        from vla_rl.runs.config import RunConfig
+        from vla_rl.runs.imagination.world_evaluation import JudgedPolicy
+        from vla_rl.training.run_folder import RunFolder
+
+        policies, configs = [], []
+        for name in options.unseen:
+            path, _, version = name.rpartition(":")
+            if not path or not version.isdecimal():
+                raise UserError(f"--unseen takes RUN:VERSION, for example runs/other:3; found {name!r}")
+            folder, config = RunFolder.open(Path(path), RunConfig)
+            configs.append(config)
+            label = f"{folder.path.name}-v{version}"
+            policies.append(
+                JudgedPolicy(label, folder.policy(int(version)), folder.evaluation, f"v{int(version):04d}-")
+            )
+        if not policies:
+            raise UserError("the part 'unseen' needs policies of other runs: --unseen RUN:VERSION ...")
+        if any((own.execution, own.gate) != (configs[0].execution, configs[0].gate) for own in configs):
+            raise UserError("the runs of --unseen differ in 'execution' or 'gate'; rank those that act alike")
+        judge = _judge(options.runs / "world")
+        return judge.rank(policies, options.episodes, configs[0].execution, configs[0].gate)
+
+    _once(cells, "ranking-unseen", measure)
+
+
+def _measure_judge(options: argparse.Namespace, cells: Cells) -> None:
+    def outcomes() -> dict[str, Any]:
+        from vla_rl.runs.config import RunConfig
+        from vla_rl.training.run_folder import RunFolder
+
+        source, _ = RunFolder.open(options.run, RunConfig)
+        return dict(_judge(options.runs / "world").outcomes(source.policy_versions(), options.episodes))
+
+    _once(cells, "counterfactuals", lambda: _judge(options.runs / "world").counterfactuals(options.pairs))
+    _once(cells, "outcomes", outcomes)
+
+
+def _measure_post(options: argparse.Namespace, cells: Cells) -> None:
+    def measure() -> dict[str, Any]:
+        from vla_rl.cli.main import main
+
+        place = options.runs / "world"
+        if main(["imagine", "post-train", str(place), "--steps", str(POST_STEPS)]):
+            raise UserError(f"the world model in {place} could not be post-trained; see the message above")
+        judge = _judge(place, model="model_post")
+        return {"horizons": judge.horizons(), "counterfactuals": judge.counterfactuals(options.pairs)}
+
+    _once(cells, "post", measure)
+
+
+def _measure_ablations(options: argparse.Namespace, cells: Cells) -> None:
+    for name in options.ablations:
+        changes = ABLATIONS[name]
+        near = 0 if name == "no-near-success" else options.near_success
+        place = options.runs / f"world-{name}"
+
+        def measure(place: Path = place, changes: list[str] = changes, near: int = near) -> dict[str, Any]:
+            scripted = options.runs / "world" / "near"
+            if near and scripted.exists():  # the same episodes, not ones like them
+                shutil.copytree(scripted, place / "near", dirs_exist_ok=True)
+            _train(options, place, [*options.set, *changes], near)
+            judge = _judge(place, instruments=options.runs / "world")
+            return {
+                "horizons": judge.horizons(),
+                "horizons-long": judge.horizons(_LONG),
+                "counterfactuals": judge.counterfactuals(options.pairs),
+            }
+
+        _once(cells, f"ablation-{name}", measure)
+
+
+def _measure_gain(options: argparse.Namespace, cells: Cells) -> None:
+    for task in options.tasks:
+        for seed in options.seeds:
+            for variant in options.variants:
+                measure = functools.partial(_measure_variant, options, task, seed, variant)
+                _once(cells, f"{_short(task)}-{seed}-{variant}", measure)
+
+
+def _measure_variant(options: argparse.Namespace, task: str, seed: int, variant: str) -> dict[str, Any]:
+    """One practice run. Those of a task and seed share demonstrations and supervised policy."""
+    common = ["--config", options.gain_config, "--seed", str(seed), f"task.env={task}", f"budget.rounds={_ROUNDS}"]
+    base = options.runs / f"{_short(task)}-{seed}"
+    start_verb(["train", *common[:-1], "budget.rounds=0"], base).wait_or_fail()
+    own = base.with_name(f"{base.name}-{variant}")
+    changes = [*VARIANTS[variant], "budget.evaluate_every_round=false"]
+    first = base.with_name(f"{base.name}-with") / "imagination" / "model_0000"
+    if variant not in ("without", "with") and (first / "config.json").exists():
+        changes.append(f"imagination.begin_with={first.resolve()}")
+    start_verb(["train", *common, "--from", str(base), *changes], own).wait_or_fail()
+    supervised, *_, last = evaluations(own)
+    rounds = [asdict(entry) for entry in Ledger.open(own / "imagination" / "ledger.json").entries]
+    return {
+        "task": task,
+        "seed": seed,
+        "variant": variant,
+        "supervised_successes": supervised["successes"],
+        "successes": last["successes"],
+        "episodes": last["episodes"],
+        "real_episodes": last["real_episodes"] + sum(entry["near_success_episodes"] for entry in rounds),
+        "wall_s": json.loads((own / "summary.json").read_text())["wall_s"],
+        "ledger": rounds,
+    }
+
+
+def _short(task: str) -> str:
+    """``vla_rl/PegInsert-v0`` -> ``PegInsert``, for files."""
+    return task.partition("/")[2].partition("-")[0]
+
+
+def _train(options: argparse.Namespace, place: Path, changes: list[str], near: int) -> None:
+    """The verb itself, which goes on where it stopped."""
+    from vla_rl.cli.main import main
+
+    arguments = ["imagine", "train", str(options.run), "--out", str(place), "--preset", options.preset]
+    if main([*arguments, "--near-success", str(near), "--set", *changes]):
+        raise UserError(f"the world model in {place} could not be trained; see the message above")
+
+
+def _judge(place: Path, instruments: Path | None = None, model: str = "model") -> Any:
+    from vla_rl.runs.imagination.world_evaluation import WorldFolder, WorldJudge
+
+    return WorldJudge(WorldFolder(place), model, None if instruments is None else WorldFolder(instruments))
+
+
+def _once(cells: Cells, name: str, measure: Callable[[], dict[str, Any]]) -> None:
+    """Measure a cell unless it is there."""
+    if name not in cells:
+        cells.write(name, measure())
+
+
+def _gather(found: Cells, gains: Cells) -> dict[str, Any]:
+    """Every cell that there is, and the key figures."""
+    cells = found.by_name()
+    result: dict[str, Any] = {}
+    if "horizons" in cells:
+        curves = cells["horizons"]
+        place = curves["horizons"].index(10)
+        result["action_error_ratio_h10"] = curves["all"]["ratio"][place]
+        result["persistence_ratio_h10"] = curves["all"]["true"][place] / curves["all"]["persistence"][place]
+        result["probe_floor_px"] = curves["probe_floor_px"]["reconstruction_m"]
+    for cell, suffix in (("ranking", ""), ("ranking-unseen", "_unseen")):
+        for name in ("pearson", "spearman") if cell in cells else ():
+            result[f"policy_ranking_{name}{suffix}"] = cells[cell][name]
+            result[f"policy_ranking_{name}{suffix}_interval"] = cells[cell][f"{name}_interval"]
+    if "ranking" in cells:
+        result["reward_auc"] = cells["ranking"]["reward"]["auc"]
+        result["false_success_rate"] = cells["ranking"]["reward"]["false_success_rate"]
+    if "counterfactuals" in cells:
+        result["counterfactual_agreement"] = cells["counterfactuals"]["agreement"]
+    if "outcomes" in cells:
+        result["open_loop_agreement"] = cells["outcomes"]["all"]["agreement"]
+    if "post" in cells and "horizons" in cells:
+        before, after = (own["all"]["true"] for own in (cells["horizons"], cells["post"]["horizons"]))
+        ratios = [new / old for new, old in zip(after, before, strict=True)]
+        result["post_error_ratio_longest"] = ratios[-1]
+        result["post_action_error_ratio_h10"] = cells["post"]["horizons"]["all"]["ratio"][
+            cells["post"]["horizons"]["horizons"].index(10)
+        ]
+    result |= cells.get("cost", {})
+    for name in ABLATIONS:
+        if (ablated := cells.get(f"ablation-{name}")) and "counterfactuals" in cells and "horizons-long" in cells:
+            result |= _compared(name.replace("-", "_"), ablated, cells)
+    result |= gain_points(gains.read())
+    return {**result, "cells": {**cells, **{f"gain-{name}": cell for name, cell in gains.by_name().items()}}}
+
+
+def _compared(name: str, ablated: dict[str, Any], whole: dict[str, Any]) -> dict[str, float]:
+    """What an ablation changed: the error at the longest horizon over the whole model's, and the counterfactuals."""
+    longest_mm = [cells["horizons-long"]["all"]["true"][-1] for cells in (ablated, whole)]
+    return {
+        f"longest_error_ratio_{name}": longest_mm[0] / longest_mm[1],
+        f"counterfactual_agreement_{name}": ablated["counterfactuals"]["agreement"],
+    }
+
+
+def gain_points(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """Success with minus without imagination in percentage points, over tasks and seeds that have both, and the same
+    for every variant; intervals are bootstraps over those pairs.
+    """
+    import numpy as np
+
+    from vla_rl.report.statistics import bootstrap_interval
+
+    rate = {(cell["task"], cell["seed"], cell["variant"]): cell["successes"] / cell["episodes"] for cell in cells}
+    result: dict[str, Any] = {}
+    for variant in VARIANTS:
+        points = [
+            100 * (own - rate[task, seed, "without"])
+            for (task, seed, name), own in rate.items()
+            if name == variant != "without" and (task, seed, "without") in rate
+        ]
+        if points:
+            key = "imagination_gain_points" if variant == "with" else f"gain_points_{variant.replace('-', '_')}"
+            result[key] = float(np.mean(points))
+            result[f"{key}_interval"] = list(bootstrap_interval(np.array(points), np.mean, seed=0))
+            result[f"{key}_pairs"] = len(points)
+    wall_s = {(cell["task"], cell["seed"], cell["variant"]): cell["wall_s"] for cell in cells}
+    ratios = [
+        own / wall_s[task, seed, "without"]
+        for (task, seed, name), own in wall_s.items()
+        if name == "with" and (task, seed, "without") in wall_s
+    ]
+    if ratios:
+        result["gain_wall_ratio"] = float(np.median(ratios))
+    rounds = [entry for cell in cells if cell["variant"] == "with" for entry in cell["ledger"] if entry["round"]]
+    if rounds:
+        result["gain_rounds_used"] = float(np.mean([entry["used"] > 0 for entry in rounds]))
+    return result
+
+
+def _shown(result: dict[str, Any], key: str) -> str:
+    if result.get(key) is None:
+        return "not measured"
+    interval = result.get(f"{key}_interval")
+    shown = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
+    pairs = f" of {result[f'{key}_pairs']} pairs" if f"{key}_pairs" in result else ""
+    return f"{result[key]:.2f}{shown}{pairs}"

@@ -1,0 +1,1 @@
+"""Makes `tests.fakes` importable; the tests themselves need no package."""

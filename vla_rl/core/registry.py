@@ -1,0 +1,71 @@
+"""The doors of the house: parts by name, ours and anybody's.
+
+A name is an entry point of an installed package, in the group ``vla_rl.KIND``, or ``module:Name`` for one that no
+package declares. Our own parts are entry points of our own package. Nothing is ever registered by a call: whoever needs
+a part asks for it by its name, in whichever process he is, so that rollout workers, cluster nodes, the inference
+process, the ROS node and a resumed run find what the first process found.
+"""
+
+import importlib
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from vla_rl.core.errors import ConfigError, did_you_mean
+
+KINDS = {
+    "tasks": "task",
+    "algorithms": "algorithm",
+    "strategies": "execution strategy",
+    "robots": "robot",
+    "policies": "kind of policy",
+    "takeovers": "takeover source",
+}
+"""Each kind of part, and what one of it is called in messages."""
+
+
+def group(kind: str) -> str:
+    """The entry-point group of a kind of part."""
+    return f"vla_rl.{kind}"
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """The names that installed packages declare, sorted."""
+    return tuple(sorted({point.name for point in entry_points(group=group(kind))}))
+
+
+def find(kind: str, name: str) -> Any:
+    """The part of that name, imported.
+
+    Args:
+        kind: a key of `KINDS`.
+        name: an entry point, or ``module:Name``.
+
+    Raises:
+        ConfigError: for a name that nobody declares, one that two packages declare differently, or one that cannot be
+            imported; it says what there is and where was looked.
+    """
+    points = {point.value: point for point in entry_points(group=group(kind)) if point.name == name}
+    if len(points) > 1:
+        packages = " and ".join(sorted(f"{_package(point)} ({point.value})" for point in points.values()))
+        raise ConfigError(f"the {KINDS[kind]} {name!r} is declared by {packages}; name the one you mean as module:Name")
+    target = next(iter(points), name)
+    module, colon, attribute = target.partition(":")
+    if not (colon and module and attribute):
+        raise ConfigError(
+            f"there is no {KINDS[kind]} {name!r}.{did_you_mean(name, names(kind))} "
+            f"Looked among the entry points {group(kind)!r} of the installed packages; any other is named module:Name"
+        )
+    try:
+        part: Any = importlib.import_module(module)
+        for step in attribute.split("."):
+            part = getattr(part, step)
+    except (ImportError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] != module.split(".")[0]:
+            raise  # the part is there, and lacks a package that it needs: whoever started us says how to get that
+        declared = f", declared by {_package(points[target])}" if points else ""
+        raise ConfigError(f"the {KINDS[kind]} {target!r}{declared} cannot be imported: {error}") from error
+    return part
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "an unknown package"

@@ -1,0 +1,144 @@
+"""The configuration of a run: every part's own section, composed here because only the command line knows all parts."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from robot_io.gate import GateConfig
+from sim.correctors import CorrectorConfig
+from vla_rl.algorithms.config import AlgorithmConfig
+from vla_rl.runs.imagination.config import ImaginationConfig
+from vla_rl.core.config import fill_parts, part
+from vla_rl.core.errors import ConfigError
+from vla_rl.data.retention import RetentionConfig
+from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.execution.virtual import LatencyConfig
+from vla_rl.policies.flow_vla import FlowVLAConfig
+from vla_rl.training.plan import BudgetConfig
+
+FULL_PRECISION = "torch"
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+if not CONFIGS.exists():  # a source checkout; wheels carry the folder inside the package
+    CONFIGS = CONFIGS.parents[1] / "configs"
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """The environment.
+
+    Attributes:
+        env: its gymnasium id.
+        also: ids of further environments that the same policy learns; the task sentence decides. Demonstrations,
+            practice and evaluation episodes take turns among all of them.
+        difficulty: 0 to 1, where the task has a difficulty.
+        image_size: height and width of the cameras, pixels.
+        renderer: ``raycast``, ``egl`` or ``auto``.
+        demonstration_noise: standard deviation of the noise on a demonstrator's sent actions, in the action's units;
+            the clean action is what is learnt.
+    """
+
+    env: str = "vla_rl/PegInsert-v0"
+    also: tuple[str, ...] = ()
+    difficulty: float = 0.5
+    image_size: int = 64
+    renderer: str = "raycast"
+    demonstration_noise: float = 0.003
+
+    def __post_init__(self) -> None:
+        if len(set(self.envs)) < len(self.envs):
+            raise ConfigError(f"task: an environment is named twice in {', '.join(self.envs)}")
+        if not self.demonstration_noise >= 0:
+            raise ConfigError(f"task.demonstration_noise is {self.demonstration_noise}; it cannot be negative")
+
+    @property
+    def envs(self) -> tuple[str, ...]:
+        """All environments."""
+        return (self.env, *self.also)
+
+
+@dataclass(frozen=True)
+class TakeoverConfig:
+    """The supervisor of practice episodes.
+
+    Attributes:
+        enabled: whether anyone watches; if not, the policy practises alone.
+        corrector: how attentive and skilled the scripted supervisor is.
+    """
+
+    enabled: bool = True
+    corrector: CorrectorConfig = field(default_factory=CorrectorConfig)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run. With the same config a run on the same machine gives the same weights.
+
+    Attributes:
+        latency: of inference in simulated episodes, in virtual time; the default: none.
+        gate: limits of the robot; those that are empty are the environment's.
+        algorithm: what practice does to the policy; a name that `vla_rl.algorithms.make_algorithm` knows.
+        learning: the options of all algorithms, in practice.
+        supervised: the same for the supervised policy that practice starts from.
+        imagination: of a world model that the run trains on its own episodes; off by default.
+        retention: which episodes training holds at most; the store keeps all.
+        seed: of demonstrations, initial weights, batches and practice episodes.
+        workers: rollout processes; 0 runs episodes in the learner's process.
+        ray: address of a Ray cluster to run the workers on, whose machines see the run folder under the same path;
+            "local" starts one here. null: processes on this machine.
+        torch_threads: threads of the learner.
+        device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
+        rollout_device: where policies are run when they act.
+        rollout_precision: of the policy that practises, where a robot's computer will act in a low one: ``fp32`` or
+            ``int8-dynamic`` through ONNX Runtime. Learning and evaluation stay in full precision, ``torch``.
+    """
+
+    task: TaskConfig = field(default_factory=TaskConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    policy: FlowVLAConfig = field(default_factory=FlowVLAConfig)
+    algorithm: str = "habc"
+    learning: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    supervised: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    execution: ExecutionConfig = part("strategies", inside="strategy", default="naive")
+    latency: LatencyConfig = field(default_factory=LatencyConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
+    takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
+    imagination: ImaginationConfig = field(default_factory=ImaginationConfig)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
+    seed: int = 0
+    workers: int = 2
+    ray: str | None = None
+    torch_threads: int = 2
+    device: str = "cpu"
+    rollout_device: str = "cpu"
+    rollout_precision: str = FULL_PRECISION
+
+    def __post_init__(self) -> None:
+        fill_parts(self)
+        if not 0 <= self.seed < 1000:  # of the environments' seeds, those from 1,000,000,000 on are the evaluation's
+            raise ConfigError(f"seed is {self.seed}; it must be from 0 to 999")
+        if self.workers < 0 or self.torch_threads < 1:
+            raise ConfigError("workers cannot be negative, and torch_threads must be at least 1")
+        if self.supervised.next_latent.weight or (
+            self.learning.next_latent.weight and self.imagination.coevolution.mode == "off"
+        ):
+            raise ConfigError(
+                "next_latent.weight needs the world model of a practice run: it belongs to learning, not to "
+                "supervised, and imagination.coevolution.mode must not be off"
+            )
+        if self.imagination.coevolution.mode != "off":
+            self._check_imagination()
+        if self.ray is not None and self.workers == 0:
+            raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")
+
+    def _check_imagination(self) -> None:
+        if self.task.also:
+            raise ConfigError("a world model imagines one task; switch imagination off, or leave task.also empty")
+        if self.imagination.cuts and not self.learning.critic_training.bootstrap_imagined:
+            raise ConfigError(
+                "imagined episodes that are cut (imagination.generator=trajectories, or env.horizon above 0) have no "
+                "outcome: set learning.critic_training.bootstrap_imagined=true, or nothing would learn from them"
+            )
+
+
+def world_preset(name: str) -> Path:
+    """The file of a preset, or a YAML file by its path."""
+    return Path(name) if Path(name).suffix in (".yaml", ".yml") else CONFIGS / "world_model" / f"{name}.yaml"

@@ -1,0 +1,106 @@
+"""The rollout worker of imagined worlds: job -> imagined environment, policy, gate -> the one loop -> the episode in
+its store, origin = imagined.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from robot_io.env_robot import EnvRobot
+from robot_io.gate import GateConfig, SafetyGate
+from vla_rl.runs.attempt import Attempts
+from vla_rl.runs.imagination.world_data import open_cache
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Episode, Origin
+from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
+from vla_rl.training.workers import RolloutJob
+from world_model.imagined_env import ImaginedEnv, ImaginedEnvConfig
+from world_model.model import load_world_model
+from world_model.starts import StartBank, StartConfig
+from world_model.windows import LatentEpisodes
+
+
+@dataclass(frozen=True)
+class ImaginedWorldConfig:
+    """Where and how to imagine.
+
+    Attributes:
+        model: folder of the world model.
+        starts: episode store that imagined episodes begin in.
+        cache: folder of its frame cache.
+        execution: of the policy's chunks.
+        gate: limits of the robot.
+        env: see `ImaginedEnvConfig`.
+        start: see `StartConfig`.
+    """
+
+    model: Path
+    starts: Path
+    cache: Path
+    execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
+    env: ImaginedEnvConfig = field(default_factory=ImaginedEnvConfig)
+    start: StartConfig = field(default_factory=lambda: StartConfig(keyframe_fraction=0.0))
+
+
+def open_imagined_env(
+    folder: Path,
+    starts: Path,
+    cache: Path,
+    start: StartConfig | None = None,
+    config: ImaginedEnvConfig | None = None,
+) -> ImaginedEnv:
+    """The environment of a world model's folder, whose episodes begin in the store ``starts`` with its frame cache."""
+    model, _ = load_world_model(folder)
+    data = LatentEpisodes(open_cache(starts, cache), model.autoencoder)
+    return ImaginedEnv(model, data, StartBank(data, start or StartConfig(keyframe_fraction=0.0)), config)
+
+
+class ImaginationWorker:
+    """Runs rollout jobs in imagination. Implements `vla_rl.training.workers.RolloutWorker`.
+
+    The seed of a job decides the start: if an episode of the starts was reset with it, that one's beginning.
+    """
+
+    def __init__(self, config: ImaginedWorldConfig) -> None:
+        self._config = config
+        self._env = open_imagined_env(config.model, config.starts, config.cache, config.start, config.env)
+        self._robot = EnvRobot(self._env)
+        space = self._env.action_space
+        limits = config.gate.filled(space.low, space.high, self._env.gripper_dims)  # type: ignore[attr-defined]
+        gate = SafetyGate(limits, self._robot.control_hz)
+        self._attempts = Attempts(self._robot, gate, Origin.IMAGINED, self._env.vector.model.spec.env_id)
+        self._policy: FlowVLAPolicy | None = None
+        self._policy_folder: Path | None = None
+        self._robot.connect()
+
+    @property
+    def highest_success(self) -> float:
+        """The highest success probability along the last episode."""
+        return self._env.highest_success
+
+    def run(self, job: RolloutJob) -> None:
+        """Imagine the episode and save it."""
+        EpisodeStore(job.store).add(self.imagine(job))
+
+    def imagine(self, job: RolloutJob) -> Episode:
+        """Imagine the episode. One that was cut has no outcome."""
+        if job.policy is None:
+            raise UserError(f"job {job.episode_id} names no policy; experts cannot act in imagination")
+        policy = self._load(job.policy)
+        source = Executor(InlinePlanner(policy), self._config.execution)
+        _, episode = self._attempts.run(source, job.episode_id, job.seeds[0], policy.version)
+        return episode.with_success(None) if self._env.was_cut else episode
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._robot.close()
+
+    def _load(self, folder: Path) -> FlowVLAPolicy:
+        if self._policy is None or folder != self._policy_folder:
+            model, meta = load_policy(folder)
+            self._policy, self._policy_folder = FlowVLAPolicy(model, version=meta["policy_version"]), folder
+        return self._policy

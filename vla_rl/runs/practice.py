@@ -1,0 +1,250 @@
+"""Puts a practice run together from its config and carries it out: used by ``demo`` and ``train``."""
+
+import argparse
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vla_rl.runs.records import open_records
+from vla_rl.runs.config import CONFIGS, RunConfig
+from vla_rl.core.config import config_to_dict, load_config, read_yaml
+from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.types import PolicySpec
+from vla_rl.policies.flow_vla.config import FlowVLAConfig, preset
+from vla_rl.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from vla_rl.algorithms.base import Algorithm
+    from vla_rl.runs.imagination.run import RunImagination
+    from vla_rl.data.cache import FrameCache
+    from vla_rl.training.ray_workers import RayRolloutPool
+    from vla_rl.training.workers import RolloutPool
+
+
+def add_run_arguments(parser: argparse.ArgumentParser, config: str, out: str) -> None:
+    """The arguments of every verb that makes a run folder. ``open_run`` reads them."""
+    names = ", ".join(sorted(file.stem for file in CONFIGS.glob("*.yaml")))
+    parser.set_defaults(default_config=config, default_out=Path(out))
+    parser.add_argument("--config", help=f"a YAML file, or one of {names} (default: {config})")
+    parser.add_argument("--policy", help="size of the policy: one of the files in configs/policy (default: cpu)")
+    parser.add_argument("--seed", type=int, help="seed of the run (default: the config's)")
+    parser.add_argument("--out", type=Path, help=f"the run folder to make (default: {out})")
+    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with a run; needs nothing else")
+    parser.add_argument(
+        "--from", dest="start", type=Path, metavar="RUN_DIR", help="share demonstrations and supervised policy of a run"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes to the config")
+
+
+def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, PolicySpec]:
+    """The run folder that the arguments name, made or found, its config, and the policy's interface. Nothing is written
+    for a bad config.
+
+    Raises:
+        UserError: for arguments that contradict each other, or a bad config.
+    """
+    if arguments.resume:
+        names = ("config", "policy", "seed", "out", "start", "overrides")
+        if any(getattr(arguments, name) not in (None, []) for name in names):
+            raise UserError(
+                "--resume goes on with the run's own config; leave --config, --policy, --seed, --out, --from and "
+                "overrides out"
+            )
+        folder, config = RunFolder.open(arguments.resume, RunConfig)
+        return folder, config, check_config(config)
+    config = asked_config(arguments)
+    start = _check_start(arguments.start, config) if arguments.start else None
+    spec = check_config(config)
+    return RunFolder.create(arguments.out or arguments.default_out, config, start), config, spec
+
+
+def asked_config(arguments: argparse.Namespace) -> RunConfig:
+    """The config that the arguments describe: defaults, then the policy's size, then the file, then overrides.
+
+    Raises:
+        UserError: for a config or a size that there is not, or a bad value in one.
+    """
+    overrides = list(arguments.overrides)
+    if arguments.seed is not None:
+        overrides.append(f"seed={arguments.seed}")
+    file = config_file(arguments.config or arguments.default_config)
+    base = {"policy": config_to_dict(preset(arguments.policy))} if arguments.policy else {}
+    if base and "policy" in read_yaml(file):
+        raise ConfigError(f"{file} has a policy of its own; leave --policy out, or the section in the file")
+    return load_config(RunConfig, file, overrides, base)
+
+
+def check_config(config: RunConfig) -> PolicySpec:
+    """Build once whatever shows only then that a config is wrong: task, expert, supervisor, gate, strategy, policy.
+    Returns the policy's interface.
+
+    Raises:
+        UserError: for what cannot be built.
+    """
+    from vla_rl.algorithms.registry import find_algorithm
+    from vla_rl.runs.simulator import SimulatorWorker
+
+    find_algorithm("sft").check(config.policy)
+    find_algorithm(config.algorithm).check(config.policy)
+    for name in (config.device, config.rollout_device):
+        check_device(name)
+    worker = SimulatorWorker(config)
+    try:
+        worker.check()
+        _check_policy(config.policy, worker.spec)
+    finally:
+        worker.close()
+    return worker.spec
+
+
+def check_device(name: str) -> None:
+    """Raises ConfigError for a device that torch cannot use."""
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def _check_policy(config: FlowVLAConfig, spec: PolicySpec) -> None:
+    """Lay the policy out without weights."""
+    import numpy as np
+    import torch
+
+    from vla_rl.policies.flow_vla import FlowVLA
+    from vla_rl.policies.normalization import Statistics
+
+    blank = Statistics.from_arrays(np.zeros((1, spec.state_dim)), np.zeros((1, spec.action_dim)))
+    try:
+        with torch.device("meta"):
+            FlowVLA(config, spec, blank, pretrained=False)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"no policy can be built from the section 'policy': {' '.join(str(error).split())}"
+        ) from error
+
+
+def config_file(name: str) -> Path:
+    """A config by path, or by name from the ones that come with the package.
+
+    Raises:
+        UserError: if there is neither.
+    """
+    if Path(name).suffix in (".yaml", ".yml"):
+        return Path(name)
+    file = CONFIGS / f"{name}.yaml"
+    if not file.exists():
+        raise UserError(
+            f"there is no config {name!r}.{did_you_mean(name, [path.stem for path in CONFIGS.glob('*.yaml')])}"
+        )
+    return file
+
+
+def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str, Any]:
+    """Carry out a run, or what is left of it, and build its report. Returns the summary."""
+    import torch
+
+    from vla_rl.training.rounds import PracticeRun
+
+    torch.set_num_threads(config.torch_threads)
+    described = {"task": ", ".join(config.task.envs), "algorithm": config.algorithm, "seed": config.seed}
+    with open_records(folder, described) as records, make_pool(config) as pool:
+        PracticeRun(
+            folder,
+            config.budget,
+            config.seed,
+            config.task.envs,
+            pool,
+            records,
+            supervised=functools.partial(supervised_learner, config, spec),
+            practised=functools.partial(practised_learner, config, spec),
+            takeover=config.takeover.enabled,
+            retention=config.retention,
+            imagination=make_imagination(folder, config),
+        ).run()
+    return folder.read_summary()
+
+
+def make_imagination(folder: RunFolder, config: RunConfig) -> "RunImagination | None":
+    """Imagination inside a run, where its config wants it."""
+    if config.imagination.coevolution.mode == "off":
+        return None
+    from vla_rl.runs.imagination.run import RunImagination
+
+    return RunImagination(
+        config.imagination,
+        folder,
+        config.task,
+        config.execution,
+        config.gate,
+        config.workers,
+        foretells=config.learning.next_latent.weight > 0,
+    )
+
+
+def make_pool(config: RunConfig) -> "RolloutPool | RayRolloutPool":
+    """The rollout workers of a run, where its config wants them."""
+    from vla_rl.runs.simulator import SimulatorWorker
+    from vla_rl.training.ray_workers import RayRolloutPool
+    from vla_rl.training.workers import RolloutPool
+
+    build = functools.partial(SimulatorWorker, config)
+    if config.ray is not None:
+        return RayRolloutPool(build, config.workers, config.ray)
+    return RolloutPool(build, config.workers)
+
+
+def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache") -> "Algorithm":
+    """Behaviour cloning of a fresh policy on the demonstrations in the cache; its statistics are theirs."""
+    import torch
+
+    from vla_rl.algorithms.registry import make_algorithm
+    from vla_rl.algorithms.round_data import data_statistics
+    from vla_rl.algorithms.seeds import derived_seed
+    from vla_rl.policies.flow_vla import FlowVLA
+
+    statistics = data_statistics(cache, config.execution.discrete_dims)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(config.seed, "policy weights"))
+        model = FlowVLA(config.policy, spec, statistics).to(config.device)
+    return make_algorithm("sft", config.supervised, model, cache, config.seed)
+
+
+def practised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", supervised: Path) -> "Algorithm":
+    """The configured algorithm, starting from the supervised policy."""
+    from vla_rl.algorithms.registry import make_algorithm
+    from vla_rl.policies.flow_vla import load_policy
+
+    model, _ = load_policy(supervised, expected=spec)
+    return make_algorithm(config.algorithm, config.learning, model.to(config.device), cache, config.seed)
+
+
+def _check_start(path: Path, config: RunConfig) -> RunFolder:
+    """The run that another one is to start from.
+
+    Raises:
+        UserError: if its demonstrations or its supervised policy do not fit the config.
+    """
+    source, found = RunFolder.open(path, RunConfig)
+    if not source.policy_exists(0):
+        raise UserError(f"{path} has no supervised policy yet; let it finish its first stages")
+    ours, theirs = _flat(config_to_dict(config)), _flat(config_to_dict(found))
+    sections = ("task", "policy", "supervised", "execution", "latency", "gate")
+    shared = [name for name in ours.keys() | theirs.keys() if name.partition(".")[0] in sections]
+    shared += ["budget.demonstrations", "budget.supervised_steps"]
+    for name in sorted(shared):
+        if ours.get(name) != theirs.get(name):
+            raise UserError(
+                f"{path} was made with {name}={theirs.get(name)}, asked for is {ours.get(name)}; they must be equal"
+            )
+    return source
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections as ``section.key``."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat

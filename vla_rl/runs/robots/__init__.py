@@ -1,0 +1,84 @@
+"""The robots of ``vla-rl rollout --robot NAME``. Each is a function ``set_up(RobotRequest) -> RobotSetup``, imported when
+it is named, so that no robot's packages are needed for another one; see `vla_rl.core.registry` for how it gets a name.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from robot_io.gate import GateConfig, SafetyGate
+from vla_rl.core.clock import Clock
+from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.registry import find
+from vla_rl.core.types import Origin, PolicySpec
+from vla_rl.execution.loop import EpisodicRobot
+
+@dataclass(frozen=True)
+class RobotRequest:
+    """What a robot is set up for.
+
+    Attributes:
+        policy: the interface of the policy that will act.
+        clock: monotonic with ``--realtime``, else virtual. A robot that lives in real time refuses a virtual one.
+        gripper_dims: dimensions of the action that a takeover commands absolutely: the policy's discrete ones.
+        gate: limits from ``--limits`` and overrides; the empty ones are the robot's own.
+        task: the section ``task`` of the run's config, where there is one.
+        options: ``robot.KEY=VALUE`` overrides, for the robot's own configuration.
+    """
+
+    policy: PolicySpec
+    clock: Clock
+    gate: GateConfig
+    gripper_dims: tuple[int, ...] = ()
+    task: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RobotSetup:
+    """A robot ready to be connected, and what belongs to it.
+
+    Attributes:
+        robot: closed by whoever asked for it.
+        gate: with the robot's limits.
+        origin: real or sim; after a stop a real robot waits for a person.
+        env_id: the name under which its episodes are stored.
+        make_takeover: who may take over with ``--takeover``; None if nobody can.
+        wait_for_person: returns when a person at the terminal lets the next attempt begin; None for simulators, and
+            where a service prepares the scene.
+    """
+
+    robot: EpisodicRobot
+    gate: SafetyGate
+    origin: Origin
+    env_id: str
+    make_takeover: Callable[[], TakeoverSource] | None = None
+    wait_for_person: Callable[[], None] | None = None
+
+
+def check_fits(policy: PolicySpec, cameras: Collection[str], state_dim: int, action_dim: int) -> None:
+    """Refuse a robot that the policy was not trained on, before anything is connected. It may have more cameras.
+
+    Raises:
+        UserError: for a missing camera, or a state or an action of another size.
+    """
+    for camera in policy.cameras:
+        if camera not in cameras:
+            raise UserError(f"the policy needs a camera {camera!r}, the robot has none.{did_you_mean(camera, cameras)}")
+    if policy.action_sizes.get(state_dim) != action_dim:
+        expected = " or ".join(f"{state} and {action}" for state, action in policy.action_sizes.items())
+        raise UserError(
+            f"the robot has {state_dim} numbers of state and {action_dim} of action, "
+            f"the policy was trained on {expected}; was it trained on this robot?"
+        )
+
+
+def set_up_robot(name: str, request: RobotRequest) -> RobotSetup:
+    """Set up the robot of that name.
+
+    Raises:
+        UserError: for an unknown name, or whatever the robot objects to.
+    """
+    set_up: Callable[[RobotRequest], RobotSetup] = find("robots", name)
+    return set_up(request)

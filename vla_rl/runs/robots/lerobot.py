@@ -1,0 +1,65 @@
+"""``--robot lerobot``: any robot of lerobot, ``robot.type=so101_follower robot.port=/dev/ttyACM0`` as in its config.
+
+``robot.teleop={type: so101_leader, port: /dev/ttyACM1}`` is the teleoperator of ``--takeover``; ``robot.task=...`` the
+task sentence. A leader arm has no switch: the space bar of this terminal takes over and gives back, and the keys s, f
+and r end an attempt as a success, a failure, or one to be repeated. Devices that give motions (``spacemouse``,
+``gamepad``, ``keyboard_ee``) move robots whose first three actions are the tool's x, y, z, such as ``ee.x``.
+
+The arm stays under torque when the program ends; ``robot.disable_torque_on_disconnect=true`` lets it fall.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from robot_io.gate import SafetyGate
+from robot_io.lerobot_robot import (
+    LerobotRobot,
+    LerobotTakeover,
+    cartesian_step,
+    make_lerobot_robot,
+    make_lerobot_teleoperator,
+)
+from robot_io.spacemouse import SpaceMouse
+from robot_io.terminal_keys import TerminalKeys
+from vla_rl.runs.action_kinds import with_steps
+from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
+from vla_rl.core.clock import VirtualClock
+from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.types import Origin
+
+_METRES_PER_TICK = 0.005
+
+
+def set_up(request: RobotRequest) -> RobotSetup:
+    """The robot whose config the options are."""
+    if isinstance(request.clock, VirtualClock):
+        raise UserError("a real robot does not wait for the policy: add --realtime")
+    options = dict(request.options)
+    teleop, task = options.pop("teleop", None), str(options.pop("task", ""))
+    duration_s = float(options.pop("duration_s", 60.0))
+    policy = request.policy
+    robot = make_lerobot_robot(
+        options, policy.control_hz, task, image_size=policy.image_size, duration_s=duration_s, clock=request.clock
+    )
+    check_fits(policy, robot.cameras, len(robot.state_names), len(robot.action_names))
+    gate = SafetyGate(with_steps(request.gate, policy), robot.control_hz)
+    keys = TerminalKeys(robot.end)
+    make_takeover = (lambda: _takeover(teleop, robot, request.gripper_dims, keys)) if teleop else None
+    return RobotSetup(robot, gate, Origin.REAL, str(options["type"]), make_takeover, keys.wait_for_enter)
+
+
+def _takeover(
+    options: dict[str, Any], robot: LerobotRobot, grippers: tuple[int, ...], keys: TerminalKeys
+) -> TakeoverSource:
+    """The teleoperator, connected."""
+    device: Any = SpaceMouse() if options.get("type") == "spacemouse" else make_lerobot_teleoperator(options)
+    has_events = hasattr(device, "get_teleop_events")
+    step = None
+    if robot.moves_tool:
+        step = cartesian_step(_METRES_PER_TICK, grippers[0] if grippers else None, gripper_per_tick=0.05)
+    takeover = LerobotTakeover(device, robot, None if has_events else lambda: keys.engaged, step, grippers)
+    device.connect()
+    if not has_events:
+        keys.start()
+    return takeover

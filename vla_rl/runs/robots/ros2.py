@@ -1,0 +1,109 @@
+"""``--robot ros2``: a robot of topics, or a simulated one (``ros2 run vla_rl_ros env_robot``). ROS 2 must be sourced.
+
+``robot.joints=[...] robot.cameras=[front]`` and so on are the parameters of the policy node, see docs/ros2.md;
+``robot.use_sim_time=true`` lives on /clock. A person labels an attempt through ``/vla_rl_rollout/success``.
+"""
+
+import atexit
+import functools
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from robot_io.gate import SafetyGate
+from robot_io.ros2.operator import OperatorDesk
+from robot_io.ros2.parameters import Settings, all_parameters
+from robot_io.terminal_keys import wait_for_enter
+from vla_rl.runs.action_kinds import with_steps
+from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
+from vla_rl.core.clock import VirtualClock
+from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.types import Origin
+
+
+def set_up(request: RobotRequest) -> RobotSetup:
+    """The robot behind the topics that the options name."""
+    if isinstance(request.clock, VirtualClock):
+        raise UserError("a robot of topics does not wait for the policy: add --realtime")
+    try:
+        import rclpy
+        from rclpy.signals import SignalHandlerOptions
+
+        from robot_io.ros2.spinning import spin
+        from robot_io.ros2.wiring import Interface, Wiring, add_label_services
+    except ImportError as error:
+        raise UserError(f"there is no ROS 2 in this terminal ({error}); source it first") from error
+    options, spec = dict(request.options), request.policy
+    sim_time = bool(options.pop("use_sim_time", False))
+    settings = settings_from(options)
+    cameras = [camera.name for camera in settings.cameras]
+    check_fits(spec, cameras, len(settings.joints), len(settings.command_joints))
+    control_hz = settings["control_hz"] or spec.control_hz
+    gate = SafetyGate(
+        with_steps(request.gate, spec),
+        control_hz,
+        settings["commands_per_tick"],
+    )
+    if not rclpy.ok():
+        rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
+    node = rclpy.create_node("vla_rl_rollout", parameter_overrides=[rclpy.Parameter("use_sim_time", value=sim_time)])
+    desk = OperatorDesk()
+    interface = Interface(
+        control_hz=control_hz,
+        image_size=spec.image_size,
+        gripper_dims=request.gripper_dims,
+        command_period_ns=round(1e9 / control_hz / settings["commands_per_tick"]),
+        silent_after_ms=gate.config.max_observation_age_ms,
+    )
+    wiring = Wiring(node, settings, interface, desk)
+    add_label_services(node, functools.partial(_label, desk), functools.partial(_discard, desk))
+    spinning = threading.Thread(target=spin, args=(node,), name="ros", daemon=True)
+    spinning.start()
+    atexit.register(_end_ros, spinning)
+    name, simulated = settings["robot_name"], settings["simulated"]
+    origin = Origin.SIM if simulated else Origin.REAL
+    wait_for_person = None if simulated or settings["reset_service"] else wait_for_enter
+    return RobotSetup(wiring.robot, gate, origin, name, lambda: wiring.takeover, wait_for_person)
+
+
+def _end_ros(spinning: threading.Thread) -> None:
+    """Before the interpreter ends: it must not be taken from under ROS' thread."""
+    import rclpy
+
+    rclpy.try_shutdown()
+    spinning.join()
+
+
+def settings_from(options: Mapping[str, Any]) -> Settings:
+    """The node's settings from nested options.
+
+    Raises:
+        ConfigError: for an unknown option, or one that does not fit.
+    """
+    given = dict(_flat(options))
+    cameras, outputs = given.get("cameras", []), given.get("outputs", ["arm"])
+    values = {parameter.name: parameter.default for parameter in all_parameters(cameras, outputs)}
+    for name, value in given.items():
+        if name not in values:
+            raise ConfigError(f"robot: unknown option {name!r}.{did_you_mean(name, values)}")
+        values[name] = float(value) if isinstance(values[name], float) else value
+    return Settings({**values, "policy": "the verb's"})
+
+
+def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _label(desk: OperatorDesk, success: bool) -> str:
+    desk.label(success)
+    return "labelled"
+
+
+def _discard(desk: OperatorDesk) -> str:
+    desk.discard()
+    return "the attempt ends"

@@ -1,0 +1,253 @@
+"""The ROS 2 policy node put together: ``ros2 run vla_rl_ros policy_node`` or ``python -m vla_rl.runs.ros2_node``.
+
+The node (parameters, topics, services, lifecycle) is `robot_io.ros2.node`; here it gets what it must not know: the
+policy in its own process, the executor, the gate, the recorder and the one loop. The control thread runs attempts; the
+main thread, ROS's, makes and closes them.
+"""
+
+import functools
+import logging
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from deploy_trt.runtime import DeployedPolicy, is_deployment
+from deploy_trt.runtime.refresh import PolicyWatcher
+from robot_io.display import LoopStatistics
+from robot_io.gate import Reason, SafetyGate
+from robot_io.ros2.diagnostics import Health
+from robot_io.ros2.node import run_node
+from robot_io.ros2.operator import OperatorDesk, TopicTakeover
+from robot_io.ros2.parameters import Settings
+from robot_io.ros2.robot import Ros2Robot
+from robot_io.ros2.wiring import Interface
+from vla_rl.runs.action_kinds import with_action_kinds, with_steps
+from vla_rl.runs.attempt import Attempts
+from vla_rl.runs.expert_policy import EXPERT, find_expert
+from vla_rl.runs.policy_folder import PolicyFolder, find_policy, load_acting_policy
+from vla_rl.runs.robots import check_fits
+from vla_rl.runs.rollout import RolloutConfig
+from vla_rl.core.config import load_config, read_yaml
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.protocols import Policy, Subscriber
+from vla_rl.core.types import Episode, Origin, Step
+from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
+from vla_rl.execution.realtime import RealtimeConfig, realtime
+from vla_rl.execution.sources import TakeoverSwitch
+from vla_rl.execution.watched_policy import WatchedPolicy
+from vla_rl.report.live_view import LiveView
+
+_log = logging.getLogger(__name__)
+
+LoadPolicy = Callable[[], Policy]
+
+
+def load_watched_policy(path: Path, policies: Path) -> Policy:
+    """The newest policy version in a folder, and whichever come after it. For the inference process.
+
+    A deployment keeps its graphs and takes the weights of the versions.
+    """
+    if not is_deployment(path):
+        return WatchedPolicy(policies, load_acting_policy)
+    policy = load_acting_policy(path)
+    if isinstance(policy, DeployedPolicy):
+        PolicyWatcher(policy, policies).__enter__()  # until the process ends
+    return policy
+
+
+class PolicySession:
+    """Attempts of a policy on a robot of topics. A `robot_io.ros2.node.Session`.
+
+    Args:
+        settings: of the node.
+        desk: the operator's labels.
+        policy: the interface of the policy, and where it comes from.
+        load_policy: loads it in the inference process.
+
+    Raises:
+        UserError: if settings, limits and policy do not fit together.
+    """
+
+    def __init__(self, settings: Settings, desk: OperatorDesk, policy: PolicyFolder, load_policy: LoadPolicy) -> None:
+        self._settings, self._desk, self._policy, self._load_policy = settings, desk, policy, load_policy
+        cameras = [camera.name for camera in settings.cameras]
+        check_fits(policy.spec, cameras, len(settings.joints), len(settings.command_joints))
+        limits = settings.path("limits")
+        if limits is None:
+            raise ConfigError("parameter limits is empty; name the YAML file of this robot's limits")
+        base = {"execution": policy.run.get("execution", {}), "gate": read_yaml(limits)}
+        config = load_config(RolloutConfig, overrides=settings["overrides"], base=base)
+        self._execution = with_action_kinds(
+            config.execution, policy.spec, policy.discrete_dims, config.gate.discrete_dims
+        )
+        control_hz = settings["control_hz"] or policy.spec.control_hz
+        gate_config = with_steps(config.gate, policy.spec)
+        self._gate = SafetyGate(gate_config, control_hz, settings["commands_per_tick"])
+        size = settings["image_size"]
+        self.interface = Interface(
+            control_hz=control_hz,
+            image_size=(size, size) if size else policy.spec.image_size,
+            gripper_dims=self._execution.discrete_dims,
+            command_period_ns=round(1e9 / control_hz / settings["commands_per_tick"]),
+            silent_after_ms=config.gate.max_observation_age_ms,
+        )
+        store = settings.path("store")
+        self._store = EpisodeStore(store) if store else None
+        self._origin = Origin.SIM if settings["simulated"] else Origin.REAL
+        self._statistics = LoopStatistics()
+        self._subscribers: list[Subscriber] = [_Counting(self._statistics)]
+        self._open = ExitStack()
+        self._planner: ProcessPlanner | None = None
+
+    def connect(self, robot: Ros2Robot, takeover: TopicTakeover) -> None:
+        """See `Session.connect`: starts the inference process, which loads and warms the policy."""
+        self._robot, self._takeover = robot, takeover
+        self._start_inference()
+        if view := self._settings["live_view"]:
+            name = self._settings["robot_name"]
+            self._subscribers.append(self._open.enter_context(LiveView(view, name)))
+        self._attempts = Attempts(
+            robot, self._gate, self._origin, self._settings["robot_name"], self._subscribers, rearms=False
+        )
+
+    def attempt(self, seed: int, wait_for_label: Callable[[], None]) -> str:
+        """See `Session.attempt`."""
+        assert self._planner is not None
+        priority = self._settings["realtime_priority"]
+        source = TakeoverSwitch(Executor(self._planner, self._execution), self._takeover)
+        keep = functools.partial(self._keep, wait_for_label)
+        with realtime(RealtimeConfig(priority, lock_memory=priority > 0)):
+            summary, _ = self._attempts.run(source, _episode_id(), seed, policy_version=-1, keep=keep)
+        if self._gate.latched:
+            return f"the gate's stop latched: {self._objections(self._statistics.last) or 'see the log'}"
+        if summary.stopped:
+            return f"the policy gave no plan in time: {self._policy_error() or 'it is too slow'}"
+        return ""
+
+    def rearm(self) -> None:
+        """See `Session.rearm`."""
+        assert self._planner is not None
+        if not self._planner.alive:
+            self._stop_inference()
+            self._start_inference()
+        self._gate.rearm()
+
+    def health(self) -> Health:
+        """See `Session.health`."""
+        statistics, last = self._statistics, self._statistics.last
+        periods_ms, delays = statistics.periods_ms(), statistics.delays(64)
+        counts = {str(reason.name): count for reason, count in statistics.reason_counts().items()}
+        return Health(
+            policy_error=self._policy_error(),
+            gate_reasons=self._objections(last),
+            latched=self._gate.latched,
+            values={
+                "loop": {
+                    "ticks": statistics.ticks,
+                    "missed ticks": statistics.missed,
+                    "period p99 ms": round(float(np.percentile(periods_ms, 99)), 3) if len(periods_ms) else "",
+                    "held ticks": statistics.held,
+                    "takeovers": statistics.takeovers,
+                },
+                "policy": {
+                    "version": last.extras["policy_version"] if last else "",
+                    "chunk delay ticks": int(delays.max()) if len(delays) else "",
+                },
+                "gate": counts,
+            },
+        )
+
+    def close(self) -> None:
+        """See `Session.close`."""
+        if self._planner is not None:
+            self._stop_inference()
+        self._open.close()
+
+    def _start_inference(self) -> None:
+        spec = self._policy.spec
+        height, width = self.interface.image_size or spec.image_size
+        cameras = tuple((camera, height, width) for camera in spec.cameras)
+        layout = MessageLayout(cameras, spec.state_dim, spec.action_dim, self._policy.horizon)
+        planner = ProcessPlanner(self._load_policy, layout, self._execution)
+        planner.__enter__()
+        self._planner = planner
+
+    def _stop_inference(self) -> None:
+        assert self._planner is not None
+        self._planner.__exit__()
+        self._planner = None
+
+    def _policy_error(self) -> str:
+        if self._planner is None:
+            return "not loaded"
+        if not self._planner.alive:
+            return "the inference process died"
+        return self._planner.last_error or ""
+
+    def _objections(self, last: Step | None) -> str:
+        """What the gate held or stopped the last step for, with what the robot knows about it."""
+        reasons = Reason(int(last.extras["gate_reasons"]) if last else 0) & ~(Reason.RATE | Reason.SMOOTHED)
+        names = (reasons & ~Reason.LATCHED).name if reasons else None
+        return "; ".join(part for part in (names, self._robot.why()) if part) if names else ""
+
+    def _keep(self, wait_for_label: Callable[[], None], episode: Episode) -> None:
+        """Store the attempt with its label."""
+        if episode.success is None:
+            wait_for_label()
+        if self._store is not None and not self._desk.discarded:
+            newest = int(np.max(episode.extras["policy_version"], initial=-1))  # versions may change between chunks
+            self._store.add(replace(episode, success=self._desk.outcome, policy_version=newest))
+
+
+class _Counting:
+    """Gives `LoopStatistics` the steps."""
+
+    def __init__(self, statistics: LoopStatistics) -> None:
+        self.on_step = statistics.add
+
+    def on_episode(self, episode: object) -> None:
+        """Nothing to count."""
+
+    def on_metrics(self, metrics: object) -> None:
+        """Nothing to count."""
+
+
+def make_session(settings: Settings, desk: OperatorDesk) -> PolicySession:
+    """The session of the policy that the parameters name.
+
+    Raises:
+        UserError: see `PolicySession`, `find_policy`.
+    """
+    if settings["policy"].startswith(EXPERT):
+        return PolicySession(settings, desk, *find_expert(settings["policy"]))
+    path = Path(settings["policy"]).expanduser()
+    policy = find_policy(path)
+    watched = settings.path("watch")
+    if watched is None:
+        return PolicySession(settings, desk, policy, functools.partial(load_acting_policy, policy.path))
+    if not watched.is_dir():
+        raise UserError(f"parameter watch is {watched}, which is no folder; name a run's policies/")
+    return PolicySession(settings, desk, policy, functools.partial(load_watched_policy, policy.path, watched))
+
+
+def main() -> int:
+    """Entry point of the ament package."""
+    return run_node(make_session)
+
+
+def _episode_id() -> str:
+    """Sorts by time, and two robots that start in the same millisecond differ."""
+    now_s = time.time()
+    moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_s))
+    return f"ros2-{moment}-{int(now_s * 1e6) % 1_000_000:06d}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Where the parts are put together into runs: configuration, workers, robots, imagination. Knows everything below it."""

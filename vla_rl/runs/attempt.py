@@ -1,0 +1,81 @@
+"""One attempt on any robot: the record begins, the loop runs, and the episode is handed on, however it ended."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from robot_io.recorder import Recorder
+from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import Gate, Subscriber
+from vla_rl.core.types import Episode, Origin
+from vla_rl.execution.loop import EpisodeSummary, EpisodicRobot, run_episode
+from vla_rl.execution.plan import ActionSource
+
+
+class Attempt(NamedTuple):
+    """How an attempt went, and its record."""
+
+    summary: EpisodeSummary
+    episode: Episode
+
+
+class Attempts:
+    """Attempts on one robot, one after the other, recorded.
+
+    Args:
+        robot: connected.
+        gate: between every source and the robot.
+        origin: where the episodes happen.
+        env_id: the environment or robot.
+        subscribers: told of every step, after the recorder.
+        rearms: an attempt begins with the gate armed, whatever the one before ended with: nobody stands beside a
+            simulated robot. False where somebody has to look first.
+    """
+
+    def __init__(
+        self,
+        robot: EpisodicRobot,
+        gate: Gate,
+        origin: Origin,
+        env_id: str,
+        subscribers: Sequence[Subscriber] = (),
+        rearms: bool = True,
+    ) -> None:
+        self._robot, self._gate, self._rearms = robot, gate, rearms
+        self._env_id = env_id
+        self._recorder = Recorder(origin, env_id, robot.control_hz)
+        self._subscribers = [self._recorder, *subscribers]
+
+    def run(
+        self,
+        source: ActionSource,
+        episode_id: str,
+        seed: int,
+        policy_version: int,
+        keep: Callable[[Episode], object] | None = None,
+        origin: Origin | None = None,
+    ) -> Attempt:
+        """Run one attempt.
+
+        Args:
+            source: who decides the actions.
+            episode_id: name of the record.
+            seed: fixes the world, the policy's noise and the supervisor.
+            policy_version: of the weights that act; -1: no policy.
+            keep: is given the episode, also that of an attempt that broke off with an error.
+            origin: of this episode, if it is another one than that of the others (a demonstration).
+
+        Raises:
+            UserError: if the attempt ended without a step, or whatever the parts object to.
+        """
+        if self._rearms:
+            self._gate.rearm()
+        self._recorder.begin(episode_id, seed, policy_version, origin)
+        try:
+            summary = run_episode(self._robot, source, self._gate, seed=seed, subscribers=self._subscribers)
+        finally:
+            episode = self._recorder.episode or self._recorder.finish()
+            if keep is not None and episode is not None:
+                keep(episode)
+        if episode is None:
+            raise UserError(f"episode {episode_id} of {self._env_id} ended without a step")
+        return Attempt(summary, episode)

@@ -1,0 +1,206 @@
+"""Offline fine-tuning put together: data taken into a run folder, the learner, the export of weights."""
+
+import argparse
+import functools
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vla_rl.algorithms.config import AlgorithmConfig
+from vla_rl.core.config import config_to_dict, load_config
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
+from vla_rl.core.types import PolicySpec
+from vla_rl.data.retention import RetentionConfig
+from vla_rl.data.sources import DataMapping
+from vla_rl.policies.flow_vla.config import FlowVLAConfig
+from vla_rl.runs.practice import config_file
+from vla_rl.runs.records import open_records
+from vla_rl.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from vla_rl.algorithms.base import Algorithm
+    from vla_rl.data.cache import FrameCache
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """Everything that decides a run of offline fine-tuning.
+
+    Attributes:
+        data: absolute paths of what is learnt from; copied into the run's own store before anything else.
+        mapping: how LeRobotDatasets and bags become episodes.
+        start: absolute path of the policy to fine-tune, copied into the run; empty: a new policy.
+        policy: of a new policy, its architecture.
+        discrete_dims: of a new policy, the action dimensions that have two levels (grippers).
+        delta_dims: of a new policy, the action dimensions that are steps, of which 0 holds still.
+        algorithm: what is done to the policy; a name that `vla_rl.algorithms` knows.
+        learning: the options of all algorithms.
+        steps: gradient steps.
+        checkpoint_every: gradient steps between checkpoints; what a crash costs at most.
+        retention: which episodes to hold if there are very many.
+        seed: of initial weights and batches.
+        torch_threads: threads of the learner.
+        device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
+    """
+
+    data: tuple[str, ...] = ()
+    mapping: DataMapping = field(default_factory=DataMapping)
+    start: str = ""
+    policy: FlowVLAConfig = field(default_factory=FlowVLAConfig)
+    discrete_dims: tuple[int, ...] = ()
+    delta_dims: tuple[int, ...] = ()
+    algorithm: str = "habc"
+    learning: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    steps: int = 1600
+    checkpoint_every: int = 400
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
+    seed: int = 0
+    torch_threads: int = 1
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.checkpoint_every < 1 or self.torch_threads < 1 or self.seed < 0:
+            raise ConfigError("steps, checkpoint_every and torch_threads must be at least 1, and seed at least 0")
+        if self.learning.next_latent.weight:
+            raise ConfigError("learning.next_latent needs the world model of a practice run; set its weight to 0")
+
+
+def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
+    """Copy the data and the policy to start from into the run, once; what a killed process had copied stays."""
+    from vla_rl.data.sources import take_in
+    from vla_rl.data.store import EpisodeStore
+
+    done = folder.path / "data.json"
+    if done.exists():
+        return
+    if config.start and not folder.policy_exists(0):
+        unfinished = folder.policies / ".unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(config.start, unfinished)
+        for file in unfinished.rglob("*"):
+            fsync_directory(file) if file.is_dir() else fsync_file(file)
+        unfinished.rename(folder.policy(0))
+    store = EpisodeStore(folder.episodes)
+    taken = {path: len(take_in(Path(path), store, config.mapping)) for path in config.data}
+    if not len(store):
+        raise UserError(f"there are no episodes in {', '.join(config.data)}")
+    write_atomic(done, json.dumps({"episodes_taken": taken}, indent=1).encode())
+
+
+def describe_data(folder: RunFolder, config: FinetuneConfig) -> str:
+    """What each loss would see, as text."""
+    from vla_rl.training.offline import count_segments, format_segments, warn_of_segments
+
+    with folder:
+        take_in_data(folder, config)
+        cache = _open_cache(folder, config)
+        learner = make_learner(folder, config, cache)
+        learner.begin_round(cache, 1)
+    rows = count_segments(cache, learner)
+    warnings = [f"warning: {sentence}" for sentence in warn_of_segments(rows, cache, learner)]
+    if any(entry.outcome == "unknown" for entry in rows):
+        warnings.append(f"label them with: vla-rl label {folder.episodes}")
+    after = f"nothing was trained; go on with: vla-rl finetune --resume {folder.path}"
+    return "\n".join([format_segments(rows, learner), *warnings, after])
+
+
+def finetune(folder: RunFolder, config: FinetuneConfig) -> dict[str, Any]:
+    """Carry out a run, or what is left of it, and build its report. Returns the summary."""
+    import torch
+
+    from vla_rl.training.offline import OfflineRun
+
+    torch.set_num_threads(config.torch_threads)
+    described = {"task": "offline fine-tuning", "algorithm": config.algorithm, "seed": config.seed}
+    with open_records(folder, described) as records:
+        take_in_data(folder, config)
+        make = functools.partial(make_learner, folder, config)
+        OfflineRun(folder, config.steps, config.checkpoint_every, records, make, config.retention).run()
+    return folder.read_summary()
+
+
+def export_with_weights(folder: RunFolder, config: FinetuneConfig, out: Path) -> Path:
+    """The run's data as a LeRobotDataset, with the weight that the trained critics give every frame beside it."""
+    from vla_rl.data.lerobot_io import export_lerobot
+    from vla_rl.policies.lerobot_plugin.weights import save_weights
+    from vla_rl.training.checkpoint import load_newest_checkpoint
+    from vla_rl.training.offline import frame_weights
+
+    with folder:
+        cache = _open_cache(folder, config)
+        learner = make_learner(folder, config, cache)
+        progress = load_newest_checkpoint(folder.checkpoints)
+        if progress is not None:
+            learner.load_state_dict(progress[1])
+        learner.begin_round(cache, 1)
+        export_lerobot(cache.store, out, [episode.episode_id for episode in cache.episodes])
+        save_weights(out, frame_weights(cache, learner))
+    return out
+
+
+def _open_cache(folder: RunFolder, config: FinetuneConfig) -> "FrameCache":
+    from vla_rl.data.cache import CacheConfig, FrameCache
+    from vla_rl.data.store import EpisodeStore
+
+    cache = FrameCache(EpisodeStore(folder.episodes), folder.cache, CacheConfig(config.retention))
+    cache.refresh()
+    return cache
+
+
+def make_learner(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") -> "Algorithm":
+    """The configured algorithm on the policy that the run starts from, or on a new one."""
+    import torch
+
+    from vla_rl.algorithms.registry import make_algorithm
+    from vla_rl.algorithms.round_data import data_statistics
+    from vla_rl.algorithms.seeds import derived_seed
+    from vla_rl.policies.flow_vla import FlowVLA
+    from vla_rl.policies.folders import load_model
+
+    spec = spec_of(cache, config.delta_dims)
+    if folder.policy_exists(0):
+        model = load_model(folder.policy(0), data_statistics(cache, config.discrete_dims), spec)
+        check_fit(model.spec, spec, Path(config.start))
+    else:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(config.seed, "policy weights"))
+            model = FlowVLA(config.policy, spec, data_statistics(cache, config.discrete_dims))
+    return make_algorithm(config.algorithm, config.learning, model.to(config.device), cache, config.seed)
+
+
+def spec_of(cache: "FrameCache", delta_dims: tuple[int, ...] = ()) -> PolicySpec:
+    """The interface of a policy for the episodes in a cache.
+
+    Raises:
+        UserError: if the cameras are of different sizes.
+    """
+    episode = cache.episodes[0]
+    sizes = sorted(set(episode.cameras.values()))
+    if len(sizes) != 1:
+        raise UserError(f"a policy needs cameras of one size, the episodes have {sizes or 'none'}; scale them alike")
+    return PolicySpec(
+        env_id=" ".join(sorted({entry.env_id for entry in cache.episodes})),
+        cameras=tuple(episode.cameras),
+        image_size=sizes[0],
+        state_dim=cache.state.shape[1],
+        action_dim=cache.action.shape[1],
+        control_hz=episode.control_hz,
+        delta_dims=delta_dims,
+    )
+
+
+def check_fit(policy: PolicySpec, data: PolicySpec, path: Path) -> None:
+    """Refuse to train a policy on data of another shape; the name of the environment may differ.
+
+    Raises:
+        UserError: with what differs.
+    """
+    for name in ("cameras", "image_size", "state_dim", "action_dim", "control_hz"):
+        ours, theirs = getattr(policy, name), getattr(data, name)
+        if name == "cameras":
+            ours, theirs = sorted(ours), sorted(theirs)
+        if ours != theirs:
+            raise UserError(f"the policy {path} has {name}={ours}, the data has {theirs}; map the data, or start anew")

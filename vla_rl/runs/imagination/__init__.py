@@ -1,0 +1,1 @@
+"""World models inside a run: their data, their training, their use and their judgement."""

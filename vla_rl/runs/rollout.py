@@ -1,0 +1,244 @@
+"""A policy acting on a robot, attempt after attempt: what ``vla-rl rollout`` puts together."""
+
+import functools
+import itertools
+import logging
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from robot_io.display import LiveDisplay
+from robot_io.gate import GateConfig
+from vla_rl.core.clock import MonotonicClock, VirtualClock
+from vla_rl.core.config import fill_parts, load_config, part, read_yaml
+from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import Subscriber
+from vla_rl.core.types import Origin
+from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
+from vla_rl.execution.loop import EpisodeSummary
+from vla_rl.execution.plan import ActionSource, Planner
+from vla_rl.execution.realtime import RealtimeConfig
+from vla_rl.execution.realtime import realtime as prioritised
+from vla_rl.execution.sources import TakeoverSwitch
+from vla_rl.execution.strategies import ExecutionConfig, find_strategy
+from vla_rl.execution.virtual import LatencyConfig, make_planner
+from vla_rl.policies.corrector import FOLDER, ResidualCorrector
+from vla_rl.report.live_view import LiveView
+from vla_rl.runs.action_kinds import first_named, with_action_kinds
+from vla_rl.runs.attempt import Attempts
+from vla_rl.runs.policy_folder import PolicyFolder, find_policy, load_acting_policy
+from vla_rl.runs.robots import RobotRequest, RobotSetup, set_up_robot
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """Everything that decides a rollout beside policy, robot and seeds.
+
+    Attributes:
+        execution: the strategy and its numbers; of a run, as it practised.
+        latency: of simulated inference, without ``--realtime``.
+        gate: limits; those that are empty are the robot's own.
+        realtime: what to ask of the system with ``--realtime``.
+        task: the task of a simulated robot; of a run, its own.
+        robot: the robot's own options.
+    """
+
+    execution: ExecutionConfig = part("strategies", inside="strategy", default="naive")
+    latency: LatencyConfig = field(default_factory=LatencyConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
+    realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
+    task: dict[str, Any] = field(default_factory=dict)
+    robot: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fill_parts(self)
+
+
+@dataclass(frozen=True)
+class RolloutOrder:
+    """What is asked for.
+
+    Attributes:
+        policy: who acts.
+        robot: by name, see `vla_rl.runs.robots`.
+        episodes: attempts, at least 1.
+        seed: of the first attempt; the next one has the next seed.
+        realtime: absolute deadlines and inference in a process of its own, instead of a virtual clock.
+        takeover: the robot's teleoperator or supervisor may take over.
+        unattended: a real robot does not wait for a person before each attempt.
+        live_view: target of a view in rerun; None: there is none.
+        store: keeps the episodes; None: they are dropped.
+    """
+
+    policy: PolicyFolder
+    robot: str
+    episodes: int = 1
+    seed: int = 0
+    realtime: bool = False
+    takeover: bool = False
+    unattended: bool = False
+    live_view: str | None = None
+    store: EpisodeStore | None = None
+
+
+def roll_out(order: RolloutOrder, config: RolloutConfig) -> list[bool | None]:
+    """Let the policy act. Returns the outcome of each attempt, None where nobody judged it.
+
+    Raises:
+        UserError: if policy, robot and config do not fit together, or a real robot was stopped and somebody has to look.
+    """
+    if order.episodes < 1:
+        raise UserError(f"--episodes is {order.episodes}; it must be at least 1")
+    policy, clock = order.policy, MonotonicClock() if order.realtime else VirtualClock()
+    grippers = first_named(config.execution.discrete_dims, policy.discrete_dims, config.gate.discrete_dims)
+    setup = set_up_robot(
+        order.robot, RobotRequest(policy.spec, clock, config.gate, grippers, config.task, config.robot)
+    )
+    config = replace(
+        config, execution=with_action_kinds(config.execution, policy.spec, grippers, setup.gate.config.discrete_dims)
+    )
+    wait_for_person = None if order.unattended else setup.wait_for_person
+    if wait_for_person is not None and not sys.stdin.isatty():
+        raise UserError(
+            f"before each attempt of {setup.env_id!r} a person presses Enter, and the standard input is no terminal; "
+            "start it from one, or add --unattended if nobody can be near the robot"
+        )
+    names = _free_names(order.store)
+    outcomes: list[bool | None] = []
+    try:
+        setup.robot.connect()
+        with (
+            _planner(order.realtime, policy, config, setup) as planner,
+            _display(order.realtime, setup) as displays,
+            LiveView(order.live_view, setup.env_id) if order.live_view else nullcontext() as live_view,
+        ):
+            source = _source(planner, config.execution, policy, setup, order.takeover)
+            shown = [*displays, *([live_view] if live_view else [])]
+            attempts = WatchedAttempts(setup, shown)
+            # Last: the threads of a display or a teleoperator would inherit it.
+            with prioritised(config.realtime) if order.realtime else nullcontext():
+                for seed in range(order.seed, order.seed + order.episodes):
+                    episode_id = next(names)
+                    attempts.check_may_go_on()
+                    if wait_for_person is not None:
+                        print(f"{episode_id}: Enter begins. Is the scene ready, nobody near?", file=sys.stderr)
+                        wait_for_person()
+                    summary = attempts.run(source, episode_id, seed, policy.version, order.store)
+                    outcomes.append(summary.success)
+                    logger.info(_sentence(episode_id, summary))
+    finally:
+        setup.robot.close()
+    return outcomes
+
+
+class WatchedAttempts:
+    """Attempts on one robot that do not go on after a stop of a real robot.
+
+    Args:
+        setup: the robot, connected.
+        subscribers: told of every step, after the recorder.
+    """
+
+    def __init__(self, setup: RobotSetup, subscribers: Sequence[Subscriber] = ()) -> None:
+        self._real, self._gate = setup.origin is Origin.REAL, setup.gate
+        self._attempts = Attempts(
+            setup.robot, setup.gate, setup.origin, setup.env_id, subscribers, rearms=not self._real
+        )
+        self._was_stopped = False
+
+    def check_may_go_on(self) -> None:
+        """Refuse the next attempt if the one before was stopped and nobody has looked at the robot since.
+
+        Raises:
+            UserError: on a real robot after a stop, by the gate or because the policy fell silent.
+        """
+        if self._real and (self._was_stopped or self._gate.latched):
+            why = "the gate's stop is latched" if self._gate.latched else "the policy gave no plan in time"
+            raise UserError(f"the robot was stopped: {why}; look at the robot and at the log, then start again")
+
+    def run(
+        self, source: ActionSource, episode_id: str, seed: int, policy_version: int, store: EpisodeStore | None
+    ) -> EpisodeSummary:
+        """Run one attempt and save it, also when it breaks off.
+
+        Raises:
+            UserError: see `check_may_go_on`.
+        """
+        self.check_may_go_on()
+        keep = None if store is None else store.add
+        summary, _ = self._attempts.run(source, episode_id, seed, policy_version, keep)
+        self._was_stopped = summary.stopped
+        return summary
+
+
+def resolve_config(
+    policy: PolicyFolder, limits: Path | None = None, strategy: str | None = None, overrides: Sequence[str] = ()
+) -> RolloutConfig:
+    """Defaults, then the sections of the policy's run, then the file of limits, then strategy and overrides."""
+    base = {section: policy.run[section] for section in ("execution", "gate", "task") if section in policy.run}
+    if limits:
+        base["gate"] = read_yaml(limits)
+    chosen = [f"execution.strategy={strategy}"] if strategy else []
+    return load_config(RolloutConfig, overrides=[*chosen, *overrides], base=base)
+
+
+@contextmanager
+def _planner(realtime: bool, policy: PolicyFolder, config: RolloutConfig, setup: RobotSetup) -> Iterator[Planner]:
+    """Where the policy computes: in a process of its own, or on the virtual clock."""
+    robot = setup.robot
+    if not realtime:
+        yield make_planner(load_acting_policy(policy.path), robot.clock, robot.control_hz, config.latency)
+        return
+    spec = policy.spec
+    cameras = tuple((camera, *spec.image_size) for camera in spec.cameras)
+    layout = MessageLayout(cameras, spec.state_dim, spec.action_dim, policy.horizon)
+    load = functools.partial(load_acting_policy, policy.path)
+    with ProcessPlanner(load, layout, config.execution) as planner:
+        yield planner
+
+
+@contextmanager
+def _display(realtime: bool, setup: RobotSetup) -> Iterator[Sequence[Subscriber]]:
+    """The live panel, in real time and where somebody can see it."""
+    if not realtime or not sys.stderr.isatty():
+        yield []
+        return
+    with LiveDisplay(setup.env_id, setup.robot.control_hz) as display:
+        yield [display]
+
+
+def _source(
+    planner: Planner, execution: ExecutionConfig, policy: PolicyFolder, setup: RobotSetup, takeover: bool
+) -> ActionSource:
+    takes_corrector = find_strategy(execution.strategy).takes_corrector
+    corrector = ResidualCorrector.load(policy.path / FOLDER) if takes_corrector else None
+    executor = Executor(planner, execution, corrector)
+    if not takeover:
+        return executor
+    if setup.make_takeover is None:
+        raise UserError(f"nobody can take over robot {setup.env_id!r}; leave --takeover out")
+    return TakeoverSwitch(executor, setup.make_takeover())
+
+
+def _free_names(store: EpisodeStore | None) -> Iterator[str]:
+    """rollout-000000 and so on, after those that the store holds."""
+    known = [name for name in store.ids() if re.fullmatch(r"rollout-\d{6}", name)] if store else []
+    first = int(known[-1].removeprefix("rollout-")) + 1 if known else 0
+    return (f"rollout-{number:06d}" for number in itertools.count(first))
+
+
+def _sentence(episode_id: str, summary: EpisodeSummary) -> str:
+    outcome = {True: "success", False: "failure", None: "no outcome"}[summary.success]
+    ending = ", stopped" if summary.stopped else ""
+    return (
+        f"{episode_id}: {outcome}{ending} after {summary.ticks} ticks ({summary.duration_s:.1f} s); "
+        f"held {summary.held_ticks}, human {summary.human_ticks}, missed {summary.missed_ticks}"
+    )

@@ -1,5 +1,5 @@
-"""What kind of number each action dimension is: a target or a step, continuous or discrete. Several parts may say so (the
-config, the policy, the robot's gate or environment); the first one that names any dimension is believed.
+"""What kind of number each action dimension is: a target or a step, continuous or discrete. Several parts may say so
+(the config, the policy, the robot's gate or environment); the first one that names any dimension is believed.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,7 @@ def delta_dims(kinds: Sequence[str]) -> tuple[int, ...]:
     return tuple(dim for dim, kind in enumerate(kinds) if kind == "delta")
 
 
-def with_action_kinds(
-    execution: ExecutionConfig, policy: PolicySpec, *discrete_dims: Sequence[int]
-) -> ExecutionConfig:
+def with_action_kinds(execution: ExecutionConfig, policy: PolicySpec, *discrete_dims: Sequence[int]) -> ExecutionConfig:
     """The section with its kinds of dimensions filled in, where it names none itself.
 
     Args:

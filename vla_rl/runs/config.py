@@ -6,13 +6,13 @@ from pathlib import Path
 from robot_io.gate import GateConfig
 from sim.correctors import CorrectorConfig
 from vla_rl.algorithms.config import AlgorithmConfig
-from vla_rl.runs.imagination.config import ImaginationConfig
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.errors import ConfigError
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig
 from vla_rl.policies.flow_vla import FlowVLAConfig
+from vla_rl.runs.imagination.config import ImaginationConfig
 from vla_rl.training.plan import BudgetConfig
 
 FULL_PRECISION = "torch"

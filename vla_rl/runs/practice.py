@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_rl.runs.records import open_records
-from vla_rl.runs.config import CONFIGS, RunConfig
 from vla_rl.core.config import config_to_dict, load_config, read_yaml
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.types import PolicySpec
 from vla_rl.policies.flow_vla.config import FlowVLAConfig, preset
+from vla_rl.runs.config import CONFIGS, RunConfig
+from vla_rl.runs.records import open_records
 from vla_rl.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from vla_rl.algorithms.base import Algorithm
-    from vla_rl.runs.imagination.run import RunImagination
     from vla_rl.data.cache import FrameCache
+    from vla_rl.runs.imagination.run import RunImagination
     from vla_rl.training.ray_workers import RayRolloutPool
     from vla_rl.training.workers import RolloutPool
 

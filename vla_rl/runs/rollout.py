@@ -32,7 +32,7 @@ from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.report.live_view import LiveView
 from vla_rl.runs.action_kinds import first_named, with_action_kinds
 from vla_rl.runs.attempt import Attempts
-from vla_rl.runs.policy_folder import PolicyFolder, find_policy, load_acting_policy
+from vla_rl.runs.policy_folder import PolicyFolder, load_acting_policy
 from vla_rl.runs.robots import RobotRequest, RobotSetup, set_up_robot
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> list[bool | None]:
     """Let the policy act. Returns the outcome of each attempt, None where nobody judged it.
 
     Raises:
-        UserError: if policy, robot and config do not fit together, or a real robot was stopped and somebody has to look.
+        UserError: if policy, robot and config do not fit together, or a real robot was stopped and has to be looked at.
     """
     if order.episodes < 1:
         raise UserError(f"--episodes is {order.episodes}; it must be at least 1")

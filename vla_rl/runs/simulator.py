@@ -16,9 +16,6 @@ from deploy_trt.runtime.probe import BackendName
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
 from sim.correctors import Corrector
-from vla_rl.runs.action_kinds import delta_dims, with_action_kinds
-from vla_rl.runs.attempt import Attempts
-from vla_rl.runs.config import FULL_PRECISION, RunConfig, TaskConfig
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Observation, Origin, PolicySpec
@@ -30,6 +27,9 @@ from vla_rl.execution.sources import Demonstrator, TakeoverSwitch
 from vla_rl.execution.strategies import make_strategy
 from vla_rl.execution.virtual import make_planner
 from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
+from vla_rl.runs.action_kinds import delta_dims, with_action_kinds
+from vla_rl.runs.attempt import Attempts
+from vla_rl.runs.config import FULL_PRECISION, RunConfig, TaskConfig
 from vla_rl.training.plan import evaluation_seed
 from vla_rl.training.workers import RolloutJob, Rollouts
 

@@ -14,12 +14,12 @@ import sim
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig
 from sim.experts.base import CorrelatedNoise
-from vla_rl.runs.attempt import Attempts
-from vla_rl.runs.simulator import make_env, make_gate
-from vla_rl.runs.config import TaskConfig
 from vla_rl.core.types import Float32Array, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator
+from vla_rl.runs.attempt import Attempts
+from vla_rl.runs.config import TaskConfig
+from vla_rl.runs.simulator import make_env, make_gate
 
 _NEVER = 1_000_000
 _COPY_PIXELS = 16  # of the scene that a blind expert acts on; nobody looks at its pictures

@@ -11,13 +11,6 @@ from pathlib import Path
 from tqdm import tqdm
 
 from robot_io.gate import GateConfig
-from vla_rl.runs.imagination.config import ImaginationConfig
-from vla_rl.runs.imagination.rollouts import ImaginationWorker, ImaginedWorldConfig
-from vla_rl.runs.imagination.trajectories import TrajectorySource
-from vla_rl.runs.imagination.near_success import PerturbationConfig, collect_near_success, near_success_ratio
-from vla_rl.runs.simulator import make_env
-from vla_rl.runs.config import TaskConfig, world_preset
-from vla_rl.runs.imagination.world_data import gather_episodes, open_cache
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
@@ -27,6 +20,13 @@ from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.flow_vla import load_policy, save_policy
+from vla_rl.runs.config import TaskConfig, world_preset
+from vla_rl.runs.imagination.config import ImaginationConfig
+from vla_rl.runs.imagination.near_success import PerturbationConfig, collect_near_success, near_success_ratio
+from vla_rl.runs.imagination.rollouts import ImaginationWorker, ImaginedWorldConfig
+from vla_rl.runs.imagination.trajectories import TrajectorySource
+from vla_rl.runs.imagination.world_data import gather_episodes, open_cache
+from vla_rl.runs.simulator import make_env
 from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, RolloutPool
 from world_model.coevolution import CoEvolution, Ledger, LedgerEntry

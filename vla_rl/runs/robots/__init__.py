@@ -1,5 +1,6 @@
-"""The robots of ``vla-rl rollout --robot NAME``. Each is a function ``set_up(RobotRequest) -> RobotSetup``, imported when
-it is named, so that no robot's packages are needed for another one; see `vla_rl.core.registry` for how it gets a name.
+"""The robots of ``vla-rl rollout --robot NAME``. Each is a function ``set_up(RobotRequest) -> RobotSetup``, imported
+when it is named, so that no robot's packages are needed for another one; see `vla_rl.core.registry` for how it gets a
+name.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -13,6 +14,7 @@ from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.registry import find
 from vla_rl.core.types import Origin, PolicySpec
 from vla_rl.execution.loop import EpisodicRobot
+
 
 @dataclass(frozen=True)
 class RobotRequest:

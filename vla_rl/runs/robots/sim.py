@@ -4,11 +4,11 @@ import functools
 
 from robot_io.env_robot import EnvRobot
 from sim.correctors import Corrector
-from vla_rl.runs.robots import RobotRequest, RobotSetup
-from vla_rl.runs.simulator import make_env, make_gate
-from vla_rl.runs.config import TaskConfig
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.types import Origin
+from vla_rl.runs.config import TaskConfig
+from vla_rl.runs.robots import RobotRequest, RobotSetup
+from vla_rl.runs.simulator import make_env, make_gate
 
 
 def set_up(request: RobotRequest) -> RobotSetup:

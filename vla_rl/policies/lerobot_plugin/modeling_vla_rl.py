@@ -142,8 +142,8 @@ class VlaRlPolicy(PreTrainedPolicy):
 
 
 def _without_padding(actions: Tensor | None) -> Tensor | None:
-    """[..., K, A] without the zeros that lerobot's engine appends to bring what is left to a fixed length: guided to them,
-    the robot would be drawn to its action 0, wherever that is. None if nothing is left.
+    """[..., K, A] without the zeros that lerobot's engine appends to bring what is left to a fixed length; None if
+    nothing is left. Guided to them, the robot would be drawn to its action 0, wherever that is.
     """
     if actions is None:
         return None

@@ -12,13 +12,11 @@ from vla_rl.data.retention import RetentionConfig
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig
 from vla_rl.policies.flow_vla import FlowVLAConfig
+from vla_rl.runs.config_files import CONFIGS
 from vla_rl.runs.imagination.config import ImaginationConfig
 from vla_rl.training.plan import BudgetConfig
 
 FULL_PRECISION = "torch"
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-if not CONFIGS.exists():  # a source checkout; wheels carry the folder inside the package
-    CONFIGS = CONFIGS.parents[1] / "configs"
 
 
 @dataclass(frozen=True)

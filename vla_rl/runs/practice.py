@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_rl.core.config import config_to_dict, load_config, read_yaml
-from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import PolicySpec
 from vla_rl.policies.flow_vla.config import FlowVLAConfig, preset
-from vla_rl.runs.config import CONFIGS, RunConfig
+from vla_rl.runs.config import RunConfig
+from vla_rl.runs.config_files import config_file
 from vla_rl.runs.records import open_records
 from vla_rl.training.run_folder import RunFolder
 
@@ -20,21 +21,6 @@ if TYPE_CHECKING:
     from vla_rl.runs.imagination.run import RunImagination
     from vla_rl.training.ray_workers import RayRolloutPool
     from vla_rl.training.workers import RolloutPool
-
-
-def add_run_arguments(parser: argparse.ArgumentParser, config: str, out: str) -> None:
-    """The arguments of every verb that makes a run folder. ``open_run`` reads them."""
-    names = ", ".join(sorted(file.stem for file in CONFIGS.glob("*.yaml")))
-    parser.set_defaults(default_config=config, default_out=Path(out))
-    parser.add_argument("--config", help=f"a YAML file, or one of {names} (default: {config})")
-    parser.add_argument("--policy", help="size of the policy: one of the files in configs/policy (default: cpu)")
-    parser.add_argument("--seed", type=int, help="seed of the run (default: the config's)")
-    parser.add_argument("--out", type=Path, help=f"the run folder to make (default: {out})")
-    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with a run; needs nothing else")
-    parser.add_argument(
-        "--from", dest="start", type=Path, metavar="RUN_DIR", help="share demonstrations and supervised policy of a run"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes to the config")
 
 
 def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, PolicySpec]:
@@ -124,22 +110,6 @@ def _check_policy(config: FlowVLAConfig, spec: PolicySpec) -> None:
         raise ConfigError(
             f"no policy can be built from the section 'policy': {' '.join(str(error).split())}"
         ) from error
-
-
-def config_file(name: str) -> Path:
-    """A config by path, or by name from the ones that come with the package.
-
-    Raises:
-        UserError: if there is neither.
-    """
-    if Path(name).suffix in (".yaml", ".yml"):
-        return Path(name)
-    file = CONFIGS / f"{name}.yaml"
-    if not file.exists():
-        raise UserError(
-            f"there is no config {name!r}.{did_you_mean(name, [path.stem for path in CONFIGS.glob('*.yaml')])}"
-        )
-    return file
 
 
 def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str, Any]:

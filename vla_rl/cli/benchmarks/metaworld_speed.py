@@ -47,6 +47,35 @@ def measure_metaworld(tasks: Sequence[str] = (), blocks: int = 3) -> dict[str, A
     }
 
 
+def measure_experts(episodes: int = 10) -> list[dict[str, Any]]:
+    """Successes of every scripted expert without noise, on seeds from 0, and its mean steps to success: the figures of
+    `sim.adapters.metaworld_tasks`.
+    """
+    import gymnasium
+
+    import sim
+    from sim.registration import META_WORLD_TASKS
+
+    rows = []
+    for task, native_name in META_WORLD_TASKS.items():
+        env: Any = gymnasium.make(task, image_size=16).unwrapped
+        env.drawing = False
+        expert, steps = sim.make_expert(env), []
+        for seed in range(episodes):
+            env.reset(seed=seed)
+            expert.reset(seed)
+            ended = success = False
+            while not ended:
+                _, _, success, truncated, _ = env.step(expert.act()[1])
+                ended = success or truncated
+            steps += [env.elapsed_steps] * success
+        env.close()
+        mean_steps = statistics.mean(steps) if steps else None
+        rows.append({"task": native_name, "successes": len(steps), "episodes": episodes, "mean_steps": mean_steps})
+        print(json.dumps(rows[-1]), file=sys.stderr)
+    return rows
+
+
 def _compare(env: Any, blocks: int) -> dict[str, float]:
     """Steps per second with pictures, without, and of the bare benchmark: medians over blocks."""
     actions = _expert_actions(env)

@@ -8,9 +8,10 @@ from lerobot.policies.pretrained import PreTrainedPolicy
 from torch import Tensor
 
 from vla_rl.core.types import PolicySpec
-from vla_rl.policies.flow_vla import FlowVLA, Indicator, PolicyBatch
+from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.lerobot_plugin.configuration_vla_rl import VlaRlConfig
 from vla_rl.policies.normalization import Statistics, VectorStatistics
+from vla_rl.policies.trainable import Indicator, PolicyBatch
 
 _IMAGES, _STATE, _ACTION = "observation.images.", "observation.state", "action"
 
@@ -80,10 +81,9 @@ class VlaRlPolicy(PreTrainedPolicy):
         """A chunk for each observation, [B, H, A], raw units."""
         self.eval()
         images, state, text = self._inputs(batch)
-        positive = torch.full((len(state),), int(Indicator.POSITIVE), device=state.device)
-        prefix = self.model.encode(images, state, text, positive)
         shape = (len(state), self.config.flow.horizon, self.model.spec.action_dim)
-        return self.model.sample(prefix, torch.randn(shape, device=state.device) if noise is None else noise)
+        noise = torch.randn(shape, device=state.device) if noise is None else noise
+        return self.model.draw(images, state, text, noise)
 
     @torch.no_grad()
     def select_action(self, batch: dict[str, Any], noise: Tensor | None = None, **_: Any) -> Tensor:

@@ -11,7 +11,7 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig
-from vla_rl.policies.flow_vla import FlowVLAConfig
+from vla_rl.policies.trainable import PolicyConfig
 from vla_rl.runs.config_files import CONFIGS
 from vla_rl.runs.imagination.config import ImaginationConfig
 from vla_rl.training.plan import BudgetConfig
@@ -91,7 +91,7 @@ class RunConfig:
 
     task: TaskConfig = field(default_factory=TaskConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
-    policy: FlowVLAConfig = field(default_factory=FlowVLAConfig)
+    policy: PolicyConfig = part("policies", inside="kind", default="flow_vla")
     algorithm: str = "habc"
     learning: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     supervised: AlgorithmConfig = field(default_factory=AlgorithmConfig)

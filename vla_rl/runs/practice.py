@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vla_rl.core.config import config_to_dict, load_config, read_yaml
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import PolicySpec
-from vla_rl.policies.flow_vla.config import FlowVLAConfig, preset
+from vla_rl.policies.flow_vla.config import preset
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.config_files import config_file
 from vla_rl.runs.records import open_records
@@ -69,6 +69,7 @@ def check_config(config: RunConfig) -> PolicySpec:
         UserError: for what cannot be built.
     """
     from vla_rl.algorithms.registry import find_algorithm
+    from vla_rl.policies.folders import policy_class
     from vla_rl.runs.simulator import SimulatorWorker
 
     find_algorithm("sft").check(config.policy)
@@ -78,7 +79,7 @@ def check_config(config: RunConfig) -> PolicySpec:
     worker = SimulatorWorker(config)
     try:
         worker.check()
-        _check_policy(config.policy, worker.spec)
+        policy_class(config.policy.kind).check(config.policy, worker.spec)
     finally:
         worker.close()
     return worker.spec
@@ -92,24 +93,6 @@ def check_device(name: str) -> None:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
-
-
-def _check_policy(config: FlowVLAConfig, spec: PolicySpec) -> None:
-    """Lay the policy out without weights."""
-    import numpy as np
-    import torch
-
-    from vla_rl.policies.flow_vla import FlowVLA
-    from vla_rl.policies.normalization import Statistics
-
-    blank = Statistics.from_arrays(np.zeros((1, spec.state_dim)), np.zeros((1, spec.action_dim)))
-    try:
-        with torch.device("meta"):
-            FlowVLA(config, spec, blank, pretrained=False)
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"no policy can be built from the section 'policy': {' '.join(str(error).split())}"
-        ) from error
 
 
 def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str, Any]:
@@ -173,21 +156,21 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache")
     from vla_rl.algorithms.registry import make_algorithm
     from vla_rl.algorithms.round_data import data_statistics
     from vla_rl.algorithms.seeds import derived_seed
-    from vla_rl.policies.flow_vla import FlowVLA
+    from vla_rl.policies.folders import policy_class
 
     statistics = data_statistics(cache, config.execution.discrete_dims)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "policy weights"))
-        model = FlowVLA(config.policy, spec, statistics).to(config.device)
-    return make_algorithm("sft", config.supervised, model, cache, config.seed)
+        model = policy_class(config.policy.kind).build(config.policy, spec, statistics)
+    return make_algorithm("sft", config.supervised, model.to(config.device), cache, config.seed)
 
 
 def practised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", supervised: Path) -> "Algorithm":
     """The configured algorithm, starting from the supervised policy."""
     from vla_rl.algorithms.registry import make_algorithm
-    from vla_rl.policies.flow_vla import load_policy
+    from vla_rl.policies.folders import load_model
 
-    model, _ = load_policy(supervised, expected=spec)
+    model, _ = load_model(supervised, expected=spec)
     return make_algorithm(config.algorithm, config.learning, model.to(config.device), cache, config.seed)
 
 

@@ -15,7 +15,7 @@ PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True)
-class Latency:
+class CallTimes:
     """Of one part. ``first_ms``: the very first call; percentiles and the smallest are of the calls after warm-up."""
 
     first_ms: float
@@ -25,7 +25,7 @@ class Latency:
     p99_ms: float
 
 
-def time_calls(call: Callable[[], object], calls: int, warm_up: int = 20) -> Latency:
+def time_calls(call: Callable[[], object], calls: int, warm_up: int = 20) -> CallTimes:
     """Time calls one by one."""
     spent_ms = []
     for _ in range(warm_up + calls):
@@ -33,11 +33,11 @@ def time_calls(call: Callable[[], object], calls: int, warm_up: int = 20) -> Lat
         call()
         spent_ms.append(1e3 * (time.perf_counter() - started_s))
     steady = spent_ms[warm_up:]
-    return Latency(spent_ms[0], min(steady), *(float(np.percentile(steady, p)) for p in PERCENTILES))
+    return CallTimes(spent_ms[0], min(steady), *(float(np.percentile(steady, p)) for p in PERCENTILES))
 
 
-def benchmark_policy(policy: DeployedPolicy, observation: Observation, calls: int = 300) -> dict[str, Latency]:
-    """Latency of a whole chunk and of each graph of a flow policy."""
+def benchmark_policy(policy: DeployedPolicy, observation: Observation, calls: int = 300) -> dict[str, CallTimes]:
+    """Times of a whole chunk and of each graph of a flow policy."""
     program, manifest = policy.program, policy.manifest
     backend = program.backend
     parts = {"chunk": time_calls(lambda: policy.infer(observation), calls)}

@@ -85,11 +85,29 @@ def cast(
 
 
 def geom_colours(model: mujoco.MjModel) -> NDArray[np.float64]:
-    """Colour of every geom, [G, 3] from 0 to 1; as in MuJoCo, a material's colour unless the geom was given its own."""
+    """Colour of every geom, [G, 3] from 0 to 1; as in MuJoCo, a material's colour unless the geom was given its own.
+
+    A texture is drawn as its mean: its pattern is finer than a policy's pixels, and without its colour most things
+    that have one would be white on a white table. The geom called "table" keeps its colour, as `shade` draws its
+    pattern.
+    """
+    materials = model.mat_rgba[:, :3].astype(np.float64)
+    patterned = model.geom_matid[mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, "table")]
+    for material, texture in enumerate(model.mat_texid[:, mujoco.mjtTextureRole.mjTEXROLE_RGB]):
+        if texture >= 0 and material != patterned:
+            materials[material] *= _mean_colour(model, texture)
     colours = model.geom_rgba[:, :3].astype(np.float64)
     from_material = (model.geom_matid >= 0) & (colours == 0.5).all(axis=1)
-    colours[from_material] = model.mat_rgba[model.geom_matid[from_material], :3]
+    colours[from_material] = materials[model.geom_matid[from_material]]
     return colours
+
+
+def _mean_colour(model: mujoco.MjModel, texture: int) -> NDArray[np.float64]:
+    """Mean colour of a texture, [3] from 0 to 1."""
+    start, n_channels = model.tex_adr[texture], model.tex_nchannel[texture]
+    size = model.tex_height[texture] * model.tex_width[texture] * n_channels
+    pixels = model.tex_data[start : start + size].reshape(-1, n_channels)
+    return pixels.mean(axis=0)[:3] / 255.0
 
 
 def shade(

@@ -1,12 +1,15 @@
-"""Names: which environments there are, and which expert solves which."""
+"""Names: which environments there are, and how the expert of one is found."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.adapters.metaworld_tasks import TASKS as METAWORLD_NAMES
+from sim.adapters.metaworld_tasks import task_id
 from vla_rl.core.errors import UserError
 
 _OURS = {
@@ -15,20 +18,16 @@ _OURS = {
     "Handover": "handover",
     "PickPlace": "pick_place",
 }
-_META_WORLD = ("ButtonPress", "DoorOpen", "DrawerOpen", "PegInsertSide")
 _ALOHA = ("AlohaTransferCube", "AlohaInsertion")
 _ENTRY_POINTS = {
     **{f"vla_rl/{name}-v0": f"sim.tasks.{module}:{name}Env" for name, module in _OURS.items()},
-    **{f"vla_rl/MetaWorld{name}-v0": f"sim.adapters.metaworld:{name}Env" for name in _META_WORLD},
     **{f"vla_rl/{name}-v0": f"sim.adapters.aloha:{name}Env" for name in _ALOHA},
 }
-_EXPERTS = {
-    **{f"{name}Env": f"sim.experts.{module}:{name}Expert" for name, module in _OURS.items()},
-    **{f"{name}Env": "sim.experts.metaworld:MetaWorldExpert" for name in _META_WORLD},
-}
-
 TASKS = tuple(f"vla_rl/{name}-v0" for name in _OURS)
-"""Ids of our own tasks. The adapted benchmarks are registered too: `vla_rl/MetaWorld...-v0`, `vla_rl/Aloha...-v0`."""
+"""Ids of our own tasks. The adapted benchmarks are registered too: `META_WORLD_TASKS` and `vla_rl/Aloha...-v0`."""
+
+META_WORLD_TASKS = {task_id(name): name for name in METAWORLD_NAMES}
+"""Ids of all of Meta-World's tasks, and Meta-World's own name of each."""
 
 
 def register_environments() -> None:
@@ -36,6 +35,11 @@ def register_environments() -> None:
     for name, entry_point in _ENTRY_POINTS.items():
         if name not in gymnasium.registry:
             gymnasium.register(name, entry_point=entry_point)
+    for name, native_name in META_WORLD_TASKS.items():
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                name, entry_point="sim.adapters.metaworld:MetaWorldEnv", kwargs={"native_name": native_name}
+            )
 
 
 class ScriptedExpert(Protocol):
@@ -59,18 +63,33 @@ class ScriptedExpert(Protocol):
 
 
 def make_expert(env: gymnasium.Env[Any, Any], action_noise: float = 0.0) -> ScriptedExpert:
-    """The scripted expert that solves an environment.
+    """The scripted expert that solves an environment: the one that its class declares.
+
+    Anyone's environment can bring one, as a class attribute: ``expert = "package.module:Name"``, which is imported
+    only here, or the class or function itself. It is called with the environment, wrapped or not, and the noise.
 
     Args:
-        env: an environment of this package, wrapped or not.
+        env: an environment that declares an expert, wrapped or not.
         action_noise: standard deviation in metres of the noise on what is sent; 0.003 suits demonstrations.
 
     Raises:
-        UserError: there is no expert for this environment.
+        UserError: the environment declares no expert, or one that cannot be imported.
     """
-    name = type(env.unwrapped).__name__
-    if name not in _EXPERTS:
-        raise UserError(f"There is no expert for {name}. Those that have one: {', '.join(sorted(_EXPERTS))}.")
-    module, _, attribute = _EXPERTS[name].partition(":")
-    expert: ScriptedExpert = getattr(importlib.import_module(module), attribute)(env, action_noise)
-    return expert
+    env_class = type(env.unwrapped)
+    declared = getattr(env_class, "expert", None)  # of the class, where a function is not bound to the environment
+    if declared is None:
+        raise UserError(
+            f"There is no expert for {env_class.__name__}. Its class declares one with "
+            "expert = 'module:Name', which is called as Name(env, action_noise)."
+        )
+    make: Callable[[Any, float], ScriptedExpert] = _load(declared) if isinstance(declared, str) else declared
+    return make(env, action_noise)
+
+
+def _load(name: str) -> Any:
+    """What "module:Name" names."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"The expert {name!r} does not load ({error}); it must be 'module:Name'.") from error

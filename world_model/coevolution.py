@@ -145,7 +145,7 @@ class Ledger:
         return next((entry for entry in self.entries if entry.round == round_number), None)
 
 
-class Imagination(Protocol):
+class WorldModelRunner(Protocol):
     """What co-evolution asks of those who can train world models and run episodes; the command line provides it.
     Everything must be repeatable after a crash: what is there already is not done again.
     """
@@ -170,12 +170,12 @@ class CoEvolution:
 
     Args:
         config: see `CoEvolutionConfig`.
-        imagination: carries decisions out.
+        runner: carries decisions out.
         ledger: where they are written.
     """
 
-    def __init__(self, config: CoEvolutionConfig, imagination: Imagination, ledger: Ledger) -> None:
-        self.config, self._imagination, self.ledger = config, imagination, ledger
+    def __init__(self, config: CoEvolutionConfig, runner: WorldModelRunner, ledger: Ledger) -> None:
+        self.config, self._runner, self.ledger = config, runner, ledger
 
     @property
     def restarts_policy(self) -> bool:
@@ -208,11 +208,11 @@ class CoEvolution:
         version = self.model_version(spent.round)
         if version >= 0:
             for earlier in range(version + 1):
-                self._imagination.train(earlier)
-            imagined = self._imagination.imagined_outcomes(spent.round, version, self.config.gap_episodes)
+                self._runner.train(earlier)
+            imagined = self._runner.imagined_outcomes(spent.round, version, self.config.gap_episodes)
             pairs = [(real, own) for real, own in zip(outcomes, imagined, strict=False) if own is not None]
             alarm = gap_alarm(pairs, len(imagined), self.config)
-            used = 0 if alarm else self._imagination.imagine(spent.round, version, self.config.imagined_episodes)
+            used = 0 if alarm else self._runner.imagine(spent.round, version, self.config.imagined_episodes)
             values |= {"model_version": version, "alarm": alarm, "used": used}
             values["believed"] = len(pairs) / max(len(imagined), 1)
             if pairs:

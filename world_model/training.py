@@ -47,7 +47,7 @@ type Loss = Callable[[int], tuple[Tensor, dict[str, float]]]
 
 
 @dataclass(frozen=True)
-class StageConfig:
+class ModuleTrainingConfig:
     """One stage of training.
 
     Attributes:
@@ -65,7 +65,7 @@ class StageConfig:
     training: TrainingConfig
 
 
-class Stage:
+class ModuleTraining:
     """Optimises one module, from its newest checkpoint to the end.
 
     Args:
@@ -75,7 +75,7 @@ class Stage:
         folder: of checkpoints and metrics.
     """
 
-    def __init__(self, config: StageConfig, module: nn.Module, loss: Loss, folder: Path) -> None:
+    def __init__(self, config: ModuleTrainingConfig, module: nn.Module, loss: Loss, folder: Path) -> None:
         self.config, self.module, self._loss, self._folder = config, module, loss, folder
         self.average = copy.deepcopy(module).requires_grad_(False)
         decay = config.training.weight_decay
@@ -185,8 +185,8 @@ def train_world_model(
         torch.manual_seed(config.seed)
         model = WorldModel(config, spec).to(device)
     model.autoencoder.background.copy_(background(cache, spec.cameras, config.seed))
-    autoencoder_stage = Stage(
-        StageConfig(
+    autoencoder_training = ModuleTraining(
+        ModuleTrainingConfig(
             "autoencoder",
             training.autoencoder_steps,
             training.autoencoder_learning_rate,
@@ -197,13 +197,13 @@ def train_world_model(
         autoencoder_loss(model, cache),
         folder,
     )
-    autoencoder_stage.run()
+    autoencoder_training.run()
     sample = draw_pictures(cache, spec.cameras, config.seed, 0, _STATISTICS_FRAMES).to(device)
     with torch.no_grad():
         model.autoencoder.set_statistics(model.autoencoder.encode(sample))
     data = LatentEpisodes(cache, model.autoencoder)
     set_dynamics_statistics(model, data)
-    left_s = max(training.cpu_seconds - autoencoder_stage.cpu_s, 1.0) if training.cpu_seconds else 0.0
+    left_s = max(training.cpu_seconds - autoencoder_training.cpu_s, 1.0) if training.cpu_seconds else 0.0
     train_dynamics(model, data, training.dynamics_steps, folder, cpu_seconds=left_s)
     set_familiar(model, cache)
     save_world_model(folder, model, version)
@@ -240,8 +240,8 @@ def train_dynamics(
 ) -> None:
     """Gradient steps of dynamics and heads; ``version`` keys their batches."""
     training = model.config.training
-    stage = Stage(
-        StageConfig("dynamics", steps, training.dynamics_learning_rate, cpu_seconds, training),
+    stage = ModuleTraining(
+        ModuleTrainingConfig("dynamics", steps, training.dynamics_learning_rate, cpu_seconds, training),
         model.dynamics,
         dynamics_loss(model, data, model.config.seed + version * _SEEDS_APART),
         folder,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from vla_rl.core.errors import ConfigError
 from world_model.dynamics import WorldBatch
 from world_model.model import WorldModel
-from world_model.training import Stage, StageConfig
+from world_model.training import ModuleTraining, ModuleTrainingConfig
 from world_model.windows import LatentEpisodes
 
 _SEEDS_APART = 1_000_003
@@ -187,8 +187,8 @@ def train_trajectories(
         batch = data.draw(seed, step, config.batch_size, config.frames, training.ending_share)
         return generator.loss(batch, torch.Generator().manual_seed(seed * _SEEDS_APART + step))
 
-    stage = StageConfig("trajectories", config.steps, config.learning_rate, 0.0, training)
-    Stage(stage, generator, loss, folder).run()
+    stage = ModuleTrainingConfig("trajectories", config.steps, config.learning_rate, 0.0, training)
+    ModuleTraining(stage, generator, loss, folder).run()
     return generator
 
 

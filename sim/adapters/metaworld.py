@@ -5,56 +5,68 @@ reward becomes 1 at success, which ends the episode; Meta-World's dense reward o
 """
 
 import warnings
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.adapters.metaworld_tasks import TASKS
 from sim.adapters.optional import import_benchmark
 from sim.interface import ABSOLUTE, CAMERAS, DELTA, CameraEnv, observation_space
 from sim.rendering import make_renderer
+from vla_rl.core.errors import UserError, did_you_mean
 
 STEP_M = 0.01  # how far a motion action of 1 moves the hand
 _NATIVE_CAMERAS = {"front": "corner2", "top": "topview"}
 _EYES = {"front": (0.42, 0.18, 0.52), "top": (0.0, 0.64, 0.95)}
 _LOOK_AT = {"front": (0.0, 0.68, 0.10), "top": (0.0, 0.66, 0.0)}
+_GOAL_MARK = "goal_mark"
+GOAL_MARK_RADIUS_M, GOAL_MARK_COLOUR = 0.02, (1.0, 0.0, 1.0)  # a colour that nothing else in these scenes has
 
 
 class MetaWorldEnv(CameraEnv):
     """One Meta-World task.
 
     Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [4]}`: hand position in metres and the
-    gripper's opening, 0 to 1.
+    gripper's opening, 0 to 1. Where nothing in the scene says where the goal is, a coloured ball marks it
+    (`MetaWorldTask.goal_mark`); it touches nothing.
 
-    Arguments as of `CameraEnv`. The ray caster draws the benchmark's meshes without their textures.
+    Arguments as of `CameraEnv`, and the first:
+        native_name: Meta-World's own name of the task, such as "button-press-v3"; `metaworld_tasks.TASKS` has them.
+
+    The ray caster draws the benchmark's meshes without their textures.
 
     Raises:
         UserError: an argument that does not fit, or metaworld is not installed.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012 - gymnasium declares it so
+    expert: ClassVar[str] = "sim.experts.metaworld:MetaWorldExpert"
     gripper_dims: ClassVar[tuple[int, ...]] = (3,)
     action_kind: ClassVar[tuple[str, ...]] = (DELTA, DELTA, DELTA, ABSOLUTE)
-    native_name: ClassVar[str]
-    policy_name: ClassVar[str]
-    task_description: ClassVar[str]
-    max_episode_steps: ClassVar[int] = 250
-    expert_steps: ClassVar[int]
-    fields_of_view: ClassVar[tuple[float, float]] = (40.0, 40.0)  # degrees, front and top
+
+    def __init__(self, native_name: str, **arguments: Any) -> None:
+        if native_name not in TASKS:
+            raise UserError(f"Meta-World has no task {native_name!r}.{did_you_mean(native_name, TASKS)}")
+        self.native_name, self._task = native_name, TASKS[native_name]
+        self.task_description, self.expert_steps = self._task.sentence, self._task.expert_steps
+        self.max_episode_steps = self._task.max_episode_steps
+        super().__init__(**arguments)
 
     def _build(self, renderer: str) -> None:
         metaworld = import_benchmark("metaworld")
         benchmark = metaworld.MT1(self.native_name, seed=0)
-        self.native = benchmark.train_classes[self.native_name]()
+        native_class = benchmark.train_classes[self.native_name]
+        self.native = (_with_goal_mark(native_class) if self._task.goal_mark else native_class)()
         self.native.set_task(benchmark.train_tasks[0])
         # Only after set_task, which freezes the scene: without these two, every episode would be the same.
         self.native._freeze_rand_vec = False
         self.native.seeded_rand_vec = True
         self.native.max_path_length = self.max_episode_steps + 1
-        for camera, field in zip(CAMERAS, self.fields_of_view, strict=True):
-            _aim(self.native.model, _NATIVE_CAMERAS[camera], _EYES[camera], _LOOK_AT[camera], field)
+        for camera, field in zip(CAMERAS, self._task.fields_of_view, strict=True):
+            eye, look_at = (np.add(point, self._task.shift) for point in (_EYES[camera], _LOOK_AT[camera]))
+            _aim(self.native.model, _NATIVE_CAMERAS[camera], eye, look_at, field)
         self.action_space = self.native.action_space
         self.observation_space = observation_space(self.cameras, self.image_size, 4, 2.0)
         self.native_observation = self._reset_native(0)
@@ -101,6 +113,10 @@ class MetaWorldEnv(CameraEnv):
             self.native.seed(seed)
             mujoco.mj_resetData(self.native.model, self.native.data)
             observation, _ = self.native.reset()
+        if self._task.goal_mark:
+            self.native.model.body(_GOAL_MARK).pos = self.native._target_pos
+        # The benchmark moves static bodies without computing where that takes their geoms.
+        mujoco.mj_kinematics(self.native.model, self.native.data)
         return observation
 
     def _observe(self) -> dict[str, Any]:
@@ -108,42 +124,22 @@ class MetaWorldEnv(CameraEnv):
         return {"pixels": pixels, "agent_pos": self.native_observation[:4].astype(np.float32)}
 
 
-class ButtonPressEnv(MetaWorldEnv):
-    """Press a button that faces the robot."""
+def _with_goal_mark(native_class: Any) -> Any:
+    """The native class with one body more in its scene, after all others and without effect on them."""
 
-    native_name, policy_name = "button-press-v3", "SawyerButtonPressV3Policy"
-    task_description = "press the button"
-    expert_steps = 62
+    class Marked(native_class):
+        def _initialize_simulation(self) -> tuple[mujoco.MjModel, mujoco.MjData]:
+            spec = mujoco.MjSpec.from_file(self.fullpath)
+            mark = spec.worldbody.add_body(name=_GOAL_MARK)
+            size, colour = [GOAL_MARK_RADIUS_M, 0.0, 0.0], [*GOAL_MARK_COLOUR, 1.0]
+            mark.add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, size=size, rgba=colour, group=1, contype=0, conaffinity=0)
+            model = spec.compile()
+            return model, mujoco.MjData(model)
 
-
-class DoorOpenEnv(MetaWorldEnv):
-    """Open a door by its handle."""
-
-    native_name, policy_name = "door-open-v3", "SawyerDoorOpenV3Policy"
-    task_description = "open the door"
-    expert_steps = 82
-    fields_of_view = (52.0, 52.0)
+    return Marked
 
 
-class DrawerOpenEnv(MetaWorldEnv):
-    """Pull a drawer open."""
-
-    native_name, policy_name = "drawer-open-v3", "SawyerDrawerOpenV3Policy"
-    task_description = "open the drawer"
-    expert_steps = 92
-
-
-class PegInsertSideEnv(MetaWorldEnv):
-    """Pick up a peg and push it sideways into a hole."""
-
-    native_name, policy_name = "peg-insert-side-v3", "SawyerPegInsertionSideV3Policy"
-    task_description = "insert the peg into the hole in the wall"
-    max_episode_steps = 300
-    expert_steps = 100
-    fields_of_view = (56.0, 50.0)
-
-
-def _aim(model: mujoco.MjModel, camera: str, eye: Sequence[float], at: Sequence[float], field: float) -> None:
+def _aim(model: mujoco.MjModel, camera: str, eye: NDArray[np.float64], at: NDArray[np.float64], field: float) -> None:
     """Put a camera somewhere and point it at something; `field` is its vertical field of view in degrees."""
     forward = np.subtract(at, eye) / np.linalg.norm(np.subtract(at, eye))
     right = np.cross(forward, (0.0, 0.0, 1.0))

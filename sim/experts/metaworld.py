@@ -20,7 +20,7 @@ class MetaWorldExpert:
         self.env: MetaWorldEnv = env.unwrapped
         self.action_noise = action_noise
         self.pace = 1.0
-        self._policy = getattr(import_benchmark("metaworld.policies"), self.env.policy_name)()
+        self._policy = import_benchmark("metaworld.policies").ENV_POLICY_MAP[self.env.native_name]()
         self.reset(0)
 
     def reset(self, seed: int) -> None:

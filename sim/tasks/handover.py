@@ -17,6 +17,7 @@ WHITE = "0.98 0.95 0.90 1"
 class HandoverEnv(TabletopEnv):
     """The bar starts where the right arm cannot take it, and the left arm's reach ends before the pad."""
 
+    expert: ClassVar[str] = "sim.experts.handover:HandoverExpert"
     task_description: ClassVar[str] = "hand the bar over and lay it on the pad"
     max_episode_steps: ClassVar[int] = 150
     expert_steps: ClassVar[int] = 70

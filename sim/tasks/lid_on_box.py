@@ -24,6 +24,7 @@ class LidOnBoxEnv(TabletopEnv):
     Success is the lid seated on the rim and let go.
     """
 
+    expert: ClassVar[str] = "sim.experts.lid_on_box:LidOnBoxExpert"
     task_description: ClassVar[str] = "put the lid on the box"
     max_episode_steps: ClassVar[int] = 130
     expert_steps: ClassVar[int] = 60

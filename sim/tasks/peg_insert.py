@@ -24,6 +24,7 @@ class PegInsertEnv(TabletopEnv):
     Success is the peg well inside while the socket hangs in the air.
     """
 
+    expert: ClassVar[str] = "sim.experts.peg_insert:PegInsertExpert"
     task_description: ClassVar[str] = "insert the peg into the socket"
     max_episode_steps: ClassVar[int] = 120
     expert_steps: ClassVar[int] = 50

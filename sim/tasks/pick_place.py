@@ -16,6 +16,7 @@ OPEN = 0.055  # m, the gripper must be open this far: the cube lies there by its
 class PickPlaceEnv(TabletopEnv):
     """The single-arm task: success is the cube in the tray and let go."""
 
+    expert: ClassVar[str] = "sim.experts.pick_place:PickPlaceExpert"
     task_description: ClassVar[str] = "put the cube into the tray"
     max_episode_steps: ClassVar[int] = 100
     expert_steps: ClassVar[int] = 50

@@ -1,5 +1,6 @@
 """Known benchmarks behind our interface; skipped where the `benchmarks` extra is not installed."""
 
+import subprocess
 import sys
 import warnings
 
@@ -8,10 +9,13 @@ import numpy as np
 import pytest
 
 import sim
+from sim.adapters.metaworld_tasks import TASKS
 from sim.correctors import Corrector, CorrectorConfig
+from sim.registration import META_WORLD_TASKS
 from vla_rl.core.errors import UserError
 
 META_WORLD = [f"vla_rl/MetaWorld{name}-v0" for name in ("ButtonPress", "DoorOpen", "DrawerOpen", "PegInsertSide")]
+MARKED = "vla_rl/MetaWorldReach-v0"
 ALOHA = ["vla_rl/AlohaTransferCube-v0", "vla_rl/AlohaInsertion-v0"]
 
 
@@ -38,6 +42,61 @@ def test_same_interface_as_our_tasks(name):
     assert len(env.action_kind) == env.action_space.shape[0]
     assert env.action_space.contains(env.rest_action(observation["agent_pos"]))
     env.close()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in META_WORLD_TASKS])
+def test_every_meta_world_task_steps_and_has_an_expert(name):
+    env = make(name, image_size=16)
+    observation, _ = env.reset(seed=0)
+    expert = sim.make_expert(env)
+    for _ in range(3):
+        assert env.observation_space.contains(observation)
+        observation, reward, *_ = env.step(expert.act()[0])
+        assert reward == 0.0
+    env.close()
+
+
+def test_meta_worlds_own_list_of_tasks_is_the_registered_one():
+    make(META_WORLD[0]).close()
+    from metaworld.policies import ENV_POLICY_MAP
+
+    assert list(META_WORLD_TASKS.values()) == sorted(ENV_POLICY_MAP)
+    assert META_WORLD_TASKS["vla_rl/MetaWorldPickOutOfHole-v0"] == "pick-out-of-hole-v3"
+    assert set(META_WORLD_TASKS) < set(gymnasium.registry)
+
+
+def test_every_meta_world_task_has_its_own_sentence_and_time_enough():
+    assert len({task.sentence for task in TASKS.values()}) == len(TASKS)
+    for task in TASKS.values():
+        assert task.max_episode_steps >= max(250, 2.5 * task.expert_steps)
+
+
+def test_an_unknown_meta_world_task_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match="'door-open-v3'"):
+        gymnasium.make("vla_rl/MetaWorldDoorOpen-v0", native_name="dor-open-v3")
+
+
+def test_importing_sim_imports_no_benchmark():
+    code = "import sys, sim; print(*({'metaworld', 'gym_aloha', 'mujoco'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
+
+
+def test_a_mark_stands_where_a_hidden_goal_is():
+    env = make(MARKED)
+    mark = env.native.model.body("goal_mark")
+    for seed in range(2):
+        env.reset(seed=seed)
+        np.testing.assert_array_equal(env.native.data.xpos[mark.id], env.native._target_pos)
+        drawn = env.renderer.segment(env.native.data, "corner2") == mark.geomadr[0]
+        assert drawn.any()
+
+
+def test_static_bodies_are_drawn_where_the_reset_has_put_them():
+    env = make("vla_rl/MetaWorldWindowOpen-v0")
+    for seed in range(2):
+        env.reset(seed=seed)
+        model, data = env.native.model, env.native.data
+        np.testing.assert_allclose(data.body("window").xpos, model.body("window").pos)
 
 
 @pytest.mark.parametrize("name", META_WORLD[:1] + ALOHA)

@@ -1,5 +1,8 @@
 """The scripted experts: they succeed, move smoothly, and recover."""
 
+import sys
+
+import gymnasium
 import numpy as np
 import pytest
 
@@ -116,8 +119,29 @@ def test_progress_grows_from_nought_to_one(task, blind_env):
     assert np.diff(values).min() > -0.06  # closing the hand may shift an object a little
 
 
-def test_an_environment_without_expert_is_named(blind_env):
-    import gymnasium
+class Foreign(gymnasium.Env):
+    """An environment of somebody else's."""
 
-    with pytest.raises(UserError, match="PegInsertEnv"):
-        sim.make_expert(gymnasium.make("CartPole-v1"))
+
+def test_an_environment_without_expert_is_told_how_to_declare_one():
+    with pytest.raises(UserError, match=r"Foreign.*expert = 'module:Name'"):
+        sim.make_expert(Foreign())
+
+
+@pytest.mark.parametrize("expert", [lambda env, noise: (env, noise), "tests.sim.test_experts:bring"])
+def test_anyones_environment_can_bring_its_expert(expert, monkeypatch):
+    monkeypatch.setattr(Foreign, "expert", expert, raising=False)
+    monkeypatch.setitem(sys.modules, "tests.sim.test_experts", sys.modules[__name__])
+    env = Foreign()
+    assert sim.make_expert(env, 0.5) == (env, 0.5)
+
+
+def bring(env, noise):
+    return env, noise
+
+
+@pytest.mark.parametrize("expert", ["sim.experts.nowhere:Name", "sim.experts.base:Nobody", "nothing", ""])
+def test_an_expert_that_does_not_load_is_named(expert, monkeypatch):
+    monkeypatch.setattr(Foreign, "expert", expert, raising=False)
+    with pytest.raises(UserError, match=f"expert '{expert}' does not load"):
+        sim.make_expert(Foreign())

@@ -42,7 +42,7 @@ class NoisyFlowConfig:
 
 
 @dataclass(frozen=True)
-class FlowDraw:
+class PathDraw:
     """B draws with their paths.
 
     Attributes:
@@ -83,7 +83,7 @@ class NoisyFlowActor:
     @torch.no_grad()
     def draw(
         self, images: Mapping[str, NDArray[np.uint8]], state: NDArray[np.float32], seeds: NDArray[np.int64], tick: int
-    ) -> tuple[NDArray[np.float32], FlowDraw]:
+    ) -> tuple[NDArray[np.float32], PathDraw]:
         """See `StochasticActor.draw`: a function of observation, seed and tick."""
         model, steps = self.model, self._steps
         cameras = {name: torch.from_numpy(np.array(images[name])) for name in model.spec.cameras}
@@ -97,9 +97,9 @@ class NoisyFlowActor:
         for step in range(steps):
             point = self._mean(point, step, prefix) + self.config.noise * noise[step + 1]
             path.append(point)
-        return model.to_raw_actions(point).numpy(), FlowDraw(cameras, states, torch.stack(path))
+        return model.to_raw_actions(point).numpy(), PathDraw(cameras, states, torch.stack(path))
 
-    def log_probability(self, draws: Sequence[FlowDraw], chosen: Sequence[Tensor], counted: Sequence[Tensor]) -> Tensor:
+    def log_probability(self, draws: Sequence[PathDraw], chosen: Sequence[Tensor], counted: Sequence[Tensor]) -> Tensor:
         """See `StochasticActor.log_probability`."""
         wanted = [(draw, rows) for draw, rows in zip(draws, chosen, strict=True) if len(rows)]
         if not wanted:

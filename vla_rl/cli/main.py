@@ -4,6 +4,7 @@ import argparse
 import errno
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -49,6 +50,8 @@ class Verb(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code, see `say_errors`."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    if (here := os.getcwd()) not in sys.path:  # parts named module:Name may lie beside the person, and hide nothing
+        sys.path.append(here)
     return say_errors("vla-rl", argv[0] if argv else "", lambda: _main(argv))
 
 

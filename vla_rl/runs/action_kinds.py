@@ -20,9 +20,7 @@ def delta_dims(kinds: Sequence[str]) -> tuple[int, ...]:
     return tuple(dim for dim, kind in enumerate(kinds) if kind == "delta")
 
 
-def with_action_kinds(
-    execution: ExecutionConfig, policy: PolicySpec, *discrete_dims: Sequence[int]
-) -> ExecutionConfig:
+def with_action_kinds(execution: ExecutionConfig, policy: PolicySpec, *discrete_dims: Sequence[int]) -> ExecutionConfig:
     """The section with its kinds of dimensions filled in, where it names none itself.
 
     Args:

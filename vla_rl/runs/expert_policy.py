@@ -13,10 +13,10 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from vla_rl.runs.policy_folder import PolicyFolder
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
+from vla_rl.runs.policy_folder import PolicyFolder
 
 EXPERT = "expert:"
 _HORIZON = 16

@@ -1,6 +1,5 @@
 """Offline fine-tuning put together: data taken into a run folder, the learner, the export of weights."""
 
-import argparse
 import functools
 import json
 import shutil
@@ -9,14 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_rl.algorithms.config import AlgorithmConfig
-from vla_rl.core.config import config_to_dict, load_config
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
 from vla_rl.core.types import PolicySpec
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.sources import DataMapping
 from vla_rl.policies.flow_vla.config import FlowVLAConfig
-from vla_rl.runs.practice import config_file
 from vla_rl.runs.records import open_records
 from vla_rl.training.run_folder import RunFolder
 

@@ -19,9 +19,9 @@ def open_records(folder: RunFolder, described: dict[str, Any]) -> Iterator[Any]:
     Raises:
         UserError: if another process works on it, or what it has written cannot be read.
     """
-    from vla_rl.runs.machine import describe_machine
     from vla_rl.report.html import build_report
     from vla_rl.report.sinks import JsonlSink, TensorBoardSink, read_records
+    from vla_rl.runs.machine import describe_machine
     from vla_rl.training.checkpoint import load_newest_checkpoint
     from vla_rl.training.learning import RunRecords
 

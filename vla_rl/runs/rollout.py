@@ -32,7 +32,7 @@ from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.report.live_view import LiveView
 from vla_rl.runs.action_kinds import first_named, with_action_kinds
 from vla_rl.runs.attempt import Attempts
-from vla_rl.runs.policy_folder import PolicyFolder, find_policy, load_acting_policy
+from vla_rl.runs.policy_folder import PolicyFolder, load_acting_policy
 from vla_rl.runs.robots import RobotRequest, RobotSetup, set_up_robot
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class RolloutConfig:
         gate: limits; those that are empty are the robot's own.
         realtime: what to ask of the system with ``--realtime``.
         task: the task of a simulated robot; of a run, its own.
+        takeover: who supervises a simulated robot; of a run, its own.
         robot: the robot's own options.
     """
 
@@ -56,6 +57,7 @@ class RolloutConfig:
     gate: GateConfig = field(default_factory=GateConfig)
     realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
     task: dict[str, Any] = field(default_factory=dict)
+    takeover: dict[str, Any] = field(default_factory=dict)
     robot: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,7 +102,8 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> list[bool | None]:
     policy, clock = order.policy, MonotonicClock() if order.realtime else VirtualClock()
     grippers = first_named(config.execution.discrete_dims, policy.discrete_dims, config.gate.discrete_dims)
     setup = set_up_robot(
-        order.robot, RobotRequest(policy.spec, clock, config.gate, grippers, config.task, config.robot)
+        order.robot,
+        RobotRequest(policy.spec, clock, config.gate, grippers, config.task, config.takeover, config.robot),
     )
     config = replace(
         config, execution=with_action_kinds(config.execution, policy.spec, grippers, setup.gate.config.discrete_dims)
@@ -183,7 +186,9 @@ def resolve_config(
     policy: PolicyFolder, limits: Path | None = None, strategy: str | None = None, overrides: Sequence[str] = ()
 ) -> RolloutConfig:
     """Defaults, then the sections of the policy's run, then the file of limits, then strategy and overrides."""
-    base = {section: policy.run[section] for section in ("execution", "gate", "task") if section in policy.run}
+    base = {
+        section: policy.run[section] for section in ("execution", "gate", "task", "takeover") if section in policy.run
+    }
     if limits:
         base["gate"] = read_yaml(limits)
     chosen = [f"execution.strategy={strategy}"] if strategy else []

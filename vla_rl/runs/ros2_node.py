@@ -26,12 +26,6 @@ from robot_io.ros2.operator import OperatorDesk, TopicTakeover
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.robot import Ros2Robot
 from robot_io.ros2.wiring import Interface
-from vla_rl.runs.action_kinds import with_action_kinds, with_steps
-from vla_rl.runs.attempt import Attempts
-from vla_rl.runs.expert_policy import EXPERT, find_expert
-from vla_rl.runs.policy_folder import PolicyFolder, find_policy, load_acting_policy
-from vla_rl.runs.robots import check_fits
-from vla_rl.runs.rollout import RolloutConfig
 from vla_rl.core.config import load_config, read_yaml
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Policy, Subscriber
@@ -43,6 +37,12 @@ from vla_rl.execution.realtime import RealtimeConfig, realtime
 from vla_rl.execution.sources import TakeoverSwitch
 from vla_rl.execution.watched_policy import WatchedPolicy
 from vla_rl.report.live_view import LiveView
+from vla_rl.runs.action_kinds import with_action_kinds, with_steps
+from vla_rl.runs.attempt import Attempts
+from vla_rl.runs.expert_policy import EXPERT, find_expert
+from vla_rl.runs.policy_folder import PolicyFolder, find_policy, load_acting_policy
+from vla_rl.runs.robots import check_fits
+from vla_rl.runs.rollout import RolloutConfig
 
 _log = logging.getLogger(__name__)
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
-from vla_rl.runs.attempt import Attempts
-from vla_rl.runs.imagination.world_data import open_cache
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
@@ -16,6 +14,8 @@ from vla_rl.execution.executor import Executor
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
+from vla_rl.runs.attempt import Attempts
+from vla_rl.runs.imagination.world_data import open_cache
 from vla_rl.training.workers import RolloutJob
 from world_model.imagined_env import ImaginedEnv, ImaginedEnvConfig
 from world_model.model import load_world_model

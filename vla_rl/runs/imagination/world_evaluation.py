@@ -23,11 +23,6 @@ import safetensors.torch
 import torch
 
 from robot_io.gate import GateConfig
-from vla_rl.runs.imagination.ground_truth import SimulatorTruth
-from vla_rl.runs.imagination.rollouts import ImaginationWorker, ImaginedWorldConfig
-from vla_rl.runs.imagination.near_success import collect_counterfactuals
-from vla_rl.runs.config import TaskConfig
-from vla_rl.runs.imagination.world_data import open_cache
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
@@ -35,6 +30,11 @@ from vla_rl.core.types import Float32Array
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.runs.config import TaskConfig
+from vla_rl.runs.imagination.ground_truth import SimulatorTruth
+from vla_rl.runs.imagination.near_success import collect_counterfactuals
+from vla_rl.runs.imagination.rollouts import ImaginationWorker, ImaginedWorldConfig
+from vla_rl.runs.imagination.world_data import open_cache
 from vla_rl.training.workers import RolloutJob
 from world_model.evaluation import HorizonConfig, horizon_curves, probe_floor
 from world_model.imagined_env import ImaginedVectorEnv

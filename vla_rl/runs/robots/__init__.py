@@ -14,6 +14,7 @@ from vla_rl.core.registry import find
 from vla_rl.core.types import Origin, PolicySpec
 from vla_rl.execution.loop import EpisodicRobot
 
+
 @dataclass(frozen=True)
 class RobotRequest:
     """What a robot is set up for.
@@ -24,6 +25,7 @@ class RobotRequest:
         gripper_dims: dimensions of the action that a takeover commands absolutely: the policy's discrete ones.
         gate: limits from ``--limits`` and overrides; the empty ones are the robot's own.
         task: the section ``task`` of the run's config, where there is one.
+        takeover: the section ``takeover`` of the run's config: who supervises a simulated robot.
         options: ``robot.KEY=VALUE`` overrides, for the robot's own configuration.
     """
 
@@ -32,6 +34,7 @@ class RobotRequest:
     gate: GateConfig
     gripper_dims: tuple[int, ...] = ()
     task: Mapping[str, Any] = field(default_factory=dict)
+    takeover: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -8,7 +8,6 @@ and r end an attempt as a success, a failure, or one to be repeated. Devices tha
 The arm stays under torque when the program ends; ``robot.disable_torque_on_disconnect=true`` lets it fall.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from robot_io.gate import SafetyGate
@@ -21,12 +20,12 @@ from robot_io.lerobot_robot import (
 )
 from robot_io.spacemouse import SpaceMouse
 from robot_io.terminal_keys import TerminalKeys
-from vla_rl.runs.action_kinds import with_steps
-from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Origin
+from vla_rl.runs.action_kinds import with_steps
+from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
 
 _METRES_PER_TICK = 0.005
 

@@ -8,18 +8,17 @@ import atexit
 import functools
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from robot_io.gate import SafetyGate
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.parameters import Settings, all_parameters
 from robot_io.terminal_keys import wait_for_enter
-from vla_rl.runs.action_kinds import with_steps
-from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.types import Origin
+from vla_rl.runs.action_kinds import with_steps
+from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
 
 
 def set_up(request: RobotRequest) -> RobotSetup:

@@ -1,1 +1,1 @@
-"""Where the parts are put together into runs: configuration, workers, robots, imagination. Knows everything below it."""
+"""Where the parts are put together into runs: configuration, workers, robots, imagination. Knows all parts."""

@@ -1,5 +1,5 @@
-"""What kind of number each action dimension is: a target or a step, continuous or discrete. Several parts may say so (the
-config, the policy, the robot's gate or environment); the first one that names any dimension is believed.
+"""What kind of number each action dimension is: a target or a step, continuous or discrete. Several parts may say so
+(the config, the policy, the robot's gate or environment); the first one that names any dimension is believed.
 """
 
 from collections.abc import Sequence

@@ -95,7 +95,7 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> list[bool | None]:
     """Let the policy act. Returns the outcome of each attempt, None where nobody judged it.
 
     Raises:
-        UserError: if policy, robot and config do not fit together, or a real robot was stopped and somebody has to look.
+        UserError: if policy, robot and config do not fit together, or a real robot was stopped and has to be looked at.
     """
     if order.episodes < 1:
         raise UserError(f"--episodes is {order.episodes}; it must be at least 1")

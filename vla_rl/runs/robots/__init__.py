@@ -1,5 +1,6 @@
-"""The robots of ``vla-rl rollout --robot NAME``. Each is a function ``set_up(RobotRequest) -> RobotSetup``, imported when
-it is named, so that no robot's packages are needed for another one; see `vla_rl.core.registry` for how it gets a name.
+"""The robots of ``vla-rl rollout --robot NAME``. Each is a function ``set_up(RobotRequest) -> RobotSetup``, imported
+when it is named, so that no robot's packages are needed for another one; see `vla_rl.core.registry` for how it gets a
+name.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -31,7 +31,7 @@ class EnvRobot:
         actions: bounds, kinds, grippers.
         reader: cameras and state.
         notes: what was assumed, changed or left out, in sentences.
-        judged: the environment itself said how the last episode went.
+        judged: the environment, or a person, said how the last episode went.
 
     Raises:
         UserError: if the environment's spaces or metadata do not fit.
@@ -56,10 +56,11 @@ class EnvRobot:
         self._raw: Any = None
         self.reader = self._read_space(image_size)
         self.notes = [*filter(None, (about_rate, about_task)), *self.actions.notes, *self.reader.notes]
-        self._middle = (self.actions.low + self.actions.high) / 2
+        self._middle = np.asarray((self.actions.low + self.actions.high) / 2, np.float32)
         self._steps = np.array([kind == "delta" for kind in self.actions.kind])  # [A]
         self._images: dict[str, Uint8Array] | None = None
         self._last: Float32Array | None = None
+        self._called: list[bool | None] = []
         self._tick = 0
         self._ended = True
         self.terminated = False
@@ -71,6 +72,11 @@ class EnvRobot:
     def action_kind(self) -> tuple[str, ...]:
         """Of each of the A dimensions, "absolute" (a target) or "delta" (a step)."""
         return self.actions.kind
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """Of the A numbers of a command: an environment gives them none."""
+        return tuple(f"action.{dim}" for dim in range(self.actions.size))
 
     def connect(self) -> None:
         """An environment is always there."""
@@ -87,6 +93,7 @@ class EnvRobot:
             self.clock.restart()
         self._tick = 0
         self._images = self._last = None
+        self._called.clear()
         self._ended = self.terminated = self.truncated = False
         self.success, self.judged = None, False
 
@@ -107,10 +114,11 @@ class EnvRobot:
         rest_action = getattr(self.env.unwrapped, "rest_action", None)
         if rest_action is not None:
             return np.asarray(rest_action(state), np.float32)
-        targets, posture = self._middle, state[: self.actions.size]
+        targets: Float32Array = self._middle
+        posture = state[: self.actions.size]
         if self._last is not None:
             targets = self._last
-        elif posture.shape == targets.shape and not self._outside(posture).any():
+        elif posture.shape == targets.shape and self._within_bounds(posture):
             targets = posture
         return np.where(self._steps, np.float32(0), targets)
 
@@ -125,13 +133,19 @@ class EnvRobot:
         self._ended = self.terminated or self.truncated
         if self._ended:
             self.success, self.judged = judge(self._declared.success, info, float(reward), self.terminated)
+        elif self._called:
+            self._ended = self.judged = True
+            self.success = self._called[-1]
+            self.terminated, self.truncated = self.success is not None, self.success is None
         return action
 
     def end(self, success: bool | None) -> None:
-        """A person ends the attempt: with its outcome, or without one. Nothing happens after its end."""
-        if not self._ended:
-            self._ended = self.truncated = self.judged = True
-            self.success = success
+        """A person ends the attempt with the next command: with its outcome, or without one. From any thread."""
+        self._called.append(success)
+
+    def last_command(self) -> Float32Array:
+        """The command that was sent last, float32 [A]; at first the one that keeps everything still."""
+        return self.rest_command() if self._last is None else self._last
 
     def stop(self) -> None:
         """A stopped attempt has failed, unless the environment has already judged it."""
@@ -142,8 +156,8 @@ class EnvRobot:
     def close(self) -> None:
         self.env.close()
 
-    def _outside(self, action: Float32Array) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        return (action < self.actions.low) | (action > self.actions.high)
+    def _within_bounds(self, action: Float32Array) -> bool:
+        return bool((action >= self.actions.low).all() and (action <= self.actions.high).all())
 
     def _read_space(self, image_size: int | None) -> ObservationReader:
         declared, env = self._declared, self.env

@@ -91,7 +91,7 @@ class ObservationReader:
         shown = {camera.path for camera in self.cameras.values()}
         vectors = [_known(by_name, path) for path in state] or [path for path in parts if path not in shown]
         self._state = [path for path in vectors if _is_vector(parts[path])]
-        self.state = {dotted(path): int(np.prod(parts[path].shape or (1,))) for path in self._state}
+        self.state = {dotted(path): int(np.prod(parts[path].shape or ())) for path in self._state}
         self._tell_left_out(parts, shown, [] if cameras or state else vectors, state, by_name)
         self._render = None if self.cameras else render
         self.size = self._common_size(image_size)
@@ -143,9 +143,9 @@ class ObservationReader:
         state: Sequence[str],
         by_name: Mapping[str, Path],
     ) -> None:
-        for path in state:
-            if not _is_vector(parts[by_name[path]]):
-                raise ConfigError(f"the state cannot hold {path!r}: it is {parts[by_name[path]]}, expected numbers")
+        for name in state:
+            if not _is_vector(parts[by_name[name]]):
+                raise ConfigError(f"the state cannot hold {name!r}: it is {parts[by_name[name]]}, expected numbers")
         for path in vectors:
             if path not in self._state:
                 self.notes.append(f"left out of the observation: {dotted(path)!r}, which is {parts[path]}")
@@ -155,7 +155,7 @@ class ObservationReader:
             if camera.channels != 3:
                 kind = "grey, and repeated for red, green and blue" if camera.channels == 1 else "without transparency"
                 self.notes.append(f"camera {name!r} is {kind}")
-        self._expected = {path: parts[path] for path in [*shown, *self._state]}
+        self._expected: dict[Path, Any] = {path: parts[path] for path in [*shown, *self._state]}
 
     def _common_size(self, image_size: int | None) -> tuple[int, int]:
         """The size that all pictures are brought to."""
@@ -166,7 +166,8 @@ class ObservationReader:
                     "the observation holds no picture (a Box of uint8 [H, W, 3] or [3, H, W]) and render() draws "
                     "none: add a camera to the observation space, or 'rgb_array' to metadata['render_modes']"
                 )
-            sizes = {RENDERED: _rendered(self._render).shape[:2]}
+            height, width = _rendered(self._render).shape[:2]
+            sizes = {RENDERED: (height, width)}
             self.notes.append("no picture was found in the observation: the camera is what render() draws")
         first = next(iter(sizes.values()))
         alike = len(set(sizes.values())) == 1

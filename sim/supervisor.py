@@ -84,7 +84,7 @@ class ScriptedSupervisor:
         missing = [name for name in _NEEDED if not hasattr(self._env, name)]
         if missing:
             raise UserError(
-                f"{type(self._env).__name__} does not say its {missing[0]}, which this supervisor judges by."
+                f"{type(self._env).__name__} does not say its {missing[0]}, by which this supervisor judges."
             )
         self._expert.pace = config.pace
         self._unit_m = self._expert.metres_per_action

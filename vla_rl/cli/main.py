@@ -18,6 +18,8 @@ VERBS = {
     "rollout": "let a policy act on a robot, in real time or on a virtual clock",
     "corrector": "train the residual head of execution strategy a2c2",
     "imagine": "train a world model, evaluate it, or watch it beside the real future",
+    "record": "record demonstrations of a task or on a robot",
+    "task": "what a task shows and assumes, and whether it can be trained",
     "play": "drive a task and a world model of it in a browser page",
     "export": "a policy for the robot computer: graphs, engines, their verification",
     "report": "rebuild the report of a run",

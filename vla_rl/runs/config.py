@@ -79,7 +79,7 @@ class TakeoverConfig:
 
     enabled: bool = True
     supervisor: str = "scripted"
-    options: Any = part("takeovers", beside="supervisor")
+    options: Any = part("takeovers", beside="supervisor", may_have_none=True)
 
     def __post_init__(self) -> None:
         fill_parts(self)

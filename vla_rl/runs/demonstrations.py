@@ -1,4 +1,4 @@
-"""Demonstrations that somebody brings, instead of an expert's: taken from a store, a run or a LeRobotDataset into a run."""
+"""Demonstrations that somebody brings, instead of an expert's: from a store, a run or a LeRobotDataset into a run."""
 
 import json
 import logging
@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from robot_io.pictures import resize
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
-from vla_rl.core.types import Episode, Origin, PolicySpec, Source
+from vla_rl.core.types import Episode, Origin, PolicySpec, Source, Uint8Array
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.sources import DataMapping, find_store, take_in
 from vla_rl.data.store import EpisodeStore
@@ -108,11 +109,12 @@ def _task_of(header: EpisodeHeader, specs: Mapping[str, PolicySpec]) -> str:
 
 
 def _check_fit(header: EpisodeHeader, spec: PolicySpec) -> None:
-    """Raises UserError with all that differs."""
+    """Raises UserError with all that differs. Larger pictures fit: they are resized, as those of the task are."""
+    shown = [header.cameras.get(camera, (0, 0)) for camera in spec.cameras]
+    fit = all(height >= spec.image_size[0] and width >= spec.image_size[1] for height, width in shown)
     expected = dict.fromkeys(spec.cameras, spec.image_size)
-    found = {camera: tuple(header.cameras[camera]) for camera in spec.cameras if camera in header.cameras}
     pairs = {
-        "cameras": (found if found else dict(header.cameras), expected),
+        "cameras": (expected if fit else dict(header.cameras), expected),
         "state numbers": (header.state_dim, spec.state_dim),
         "action numbers": (header.action_dim, spec.action_dim),
         "steps a second": (header.control_hz, spec.control_hz),
@@ -123,14 +125,21 @@ def _check_fit(header: EpisodeHeader, spec: PolicySpec) -> None:
 
 
 def _as_demonstration(episode: Episode, episode_id: str, task: str, spec: PolicySpec) -> Episode:
-    """The episode with the task's cameras, every step a demonstrator's. What a person sent is what he wanted."""
+    """The episode with the task's cameras in their size, every step a demonstrator's. What a person sent is what he
+    wanted.
+    """
     by_person = (episode.source == Source.HUMAN)[:, None]
     return replace(
         episode,
         episode_id=episode_id,
-        images={camera: episode.images[camera] for camera in spec.cameras},
+        images={camera: _of_size(episode.images[camera], spec.image_size) for camera in spec.cameras},
         action_policy=np.where(by_person, episode.action_sent, episode.action_policy),
         source=np.where(by_person[:, 0], np.uint8(Source.DEMO), episode.source),
         origin=Origin.DEMO,
         env_id=task,
     )
+
+
+def _of_size(images: Uint8Array, size: tuple[int, int]) -> Uint8Array:
+    """uint8 [T, H, W, 3] at another size."""
+    return images if images.shape[1:3] == size else np.stack([resize(image, size) for image in images])

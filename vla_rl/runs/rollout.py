@@ -1,9 +1,7 @@
 """A policy acting on a robot, attempt after attempt: what ``vla-rl rollout`` puts together."""
 
 import functools
-import itertools
 import logging
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -31,7 +29,7 @@ from vla_rl.execution.virtual import LatencyConfig, make_planner
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.report.live_view import LiveView
 from vla_rl.runs.action_kinds import first_named, with_action_kinds
-from vla_rl.runs.attempt import Attempts
+from vla_rl.runs.attempt import Attempts, free_names
 from vla_rl.runs.policy_folder import PolicyFolder, load_acting_policy
 from vla_rl.runs.robots import RobotRequest, RobotSetup, set_up_robot
 
@@ -114,7 +112,7 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> list[bool | None]:
             f"before each attempt of {setup.env_id!r} a person presses Enter, and the standard input is no terminal; "
             "start it from one, or add --unattended if nobody can be near the robot"
         )
-    names = _free_names(order.store)
+    names = free_names(order.store, "rollout")
     outcomes: list[bool | None] = []
     try:
         setup.robot.connect()
@@ -231,13 +229,6 @@ def _source(
     if setup.make_takeover is None:
         raise UserError(f"nobody can take over robot {setup.env_id!r}; leave --takeover out")
     return TakeoverSwitch(executor, setup.make_takeover())
-
-
-def _free_names(store: EpisodeStore | None) -> Iterator[str]:
-    """rollout-000000 and so on, after those that the store holds."""
-    known = [name for name in store.ids() if re.fullmatch(r"rollout-\d{6}", name)] if store else []
-    first = int(known[-1].removeprefix("rollout-")) + 1 if known else 0
-    return (f"rollout-{number:06d}" for number in itertools.count(first))
 
 
 def _sentence(episode_id: str, summary: EpisodeSummary) -> str:

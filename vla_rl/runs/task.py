@@ -29,7 +29,7 @@ ASSUMED_EPISODE_STEPS = 1000
 _OFFERED = ("difficulty", "image_size", "renderer")
 
 
-def make_env(task: TaskConfig, env_id: str | None = None) -> gymnasium.Env[Any, Any]:
+def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
     """The environment of a task, or another one with the same settings.
 
     ``difficulty``, ``image_size`` and ``renderer`` are given to an environment that takes arguments of these names and
@@ -45,7 +45,7 @@ def make_env(task: TaskConfig, env_id: str | None = None) -> gymnasium.Env[Any, 
     arguments = _arguments(name, spec, creator, task)
     spec.entry_point = functools.partial(_make_one, name, creator)
     limit = task.declare.max_episode_steps
-    env = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **arguments)
+    env: gymnasium.Env[Any, Any] = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **arguments)
     if episode_limit(env) is None:
         return gymnasium.wrappers.TimeLimit(env, ASSUMED_EPISODE_STEPS)
     return env
@@ -88,9 +88,9 @@ class Station:
     attempts: Attempts
 
     @classmethod
-    def build(cls, env_id: str, task: TaskConfig, gate_config: GateConfig) -> "Station":
+    def build(cls, env_id: str, task: TaskConfig, gate_config: GateConfig, clock: Clock | None = None) -> "Station":
         """Build and connect."""
-        robot = open_robot(task, env_id)
+        robot = open_robot(task, env_id, clock)
         robot.connect()
         gate = make_gate(robot, gate_config)
         return cls(env_id, robot, gate, Attempts(robot, gate, Origin.SIM, env_id))
@@ -230,7 +230,7 @@ def _spec(name: str, factory: Any) -> gymnasium.envs.registration.EnvSpec:
 
 
 def _creator(spec: gymnasium.envs.registration.EnvSpec) -> Callable[..., Any]:
-    point = spec.entry_point
+    point: Any = spec.entry_point
     creator: Callable[..., Any] = (
         gymnasium.envs.registration.load_env_creator(point) if isinstance(point, str) else point
     )
@@ -277,7 +277,9 @@ def _parameters(creator: Callable[..., Any]) -> tuple[Mapping[str, bool], bool]:
 
     A class that hands ``**kwargs`` on takes what its base classes do.
     """
-    makers = [base.__init__ for base in inspect.getmro(creator)] if inspect.isclass(creator) else [creator]
+    makers: list[Any] = [creator]
+    if inspect.isclass(creator):
+        makers = [base.__init__ for base in inspect.getmro(creator)]  # type: ignore[misc]
     taken: dict[str, bool] = {}
     for maker in makers:
         if maker is object.__init__:

@@ -3,6 +3,7 @@
 import functools
 
 from vla_rl.core.config import config_from_dict
+from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
 from vla_rl.runs.config import TakeoverConfig, TaskConfig
 from vla_rl.runs.robots import RobotRequest, RobotSetup
@@ -12,6 +13,8 @@ from vla_rl.runs.task import make_gate, make_supervisor, open_robot
 def set_up(request: RobotRequest) -> RobotSetup:
     """The environment that the policy was trained on; ``robot.env=...``, ``robot.difficulty=...`` choose another."""
     spec = request.policy
+    if spec is None:
+        raise UserError("a simulated task is recorded by its name: vla-rl record TASK")
     defaults = {"env": spec.env_id.split()[0], "image_size": max(spec.image_size), **request.task}
     task = config_from_dict(TaskConfig, {**defaults, **request.options}, where="robot")
     takeover = config_from_dict(TakeoverConfig, dict(request.takeover), where="takeover")

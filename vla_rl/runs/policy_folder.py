@@ -11,6 +11,7 @@ from vla_rl.core.config import config_from_dict, read_yaml
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import PolicySpec
+from vla_rl.runs.older import upgrade
 
 _DESCRIPTIONS = ("vla_rl.json", "config.json")
 
@@ -46,7 +47,7 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
     """
     run: Mapping[str, Any] = {}
     if (path / "policies").exists():
-        run = read_yaml(path / "config.yaml")
+        run = upgrade(read_yaml(path / "config.yaml"))
         path = _version_of_run(path, version)
     elif version is not None:
         raise UserError(f"--version chooses among the policies of a run; {path} is no run folder")

@@ -26,7 +26,7 @@ from vla_rl.runs.imagination.near_success import PerturbationConfig, collect_nea
 from vla_rl.runs.imagination.rollouts import ImaginationWorker, ImaginedWorldConfig
 from vla_rl.runs.imagination.trajectories import TrajectorySource
 from vla_rl.runs.imagination.world_data import gather_episodes, open_cache
-from vla_rl.runs.simulator import make_env
+from vla_rl.runs.task import episode_limit, open_robot
 from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, RolloutPool
 from world_model.coevolution import CoEvolution, Ledger, LedgerEntry
@@ -255,8 +255,9 @@ class RunImagination:
 
 def world_spec(task: TaskConfig, cache: FrameCache) -> WorldSpec:
     """The spec of a task's world model: what the episodes show, and the limits of the environment."""
-    env = make_env(task)
-    space, plain = env.action_space, env.unwrapped
-    spec = spec_of(cache, plain.max_episode_steps, space.low.tolist(), space.high.tolist())
-    env.close()
-    return replace(spec, action_kind=tuple(plain.action_kind), gripper_dims=tuple(plain.gripper_dims))
+    robot = open_robot(task)
+    actions, limit = robot.actions, episode_limit(robot.env)
+    assert limit is not None, "every environment of a task has a limit"
+    robot.close()
+    spec = spec_of(cache, limit, actions.low.tolist(), actions.high.tolist())
+    return replace(spec, action_kind=actions.kind, gripper_dims=actions.gripper_dims)

@@ -110,7 +110,7 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         )
         if brought and not has_demonstrations:
             check_demonstrations(Path(brought), worker.specs)
-        _check_policy(config.policy, worker.spec)
+        check_policy(config.policy, worker.spec)
     finally:
         worker.close()
     return worker.spec
@@ -134,8 +134,8 @@ def check_device(name: str) -> None:
         raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
 
 
-def _check_policy(config: FlowVLAConfig, spec: PolicySpec) -> None:
-    """Lay the policy out without weights."""
+def check_policy(config: FlowVLAConfig, spec: PolicySpec) -> None:
+    """Lay a policy out without weights. Raises ConfigError if none can be built for this interface."""
     import numpy as np
     import torch
 

@@ -16,17 +16,17 @@ from benchmarks.cells import Cells, commits
 from benchmarks.runs import evaluations, start_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.report.statistics import bootstrap_interval, wilson_interval
-from vla_rl.runs.practice import config_file
+from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
-TASKS = ("ButtonPressTopdown", "DialTurn", "FaucetOpen", "HandlePull", "PlateSlide", "WindowOpen")
+TASKS = ("ButtonPressTopdown", "CoffeeButton", "DoorClose", "FaucetOpen", "PlateSlide", "WindowOpen")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS, metavar="NAME")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one core each")
-    parser.add_argument("--runs", type=Path, default=Path("runs/bench-metaworld"), help="where the run folders are kept")
+    parser.add_argument("--runs", type=Path, default=Path("runs/bench-metaworld"), help="where run folders are kept")
     parser.add_argument("--gather", action="store_true", help="run nothing, show what has been measured")
 
 
@@ -35,8 +35,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     cells = Cells(options.out / "metaworld", {"config": read_yaml(config_file("metaworld"))})
     wanted = [(task, seed) for seed, task in itertools.product(options.seeds, options.tasks)]
     missing = [] if options.gather else [cell for cell in wanted if _name(*cell) not in cells]
+    folders = [options.runs / cells.digest / _name(*cell) for cell in missing]
     with ThreadPoolExecutor(options.jobs) as pool:
-        for task, seed, folder in pool.map(lambda cell: _run(*cell, options.runs / cells.digest), missing):
+        done = pool.map(_run, missing, folders)
+        for (task, seed), folder, _ in zip(missing, folders, done, strict=True):
             cells.write(_name(task, seed), _gather(task, seed, folder))
     return {"runs": cells.read()}
 
@@ -52,8 +54,8 @@ def table(result: dict[str, Any]) -> str:
     rows = [_row([cell for cell in cells if cell["task"] == task]) for task in sorted({cell["task"] for cell in cells})]
     note = (
         "Success pooled over the seeds, each with a supervised policy of its own, on "
-        f"{cells[0]['evaluation_episodes']} fixed held-out seeds [95 % Wilson interval of these very policies]; the gain "
-        "is the mean over seeds [95 % bootstrap interval over seeds]. "
+        f"{cells[0]['evaluation_episodes']} fixed held-out seeds [95 % Wilson interval of these very policies]; the "
+        "gain is the mean over seeds [95 % bootstrap interval over seeds]. "
         f"{cells[0]['demonstrations']} demonstrations and {cells[0]['practice_episodes']} practice episodes a run. "
         f"{result['machine']['cpu']}, one core a run, no GPU. {commits(cells)} Command: `{result['command']}`."
     )
@@ -84,15 +86,14 @@ def _name(task: str, seed: int) -> str:
     return f"{task}-seed-{seed}"
 
 
-def _run(task: str, seed: int, runs: Path) -> tuple[str, int, Path]:
-    folder = runs / _name(task, seed)
+def _run(cell: tuple[str, int], folder: Path) -> None:
+    task, seed = cell
     if not RunFolder(folder).is_finished():
         arguments = ["train", "--config", "metaworld", "--seed", str(seed), f"task.env=vla_rl/MetaWorld{task}-v0"]
         verb = start_verb(arguments, folder)
         verb.wait_or_fail()
         note = folder.with_suffix(".cpu_s")  # a run that was interrupted has several lines
         note.write_text(f"{note.read_text() if note.exists() else ''}{verb.cpu_s:.1f}\n")
-    return task, seed, folder
 
 
 def _gather(task: str, seed: int, folder: Path) -> dict[str, Any]:

@@ -113,7 +113,8 @@ def _in_process(options: argparse.Namespace, policy: str) -> Cell:
     from vla_rl.execution.executor import Executor
     from vla_rl.execution.loop import run_episode
     from vla_rl.execution.virtual import LatencyConfig, VirtualPlanner
-    from vla_rl.runs.config import CONFIGS, TaskConfig
+    from vla_rl.runs.config import TaskConfig
+    from vla_rl.runs.config_files import CONFIGS
     from vla_rl.runs.expert_policy import EXPERT, find_expert
     from vla_rl.runs.policy_folder import find_policy, load_acting_policy
     from vla_rl.runs.rollout import RolloutConfig

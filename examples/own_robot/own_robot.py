@@ -1,14 +1,14 @@
 """A robot of one's own: anything with these verbs can be driven. Here a cart on a rail with a camera above it.
 
-    pip install examples/own_robot
-    vla-rl rollout POLICY --robot cart --realtime --set robot.rail_m=1.5
+pip install examples/own_robot
+vla-rl rollout POLICY --robot cart --realtime --set robot.rail_m=1.5
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from robot_io.gate import GateConfig, SafetyGate
+from robot_io.gate import SafetyGate
 from vla_rl.core.clock import Clock
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.types import Float32Array, Observation, Origin

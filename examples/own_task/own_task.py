@@ -1,9 +1,10 @@
-"""A task of one's own: a plain `gymnasium.Env`, without a word of vla-rl in it. A dot is to be driven onto a square.
+r"""A task of one's own: a plain `gymnasium.Env`, without a word of vla-rl in it. A dot is to be driven onto a square.
 
     pip install examples/own_task
     vla-rl task check own_task:Dot-v0
     vla-rl record own_task:Dot-v0 --with own_task:Guide --episodes 20 --out runs/dot-demonstrations
-    vla-rl train --config tiny task.env=own_task:Dot-v0 task.demonstrations=runs/dot-demonstrations takeover.enabled=false
+    vla-rl train --config tiny task.env=own_task:Dot-v0 task.demonstrations=runs/dot-demonstrations \
+        takeover.enabled=false
 """
 
 from typing import Any

@@ -145,7 +145,7 @@ def test_environments_that_do_not_fit_are_refused() -> None:
         EnvRobot(env, declared=EnvDeclaration(action_low=(-2.0, -2.0, -2.0)))
     env = CountingEnv()
     env.observe = lambda: {"pixels": {"top": np.zeros((2, 3, 3), np.uint8)}}  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="'?pixels.top is uint8 .2, 3, 3., its space says uint8 .2, 2, 3."):
+    with pytest.raises(UserError, match=r"'?pixels.top is uint8 .2, 3, 3., its space says uint8 .2, 2, 3."):
         EnvRobot(env).reset(0)
 
 

@@ -125,7 +125,7 @@ def test_large_pictures_are_averaged_and_small_ones_stay() -> None:
     assert np.unique(small.images_of(raw)["camera"]).tolist() == [100]
     assert "resized by area to 16x16: camera 32x32" in " ".join(small.notes)
     assert ObservationReader(picture(12, 16, 3), image_size=16).size == (12, 16)
-    with pytest.raises(UserError, match="differ in size .*a 6x5, b 8x8"):
+    with pytest.raises(UserError, match=r"differ in size .*a 6x5, b 8x8"):
         ObservationReader(Dict(a=IMAGE, b=picture(8, 8, 3)))
 
 
@@ -133,9 +133,9 @@ def test_what_cannot_be_seen_is_said() -> None:
     reader = ObservationReader(Dict(eye=IMAGE, stage=Discrete(3)))
     assert [note.split(":")[0] for note in reader.notes] == ["left out of the observation", "no state was found"]
     np.testing.assert_array_equal(reader.state_of({"eye": 0, "stage": 1}), [0])
-    with pytest.raises(UserError, match="holds no picture .* render"):
+    with pytest.raises(UserError, match=r"holds no picture .* render"):
         ObservationReader(VECTOR)
-    with pytest.raises(UserError, match="render.. draws float64"):
+    with pytest.raises(UserError, match=r"render.. draws float64"):
         ObservationReader(VECTOR, render=lambda: np.zeros((4, 4, 3)))
     with pytest.raises(UserError, match="has no 'eye', its space has"):
         ObservationReader(Dict(eye=IMAGE)).check({})

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import vla_rl
 from vla_rl.core.errors import UserError, did_you_mean
 
 VERBS = {
@@ -31,7 +32,7 @@ VERBS = {
 
 # The base install is what the computer on a robot needs; which extra brings what else.
 EXTRAS = {
-    "train": ("torch", "lerobot", "mujoco", "gymnasium", "tensorboard", "matplotlib", "PIL"),
+    "train": ("torch", "lerobot", "mujoco", "gymnasium", "tensorboard", "matplotlib", "PIL", "scipy"),
     "vlm": ("transformers",),
     "benchmarks": ("metaworld", "gym_aloha"),
     "ros": ("rosbags",),
@@ -93,6 +94,9 @@ def say_errors(program: str, verb: str, action: Callable[[], int]) -> int:
 def _main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(_overview())
+        return 0
+    if argv[0] == "--version":
+        print(f"vla-rl {vla_rl.__version__}")
         return 0
     name, *rest = argv
     if name not in VERBS:

@@ -12,15 +12,13 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig
-from vla_rl.policies.flow_vla import FlowVLAConfig
+from vla_rl.policies.trainable import PolicyConfig
+from vla_rl.runs.config_files import CONFIGS
 from vla_rl.runs.imagination.config import ImaginationConfig
 from vla_rl.runs.older import upgrade
 from vla_rl.training.plan import BudgetConfig
 
 FULL_PRECISION = "torch"
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-if not CONFIGS.exists():  # a source checkout; wheels carry the folder inside the package
-    CONFIGS = CONFIGS.parents[1] / "configs"
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ class RunConfig:
 
     task: TaskConfig = field(default_factory=TaskConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
-    policy: FlowVLAConfig = field(default_factory=FlowVLAConfig)
+    policy: PolicyConfig = part("policies", inside="kind", default="flow_vla")
     algorithm: str = "habc"
     learning: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     supervised: AlgorithmConfig = field(default_factory=AlgorithmConfig)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_rl.core.config import config_to_dict, load_config, read_yaml
-from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import PolicySpec
-from vla_rl.policies.flow_vla.config import FlowVLAConfig, preset
-from vla_rl.runs.config import CONFIGS, RunConfig
+from vla_rl.policies.flow_vla.config import preset
+from vla_rl.runs.config import RunConfig
+from vla_rl.runs.config_files import config_file
 from vla_rl.runs.records import open_records
 from vla_rl.training.run_folder import RunFolder
 
@@ -22,21 +23,6 @@ if TYPE_CHECKING:
     from vla_rl.runs.imagination.run import RunImagination
     from vla_rl.training.ray_workers import RayRolloutPool
     from vla_rl.training.workers import RolloutPool
-
-
-def add_run_arguments(parser: argparse.ArgumentParser, config: str, out: str) -> None:
-    """The arguments of every verb that makes a run folder. ``open_run`` reads them."""
-    names = ", ".join(sorted(file.stem for file in CONFIGS.glob("*.yaml")))
-    parser.set_defaults(default_config=config, default_out=Path(out))
-    parser.add_argument("--config", help=f"a YAML file, or one of {names} (default: {config})")
-    parser.add_argument("--policy", help="size of the policy: one of the files in configs/policy (default: cpu)")
-    parser.add_argument("--seed", type=int, help="seed of the run (default: the config's)")
-    parser.add_argument("--out", type=Path, help=f"the run folder to make (default: {out})")
-    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with a run; needs nothing else")
-    parser.add_argument(
-        "--from", dest="start", type=Path, metavar="RUN_DIR", help="share demonstrations and supervised policy of a run"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes to the config")
 
 
 def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, PolicySpec]:
@@ -89,6 +75,7 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         UserError: for what cannot be built.
     """
     from vla_rl.algorithms.registry import find_algorithm
+    from vla_rl.policies.folders import policy_class
     from vla_rl.runs.demonstrations import check_demonstrations
     from vla_rl.runs.simulator import SimulatorWorker
 
@@ -110,7 +97,7 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         )
         if brought and not has_demonstrations:
             check_demonstrations(Path(brought), worker.specs)
-        check_policy(config.policy, worker.spec)
+        policy_class(config.policy.kind).check(config.policy, worker.spec)
     finally:
         worker.close()
     return worker.spec
@@ -132,40 +119,6 @@ def check_device(name: str) -> None:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
-
-
-def check_policy(config: FlowVLAConfig, spec: PolicySpec) -> None:
-    """Lay a policy out without weights. Raises ConfigError if none can be built for this interface."""
-    import numpy as np
-    import torch
-
-    from vla_rl.policies.flow_vla import FlowVLA
-    from vla_rl.policies.normalization import Statistics
-
-    blank = Statistics.from_arrays(np.zeros((1, spec.state_dim)), np.zeros((1, spec.action_dim)))
-    try:
-        with torch.device("meta"):
-            FlowVLA(config, spec, blank, pretrained=False)
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"no policy can be built from the section 'policy': {' '.join(str(error).split())}"
-        ) from error
-
-
-def config_file(name: str) -> Path:
-    """A config by path, or by name from the ones that come with the package.
-
-    Raises:
-        UserError: if there is neither.
-    """
-    if Path(name).suffix in (".yaml", ".yml"):
-        return Path(name)
-    file = CONFIGS / f"{name}.yaml"
-    if not file.exists():
-        raise UserError(
-            f"there is no config {name!r}.{did_you_mean(name, [path.stem for path in CONFIGS.glob('*.yaml')])}"
-        )
-    return file
 
 
 def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str, Any]:
@@ -251,21 +204,21 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache")
     from vla_rl.algorithms.registry import make_algorithm
     from vla_rl.algorithms.round_data import data_statistics
     from vla_rl.algorithms.seeds import derived_seed
-    from vla_rl.policies.flow_vla import FlowVLA
+    from vla_rl.policies.folders import policy_class
 
     statistics = data_statistics(cache, config.execution.discrete_dims)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "policy weights"))
-        model = FlowVLA(config.policy, spec, statistics).to(config.device)
-    return make_algorithm("sft", config.supervised, model, cache, config.seed)
+        model = policy_class(config.policy.kind).build(config.policy, spec, statistics)
+    return make_algorithm("sft", config.supervised, model.to(config.device), cache, config.seed)
 
 
 def practised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", supervised: Path) -> "Algorithm":
     """The configured algorithm, starting from the supervised policy."""
     from vla_rl.algorithms.registry import make_algorithm
-    from vla_rl.policies.flow_vla import load_policy
+    from vla_rl.policies.folders import load_model
 
-    model, _ = load_policy(supervised, expected=spec)
+    model, _ = load_model(supervised, expected=spec)
     return make_algorithm(config.algorithm, config.learning, model.to(config.device), cache, config.seed)
 
 

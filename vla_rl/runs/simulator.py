@@ -20,7 +20,7 @@ from vla_rl.execution.plan import ActionSource
 from vla_rl.execution.sources import TakeoverSwitch
 from vla_rl.execution.strategies import make_strategy
 from vla_rl.execution.virtual import make_planner
-from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
+from vla_rl.policies.folders import load_policy
 from vla_rl.runs.action_kinds import with_action_kinds
 from vla_rl.runs.config import FULL_PRECISION, RunConfig
 from vla_rl.runs.task import Station, shared_spec
@@ -107,8 +107,7 @@ class SimulatorWorker:
             elif is_deployment(folder):
                 policy = load_deployed(folder, require=self._backend)
             else:
-                model, meta = load_policy(folder, expected=self.spec)
-                policy = FlowVLAPolicy(model, self._config.rollout_device, meta["policy_version"])
+                policy = load_policy(folder, self._config.rollout_device, expected=self.spec)
             self._policies[in_low_precision] = (folder, policy)
         return policy
 

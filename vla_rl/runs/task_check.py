@@ -12,8 +12,8 @@ from robot_io.observation_space import dotted
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array, Observation
 from vla_rl.policies.flow_vla import FlowVLAConfig
+from vla_rl.policies.folders import policy_class
 from vla_rl.runs.config import TaskConfig
-from vla_rl.runs.practice import check_policy
 from vla_rl.runs.task import episode_limit, open_robot, spec_of_robot
 
 _SEED = 0
@@ -60,7 +60,8 @@ def check_task(task: TaskConfig, seconds: float = 5.0) -> TaskReport:
         return report
     try:
         _describe(robot, task, report)
-        check_policy(FlowVLAConfig(), spec_of_robot(task.env, robot))
+        policy = FlowVLAConfig()
+        policy_class(policy.kind).check(policy, spec_of_robot(task.env, robot))
         _play(robot, max(round(seconds * robot.control_hz), 2), report)
     except UserError as error:
         report.problems.append(str(error))

@@ -19,7 +19,7 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.policies.flow_vla import load_policy, save_policy
+from vla_rl.policies.folders import load_model
 from vla_rl.runs.config import TaskConfig, world_preset
 from vla_rl.runs.imagination.config import ImaginationConfig
 from vla_rl.runs.imagination.near_success import PerturbationConfig, collect_near_success, near_success_ratio
@@ -173,7 +173,7 @@ class RunImagination:
         from vla_rl.policies.flow_sde import NoisyFlowActor, NoisyFlowConfig
 
         config = self.config
-        model, meta = load_policy(self._folder.policy(0 if self.restarts_policy else round_number - 1))
+        model, meta = load_model(self._folder.policy(0 if self.restarts_policy else round_number - 1))
         world, _ = load_world_model(self._model(entry.model_version))
         data = LatentEpisodes(open_cache(self.path / "episodes", self.path / "cache"), world.autoencoder)
         streams = config.groups_at_once * config.group.group
@@ -189,7 +189,7 @@ class RunImagination:
         if not learnt:
             write_atomic(nothing, b"")
             return None
-        save_policy(target, model, meta)
+        model.save(target, meta)
         return target
 
     def latents(self, cache: FrameCache, round_number: int) -> Float32Array | None:
@@ -222,7 +222,7 @@ class RunImagination:
         folder = self.path / f"trajectories_{version:04d}"
         generator = train_trajectories(self.config.trajectories, model, data, folder)
         bank = StartBank(data, self.config.starts)
-        policy, meta = load_policy(self._folder.policy(round_number - 1))
+        policy, meta = load_model(self._folder.policy(round_number - 1))
         source = TrajectorySource(generator, model, data, bank, policy, meta["policy_version"])
         for episode in tqdm(
             source.episodes(seeds, missing), total=len(missing), desc="imagining", unit="episode", leave=False

@@ -1,8 +1,8 @@
 """Tasks: list those that installed packages declare, or check one before training on it.
 
-A task is a gymnasium.Env, named by an entry point of vla_rl.tasks, a Gymnasium id, package:Id-v0, or module:Name (a class
-or a function that makes one). `check` says what was found and what is assumed, plays it at random and at rest, and saves
-a picture of what a policy will see. Exit code 1: it cannot be trained as it is.
+A task is a gymnasium.Env, named by an entry point of vla_rl.tasks, a Gymnasium id, package:Id-v0, or module:Name (a
+class or a function that makes one). `check` says what was found and what is assumed, plays it at random and at rest, and
+saves a picture of what a policy will see. Exit code 1: it cannot be trained as it is.
 
 Example: vla-rl task check own_task:Dot-v0 task.image_size=48 --picture runs/dot.png
 """
@@ -18,9 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["list", "check"])
     parser.add_argument("task", nargs="?", help="its name")
     parser.add_argument("--seconds", type=float, default=5.0, help="of the task's own time to play (default: 5)")
-    parser.add_argument(
-        "--picture", type=Path, default=Path("runs/task-check.png"), help="default: runs/task-check.png"
-    )
+    parser.add_argument("--picture", type=Path, default=Path("runs/task-check.png"), metavar="PNG")
     parser.add_argument("overrides", nargs="*", metavar="task.key=value", help="settings of the task, as for training")
 
 
@@ -36,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = load_config(RecordConfig, overrides=[f"task.env={arguments.task}", *arguments.overrides])
     report = check_task(config.task, arguments.seconds)
-    print("\n".join(report.found))
+    for line in report.found:
+        print(line)
     for title, lines in (("assumed", report.assumed), ("warning", report.warnings), ("problem", report.problems)):
         for line in lines:
             print(f"{title}: {line}")

@@ -45,6 +45,7 @@ def why_egl_does_not_load() -> str:
 
 
 def _free(mjr: mujoco.MjrContext, context: Any) -> None:
+    context.make_current()  # else what is freed are the pictures and lists of whichever renderer drew last
     mjr.free()
     context.free()
 

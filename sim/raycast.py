@@ -146,7 +146,8 @@ class RaycastRenderer:
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, cameras: Sequence[str], image_size: int) -> None:
         self._model, self._size = model, image_size
         self._albedo = geom_colours(model) * 255.0
-        (self._moving,) = np.nonzero(model.body_weldid[model.geom_bodyid] != 0)
+        shown = (_SHOWN[model.geom_group] > 0) & ((model.geom_rgba[:, 3] > 0) | (model.geom_matid >= 0))
+        (self._moving,) = np.nonzero(shown & (model.body_weldid[model.geom_bodyid] != 0))
         middle, half = model.geom_aabb[self._moving, None, :3], model.geom_aabb[self._moving, None, 3:]
         self._corners = middle + half * _CORNERS  # [D, 8, 3], in the frame of each moving geom
         self._views = {name: self._make_view(data, name) for name in cameras}
@@ -187,6 +188,7 @@ class RaycastRenderer:
         rotation = rays.axes.T @ data.geom_xmat[self._moving].reshape(-1, 3, 3)  # [D, 3, 3], geom to camera
         offset = (data.geom_xpos[self._moving] - rays.origin) @ rays.axes  # [D, 3]
         corners = self._corners @ rotation.transpose(0, 2, 1) + offset[:, None]  # [D, 8, 3]
+        corners = corners[(corners[..., 2] < 0).any(axis=1)]  # without what is behind the camera
         depth = np.maximum(-corners[..., 2], 1e-6)
         scale = 0.5 * self._size / (rays.slope * depth)
         column, row = 0.5 * self._size + corners[..., 0] * scale, 0.5 * self._size - corners[..., 1] * scale

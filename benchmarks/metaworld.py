@@ -19,7 +19,7 @@ from vla_rl.report.statistics import bootstrap_interval, wilson_interval
 from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
-TASKS = ("ButtonPressTopdown", "DialTurn", "FaucetOpen", "HandlePull", "PlateSlide", "WindowOpen")
+TASKS = ("ButtonPressTopdown", "CoffeeButton", "DoorClose", "FaucetOpen", "PlateSlide", "WindowOpen")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

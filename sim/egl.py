@@ -125,9 +125,17 @@ class EglRenderer:
 
     def _draw(self, data: mujoco.MjData, camera: str) -> None:
         self._context.make_current()
+        self.update_scene(data, camera)
+        mujoco.mjr_render(self._viewport, self._scene, self._mjr)
+        self.read_pixels()
+
+    def update_scene(self, data: mujoco.MjData, camera: str) -> None:
+        """Put what there is to draw into the scene: microseconds, so that cameras need not share one."""
         self._camera.fixedcamid = self._cameras[camera]
         mujoco.mjv_updateScene(
             self._model, data, self._option, None, self._camera, mujoco.mjtCatBit.mjCAT_ALL.value, self._scene
         )
-        mujoco.mjr_render(self._viewport, self._scene, self._mjr)
+
+    def read_pixels(self) -> None:
+        """Copy the drawn picture from the graphics library: microseconds too."""
         mujoco.mjr_readPixels(self._pixels, None, self._viewport, self._mjr)

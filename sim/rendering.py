@@ -62,4 +62,4 @@ def make_renderer(
         model = with_hulls(model, hulls)
     if name == "egl":
         return EglRenderer(model, cameras, image_size)
-    return RaycastRenderer(model, data, cameras, image_size)
+    return RaycastRenderer(model, data, cameras, image_size, hulls)

@@ -26,8 +26,9 @@ from deploy_trt.runtime.weights import Array
 from vla_rl.core.config import config_to_dict
 from vla_rl.core.flow import flow_noise
 from vla_rl.core.types import Observation, PolicySpec
-from vla_rl.policies.flow_vla import FlowVLA, Indicator
+from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.normalization import VectorStatistics
+from vla_rl.policies.trainable import Indicator
 
 PROBES = 8
 NOT_WRITTEN = FileInfo("", "")  # until `save_deployment` has written it

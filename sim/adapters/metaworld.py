@@ -22,7 +22,7 @@ _NATIVE_CAMERAS = {"front": "corner2", "top": "topview"}
 _EYES = {"front": (0.42, 0.18, 0.52), "top": (0.0, 0.64, 0.95)}
 _LOOK_AT = {"front": (0.0, 0.68, 0.10), "top": (0.0, 0.66, 0.0)}
 # The arm's meshes, which make up nine tenths of a scene's triangles.
-_LINKS = ("base", "pedestal", "head", "l0", "l1", "l2", "l3", "l4", "l5", "l6", "eGripperBase")
+LINKS = ("base", "pedestal", "head", "l0", "l1", "l2", "l3", "l4", "l5", "l6", "eGripperBase")
 _GOAL_MARK = "goal_mark"
 GOAL_MARK_RADIUS_M, GOAL_MARK_COLOUR = 0.02, (1.0, 0.0, 1.0)  # a colour that nothing else in these scenes has
 
@@ -73,9 +73,9 @@ class MetaWorldEnv(CameraEnv):
         self.action_space = self.native.action_space
         self.observation_space = observation_space(self.cameras, self.image_size, 4, 2.0)
         self.native_observation = self._reset_native(0)
-        native_cameras = [_NATIVE_CAMERAS[camera] for camera in self.cameras]
+        self.native_cameras = [_NATIVE_CAMERAS[camera] for camera in self.cameras]
         self.renderer = make_renderer(
-            renderer, self.native.model, self.native.data, native_cameras, self.image_size, hulls=_LINKS
+            renderer, self.native.model, self.native.data, self.native_cameras, self.image_size, hulls=LINKS
         )
         self.progress, self.elapsed_steps = 0.0, 0
         self.last_action: NDArray[np.float64] = np.zeros(4)

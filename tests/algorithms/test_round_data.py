@@ -14,7 +14,7 @@ from vla_rl.algorithms.registry import make_algorithm
 from vla_rl.algorithms.round_data import RoundData, data_statistics
 from vla_rl.core.types import Origin
 from vla_rl.credit import ActorKind
-from vla_rl.policies.flow_vla import Indicator
+from vla_rl.policies.trainable import Indicator
 
 
 def read(cache, max_staleness=None, model=None):

@@ -8,7 +8,7 @@ from tiny_world import TINY, make_model
 from torch import nn
 
 from vla_rl.algorithms.actor import ActorLearner, load_optimizer, make_optimizer, scheduled_learning_rate, weighted_loss
-from vla_rl.policies.flow_vla import PolicyBatch
+from vla_rl.policies.trainable import PolicyBatch
 
 
 class GaussianActor(nn.Module):

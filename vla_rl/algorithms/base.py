@@ -21,8 +21,8 @@ from vla_rl.credit import ActorKind
 from vla_rl.critics.backbones import Backbone
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.sampler import MixtureSampler
-from vla_rl.policies.flow_vla import FlowVLA, FlowVLAConfig, load_policy
-from vla_rl.policies.folders import save_model
+from vla_rl.policies.folders import load_model
+from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
 
 RolloutUse = Literal["none", "successes", "all"]
 
@@ -43,7 +43,12 @@ class Algorithm:
     uses_rollouts: RolloutUse = "successes"
 
     def __init__(
-        self, config: AlgorithmConfig, model: FlowVLA, cache: FrameCache, seed: int, backbone: Backbone | None = None
+        self,
+        config: AlgorithmConfig,
+        model: TrainablePolicy,
+        cache: FrameCache,
+        seed: int,
+        backbone: Backbone | None = None,
     ) -> None:
         self.config, self.model, self.seed = config, model, seed
         self.actor = ActorLearner(model, config.actor, seed)
@@ -54,7 +59,7 @@ class Algorithm:
             self.build_critics(cache, backbone)
 
     @classmethod
-    def check(cls, policy: FlowVLAConfig) -> None:
+    def check(cls, policy: PolicyConfig) -> None:
         """Refuse a policy that lacks what the algorithm needs.
 
         Raises:
@@ -133,17 +138,17 @@ class Algorithm:
         del cache, frames
         return {}
 
-    def policy(self) -> FlowVLA:
+    def policy(self) -> TrainablePolicy:
         """The model that should act."""
         return self.actor.policy()
 
     def save_policy(self, folder: Path, version: int) -> None:
         """Write the policy that should act from now on."""
-        save_model(folder, self.policy(), {"policy_version": version, "algorithm": self.name})
+        self.policy().save(folder, {"policy_version": version, "algorithm": self.name})
 
     def adopt_policy(self, folder: Path) -> None:
         """Go on from the weights of another policy of the same kind; critics and optimisers stay."""
-        self.actor.adopt(load_policy(folder, expected=self.model.spec)[0])
+        self.actor.adopt(load_model(folder, expected=self.model.spec)[0])
 
     def state_dict(self) -> dict[str, Any]:
         """All that updates depend on beside seed, step and cache."""

@@ -15,7 +15,9 @@ from vla_rl.algorithms.round_data import RoundData
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Float32Array
-from vla_rl.policies.flow_vla import FlowVLA
+from vla_rl.critics.backbones import example_features
+from vla_rl.policies.normalization import Normalizer
+from vla_rl.policies.trainable import TrainablePolicy
 
 
 class NextLatentHead(nn.Module):
@@ -60,8 +62,12 @@ class NextLatentLoss:
         seed: of batches and of the head.
     """
 
-    def __init__(self, config: NextLatentConfig, model: FlowVLA, seed: int) -> None:
+    def __init__(self, config: NextLatentConfig, model: TrainablePolicy, seed: int) -> None:
         self.config, self._model, self._seed = config, model, seed
+        self._width = example_features(model)[0].shape[-1]
+        statistics = model.statistics
+        actions = Normalizer(statistics.action, model.normalization[1], statistics.discrete_dims)
+        self._actions = actions.to(next(model.parameters()).device)
         self._head: NextLatentHead | None = None
         self._latents: Tensor | None = None
 
@@ -88,9 +94,9 @@ class NextLatentLoss:
         random = np.random.default_rng(derived_seed(self._seed, "next latent batch", step))
         frames = self._frames[random.integers(len(self._frames), size=batch_size)]
         later, _, ended = data.transition(frames, self.config.ahead)
-        actions = self._model.action_normalizer.normalize(data.sent(frames, self.config.ahead))
+        actions = self._actions.normalize(data.sent(frames, self.config.ahead))
         generator = torch_generator(self._seed, "next latent shift", step)
-        tokens, mask = self._model.tokens(*data.inputs(frames, shift, generator))
+        tokens, mask = self._model.features(*data.inputs(frames, shift, generator))
         now, then = (self._latents[torch.from_numpy(own)].to(data.device) for own in (frames, later))
         return self.config.weight * self._head.loss(tokens, mask, actions, now, then, ~ended)
 
@@ -114,11 +120,11 @@ class NextLatentLoss:
     def _ensure_head(self, latents: int) -> NextLatentHead:
         """The head, made when the size of the latents is known."""
         if self._head is None:
-            width, actions = self._model.config.expert.width, self._model.spec.action_dim
+            actions = self._model.spec.action_dim
             device = next(self._model.parameters()).device
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derived_seed(self._seed, "next latent weights"))
-                self._head = NextLatentHead(self.config, width, actions, latents).to(device)
+                self._head = NextLatentHead(self.config, self._width, actions, latents).to(device)
             self._optimizer = make_optimizer(self._head, self.config.learning_rate, 0.0)
         if self._head.network[-1].out_features != latents:
             raise ConfigError(

@@ -24,7 +24,7 @@ from vla_rl.critics.backbones import Backbone, make_backbone
 from vla_rl.critics.distributional import DistributionalCritic, distributional_loss, normalised_return
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.sampler import MixtureSampler
-from vla_rl.policies.flow_vla import FlowVLAConfig, Indicator
+from vla_rl.policies.trainable import Indicator, PolicyConfig
 
 _EVALUATION_BATCH = 512
 
@@ -61,10 +61,11 @@ class Recap(Algorithm):
     uses_rollouts = "all"
 
     @classmethod
-    def check(cls, policy: FlowVLAConfig) -> None:
-        if not policy.indicator:
+    def check(cls, policy: PolicyConfig) -> None:
+        if not getattr(policy, "indicator", False):
             raise ConfigError(
-                "recap conditions the policy on an indicator; set policy.indicator=true before supervised training"
+                "recap conditions the policy on an indicator; set policy.indicator=true before supervised training, of "
+                f"a kind of policy that has one: 'flow_vla' does (this is {policy.kind!r})"
             )
 
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:

@@ -14,7 +14,7 @@ from vla_rl.algorithms.threshold import ThresholdFilter
 from vla_rl.core.errors import ConfigError, did_you_mean
 from vla_rl.critics.backbones import Backbone
 from vla_rl.data.cache import FrameCache
-from vla_rl.policies.flow_vla import FlowVLA
+from vla_rl.policies.trainable import TrainablePolicy
 
 _CLASSES: tuple[type[Algorithm], ...] = (
     SupervisedFineTuning,
@@ -44,7 +44,7 @@ def find_algorithm(name: str) -> type[Algorithm]:
 def make_algorithm(
     name: str,
     config: AlgorithmConfig,
-    model: FlowVLA,
+    model: TrainablePolicy,
     cache: FrameCache,
     seed: int,
     backbone: Backbone | None = None,

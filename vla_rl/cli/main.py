@@ -4,6 +4,7 @@ import argparse
 import errno
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -18,6 +19,8 @@ VERBS = {
     "rollout": "let a policy act on a robot, in real time or on a virtual clock",
     "corrector": "train the residual head of execution strategy a2c2",
     "imagine": "train a world model, evaluate it, or watch it beside the real future",
+    "record": "record demonstrations of a task or on a robot",
+    "task": "what a task shows and assumes, and whether it can be trained",
     "play": "drive a task and a world model of it in a browser page",
     "export": "a policy for the robot computer: graphs, engines, their verification",
     "report": "rebuild the report of a run",
@@ -50,6 +53,8 @@ class Verb(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code, see `say_errors`."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    if (here := os.getcwd()) not in sys.path:  # parts named module:Name may lie beside the person, and hide nothing
+        sys.path.append(here)
     return say_errors("vla-rl", argv[0] if argv else "", lambda: _main(argv))
 
 

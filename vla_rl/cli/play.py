@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from vla_rl.runs.config import TaskConfig
     from vla_rl.runs.play_session import PlayConfig, PlaySession
-    from vla_rl.runs.simulator import make_env
+    from vla_rl.runs.task import make_env
 
     if arguments.world is None:
         real, imagined = make_env(TaskConfig(env=arguments.task, difficulty=arguments.difficulty)), None

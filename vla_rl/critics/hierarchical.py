@@ -20,7 +20,7 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.ensembles import diversity_loss
 from vla_rl.critics.heads import EnsembleHead
-from vla_rl.policies.flow_vla.config import VisionConfig
+from vla_rl.policies.encoders import VisionConfig
 
 
 @dataclass(frozen=True)

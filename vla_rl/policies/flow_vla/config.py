@@ -1,53 +1,16 @@
 """Configuration of the built-in VLA: its architecture and the options of its training."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.policies.encoders import TextConfig, VisionConfig
 from vla_rl.policies.normalization import NormalizationMode
+from vla_rl.policies.trainable import PolicyConfig
 
 _PER_CONVOLUTION = ("widths", "kernels", "strides")
-
-
-@dataclass(frozen=True)
-class VisionConfig:
-    """A convolution stack per camera, then tokens.
-
-    Attributes:
-        widths: output channels of each convolution.
-        kernels: side of each kernel.
-        strides: stride of each convolution.
-        groups: groups of the GroupNorm after each convolution; 0: no norm.
-        shared: one stack for all cameras instead of one each.
-        keypoints: number of learned image points per camera (spatial soft-argmax), which make one token; 0: none.
-            They localise well from few data.
-        patches: side of the grid of patch tokens per camera, 0: none.
-    """
-
-    widths: tuple[int, ...] = (32, 32)
-    kernels: tuple[int, ...] = (8, 3)
-    strides: tuple[int, ...] = (4, 1)
-    groups: int = 0
-    shared: bool = False
-    keypoints: int = 48
-    patches: int = 0
-
-
-@dataclass(frozen=True)
-class TextConfig:
-    """The task sentence as hashed words.
-
-    Attributes:
-        max_words: words that are read; also the fixed, exported length.
-        vocabulary: number of hash buckets.
-        width: size of a word's embedding.
-    """
-
-    max_words: int = 16
-    vocabulary: int = 1024
-    width: int = 64
 
 
 @dataclass(frozen=True)
@@ -94,10 +57,11 @@ class ExpertConfig:
 
 
 @dataclass(frozen=True)
-class FlowVLAConfig:
+class FlowVLAConfig(PolicyConfig):
     """Architecture and training options of the built-in VLA.
 
     Attributes:
+        kind: names this policy.
         horizon: H, actions in a chunk.
         flow_samples: noise and time draws per encoded observation; the encoder dominates the cost.
         time_distribution: of the flow time in training. ``beta``: Beta(1.5, 1) towards the noise, as in pi0 (arXiv
@@ -124,11 +88,12 @@ class FlowVLAConfig:
         snap_discrete: round sampled discrete action dimensions to the nearer of their two levels.
     """
 
+    kind: str = "flow_vla"
     horizon: int = 16
-    vision: VisionConfig = VisionConfig()
-    text: TextConfig = TextConfig()
-    backbone: BackboneConfig = BackboneConfig()
-    expert: ExpertConfig = ExpertConfig()
+    vision: VisionConfig = field(default_factory=VisionConfig)
+    text: TextConfig = field(default_factory=TextConfig)
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    expert: ExpertConfig = field(default_factory=ExpertConfig)
     flow_samples: int = 2
     time_distribution: Literal["uniform", "beta", "logit_normal"] = "uniform"
     sampling_steps: int = 6

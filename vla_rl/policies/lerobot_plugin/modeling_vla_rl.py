@@ -9,10 +9,11 @@ from lerobot.policies.rtc.modeling_rtc import RTCProcessor
 from torch import Tensor
 
 from vla_rl.core.types import PolicySpec
-from vla_rl.policies.flow_vla import FlowVLA, Indicator, PolicyBatch
+from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.guidance import sample_guided
 from vla_rl.policies.lerobot_plugin.configuration_vla_rl import VlaRlConfig
 from vla_rl.policies.normalization import Statistics, VectorStatistics
+from vla_rl.policies.trainable import Indicator, PolicyBatch
 
 _IMAGES, _STATE, _ACTION = "observation.images.", "observation.state", "action"
 
@@ -105,15 +106,12 @@ class VlaRlPolicy(PreTrainedPolicy):
         self.eval()
         model, flow = self.model, self.config.flow
         images, state, text = self._inputs(batch)
-        positive = torch.full((len(state),), int(Indicator.POSITIVE), device=state.device)
-        prefix = model.encode(images, state, text, positive)
-        guides = flow.indicator and flow.guidance_scale != 1.0
-        unconditional = model.encode(images, state, text) if guides else None
         if noise is None:
             noise = torch.randn(len(state), flow.horizon, model.spec.action_dim, device=state.device)
         rtc, scheduled = self.config.rtc_config, _without_padding(prev_chunk_left_over)
         if rtc is None or not rtc.enabled or scheduled is None:
-            return model.sample(prefix, noise, unconditional=unconditional)
+            return model.draw(images, state, text, noise)
+        prefix, unconditional = model.acting_prefixes(images, state, text)
 
         def velocity(actions: Tensor, tau: float) -> Tensor:
             return model.guided_velocity(actions, actions.new_full(actions.shape[:2], tau), prefix, unconditional)

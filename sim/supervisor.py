@@ -4,20 +4,21 @@ It reads the true state of the simulator. It is a takeover source: the control l
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.registration import make_expert
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import ConfigError, UserError
 
+_NEEDED = ("expert_steps", "max_episode_steps", "gripper_dims")
 _STREAM = 7  # keeps the supervisor's draws apart from the environment's, which has the same seed
 
 
 @dataclass(frozen=True)
-class CorrectorConfig:
+class SupervisorConfig:
     """How attentive, how quick and how skilled the person is.
 
     Args:
@@ -62,21 +63,29 @@ class CorrectorConfig:
             raise ConfigError(f"max_step_m is {self.max_step_m} and pace is {self.pace}; both must be positive.")
 
 
-class Corrector:
-    """Scripted supervisor of one environment.
+class ScriptedSupervisor:
+    """Scripted supervisor of one environment: an entry of ``vla_rl.takeovers``.
 
     Args:
-        env: an environment of this package, wrapped or not.
-        config: see `CorrectorConfig`.
+        env: an environment that declares an expert (see `sim.make_expert`), wrapped or not. Like those of this
+            package it says ``expert_steps``, ``max_episode_steps``, ``gripper_dims`` and ``metadata["render_fps"]``.
+        config: see `SupervisorConfig`.
 
     Raises:
-        UserError: there is no expert for this environment.
+        UserError: there is no expert for this environment, or it does not say one of these.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], config: CorrectorConfig | None = None) -> None:
-        self.config = config = config or CorrectorConfig()
+    config_class: ClassVar[type] = SupervisorConfig
+
+    def __init__(self, env: gymnasium.Env[Any, Any], config: SupervisorConfig | None = None) -> None:
+        self.config = config = config or SupervisorConfig()
         self._expert = make_expert(env, config.noise_m)
         self._env = self._expert.env
+        missing = [name for name in _NEEDED if not hasattr(self._env, name)]
+        if missing:
+            raise UserError(
+                f"{type(self._env).__name__} does not say its {missing[0]}, by which this supervisor judges."
+            )
         self._expert.pace = config.pace
         self._unit_m = self._expert.metres_per_action
         self._hz = float(self._env.metadata["render_fps"])

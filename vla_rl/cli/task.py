@@ -1,8 +1,8 @@
 """Tasks: list those that installed packages declare, or check one before training on it.
 
 A task is a gymnasium.Env, named by an entry point of vla_rl.tasks, a Gymnasium id, package:Id-v0, or module:Name (a
-class or a function that makes one). `check` says what was found and what is assumed, plays it at random and at rest, and
-saves a picture of what a policy will see. Exit code 1: it cannot be trained as it is.
+class or a function that makes one). `check` says what was found and what is assumed, plays it at random and at rest,
+and saves a picture of what a policy will see. Exit code 1: it cannot be trained as it is.
 
 Example: vla-rl task check own_task:Dot-v0 task.image_size=48 --picture runs/dot.png
 """

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from tiny_world import TINY, P, make_episode, make_model
 
@@ -40,6 +41,7 @@ def learn(cache, steps, algorithm=None, first=0):
     return algorithm, [algorithm.update(step)["next_latent_loss"] for step in range(first, first + steps)]
 
 
+@pytest.mark.slow
 def test_it_falls_and_reaches_the_policys_encoder(make_cache):
     cache = make_cache([*FAILURES, make_episode("round-7", [P] * 7, True)])
     algorithm, losses = learn(cache, 60)

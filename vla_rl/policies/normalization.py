@@ -60,9 +60,8 @@ class VectorStatistics:
         """Offset and scale, float32 [D] each, such that ``normalised = (raw - offset) / scale``; scale 0 marks a
         constant dimension.
 
-        Discrete dimensions map their range to [-1, 1] in every mode, so that their two levels lie equally far from
-        zero however
-        rarely one of them occurs.
+        Discrete dimensions map their range to [-1, 1] in every mode, so that their two levels lie equally far from zero
+        however rarely one of them occurs.
         """
         mean, std, low, high, q01, q99 = (
             np.asarray(row) for row in (self.mean, self.std, self.low, self.high, self.q01, self.q99)

@@ -111,6 +111,15 @@ def test_a_policy_practises_in_workers_and_goes_on_where_it_was(installed: Path,
     assert "/2 = " in found.stdout
 
 
+def test_a_task_is_recorded_and_learnt_from_what_was_recorded(installed: Path, tmp_path: Path) -> None:
+    assert main(["task", "check", "own_task:Dot-v0", "--picture", str(tmp_path / "seen.png")]) == 0
+    store = str(tmp_path / "demonstrations")
+    assert main(["record", "own_task:Dot-v0", "--with", "own_task:Guide", "--episodes", "3", "--out", store]) == 0
+    own = ["task.env=own_task:Dot-v0", f"task.demonstrations={store}", "takeover.enabled=false", "budget.rounds=1"]
+    run = train(tmp_path / "run", *own)
+    assert len(EpisodeStore(run / "episodes")) == 3 + 3
+
+
 def test_an_algorithm_practises_in_workers(installed: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", "algorithm=hurry", "learning.half_life_steps=15")
     config = read_yaml(run / "config.yaml")

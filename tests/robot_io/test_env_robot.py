@@ -204,4 +204,4 @@ def test_a_person_ends_an_attempt_with_the_next_command(called: bool | None) -> 
     assert (robot.success, robot.judged) == (called, True)
     robot.reset(1)
     robot.write(ACTION)
-    assert not (robot.terminated or robot.truncated), "the next attempt knows nothing of it"
+    assert (robot.terminated, robot.truncated) == (False, False), "the next attempt knows nothing of it"

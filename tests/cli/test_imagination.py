@@ -263,7 +263,6 @@ def test_imagination_that_is_off_does_nothing(imagination: RunImagination) -> No
         (["imagination.generator=trajectories"], "bootstrap_imagined"),
         (["imagination.generator=dreams"], "rollouts, trajectories"),
         (["imagination.flow_noise=0"], "flow_noise > 0"),
-        (["imagination.coevolution.mode=off", "learning.next_latent.weight=1"], "mode must not be off"),
     ],
 )
 def test_what_cannot_be_imagined_is_refused_before_anything_is_collected(changes: list[str], message: str) -> None:

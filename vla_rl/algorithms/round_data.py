@@ -133,14 +133,6 @@ class RoundData:
         later, inside = self.cache.later(frames, steps)
         return later, self.tensor((later - frames).astype(np.float32)), self.tensor(~inside)
 
-    def sent(self, frames: Frames, steps: int) -> Tensor:
-        """What was really sent to the robot from the frames on, float32 [B, steps, A], raw units, on the model's
-        device; the last action of an episode is repeated.
-        """
-        index = np.stack([self.cache.later(frames, offset)[0] for offset in range(steps)], 1)
-        actions = self.cache.action_sent[index]
-        return self.tensor(actions if self._fill is None else self._fill.actions(actions, frames))
-
     def task_index(self, frames: Frames) -> NDArray[np.int64]:
         """Index of each frame's task in ``cache.tasks``, int64 [B]."""
         return self._task_of_episode[self.cache.episode_index[frames]]

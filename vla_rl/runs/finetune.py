@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_rl.algorithms.config import AlgorithmConfig
+from vla_rl.core.config import fill_parts, part
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
 from vla_rl.core.types import PolicySpec
@@ -33,8 +33,8 @@ class FinetuneConfig:
         policy: of a new policy, its architecture.
         discrete_dims: of a new policy, the action dimensions that have two levels (grippers).
         delta_dims: of a new policy, the action dimensions that are steps, of which 0 holds still.
-        algorithm: what is done to the policy; a name that `vla_rl.algorithms` knows.
-        learning: the options of all algorithms.
+        algorithm: what is done to the policy; a name of the door ``vla_rl.algorithms``.
+        learning: the options of that algorithm.
         steps: gradient steps.
         checkpoint_every: gradient steps between checkpoints; what a crash costs at most.
         retention: which episodes to hold if there are very many.
@@ -50,7 +50,7 @@ class FinetuneConfig:
     discrete_dims: tuple[int, ...] = ()
     delta_dims: tuple[int, ...] = ()
     algorithm: str = "habc"
-    learning: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    learning: Any = part("algorithms", beside="algorithm")
     steps: int = 1600
     checkpoint_every: int = 400
     retention: RetentionConfig = field(default_factory=RetentionConfig)
@@ -59,10 +59,9 @@ class FinetuneConfig:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        fill_parts(self)
         if self.steps < 1 or self.checkpoint_every < 1 or self.torch_threads < 1 or self.seed < 0:
             raise ConfigError("steps, checkpoint_every and torch_threads must be at least 1, and seed at least 0")
-        if self.learning.next_latent.weight:
-            raise ConfigError("learning.next_latent needs the world model of a practice run; set its weight to 0")
 
 
 def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
@@ -151,7 +150,7 @@ def make_learner(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache")
     """The configured algorithm on the policy that the run starts from, or on a new one."""
     import torch
 
-    from vla_rl.algorithms.registry import make_algorithm
+    from vla_rl.algorithms.base import make_algorithm
     from vla_rl.algorithms.round_data import data_statistics
     from vla_rl.algorithms.seeds import derived_seed
     from vla_rl.policies.flow_vla import FlowVLA

@@ -82,7 +82,7 @@ def check_config(config: RunConfig) -> PolicySpec:
     Raises:
         UserError: for what cannot be built.
     """
-    from vla_rl.algorithms.registry import find_algorithm
+    from vla_rl.algorithms.base import find_algorithm
     from vla_rl.runs.simulator import SimulatorWorker
 
     find_algorithm("sft").check(config.policy)
@@ -180,7 +180,6 @@ def make_imagination(folder: RunFolder, config: RunConfig) -> "RunImagination | 
         config.execution,
         config.gate,
         config.workers,
-        foretells=config.learning.next_latent.weight > 0,
     )
 
 
@@ -200,7 +199,7 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache")
     """Behaviour cloning of a fresh policy on the demonstrations in the cache; its statistics are theirs."""
     import torch
 
-    from vla_rl.algorithms.registry import make_algorithm
+    from vla_rl.algorithms.base import make_algorithm
     from vla_rl.algorithms.round_data import data_statistics
     from vla_rl.algorithms.seeds import derived_seed
     from vla_rl.policies.flow_vla import FlowVLA
@@ -214,7 +213,7 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache")
 
 def practised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", supervised: Path) -> "Algorithm":
     """The configured algorithm, starting from the supervised policy."""
-    from vla_rl.algorithms.registry import make_algorithm
+    from vla_rl.algorithms.base import make_algorithm
     from vla_rl.policies.flow_vla import load_policy
 
     model, _ = load_policy(supervised, expected=spec)

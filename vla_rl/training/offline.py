@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from vla_rl.algorithms.base import Algorithm, actor_groups
+from vla_rl.algorithms.base import Algorithm
+from vla_rl.algorithms.cloning import actor_groups
 from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.core.types import Float32Array, Source
 from vla_rl.credit import ActorKind, SegmentKind
@@ -157,7 +158,7 @@ def format_segments(rows: Sequence[SegmentCounts], learner: Algorithm) -> str:
         "  ".join([*map(str.ljust, line[:2], widths), *map(str.rjust, line[2:], widths[2:])]).rstrip() for line in lines
     ]
     critics = "" if isinstance(learner, WeightedCloning) else "; it has no viability and efficiency critics"
-    rule = f"algorithm {learner.name}{critics}; credit rule {learner.config.credit.rule!r}; numbers are steps"
+    rule = f"algorithm {learner.name}{critics}; credit rule {learner.credit.rule!r}; numbers are steps"
     return "\n".join([rule, *table])
 
 

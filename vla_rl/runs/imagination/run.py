@@ -14,7 +14,6 @@ from robot_io.gate import GateConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
-from vla_rl.core.types import Float32Array
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
@@ -37,7 +36,7 @@ from world_model.model import load_world_model, save_world_model
 from world_model.starts import StartBank
 from world_model.training import refine_world_model, train_world_model
 from world_model.trajectory_diffusion import train_trajectories
-from world_model.windows import LatentEpisodes, frame_latents, spec_of
+from world_model.windows import LatentEpisodes, spec_of
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +55,6 @@ class RunImagination:
         execution: of the policy's chunks.
         gate: limits of the robot.
         workers: processes that imagine; 0: this one.
-        foretells: the policy's encoder learns to foretell latents (``learning.next_latent``).
     """
 
     def __init__(
@@ -67,11 +65,9 @@ class RunImagination:
         execution: ExecutionConfig,
         gate: GateConfig,
         workers: int,
-        foretells: bool = False,
     ) -> None:
         self.config, self._folder, self._task = config, folder, task
         self._execution, self._gate, self._workers = execution, gate, workers
-        self._foretells = foretells
         self.path = folder.path / "imagination"
         bound_s = config.coevolution.train_cpu_seconds
         changes = [f"training.cpu_seconds={bound_s}"] if bound_s else []
@@ -191,15 +187,6 @@ class RunImagination:
             return None
         save_policy(target, model, meta)
         return target
-
-    def latents(self, cache: FrameCache, round_number: int) -> Float32Array | None:
-        """Latents of the run's frames for the policy's auxiliary loss, by the first world model's autoencoder, so that
-        they mean the same in every round.
-        """
-        entry = self.ledger.of(round_number)
-        if not self._foretells or entry is None or entry.model_version < 0:
-            return None
-        return frame_latents(cache, load_world_model(self._model(0))[0].autoencoder)
 
     def _adopt(self, folder: Path, spec: WorldSpec, target: Path) -> None:
         """Begin with another's world model."""

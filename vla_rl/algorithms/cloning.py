@@ -1,0 +1,88 @@
+"""Imitation of a mixture: demonstrations, interventions, the policy's own steps, real and imagined."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from vla_rl.algorithms.base import Algorithm, RolloutUse
+from vla_rl.algorithms.config import CloningLearning
+from vla_rl.algorithms.round_data import Frames, RoundData
+from vla_rl.credit import ActorKind
+from vla_rl.data.cache import FrameCache
+from vla_rl.data.sampler import MixtureSampler
+
+
+class Cloning(Algorithm):
+    """The frames that credit allows and the mixture weighs, all at weight 1. Subclasses add critics and weights."""
+
+    config_class: ClassVar[type] = CloningLearning
+    config: CloningLearning
+    uses_rollouts: ClassVar[RolloutUse] = "successes"
+
+    def read(self, cache: FrameCache) -> RoundData:
+        return RoundData(cache, self.credit, self.config.mixture.max_staleness, self.model)
+
+    def make_sampler(self) -> MixtureSampler | None:
+        mixture = self.config.mixture
+        groups = actor_groups(self.data, self.uses_interventions, self.uses_rollouts)
+        weights = {name: getattr(mixture, name) for name in groups}
+        if self.uses_rollouts == "successes":
+            weights = weights_without_failures(weights, groups, self.data)
+        if mixture.largest_oversampling:
+            sizes = {name: len(frames) for name, frames in groups.items()}
+            weights = bounded_weights(weights, sizes, mixture.largest_oversampling)
+        if not any(len(frames) and weights[name] > 0 for name, frames in groups.items()):
+            return None
+        return MixtureSampler(groups, weights, self.sampler_seed)
+
+
+def actor_groups(data: RoundData, interventions: bool, rollouts: RolloutUse) -> dict[str, Frames]:
+    """The frames that the actor may draw, by kind."""
+    played = data.of_kind(ActorKind.ROLLOUT)
+    if rollouts == "successes":
+        played &= data.credit.actor_outcome
+    played &= rollouts != "none"
+    return {
+        "demonstrations": np.flatnonzero(data.of_kind(ActorKind.DEMONSTRATION)),
+        "interventions": np.flatnonzero(data.of_kind(ActorKind.INTERVENTION) & interventions),
+        "rollouts": np.flatnonzero(played & ~data.imagined),
+        "imagined": np.flatnonzero(played & data.imagined),
+    }
+
+
+def weights_without_failures(
+    weights: Mapping[str, float], groups: Mapping[str, Frames], data: RoundData
+) -> dict[str, float]:
+    """The mixture's weights for groups that failed rollouts were left out of, see `MixtureConfig.skip_failures`."""
+    played = data.of_kind(ActorKind.ROLLOUT)
+    sizes = {"rollouts": int((played & ~data.imagined).sum()), "imagined": int((played & data.imagined).sum())}
+    shared = {name: weights[name] for name, size in sizes.items() if size}
+    left = {name: weight * len(groups[name]) / sizes[name] for name, weight in shared.items()}
+    if len(groups["interventions"]):
+        left["interventions"] = shared["interventions"] = weights["interventions"]
+    if not sum(left.values()) > 0:
+        return {**weights, **left}
+    scale = sum(shared.values()) / sum(left.values())
+    return {**weights, **{name: weight * scale for name, weight in left.items()}}
+
+
+def bounded_weights(weights: Mapping[str, float], sizes: Mapping[str, int], largest: float) -> dict[str, float]:
+    """Weights of groups, of sum 1, such that no frame is drawn more than ``largest`` times as often as under uniform
+    draws. What that takes from a small group goes to the others in proportion.
+    """
+    left = {name: weight for name, weight in weights.items() if weight > 0 and sizes[name]}
+    total = sum(sizes[name] for name in left)  # of the steps that may be drawn
+    found = dict.fromkeys(weights, 0.0)
+    rest = 1.0
+    while left:
+        scale = rest / sum(left.values())
+        bound = {name: largest * sizes[name] / total for name in left}
+        full = [name for name in left if left[name] * scale > bound[name]]
+        if not full:
+            return found | {name: weight * scale for name, weight in left.items()}
+        for name in full:
+            found[name] = bound[name]
+            rest -= bound[name]
+            del left[name]
+    return found

@@ -232,7 +232,7 @@ def test_imagined_rollouts_that_were_cut_are_labelled_by_the_pessimistic_target(
         last = learner.target(*algorithm.data.inputs(frames[-1:])).viability_logit.amin(0).sigmoid()
     assert mask.all()
     torch.testing.assert_close(label, last.expand(6), atol=0.02, rtol=0)  # a random shift apart
-    learner.config = replace(learner.config, random_shift=0)
+    learner._shift = 0
     torch.testing.assert_close(learner._viability_label(frames, torch.Generator())[0], last.expand(6))
 
 

@@ -18,7 +18,7 @@ TINY = {
     "actor": {"batch_size": 8, "random_shift": 1, "warmup_steps": 2},
     "credit": {"min_human_steps": 3},
     "critic": {"hidden": (16,)},
-    "critic_training": {"batch_size": 8, "random_shift": 1},
+    "critic_training": {"batch_size": 8},
     "advantage": {"warmup_steps": 3},
     "recap": {"warmup_steps": 2, "threshold_every": 2, "threshold_frames": 16, "lookahead": 3},
 }

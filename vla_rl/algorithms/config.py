@@ -63,7 +63,7 @@ class ActorConfig:
         schedule_every_round: warm-up and cosine start anew in every round, so that each round ends with small steps.
         weight_decay: of matrices and kernels, not of biases and norms.
         ema_decay: of the average of the weights that acts; shorter at first. 0: the last weights act.
-        random_shift: pixels of the random-shift augmentation.
+        random_shift: pixels of the random-shift augmentation, of the critics' batches too.
     """
 
     batch_size: int = 64
@@ -96,7 +96,6 @@ class CriticTrainingConfig:
             critics that know less than the round's episodes.
         learning_rate: of AdamW.
         weight_decay: of matrices and kernels.
-        random_shift: pixels of the random-shift augmentation; few labels are overfitted quickly.
     """
 
     batch_size: int = 64
@@ -104,12 +103,11 @@ class CriticTrainingConfig:
     steps_before_round: int = 0
     learning_rate: float = 5e-4
     weight_decay: float = 1e-2
-    random_shift: int = 3
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or not self.steps_per_actor_step > 0 or not self.learning_rate > 0:
             raise ConfigError("critic_training: batch_size, steps_per_actor_step and learning_rate must be positive")
-        for name in ("weight_decay", "random_shift", "steps_before_round"):
+        for name in ("weight_decay", "steps_before_round"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"critic_training.{name} is {getattr(self, name)}; it cannot be negative")
 

@@ -86,16 +86,14 @@ class RunImagination:
         Returns:
             numbers for the metrics; the ledger says more. Nothing if imagination is off.
         """
-        config = self.config.coevolution
-        if config.mode == "off":
+        if self.config.coevolution.mode == "off":
             return {}
         if self.ledger.of(0) is None:
             self.ledger.write(LedgerEntry(0, real_episodes=len(self._headers("demo-"))))
         headers = self._headers(f"round{round_number:03d}-")
         # Who was rescued would have failed: without these the real success would be that of the lucky ones.
         alone = [header.success is True and header.human_steps == 0 for header in headers]
-        first = round_number == config.first_round
-        near = self.config.near_success_episodes if first else 0
+        near = self.config.near_success_episodes if round_number == 1 else 0
         if near:
             collect_near_success(
                 self._task, self._gate, EpisodeStore(self.path / "near"), near, NEAR_SUCCESS_SEED, PerturbationConfig()
@@ -123,7 +121,7 @@ class RunImagination:
             train_world_model(self.world, world_spec(self._task, cache), cache, target)
         elif config.refine_steps:
             model, _ = load_world_model(self._model(version - 1))
-            refine_world_model(model, version, cache, target, config.refine_steps, config.refine_cpu_seconds)
+            refine_world_model(model, version, cache, target, config.refine_steps)
         else:
             first, _ = load_world_model(self._model(0))
             own = replace(first.config, training=self.world.training)  # sizes may be those of `begin_with`
@@ -174,7 +172,7 @@ class RunImagination:
         data = LatentEpisodes(open_cache(self.path / "episodes", self.path / "cache"), world.autoencoder)
         streams = config.groups_at_once * config.group.group
         env = ImaginedVectorEnv(world, data, StartBank(data, config.starts), streams, config.env)
-        flow = NoisyFlowConfig(noise=config.flow_noise, execute_ticks=self._execution.execute_ticks)
+        flow = NoisyFlowConfig(execute_ticks=self._execution.execute_ticks)
         actor = NoisyFlowActor(model, world.spec.task, flow)
         optimiser = MaskedGroupOptimiser(actor, config.group)
         first, learnt = _IMAGINED_SEED + round_number * 100_000, False
@@ -207,7 +205,7 @@ class RunImagination:
         model, _ = load_world_model(self._model(version))
         data = LatentEpisodes(open_cache(self.path / "episodes", self.path / "cache"), model.autoencoder)
         folder = self.path / f"trajectories_{version:04d}"
-        generator = train_trajectories(self.config.trajectories, model, data, folder)
+        generator = train_trajectories(self.world.trajectories, model, data, folder)
         bank = StartBank(data, self.config.starts)
         policy, meta = load_policy(self._folder.policy(round_number - 1))
         source = TrajectorySource(generator, model, data, bank, policy, meta["policy_version"])

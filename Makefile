@@ -2,7 +2,7 @@
 
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 
-.PHONY: demo test lint bench
+.PHONY: demo test lint wheel bench
 
 demo: $(UV)
 	$(UV) sync --locked --inexact --extra train
@@ -19,6 +19,15 @@ lint: $(UV)
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+# In an environment of the base install alone, and away from the sources: what is missing in the wheel or imported too early shows.
+wheel: $(UV)
+	rm -rf dist
+	$(UV) build --quiet --wheel --out-dir dist
+	$(UV) venv --quiet dist/base
+	$(UV) pip install --quiet --python dist/base dist/*.whl
+	cd dist && base/bin/vla-rl --version && for verb in $$(base/bin/python -c "from vla_rl.cli.main import VERBS; print(*VERBS)"); do \
+	  base/bin/vla-rl $$verb --help > /dev/null || exit 1; done
 
 bench: $(UV)
 	$(UV) sync --locked --inexact --quiet --all-extras

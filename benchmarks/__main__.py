@@ -17,7 +17,19 @@ from vla_rl.core.files import write_atomic
 from vla_rl.runs.machine import describe_machine
 
 RESULTS = Path("docs/results")
-BENCHMARKS = ("demo", "sim", "learner", "algorithms", "data", "world-model", "execution", "ros2", "deploy")
+BENCHMARKS = (
+    "demo",
+    "sim",
+    "learner",
+    "algorithms",
+    "data",
+    "world-model",
+    "execution",
+    "ros2",
+    "deploy",
+    "metaworld",
+    "doors",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.algorithm_plots import save_algorithm_plot
 from vla_rl.report.statistics import bootstrap_interval, paired_p, stratified_p, wilson_interval
-from vla_rl.runs.practice import config_file
+from vla_rl.runs.config_files import config_file
 
 DEFAULT_TASK = "vla_rl/PegInsert-v0"
 OTHER_TASKS = ("vla_rl/LidOnBox-v0", "vla_rl/Handover-v0")

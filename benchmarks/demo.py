@@ -21,7 +21,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.report.html import build_report
 from vla_rl.report.statistics import wilson_interval
-from vla_rl.runs.practice import config_file
+from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
 CONTROLS = {

@@ -116,9 +116,9 @@ def _speed(options: argparse.Namespace) -> dict[str, Any]:
     from deploy_trt.export import export_flow_vla
     from deploy_trt.export.deployment import random_observations
     from deploy_trt.runtime import load_deployed
-    from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
+    from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 
-    model, meta = load_policy(_policy(options))
+    model, meta = FlowVLA.load(_policy(options))
     reference = FlowVLAPolicy(model)
     observation = random_observations(model.spec, model.statistics.state)[0]
     with tempfile.TemporaryDirectory() as folder:
@@ -147,9 +147,9 @@ def _refresh(options: argparse.Namespace) -> dict[str, Any]:
     from deploy_trt.export.deployment import random_observations
     from deploy_trt.runtime import DeployedPolicy, load_deployed
     from deploy_trt.runtime.refresh import PolicyWatcher
-    from vla_rl.policies.flow_vla import load_policy, save_policy
+    from vla_rl.policies.flow_vla import FlowVLA
 
-    model, _ = load_policy(_policy(options))
+    model, _ = FlowVLA.load(_policy(options))
     observation = random_observations(model.spec, model.statistics.state)[0]
     seconds: list[float] = []
     missed = ticks = 0
@@ -162,7 +162,7 @@ def _refresh(options: argparse.Namespace) -> dict[str, Any]:
         with PolicyWatcher(deployed, policies, period_s=0.05):
             for version in range(1, options.refreshes + 1):
                 _perturb(model, version)
-                save_policy(policies / f"version_{version:04d}", model, {"policy_version": version})
+                model.save(policies / f"version_{version:04d}", {"policy_version": version})
                 started_s = next_s = time.perf_counter()
                 while deployed.version < version:
                     deployed.infer(observation)
@@ -187,9 +187,9 @@ def _perturb(model: Any, seed: int) -> None:
 def _parity(precision: str, options: argparse.Namespace) -> dict[str, Any]:
     """The run's policy in a precision against torch, on observations of the run, and what TensorRT-RTX builds."""
     from deploy_trt.export import export_flow_vla
-    from vla_rl.policies.flow_vla import load_policy
+    from vla_rl.policies.flow_vla import FlowVLA
 
-    model, meta = load_policy(_policy(options))
+    model, meta = FlowVLA.load(_policy(options))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "full"
         half = precision == "fp16"

@@ -29,7 +29,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore
     from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.practice import config_file, supervised_learner
+    from vla_rl.runs.config_files import config_file
+    from vla_rl.runs.practice import supervised_learner
     from vla_rl.runs.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutJob
 

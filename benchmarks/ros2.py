@@ -106,7 +106,6 @@ def _cell(file: Path, measure: Callable[[], Cell]) -> Cell:
 def _in_process(options: argparse.Namespace, policy: str) -> Cell:
     """The same policy, executor, gate and seeds without topics; its answers come one tick late, as over topics."""
     from benchmarks.ros2_trials import EXECUTION
-    from robot_io.env_robot import EnvRobot
     from robot_io.gate import GateConfig, SafetyGate
     from vla_rl.core.clock import VirtualClock
     from vla_rl.core.config import load_config
@@ -114,11 +113,12 @@ def _in_process(options: argparse.Namespace, policy: str) -> Cell:
     from vla_rl.execution.executor import Executor
     from vla_rl.execution.loop import run_episode
     from vla_rl.execution.virtual import LatencyConfig, VirtualPlanner
-    from vla_rl.runs.config import CONFIGS, TaskConfig
+    from vla_rl.runs.config import TaskConfig
+    from vla_rl.runs.config_files import CONFIGS
     from vla_rl.runs.expert_policy import EXPERT, find_expert
     from vla_rl.runs.policy_folder import find_policy, load_acting_policy
     from vla_rl.runs.rollout import RolloutConfig
-    from vla_rl.runs.simulator import make_env
+    from vla_rl.runs.task import open_robot
 
     if policy.startswith(EXPERT):
         folder, load = find_expert(policy)
@@ -130,8 +130,7 @@ def _in_process(options: argparse.Namespace, policy: str) -> Cell:
     execution = load_config(RolloutConfig, overrides=EXECUTION, base=base).execution
     execution = replace(execution, discrete_dims=execution.discrete_dims or folder.discrete_dims)
     clock = VirtualClock()
-    env = make_env(TaskConfig(difficulty=options.difficulty, image_size=folder.spec.image_size[0]))
-    robot = EnvRobot(env, clock)
+    robot = open_robot(TaskConfig(difficulty=options.difficulty, image_size=folder.spec.image_size[0]), clock=clock)
     gate = SafetyGate(load_config(GateConfig, CONFIGS / "robots" / "tabletop.yaml"), robot.control_hz)
     planner = VirtualPlanner(acting, clock, robot.control_hz, LatencyConfig(typical=1.0))
     successes = 0

@@ -1,6 +1,7 @@
 """Runs as cells of a benchmark: verbs of the command line in processes of their own, which resume where they were."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -20,15 +21,19 @@ class RunningVerb:
 
     def __init__(self, command: list[str], log: Path) -> None:
         self._log, self._started_s = log.open("a"), time.perf_counter()
+        self.cpu_s = 0.0
         self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
 
     def wait_or_fail(self) -> float:
-        """Wait for the end; returns the seconds that it took.
+        """Wait for the end; returns the seconds that it took. ``cpu_s`` then says how many seconds of processor time it
+        and its workers took.
 
         Raises:
             UserError: if the verb failed.
         """
-        code = self._process.wait()
+        _, status, usage = os.wait4(self._process.pid, 0)  # unlike `Popen.wait`, it says what was used
+        code = self._process.returncode = os.waitstatus_to_exitcode(status)
+        self.cpu_s = usage.ru_utime + usage.ru_stime
         self._log.close()
         if code:
             raise UserError(f"a run of the benchmark ended with code {code}; see {self._log.name}")

@@ -131,17 +131,17 @@ def _expert_actions(env: Any) -> list[np.ndarray]:
 def _skills(env: Any, seeds: int) -> dict[str, Any]:
     """Success of the expert alone, and of the supervisor where it took over."""
     import sim
-    from sim.correctors import Corrector, CorrectorConfig
+    from sim.supervisor import ScriptedSupervisor, SupervisorConfig
 
     expert = sim.make_expert(env)
     # Always there, and never handing back to a policy that would do nothing with it.
-    corrector = Corrector(env, CorrectorConfig(rescue_probability=1.0, hand_back_probability=0.0))
+    supervisor = ScriptedSupervisor(env, SupervisorConfig(rescue_probability=1.0, hand_back_probability=0.0))
     lengths, alone, rescued, taken_over = [], 0, 0, 0
     for seed in range(seeds):
         success, _ = _episode(env, expert, None, seed)
         alone += success
         lengths += [env.elapsed_steps] * success
-        success, driven = _episode(env, expert, corrector, seed)
+        success, driven = _episode(env, expert, supervisor, seed)
         taken_over += driven
         rescued += success and driven
     steps = float(np.mean(lengths)) if lengths else float("nan")
@@ -152,19 +152,19 @@ def _count(successes: int, episodes: int) -> dict[str, Any]:
     return {"successes": successes, "episodes": episodes, "interval": wilson_interval(successes, episodes)}
 
 
-def _episode(env: Any, expert: Any, corrector: Any, seed: int) -> tuple[bool, bool]:
+def _episode(env: Any, expert: Any, supervisor: Any, seed: int) -> tuple[bool, bool]:
     """One episode: did it succeed, and did the supervisor take over? Without a supervisor the expert goes on."""
     observation, _ = env.reset(seed=seed)
     expert.reset(seed)
     stops_at = env.max_episode_steps
-    if corrector is not None:
-        corrector.reset(seed)
+    if supervisor is not None:
+        supervisor.reset(seed)
         stops_at = int(np.random.default_rng([seed, _FREEZE_STREAM]).integers(env.expert_steps))
     ended = success = driven = False
     while not ended:
         tick = env.elapsed_steps
         action = expert.act()[1] if tick < stops_at else env.rest_action(observation["agent_pos"])
-        command = None if corrector is None else corrector.command(tick, action)
+        command = None if supervisor is None else supervisor.command(tick, action)
         driven |= command is not None
         observation, _, success, truncated, _ = env.step(action if command is None else command)
         ended = success or truncated

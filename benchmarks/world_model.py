@@ -26,8 +26,8 @@ from benchmarks.runs import evaluations, start_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.runs.config import world_preset
+from vla_rl.runs.config_files import config_file
 from vla_rl.runs.imagination.near_success import PerturbationConfig
-from vla_rl.runs.practice import config_file
 from world_model.coevolution import Ledger
 from world_model.evaluation import HorizonConfig
 

@@ -1,6 +1,7 @@
 """Collecting with a quantised policy while learning goes on in full precision: policy checkpoint -> policy that acts.
 
-A process exports the architecture once; after that each new version is only new weights, quantised anew.
+A process exports the built-in policy once; after that each new version is only new weights, quantised anew. Policies of
+other kinds are exported at every version.
 """
 
 import tempfile
@@ -8,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from deploy_trt.export.deployment import export_flow_vla
+from deploy_trt.export.policies import export_policy
 from deploy_trt.quantize import ORT_MODES, quantize_deployment
 from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed
 from deploy_trt.runtime.manifest import save_manifest, write_digested
@@ -16,7 +17,8 @@ from deploy_trt.runtime.refresh import read_checkpoint
 from deploy_trt.runtime.weights import replaced
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.types import Observation
-from vla_rl.policies.flow_vla import load_policy
+from vla_rl.policies.flow_vla import FlowVLA
+from vla_rl.policies.folders import load_model
 
 PRECISIONS = ("fp32", *ORT_MODES)
 
@@ -40,6 +42,7 @@ class ExplorationPolicies:
         self.precision, self._observations = precision, observations
         self._folder = tempfile.TemporaryDirectory(prefix="vla-rl-exploration-")
         self._exported = Path(self._folder.name) / "fp32"
+        self._takes_weights = False  # of the next version, without another export
 
     def __enter__(self) -> "ExplorationPolicies":
         return self
@@ -58,11 +61,12 @@ class ExplorationPolicies:
             CheckpointError: if it is damaged or of another architecture than the first one.
             UserError: if quantising makes another policy of it.
         """
-        if not self._exported.exists():
-            model, meta = load_policy(checkpoint)
-            export_flow_vla(model, self._exported, meta)
-        else:
+        if self._takes_weights:
             self._put_in(checkpoint)
+        else:
+            model, meta = load_model(checkpoint)
+            export_policy(model, self._exported, meta)
+            self._takes_weights = isinstance(model, FlowVLA)
         folder = self._exported
         if self.precision != "fp32":
             folder = Path(self._folder.name) / self.precision

@@ -4,31 +4,34 @@ from typing import Any
 
 import numpy as np
 
+from robot_io.env_interface import EnvDeclaration, judge, read_actions, read_rate, read_sentence
+from robot_io.observation_space import ObservationReader
 from vla_rl.core.clock import Clock, VirtualClock
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import Float32Array, Observation
-
-_KINDS = ("absolute", "delta")
+from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 
 class EnvRobot:
-    """Wraps an environment with a Box of actions.
+    """Wraps any environment with a bounded Box of actions.
 
-    Its observations are ``{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}``, new arrays at every step.
-    Time is virtual unless another clock is given: a tick takes no longer than the environment needs to compute it.
-    ``write`` steps the environment, so it takes one command a tick; the loop's deadlines move its clock.
+    Its cameras and its state are found in the observation space, see `ObservationReader`; everything else that must be
+    known is declared, said by the environment, or assumed, see `EnvDeclaration`. Observations are new arrays at every
+    step. Time is virtual unless another clock is given: a tick takes no longer than the environment needs to compute
+    it. ``write`` steps the environment, so it takes one command a tick; the loop's deadlines move its clock.
 
     Args:
-        env: a gymnasium environment; ``env.unwrapped.task_description`` is the task sentence,
-            ``env.metadata["render_fps"]`` the rate, and ``env.unwrapped.action_kind``, if it has that, the kind of
-            every action dimension.
+        env: a gymnasium environment.
         clock: the time that the environment lives in.
-        control_hz: overrides the environment's rate.
-        task: overrides the task sentence.
+        declared: what the environment does not say itself.
+        image_size: see `ObservationReader`.
 
     Attributes:
-        action_kind: of each of the A dimensions, "absolute" (a target: repeated, it holds still; the default) or
-            "delta" (a step: 0 holds still).
+        control_hz: steps per second.
+        task: the task sentence.
+        actions: bounds, kinds, grippers.
+        reader: cameras and state.
+        notes: what was assumed, changed or left out, in sentences.
+        judged: the environment, or a person, said how the last episode went.
 
     Raises:
         UserError: if the environment's spaces or metadata do not fit.
@@ -38,76 +41,111 @@ class EnvRobot:
     """No command reaches an environment after its episode, see `vla_rl.execution.loop.EpisodicRobot`."""
 
     def __init__(
-        self, env: Any, clock: Clock | None = None, control_hz: float | None = None, task: str | None = None
+        self,
+        env: Any,
+        clock: Clock | None = None,
+        declared: EnvDeclaration | None = None,
+        image_size: int | None = None,
     ) -> None:
         self.env = env
         self.clock = clock or VirtualClock()
-        rate = control_hz or env.metadata.get("render_fps")
-        if not rate:
-            raise UserError(f"{env} does not say its rate; set metadata['render_fps'] or pass control_hz")
-        self.control_hz = float(rate)
-        self.task: str = task if task is not None else getattr(env.unwrapped, "task_description", "")
-        if len(getattr(env.action_space, "shape", None) or ()) != 1:
-            raise UserError(f"{env} has the action space {env.action_space}; expected a Box of shape [A]")
-        self._action_size = env.action_space.shape[0]
-        self.action_kind = _action_kind(env, self._action_size)
-        self._raw: dict[str, Any] = {}
+        self._declared = declared = declared or EnvDeclaration()
+        self.control_hz, about_rate = read_rate(env, declared)
+        self.task, about_task = read_sentence(env, declared)
+        self.actions = read_actions(env, declared)
+        self._raw: Any = None
+        self.reader = self._read_space(image_size)
+        self.notes = [*filter(None, (about_rate, about_task)), *self.actions.notes, *self.reader.notes]
+        self._middle = np.asarray((self.actions.low + self.actions.high) / 2, np.float32)
+        self._steps = np.array([kind == "delta" for kind in self.actions.kind])  # [A]
+        self._images: dict[str, Uint8Array] | None = None
+        self._last: Float32Array | None = None
+        self._called: list[bool | None] = []
         self._tick = 0
         self._ended = True
         self.terminated = False
         self.truncated = False
         self.success: bool | None = None
+        self.judged = False
+
+    @property
+    def action_kind(self) -> tuple[str, ...]:
+        """Of each of the A dimensions, "absolute" (a target) or "delta" (a step)."""
+        return self.actions.kind
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """Of the A numbers of a command: an environment gives them none."""
+        return tuple(f"action.{dim}" for dim in range(self.actions.size))
 
     def connect(self) -> None:
         """An environment is always there."""
 
     def reset(self, seed: int) -> None:
-        """Start an episode of the environment with this seed."""
+        """Start an episode of the environment with this seed.
+
+        Raises:
+            UserError: if it observes something else than its space says.
+        """
         self._raw, _ = self.env.reset(seed=seed)
-        if not isinstance(self._raw, dict) or not {"pixels", "agent_pos"} <= self._raw.keys():
-            raise UserError(f"{self.env} does not observe a dictionary with 'pixels' and 'agent_pos'")
+        self.reader.check(self._raw)
         if isinstance(self.clock, VirtualClock):  # so that an episode does not depend on the ones before it
             self.clock.restart()
         self._tick = 0
+        self._images = self._last = None
+        self._called.clear()
         self._ended = self.terminated = self.truncated = False
-        self.success = None
+        self.success, self.judged = None, False
 
     def read(self) -> Observation:
         """The observation after the last step, captured now."""
         now_ns = self.clock.now_ns()
-        images = self._raw["pixels"]
-        captured_ns = dict.fromkeys(images, now_ns)
+        if self._images is None:
+            self._images = self.reader.images_of(self._raw)
+        captured_ns = dict.fromkeys(self._images, now_ns)
         captured_ns["state"] = now_ns
-        return Observation(images, self._raw["agent_pos"], self.task, self._tick, captured_ns)
+        return Observation(self._images, self.reader.state_of(self._raw), self.task, self._tick, captured_ns)
 
     def rest_command(self) -> Float32Array:
-        """``env.unwrapped.rest_action(state)`` if it has that, else the first A numbers of the state (joint targets).
-
-        Raises:
-            UserError: if the state is shorter than the action.
-        """
-        state: Float32Array = self._raw["agent_pos"]
+        """The action that keeps everything still, float32 [A]: see `EnvDeclaration.rest_action`."""
+        if self.actions.rest is not None:
+            return self.actions.rest.copy()
+        state = self.reader.state_of(self._raw)
         rest_action = getattr(self.env.unwrapped, "rest_action", None)
         if rest_action is not None:
             return np.asarray(rest_action(state), np.float32)
-        if len(state) < self._action_size:
-            raise UserError(
-                f"{self.env} has {len(state)} state numbers for {self._action_size} action dimensions: "
-                "give it a method rest_action(state) that returns the action that keeps it still"
-            )
-        return state[: self._action_size].astype(np.float32)
+        targets: Float32Array = self._middle
+        posture = state[: self.actions.size]
+        if self._last is not None:
+            targets = self._last
+        elif posture.shape == targets.shape and self._within_bounds(posture):
+            targets = posture
+        return np.where(self._steps, np.float32(0), targets)
 
     def write(self, action: Float32Array) -> Float32Array:
         """Step the environment. Returns the action: an environment sends what it is given."""
         if self._ended:
             raise UserError("the episode has ended; reset before the next command")
-        self._raw, _, terminated, truncated, info = self.env.step(action)
+        self._raw, reward, terminated, truncated, info = self.env.step(action)
+        self._images, self._last = None, action
         self._tick += 1
         self.terminated, self.truncated = bool(terminated), bool(truncated)
         self._ended = self.terminated or self.truncated
         if self._ended:
-            self.success = bool(info.get("is_success", False))
+            self.success, self.judged = judge(self._declared.success, info, float(reward), self.terminated)
+        elif self._called:
+            self._ended = self.judged = True
+            self.success = self._called[-1]
+            self.terminated, self.truncated = self.success is not None, self.success is None
         return action
+
+    def end(self, success: bool | None) -> None:
+        """A person ends the attempt with the next command: with its outcome, or without one. From any thread."""
+        self._called.append(success)
+
+    def last_command(self) -> Float32Array:
+        """The command that was sent last, float32 [A]; at first the one that keeps everything still."""
+        return self.rest_command() if self._last is None else self._last
 
     def stop(self) -> None:
         """A stopped attempt has failed, unless the environment has already judged it."""
@@ -118,10 +156,18 @@ class EnvRobot:
     def close(self) -> None:
         self.env.close()
 
+    def _within_bounds(self, action: Float32Array) -> bool:
+        return bool((action >= self.actions.low).all() and (action <= self.actions.high).all())
 
-def _action_kind(env: Any, size: int) -> tuple[str, ...]:
-    """What the environment says of its action dimensions; targets where it says nothing."""
-    kinds = tuple(getattr(env.unwrapped, "action_kind", (_KINDS[0],) * size))
-    if len(kinds) != size or not set(kinds) <= set(_KINDS):
-        raise UserError(f"{env} declares action_kind {kinds}; expected {size} entries, each of them one of {_KINDS}")
-    return kinds
+    def _read_space(self, image_size: int | None) -> ObservationReader:
+        declared, env = self._declared, self.env
+        draw = self._draw if getattr(env, "render_mode", None) == "rgb_array" else None
+        try:
+            return ObservationReader(env.observation_space, declared.cameras, declared.state, image_size, draw)
+        except UserError as error:
+            raise type(error)(f"{env}: {error}") from error
+
+    def _draw(self) -> Any:
+        if self._raw is None:  # asked for its size before the first episode
+            self.env.reset(seed=0)
+        return self.env.render()

@@ -13,7 +13,7 @@ import importlib
 import logging
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, override
+from typing import Any, Protocol, override
 
 import numpy as np
 
@@ -192,6 +192,23 @@ class LerobotRobot:
         return self._ended or self.clock.now_ns() - self._start_ns >= self._duration_ns
 
 
+class Driven(Protocol):
+    """What a teleoperator must know of the robot that it drives."""
+
+    @property
+    def action_names(self) -> Sequence[str]:
+        """Of the A numbers of a command."""
+        ...
+
+    def last_command(self) -> Float32Array:
+        """The command that was sent last, float32 [A]."""
+        ...
+
+    def end(self, success: bool | None) -> None:
+        """The person ends the attempt: with its outcome, or without one."""
+        ...
+
+
 class LerobotTakeover(TakeoverSource):
     """A lerobot teleoperator as the person who takes over, with lerobot's events.
 
@@ -202,7 +219,8 @@ class LerobotTakeover(TakeoverSource):
 
     Args:
         device: a `lerobot.teleoperators.Teleoperator`, connected.
-        robot: is told the outcomes.
+        robot: is told the outcomes. A device that gives deltas also moves a robot without names for its joints, such
+            as an environment.
         engaged: whether the person wants the commands, for devices without events.
         step: (last command [A], motion [3] in the device's units, gripper -1 closes, 0 stays, +1 opens) -> command
             [A]; needed for devices that give deltas.
@@ -215,7 +233,7 @@ class LerobotTakeover(TakeoverSource):
     def __init__(
         self,
         device: Any,
-        robot: LerobotRobot,
+        robot: Driven,
         engaged: Callable[[], bool] | None = None,
         step: Callable[[Float32Array, Float32Array, float], Float32Array] | None = None,
         absolute_dims: Sequence[int] = (),
@@ -232,7 +250,7 @@ class LerobotTakeover(TakeoverSource):
         self._gives_deltas = all(name in names for name in _DELTAS)
         if self._gives_deltas and step is None:
             raise UserError(
-                f"{device.name} gives motions of the tool in metres, and the action of {robot.device.name} is "
+                f"{device.name} gives motions of the tool in metres, and the action of the robot is "
                 f"{', '.join(robot.action_names)}; take over with a leader arm, or pass a `step` that makes "
                 "commands of motions"
             )

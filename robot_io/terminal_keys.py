@@ -6,6 +6,8 @@ terminal is put back at the program's end.
 
 import atexit
 import os
+import queue
+import re
 import termios
 import threading
 import tty
@@ -14,6 +16,8 @@ from collections.abc import Callable
 from vla_rl.core.errors import UserError
 
 STANDARD_INPUT = 0
+_ARROWS = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left"}
+_KEY = re.compile(r"\x1b\[[A-D]|.", re.DOTALL)
 _OUTCOMES: dict[str, bool | None] = {"s": True, "f": False, "r": None}
 
 
@@ -23,13 +27,20 @@ class TerminalKeys:
     Args:
         end: told the outcome.
         terminal: its file descriptor; the standard input by default.
+        press: told every other key: its character, or ``left``, ``right``, ``up``, ``down``.
 
     Attributes:
         engaged: the person wants the commands.
     """
 
-    def __init__(self, end: Callable[[bool | None], None], terminal: int = STANDARD_INPUT) -> None:
-        self._end = end
+    def __init__(
+        self,
+        end: Callable[[bool | None], None],
+        terminal: int = STANDARD_INPUT,
+        press: Callable[[str], None] | None = None,
+    ) -> None:
+        self._end, self._press = end, press
+        self._answers: queue.SimpleQueue[bool | None] | None = None
         self._terminal = terminal
         self.engaged = False
         self._entered: threading.Event | None = None
@@ -41,7 +52,7 @@ class TerminalKeys:
             UserError: if there is no terminal.
         """
         if not os.isatty(self._terminal):
-            raise UserError("taking over by the space bar needs a terminal: do not redirect the standard input")
+            raise UserError("keys are read from a terminal: do not redirect the standard input")
         self._entered = threading.Event()
         before = termios.tcgetattr(self._terminal)
         atexit.register(termios.tcsetattr, self._terminal, termios.TCSADRAIN, before)
@@ -57,14 +68,27 @@ class TerminalKeys:
         self._entered.clear()
         self._entered.wait()  # for the other thread, which reads the keys
 
+    def wait_for_outcome(self) -> bool | None:
+        """The next s, f or r from now on, as an answer: it ends no attempt."""
+        self._answers = queue.SimpleQueue()
+        answer = self._answers.get()
+        self._answers = None
+        return answer
+
     def _listen(self) -> None:
-        while key := os.read(self._terminal, 1).decode(errors="replace"):
-            if key == " ":
-                self.engaged = not self.engaged
-            elif key in _OUTCOMES:
-                self._end(_OUTCOMES[key])
-            elif key in "\r\n" and self._entered is not None:
-                self._entered.set()
+        while typed := os.read(self._terminal, 64).decode(errors="replace"):
+            for key in _KEY.findall(typed):
+                self._take(_ARROWS.get(key, key))
+
+    def _take(self, key: str) -> None:
+        if key == " ":
+            self.engaged = not self.engaged
+        elif key in _OUTCOMES:
+            (self._end if self._answers is None else self._answers.put)(_OUTCOMES[key])
+        elif key in ("\r", "\n") and self._entered is not None:
+            self._entered.set()
+        elif self._press is not None:
+            self._press(key)
 
 
 def wait_for_enter(terminal: int = STANDARD_INPUT) -> None:

@@ -1,4 +1,4 @@
-"""MuJoCo tasks, scripted experts and scripted correctors. `import sim` registers the environments under `vla_rl/...`.
+"""MuJoCo tasks, scripted experts and a scripted supervisor. `import sim` registers the environments under `vla_rl/...`.
 
 Depends on `vla_rl.core` and nothing else of ours. MuJoCo is imported with the first environment, not here.
 """

@@ -45,6 +45,7 @@ def why_egl_does_not_load() -> str:
 
 
 def _free(mjr: mujoco.MjrContext, context: Any) -> None:
+    context.make_current()  # else what is freed are the pictures and lists of whichever renderer drew last
     mjr.free()
     context.free()
 
@@ -124,9 +125,17 @@ class EglRenderer:
 
     def _draw(self, data: mujoco.MjData, camera: str) -> None:
         self._context.make_current()
+        self.update_scene(data, camera)
+        mujoco.mjr_render(self._viewport, self._scene, self._mjr)
+        self.read_pixels()
+
+    def update_scene(self, data: mujoco.MjData, camera: str) -> None:
+        """Put what there is to draw into the scene: microseconds, so that cameras need not share one."""
         self._camera.fixedcamid = self._cameras[camera]
         mujoco.mjv_updateScene(
             self._model, data, self._option, None, self._camera, mujoco.mjtCatBit.mjCAT_ALL.value, self._scene
         )
-        mujoco.mjr_render(self._viewport, self._scene, self._mjr)
+
+    def read_pixels(self) -> None:
+        """Copy the drawn picture from the graphics library: microseconds too."""
         mujoco.mjr_readPixels(self._pixels, None, self._viewport, self._mjr)

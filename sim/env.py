@@ -191,5 +191,7 @@ class TabletopEnv(CameraEnv):
     def _observe(self) -> dict[str, Any]:
         agent_pos = self._qpos[self._read]
         agent_pos[3::CHANNELS_PER_ARM] += self._qpos[self._fingers[:, 1]]
-        pixels = {camera: self.renderer.render(self.data, camera) for camera in self.cameras}
-        return {"pixels": pixels, "agent_pos": agent_pos.astype(np.float32)}
+        return {"pixels": self.pictures(), "agent_pos": agent_pos.astype(np.float32)}
+
+    def _draw(self, camera: str) -> NDArray[np.uint8]:
+        return self.renderer.render(self.data, camera)

@@ -28,6 +28,11 @@ class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
         cameras: which of "front" and "top" to draw.
         render_mode: "rgb_array", the only one: `render` returns a picture.
 
+    Attributes:
+        drawing: whether `reset` and `step` draw, which they do from the start. While it is False, their observations
+            repeat the last pictures that were drawn. Who acts in chunks, or is blind, saves most of a step's time:
+            set it to True before the step whose pictures are wanted.
+
     Raises:
         UserError: an argument that does not fit, or a renderer that does not load.
     """
@@ -43,11 +48,23 @@ class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
         _check_arguments(difficulty, image_size, cameras, render_mode)
         self.difficulty, self.image_size, self.cameras = float(difficulty), image_size, tuple(cameras)
         self.render_mode = render_mode
+        self.drawing = True
+        self._pictures: dict[str, NDArray[np.uint8]] = {}
         self._build(renderer)
 
     @abstractmethod
     def _build(self, renderer: str) -> None:
         """Make the model, the renderer of this name and the spaces."""
+
+    @abstractmethod
+    def _draw(self, camera: str) -> NDArray[np.uint8]:
+        """Picture uint8 [H, W, 3] of the present state."""
+
+    def pictures(self) -> dict[str, NDArray[np.uint8]]:
+        """Pictures by camera, uint8 [H, W, 3]: of the present state, or the last ones while `drawing` is False."""
+        if self.drawing or not self._pictures:
+            self._pictures = {camera: self._draw(camera) for camera in self.cameras}
+        return dict(self._pictures)
 
 
 def _check_arguments(difficulty: float, image_size: int, cameras: Sequence[str], render_mode: str | None) -> None:

@@ -15,6 +15,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.hulls import Hull
+
 LIGHT_DIRECTION = np.array([0.30, -0.55, 0.78]) / np.linalg.norm([0.30, -0.55, 0.78])  # towards the light
 AMBIENT, DIFFUSE = 0.50, 0.55
 CHECKER_SIZE_M, CHECKER_SHADE = 0.04, 0.93
@@ -134,21 +136,35 @@ class _View:
 
 
 class RaycastRenderer:
-    """Draws fixed cameras of a model made of primitive geoms.
+    """Draws fixed cameras of a model. It is fast where what moves is primitive geoms and convex hulls.
 
     Args:
         model: compiled model; cameras must be attached to the world.
         data: a data of this model in which kinematics were computed at least once.
         cameras: names of the cameras to draw.
         image_size: height and width in pixels.
+        hulls: names of the meshes that `sim.hulls.with_hulls` has replaced.
     """
 
-    def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, cameras: Sequence[str], image_size: int) -> None:
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        data: mujoco.MjData,
+        cameras: Sequence[str],
+        image_size: int,
+        hulls: Sequence[str] = (),
+    ) -> None:
         self._model, self._size = model, image_size
         self._albedo = geom_colours(model) * 255.0
-        (self._moving,) = np.nonzero(model.body_weldid[model.geom_bodyid] != 0)
+        shown = (_SHOWN[model.geom_group] > 0) & ((model.geom_rgba[:, 3] > 0) | (model.geom_matid >= 0))
+        (self._moving,) = np.nonzero(shown & (model.body_weldid[model.geom_bodyid] != 0))
         middle, half = model.geom_aabb[self._moving, None, :3], model.geom_aabb[self._moving, None, 3:]
         self._corners = middle + half * _CORNERS  # [D, 8, 3], in the frame of each moving geom
+        planes = {mesh: Hull.of_mesh(model, mesh) for mesh in (model.mesh(name).id for name in hulls)}
+        mesh_of = np.where(model.geom_type == mujoco.mjtGeom.mjGEOM_MESH, model.geom_dataid, -1).tolist()
+        self._hulls = {geom: planes[mesh_of[geom]] for geom in self._moving.tolist() if mesh_of[geom] in planes}
+        self._hull_geoms = np.array(list(self._hulls)) if self._hulls else None
+        self._pixel = np.arange(image_size**2).reshape(image_size, image_size)
         self._views = {name: self._make_view(data, name) for name in cameras}
 
     def render(self, data: mujoco.MjData, camera: str) -> NDArray[np.uint8]:
@@ -177,13 +193,41 @@ class RaycastRenderer:
 
     def _cast_moving(self, data: mujoco.MjData, view: _View) -> tuple[NDArray[np.intp], Hits]:
         """The pixels in which a moving geom is in front, and what their rays met."""
-        pixels = self._pixels_to_cast(data, view.rays)
-        hits = cast(self._model, data, view.rays.origin, view.rays.directions[pixels], static=False)
+        rays = view.rays
+        boxes = dict(zip(self._moving.tolist(), self._boxes(data, rays), strict=True))
+        covered = np.zeros((self._size, self._size), bool)
+        for geom, (top, left, bottom, right) in boxes.items():
+            if geom not in self._hulls:
+                covered[top:bottom, left:right] = True
+        pixels = np.flatnonzero(covered)
+        hits = cast(self._model, data, rays.origin, rays.directions[pixels], static=False, hidden=self._hull_geoms)
         (seen,) = np.nonzero((hits.geom >= 0) & (hits.distance < view.distance[pixels]))
-        return pixels[seen], Hits(hits.geom[seen], hits.distance[seen], hits.normal[seen])
+        pixels, hits = pixels[seen], Hits(hits.geom[seen], hits.distance[seen], hits.normal[seen])
+        return self._cast_hulls(data, view, boxes, pixels, hits) if self._hulls else (pixels, hits)
 
-    def _pixels_to_cast(self, data: mujoco.MjData, rays: Rays) -> NDArray[np.intp]:
-        """Indices of the pixels inside the projected bounding box of any moving geom."""
+    def _cast_hulls(
+        self, data: mujoco.MjData, view: _View, boxes: dict[int, list[int]], pixels: NDArray[np.intp], hits: Hits
+    ) -> tuple[NDArray[np.intp], Hits]:
+        """`pixels` and `hits` with the moving hulls among them."""
+        n, rays = len(view.distance), view.rays
+        nearest = Hits(np.full(n, -1, np.int32), view.distance.copy(), np.zeros((n, 3)))  # of all pixels
+        nearest.geom[pixels], nearest.distance[pixels], nearest.normal[pixels] = hits.geom, hits.distance, hits.normal
+        for geom, hull in self._hulls.items():
+            top, left, bottom, right = boxes[geom]
+            if top >= bottom or left >= right:
+                continue
+            inside = self._pixel[top:bottom, left:right].reshape(-1)
+            offset = data.geom_xpos[geom] - rays.origin
+            met, distance, normal = hull.cast(data.geom_xmat[geom].reshape(3, 3), offset, rays.directions[inside])
+            (nearer,) = np.nonzero(distance < nearest.distance[inside[met]])
+            changed = inside[met[nearer]]
+            nearest.geom[changed], nearest.distance[changed] = geom, distance[nearer]
+            nearest.normal[changed] = normal[nearer]
+        (pixels,) = np.nonzero(nearest.geom >= 0)
+        return pixels, Hits(nearest.geom[pixels], nearest.distance[pixels], nearest.normal[pixels])
+
+    def _boxes(self, data: mujoco.MjData, rays: Rays) -> list[list[int]]:
+        """Top, left, bottom and right of the pixels that the bounding box of each moving geom covers."""
         rotation = rays.axes.T @ data.geom_xmat[self._moving].reshape(-1, 3, 3)  # [D, 3, 3], geom to camera
         offset = (data.geom_xpos[self._moving] - rays.origin) @ rays.axes  # [D, 3]
         corners = self._corners @ rotation.transpose(0, 2, 1) + offset[:, None]  # [D, 8, 3]
@@ -193,10 +237,9 @@ class RaycastRenderer:
         low = np.stack([row.min(axis=1), column.min(axis=1)], axis=1) - 0.5
         high = np.stack([row.max(axis=1), column.max(axis=1)], axis=1) + 0.5
         bounds = np.clip(np.concatenate([np.floor(low), np.ceil(high)], axis=1), 0, self._size).astype(int)
-        covered = np.zeros((self._size, self._size), bool)
-        for top, left, bottom, right in bounds.tolist():
-            covered[top:bottom, left:right] = True
-        return np.flatnonzero(covered)
+        bounds[(corners[..., 2] >= 0).all(axis=1)] = 0  # behind the camera
+        boxes: list[list[int]] = bounds.tolist()
+        return boxes
 
     def _make_view(self, data: mujoco.MjData, camera: str) -> _View:
         rays = camera_rays(self._model, data, camera, self._size)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.egl import EglRenderer
+from sim.hulls import with_hulls
 from sim.raycast import RaycastRenderer
 from vla_rl.core.errors import UserError, did_you_mean
 
@@ -31,7 +32,12 @@ class SceneRenderer(Protocol):
 
 
 def make_renderer(
-    name: str, model: mujoco.MjModel, data: mujoco.MjData, cameras: Sequence[str], image_size: int
+    name: str,
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    cameras: Sequence[str],
+    image_size: int,
+    hulls: Sequence[str] = (),
 ) -> SceneRenderer:
     """Renderer by name: "raycast", "egl", or "auto".
 
@@ -39,11 +45,21 @@ def make_renderer(
     draws the same bytes on every machine, so that what was recorded on one can be replayed on another. EGL is faster
     from about 128 pixels on.
 
+    Args:
+        name: one of `RENDERERS`.
+        model: compiled model.
+        data: a data of this model in which kinematics were computed at least once.
+        cameras: names of the cameras to draw.
+        image_size: height and width in pixels.
+        hulls: names of meshes to draw as their coarse convex hulls, see `sim.hulls`.
+
     Raises:
         UserError: unknown name, or EGL does not load here.
     """
     if name not in RENDERERS:
         raise UserError(f"There is no renderer {name!r}.{did_you_mean(name, RENDERERS)}")
+    if hulls:
+        model = with_hulls(model, hulls)
     if name == "egl":
         return EglRenderer(model, cameras, image_size)
-    return RaycastRenderer(model, data, cameras, image_size)
+    return RaycastRenderer(model, data, cameras, image_size, hulls)

@@ -4,4 +4,13 @@ This package imports nothing heavy: the computer on a robot runs ``core``, ``exe
 ``deploy_trt.runtime`` without torch.
 """
 
-__version__ = "0.1.0"
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """``__version__`` of the installed package; read only when asked for, since the search takes milliseconds."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import version
+
+    return version("vla-rl")

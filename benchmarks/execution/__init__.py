@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from vla_rl.core.config import load_config, read_yaml
     from vla_rl.core.errors import UserError, did_you_mean
     from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.practice import config_file
+    from vla_rl.runs.config_files import config_file
 
     for part in options.parts:
         if part not in PARTS:

@@ -13,7 +13,6 @@ from tqdm import tqdm
 from benchmarks.cells import Cells
 from benchmarks.execution.motion import Motion
 from benchmarks.execution.policies import LONGEST_DELAY, policy_folder, short_name
-from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.protocols import Policy
@@ -102,15 +101,14 @@ def measure(cells: Sequence[Cell], store: Cells, runs: Path, task: TaskConfig, e
 
 def measure_cell(cell: Cell, policy: Path, task: TaskConfig, episodes: int) -> dict[str, Any]:
     """Run the episodes of a cell, on the seeds of evaluation."""
-    from vla_rl.runs.simulator import make_env, make_gate
+    from vla_rl.runs.task import make_gate, open_robot
 
-    env = make_env(task)
-    robot = EnvRobot(env)
-    gate = make_gate(env, GateConfig())
+    robot = open_robot(task)
+    gate = make_gate(robot, GateConfig())
     latency = LatencyConfig(typical=cell.delay_ticks)
     planner = make_planner(_policy(policy), robot.clock, robot.control_hz, latency)
     corrector = ResidualCorrector.load(policy / FOLDER) if cell.strategy == "a2c2" else None
-    grippers = tuple(env.unwrapped.gripper_dims)
+    grippers = robot.actions.gripper_dims
     executor = Executor(planner, execution_of(cell, grippers), corrector)
     motion = Motion(grippers, robot.control_hz)
     summaries = []
@@ -118,7 +116,7 @@ def measure_cell(cell: Cell, policy: Path, task: TaskConfig, episodes: int) -> d
         gate.rearm()
         motion.begin()
         summaries.append(run_episode(robot, executor, gate, seed=evaluation_seed(index), subscribers=[motion]))
-    env.close()
+    robot.close()
     return {
         "kind": "success",
         "task": cell.task,

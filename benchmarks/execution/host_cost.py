@@ -23,7 +23,7 @@ from vla_rl.execution.executor import Executor
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
-from vla_rl.runs.config import CONFIGS
+from vla_rl.runs.config_files import CONFIGS
 
 _JOINTS, _HORIZON, _EXECUTE = 6, 50, 25
 _HZ = 50.0

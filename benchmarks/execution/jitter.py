@@ -29,7 +29,7 @@ from vla_rl.execution.loop import run_episode
 from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest
 from vla_rl.execution.realtime import RealtimeConfig, realtime
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.runs.config import CONFIGS
+from vla_rl.runs.config_files import CONFIGS
 
 _HZ, _ATTEMPT_S = 50.0, 5.0
 _EXECUTION = ExecutionConfig(execute_ticks=2)  # the next inference begins when one is done

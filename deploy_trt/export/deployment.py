@@ -26,8 +26,9 @@ from deploy_trt.runtime.weights import Array
 from vla_rl.core.config import config_to_dict
 from vla_rl.core.flow import flow_noise
 from vla_rl.core.types import Observation, PolicySpec
-from vla_rl.policies.flow_vla import FlowVLA, Indicator
+from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.normalization import VectorStatistics
+from vla_rl.policies.trainable import Indicator
 
 PROBES = 8
 NOT_WRITTEN = FileInfo("", "")  # until `save_deployment` has written it
@@ -54,7 +55,7 @@ def export_flow_vla(
         what was written.
     """
     config, spec, statistics = model.config, model.spec, model.statistics
-    offset, scale = statistics.action.affine(config.action_normalization, statistics.discrete_dims)
+    offset, scale = statistics.action.affine(statistics.discrete_dims)
     levels = [(dim, statistics.action.low[dim], statistics.action.high[dim]) for dim in statistics.discrete_dims]
     graphs = flow_vla_graphs(model, precision, unrolled)
     manifest = Manifest(
@@ -67,11 +68,11 @@ def export_flow_vla(
         reference={},
         weights=None,
         probes=NOT_WRITTEN,
-        state=_affine(*statistics.state.affine(config.state_normalization)),
+        state=_affine(*statistics.state.affine()),
         action=_affine(offset, scale),
         state_mean=statistics.state.mean,
         action_mean=statistics.action.mean,
-        discrete=tuple(levels) if config.snap_discrete else (),
+        discrete=tuple(levels),
         text=_text(model, folder),
         sampler=SamplerInfo(
             kind="unrolled" if unrolled else "flow",

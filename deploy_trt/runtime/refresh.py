@@ -49,7 +49,7 @@ def refresh(policy: DeployedPolicy, checkpoint: Path, keep: bool = True) -> Refr
 
     Args:
         policy: acts on.
-        checkpoint: a folder that `save_policy` wrote; its architecture and statistics must be the deployed ones.
+        checkpoint: a folder that `FlowVLA.save` wrote; its architecture and statistics must be the deployed ones.
         keep: write them into the deployment folder too, so that a restart finds them.
 
     Raises:
@@ -134,9 +134,8 @@ def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str
         raise CheckpointError(f"{checkpoint}: the weights are damaged; copy the checkpoint anew")
     deployed = dict(manifest.source.get("config", {}))
     for name in sorted(deployed.keys() | config.keys()):
-        if name != "backbone" and deployed.get(name) != config.get(
-            name
-        ):  # a backbone's folder moves with its checkpoint
+        # A backbone's folder moves with its checkpoint; older checkpoints name no kind.
+        if name not in ("backbone", "kind") and deployed.get(name) != config.get(name):
             raise CheckpointError(f"{checkpoint} has another {name} than the deployed policy; export it anew")
     if spec["cameras"] != list(manifest.spec.cameras) or spec["action_dim"] != manifest.spec.action_dim:
         raise CheckpointError(f"{checkpoint} is for another robot than the deployed policy; export it anew")

@@ -16,6 +16,7 @@ from sim.rendering import make_renderer
 
 _N_JOINTS = 14
 _SOLVED = 4  # gym-aloha counts the stages of a task; this is the last
+_ARM = "vx300s"  # how the names of an arm's meshes begin; they are drawn as coarse convex hulls
 _NATIVE_CAMERAS = {"front": "angle", "top": "top"}
 
 
@@ -45,7 +46,9 @@ class AlohaEnv(CameraEnv):
         self._place_objects(0)
         self._env.reset()
         native_cameras = [_NATIVE_CAMERAS[camera] for camera in self.cameras]
-        self.renderer = make_renderer(renderer, self.model, self.data, native_cameras, self.image_size)
+        meshes = [self.model.mesh(mesh).name for mesh in range(self.model.nmesh)]
+        links = [name for name in meshes if name.startswith(_ARM)]
+        self.renderer = make_renderer(renderer, self.model, self.data, native_cameras, self.image_size, hulls=links)
         low, high = np.full(_N_JOINTS, -np.pi, np.float32), np.full(_N_JOINTS, np.pi, np.float32)
         low[list(self.gripper_dims)], high[list(self.gripper_dims)] = 0.0, 1.0
         self._low, self._high = low, high
@@ -73,7 +76,7 @@ class AlohaEnv(CameraEnv):
 
     def render(self) -> NDArray[np.uint8]:
         """Picture of the first camera, uint8 [H, W, 3]."""
-        return self.renderer.render(self.data, _NATIVE_CAMERAS[self.cameras[0]])
+        return self._draw(self.cameras[0])
 
     def close(self) -> None:
         self.renderer.close()
@@ -92,8 +95,10 @@ class AlohaEnv(CameraEnv):
             self._tasks.BOX_POSE[0] = np.concatenate(self._utils.sample_insertion_pose(seed))
 
     def _observe(self, state: NDArray[np.float64]) -> dict[str, Any]:
-        pixels = {camera: self.renderer.render(self.data, _NATIVE_CAMERAS[camera]) for camera in self.cameras}
-        return {"pixels": pixels, "agent_pos": np.asarray(state, np.float32)}
+        return {"pixels": self.pictures(), "agent_pos": np.asarray(state, np.float32)}
+
+    def _draw(self, camera: str) -> NDArray[np.uint8]:
+        return self.renderer.render(self.data, _NATIVE_CAMERAS[camera])
 
 
 class AlohaTransferCubeEnv(AlohaEnv):

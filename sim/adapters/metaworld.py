@@ -21,6 +21,8 @@ STEP_M = 0.01  # how far a motion action of 1 moves the hand
 _NATIVE_CAMERAS = {"front": "corner2", "top": "topview"}
 _EYES = {"front": (0.42, 0.18, 0.52), "top": (0.0, 0.64, 0.95)}
 _LOOK_AT = {"front": (0.0, 0.68, 0.10), "top": (0.0, 0.66, 0.0)}
+# The arm's meshes, which make up nine tenths of a scene's triangles.
+LINKS = ("base", "pedestal", "head", "l0", "l1", "l2", "l3", "l4", "l5", "l6", "eGripperBase")
 _GOAL_MARK = "goal_mark"
 GOAL_MARK_RADIUS_M, GOAL_MARK_COLOUR = 0.02, (1.0, 0.0, 1.0)  # a colour that nothing else in these scenes has
 
@@ -35,7 +37,8 @@ class MetaWorldEnv(CameraEnv):
     Arguments as of `CameraEnv`, and the first:
         native_name: Meta-World's own name of the task, such as "button-press-v3"; `metaworld_tasks.TASKS` has them.
 
-    The ray caster draws the benchmark's meshes without their textures.
+    Unlike in Meta-World's own pictures, the links of the arm are coarse convex hulls, and the ray caster draws a
+    texture as its mean colour.
 
     Raises:
         UserError: an argument that does not fit, or metaworld is not installed.
@@ -70,8 +73,10 @@ class MetaWorldEnv(CameraEnv):
         self.action_space = self.native.action_space
         self.observation_space = observation_space(self.cameras, self.image_size, 4, 2.0)
         self.native_observation = self._reset_native(0)
-        native_cameras = [_NATIVE_CAMERAS[camera] for camera in self.cameras]
-        self.renderer = make_renderer(renderer, self.native.model, self.native.data, native_cameras, self.image_size)
+        self.native_cameras = [_NATIVE_CAMERAS[camera] for camera in self.cameras]
+        self.renderer = make_renderer(
+            renderer, self.native.model, self.native.data, self.native_cameras, self.image_size, hulls=LINKS
+        )
         self.progress, self.elapsed_steps = 0.0, 0
         self.last_action: NDArray[np.float64] = np.zeros(4)
 
@@ -96,7 +101,7 @@ class MetaWorldEnv(CameraEnv):
 
     def render(self) -> NDArray[np.uint8]:
         """Picture of the first camera, uint8 [H, W, 3]."""
-        return self.renderer.render(self.native.data, _NATIVE_CAMERAS[self.cameras[0]])
+        return self._draw(self.cameras[0])
 
     def close(self) -> None:
         self.renderer.close()
@@ -120,8 +125,10 @@ class MetaWorldEnv(CameraEnv):
         return observation
 
     def _observe(self) -> dict[str, Any]:
-        pixels = {camera: self.renderer.render(self.native.data, _NATIVE_CAMERAS[camera]) for camera in self.cameras}
-        return {"pixels": pixels, "agent_pos": self.native_observation[:4].astype(np.float32)}
+        return {"pixels": self.pictures(), "agent_pos": self.native_observation[:4].astype(np.float32)}
+
+    def _draw(self, camera: str) -> NDArray[np.uint8]:
+        return self.renderer.render(self.native.data, _NATIVE_CAMERAS[camera])
 
 
 def _with_goal_mark(native_class: Any) -> Any:

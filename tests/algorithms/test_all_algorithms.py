@@ -10,7 +10,7 @@ from tiny_world import MIXED, D, P, make_episode, make_model, tiny
 from vla_rl.algorithms.base import make_algorithm
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.registry import names
-from vla_rl.policies.flow_vla import load_policy
+from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.training.checkpoint import load_checkpoint, save_checkpoint
 
 NAMES = names("algorithms")
@@ -75,7 +75,7 @@ def test_saved_policy_loads_and_traces_fit(name, make_cache, tmp_path):
     cache = make_cache(MIXED)
     algorithm, _ = run(name, cache)
     algorithm.save_policy(tmp_path / "policy", version=4)
-    _, meta = load_policy(tmp_path / "policy")
+    _, meta = FlowVLA.load(tmp_path / "policy")
     assert meta == {"policy_version": 4, "algorithm": name}
     for column in algorithm.trace(cache, np.arange(20)).values():
         assert column.shape == (20,)

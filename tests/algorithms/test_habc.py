@@ -61,7 +61,7 @@ def trained_on_two_routes(name, make_cache):
         name,
         advantage={"warmup_steps": 0},
         critic=TABULAR if name == "no_ve" else TABULAR | MONTE_CARLO,
-        critic_training={"batch_size": 32, "learning_rate": 1e-2, "weight_decay": 0.0},
+        critic_training={"batch_size": 32, "learning_rate": 1e-2},
         actor={"batch_size": 2, "learning_rate": 5e-3},
     )
     algorithm = make_algorithm(name, config, make_model(state_dim=FAST + SLOW - 1, action_dim=1), cache, seed=0)

@@ -12,7 +12,7 @@ from vla_rl.algorithms.threshold import ThresholdConfig, keep
 from vla_rl.core.errors import ConfigError
 from vla_rl.credit import ActorKind
 from vla_rl.critics.distributional import DistributionalConfig
-from vla_rl.policies.flow_vla import Indicator
+from vla_rl.policies.trainable import Indicator
 
 
 @pytest.mark.parametrize(

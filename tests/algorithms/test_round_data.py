@@ -8,12 +8,12 @@ import torch
 from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
 from vla_rl.algorithms.base import make_algorithm
-from vla_rl.algorithms.cloning import actor_groups, weights_without_failures
+from vla_rl.algorithms.cloning import weights_without_failures
 from vla_rl.algorithms.config import MixtureConfig
 from vla_rl.algorithms.round_data import RoundData, data_statistics
 from vla_rl.core.types import Origin
 from vla_rl.credit import ActorKind
-from vla_rl.policies.flow_vla import Indicator
+from vla_rl.policies.trainable import Indicator
 
 CREDIT = tiny("habc").credit
 
@@ -137,7 +137,7 @@ def test_imagined_steps_have_a_share_of_their_own(make_cache):
         imagined = [make_episode(f"z{index}", [P] * 9, True, origin=Origin.IMAGINED) for index in range(count)]
         cut = make_episode("zz", [P] * 5, None, origin=Origin.IMAGINED)
         data = read(make_cache([*MIXED, *imagined, cut]))
-        groups = actor_groups(data, True, "successes")
+        groups = data.actor_groups(rollouts="successes")
         assert len(groups["imagined"]) == 9 * count
         assert not data.imagined[groups["rollouts"]].any()
         config = MixtureConfig(imagined=0.1)
@@ -159,7 +159,7 @@ def test_leaving_failures_out_keeps_the_expected_gradient(make_cache, groups_lef
     gate = np.random.default_rng(0).uniform(0.1, 1.9, cache.total_frames)
     shares = []
     for rollouts in ("all", "successes"):
-        groups = actor_groups(data, True, rollouts)
+        groups = data.actor_groups(rollouts=rollouts)
         groups |= {name: np.empty(0, dtype=np.int64) for name in groups_left_out}
         weights = {name: getattr(config, name) for name in groups}
         if rollouts == "successes":

@@ -7,7 +7,7 @@ from torch import nn
 
 from vla_rl.algorithms.actor import ActorLearner, load_optimizer, make_optimizer, scheduled_learning_rate, weighted_loss
 from vla_rl.algorithms.config import ActorConfig
-from vla_rl.policies.flow_vla import PolicyBatch
+from vla_rl.policies.trainable import PolicyBatch
 
 
 class GaussianActor(nn.Module):
@@ -29,7 +29,7 @@ def action_batch(actions):
 
 
 def converge(actions, weight, updates=800):
-    options = {"learning_rate": 2e-2, "decay_steps": updates, "weight_decay": 0.0, "ema_decay": 0.0}
+    options = {"learning_rate": 2e-2, "decay_steps": updates, "ema_decay": 0.0}
     learner = ActorLearner(GaussianActor(), tiny("sft", actor=options).actor, seed=0)
     for step in range(updates):
         learner.update(action_batch(actions), weight, step)

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import world_model
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError
-from vla_rl.runs.practice import config_file
+from vla_rl.runs.config_files import config_file
 
 
 def options(out: Path, *parts: str) -> argparse.Namespace:

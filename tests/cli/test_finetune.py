@@ -13,7 +13,7 @@ from vla_rl.cli.main import main
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.doctor import diagnose
 from vla_rl.data.store import EpisodeStore
-from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
+from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 from vla_rl.training import learning
 
 P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO
@@ -150,7 +150,7 @@ def test_a_policy_is_fine_tuned_and_not_replaced(logs: Path, capsys: pytest.Capt
     assert finetune(logs, "first", "--algorithm", "sft") == 0
     start = logs.parent / "first" / "policies" / "version_0001"
     assert finetune(logs, "second", "--policy", str(start), "steps=1", "learning.actor.learning_rate=1e-9") == 0
-    before, after = load_policy(start)[0], load_policy(logs.parent / "second" / "policies" / "version_0001")[0]
+    before, after = FlowVLA.load(start)[0], FlowVLA.load(logs.parent / "second" / "policies" / "version_0001")[0]
     assert after.statistics == before.statistics
     for name, tensor in before.state_dict().items():
         torch.testing.assert_close(after.state_dict()[name], tensor, atol=1e-4, rtol=0)
@@ -210,7 +210,7 @@ def test_a_policy_of_lerobots_is_fine_tuned_and_the_weights_reach_its_trainer(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     from lerobot.policies.act.configuration_act import ACTConfig
 
-    from vla_rl.policies.folders import load_policy as load_any_policy
+    from vla_rl.policies.folders import load_policy
 
     small = {"dim_model": 16, "n_heads": 2, "dim_feedforward": 16, "n_encoder_layers": 1, "n_vae_encoder_layers": 1}
     config = ACTConfig(chunk_size=4, n_action_steps=4, latent_dim=4, pretrained_backbone_weights=None, **small)
@@ -218,8 +218,8 @@ def test_a_policy_of_lerobots_is_fine_tuned_and_the_weights_reach_its_trainer(
     config._save_pretrained(tmp_path / "act")
     exported = tmp_path / "weighted"
     assert finetune(logs, "run", "--policy", str(tmp_path / "act"), "--lerobot", str(exported), "steps=4") == 0
-    policy = load_any_policy(tmp_path / "run" / "policies" / "version_0001")
-    assert (policy.version, type(policy).__name__) == (1, "LeRobotPolicy")
+    policy = load_policy(tmp_path / "run" / "policies" / "version_0001")
+    assert (policy.version, type(policy).__name__) == (1, "ActingPolicy")
 
     weights = np.load(exported / "habc_weights.npy", allow_pickle=False)
     source = np.concatenate([EPISODES[name][0] for name in sorted(EPISODES)])

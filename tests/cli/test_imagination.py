@@ -12,19 +12,10 @@ import torch
 from robot_io.gate import GateConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.types import Origin, Source
+from vla_rl.core.types import Origin, PolicySpec, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.policies.flow_vla import (
-    ExpertConfig,
-    FlowVLA,
-    FlowVLAConfig,
-    PolicySpec,
-    TextConfig,
-    VisionConfig,
-    load_policy,
-    save_policy,
-)
+from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
 from vla_rl.policies.normalization import Statistics
 from vla_rl.runs.config import RunConfig, TaskConfig
 from vla_rl.runs.imagination.config import ImaginationConfig
@@ -69,7 +60,7 @@ def imagination(tmp_path: Path) -> RunImagination:
     torch.manual_seed(0)
     sent = store.read("round001-00000")
     model = FlowVLA(config, spec, Statistics.from_arrays(sent.state, sent.action_sent, ()))
-    save_policy(folder.policy(0), model, {"policy_version": 0})
+    model.save(folder.policy(0), {"policy_version": 0})
     options = ImaginationConfig(
         coevolution=CoEvolutionConfig(mode="continuous", imagined_episodes=3, gap_episodes=2, largest_gap=1.0),
         preset=str(tmp_path / "tiny.yaml"),
@@ -184,7 +175,7 @@ def test_who_was_rescued_counts_as_a_failure(imagination: RunImagination) -> Non
 
 
 def weights(folder: Path) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in load_policy(folder)[0].parameters()])
+    return torch.cat([parameter.detach().flatten() for parameter in FlowVLA.load(folder)[0].parameters()])
 
 
 def test_a_policy_is_improved_in_groups_unless_the_alarm_went_off(
@@ -201,7 +192,7 @@ def test_a_policy_is_improved_in_groups_unless_the_alarm_went_off(
     monkeypatch.setattr("vla_rl.runs.imagination.run.collect_groups", with_every_other_success)
     improved = imagination.improve(1)
     assert improved is not None
-    assert load_policy(improved)[1]["policy_version"] == 0
+    assert FlowVLA.load(improved)[1]["policy_version"] == 0
     assert 0 < (weights(improved) - weights(imagination._folder.policy(0))).abs().max() < 1e-3
     assert imagination.improve(1) == improved
     entry = imagination.ledger.of(1)

@@ -27,7 +27,7 @@ from vla_rl.runs.imagination.near_success import (
     collect_near_success,
 )
 from vla_rl.runs.imagination.world_evaluation import JudgedPolicy, WorldFolder, WorldJudge
-from vla_rl.runs.simulator import make_env
+from vla_rl.runs.task import make_env
 from vla_rl.training.run_folder import RunFolder
 from world_model.model import load_world_model
 from world_model.probe import ProbeConfig

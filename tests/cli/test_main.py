@@ -142,7 +142,8 @@ def test_a_missing_package_names_its_extra(
 
 
 def test_the_size_of_the_policy_is_chosen_by_name(tmp_path: Path) -> None:
-    from vla_rl.runs.practice import add_run_arguments, asked_config
+    from vla_rl.cli.run_arguments import add_run_arguments
+    from vla_rl.runs.practice import asked_config
 
     parser = argparse.ArgumentParser()
     add_run_arguments(parser, config="demo", out=str(tmp_path / "run"))

@@ -18,7 +18,7 @@ from vla_rl.cli.main import main
 from vla_rl.cli.play import serve
 from vla_rl.runs.config import TaskConfig
 from vla_rl.runs.play_session import PlayConfig, PlaySession
-from vla_rl.runs.simulator import make_env
+from vla_rl.runs.task import make_env
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WITHIN_S = 120.0

@@ -25,7 +25,7 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.plan import Planner
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig, save_policy
+from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
 from vla_rl.policies.normalization import Statistics
 from vla_rl.runs import rollout
 from vla_rl.runs.policy_folder import find_policy
@@ -45,7 +45,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = FlowVLA(
         config, PolicySpec(TASK, ("front", "top"), (32, 32), 8, 8), Statistics.from_arrays(vectors, vectors)
     )
-    save_policy(folder, model, {"policy_version": 5})
+    model.save(folder, {"policy_version": 5})
     return folder
 
 

@@ -11,7 +11,7 @@ sys.path.append(str(Path(__file__).parents[1] / "policies"))  # the tiny policy 
 
 from deploy_trt.export import export_flow_vla
 from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed
-from vla_rl.policies.flow_vla import FlowVLA, save_policy
+from vla_rl.policies.flow_vla import FlowVLA
 
 torch.set_num_threads(1)
 
@@ -53,5 +53,5 @@ def newer(tmp_path: Path) -> tuple[FlowVLA, Path]:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-    save_policy(tmp_path / "version_0004", model, {"policy_version": 4})
+    model.save(tmp_path / "version_0004", {"policy_version": 4})
     return model.eval(), tmp_path / "version_0004"

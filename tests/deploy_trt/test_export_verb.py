@@ -13,7 +13,7 @@ from deploy_trt.runtime.weights import pack, unpack
 from vla_rl.cli.main import main
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
-from vla_rl.policies.flow_vla import FlowVLA, save_policy
+from vla_rl.policies.flow_vla import FlowVLA
 
 
 def make_store(folder: Path) -> Path:
@@ -29,7 +29,7 @@ def make_store(folder: Path) -> Path:
 def test_a_checkpoint_becomes_verified_folders(
     model: FlowVLA, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save_policy(tmp_path / "policy", model, {"policy_version": 6})
+    model.save(tmp_path / "policy", {"policy_version": 6})
     store = str(make_store(tmp_path / "store"))
     full, small = tmp_path / "full", tmp_path / "small"
     assert main(["export", str(tmp_path / "policy"), "--out", str(full), "--calibration", store, "--benchmark"]) == 0

@@ -19,7 +19,7 @@ from deploy_trt.runtime.cuda import CudaRuntime
 from deploy_trt.runtime.refresh import PolicyWatcher, refresh
 from deploy_trt.runtime.trt import TrtBackend
 from vla_rl.core.errors import UserError
-from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy, save_policy
+from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_graphs_that_act_otherwise_never_act(
 def test_weights_that_are_not_finite_are_refused(copied: DeployedPolicy, newer: tuple[FlowVLA, Path]) -> None:
     model, checkpoint = newer
     model.expert.action_in.weight.data[0, 0] = float("nan")
-    save_policy(checkpoint, model, {"policy_version": 4})
+    model.save(checkpoint, {"policy_version": 4})
     with pytest.raises(UserError, match="not finite"):
         refresh(copied, checkpoint)
     assert copied.version == 3
@@ -169,7 +169,7 @@ def test_quantised_policies_are_close_and_differ(exported: Path, policy: Deploye
 def test_collecting_in_low_precision_follows_the_versions(
     newer: tuple[FlowVLA, Path], model: FlowVLA, tmp_path: Path
 ) -> None:
-    save_policy(tmp_path / "version_0003", model, {"policy_version": 3})
+    model.save(tmp_path / "version_0003", {"policy_version": 3})
     with ExplorationPolicies("int8-dynamic") as policies:
         first, second = policies.load(tmp_path / "version_0003"), policies.load(newer[1])
     assert (first.version, second.version) == (3, 4)

@@ -8,7 +8,7 @@ import torch
 from tiny_policy import make_batch, make_model
 
 from vla_rl.core.errors import CheckpointError, UserError
-from vla_rl.policies.flow_vla import BackboneConfig, FlowVLA, load_policy, save_policy
+from vla_rl.policies.flow_vla import BackboneConfig, FlowVLA
 
 WORDS = ["<pad>", "<unk>", "push", "the", "block", "open", "door"]
 
@@ -66,7 +66,7 @@ def test_it_sees_reads_and_learns_behind_a_frozen_model(folder: Path) -> None:
     model = with_backbone(folder)
     batch = make_batch(model)
     assert len(model.backbone.model.text_model.layers) == 2
-    tokens, mask = model.tokens(batch.images, batch.state, batch.text)
+    tokens, mask = model.features(batch.images, batch.state, batch.text)
     image_tokens, words = 2 * 4, 6
     assert tokens.shape == (4, image_tokens + words + 1, 32)
     assert mask.sum(1).tolist() == [image_tokens + 3 + 1] * 4
@@ -102,16 +102,16 @@ def test_padding_of_the_sentence_changes_nothing(folder: Path) -> None:
 
 def test_the_checkpoint_stands_alone(folder: Path, tmp_path: Path) -> None:
     model = with_backbone(folder).eval()
-    save_policy(tmp_path / "policy", model)
+    model.save(tmp_path / "policy")
     (tmp_path / "policy").rename(tmp_path / "elsewhere")
-    loaded, _ = load_policy(tmp_path / "elsewhere")
+    loaded, _ = FlowVLA.load(tmp_path / "elsewhere")
     batch = make_batch(model)
     assert torch.equal(loaded.tokenize(["push the door"]), model.tokenize(["push the door"]))
-    expected, found = (part.tokens(batch.images, batch.state, batch.text)[0] for part in (model, loaded))
+    expected, found = (part.features(batch.images, batch.state, batch.text)[0] for part in (model, loaded))
     assert torch.equal(expected, found)
     (tmp_path / "elsewhere" / "backbone" / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"config\.json"):
-        load_policy(tmp_path / "elsewhere")
+        FlowVLA.load(tmp_path / "elsewhere")
 
 
 def test_another_kind_of_model_is_refused(folder: Path, tmp_path: Path) -> None:

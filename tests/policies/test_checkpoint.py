@@ -14,7 +14,10 @@ import torch
 from tiny_policy import SPEC, make_batch, make_model, make_observation
 
 from vla_rl.core.errors import CheckpointError
-from vla_rl.policies.flow_vla import FlowVLAPolicy, PolicySpec, load_policy, save_policy
+from vla_rl.core.types import PolicySpec
+from vla_rl.policies import checkpoint
+from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
+from vla_rl.policies.folders import load_model
 
 EXECUTED: list[str] = []
 
@@ -28,7 +31,7 @@ class Bomb:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    save_policy(tmp_path / "policy", make_model(indicator=True, discrete_dims=(1,)), {"policy_version": 7})
+    make_model(indicator=True, discrete_dims=(1,)).save(tmp_path / "policy", {"policy_version": 7})
     return tmp_path / "policy"
 
 
@@ -52,9 +55,9 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_round_trip_is_exact(tmp_path: Path) -> None:
-    model = make_model(discrete_dims=(1,), regression_weight=0.5)
-    save_policy(tmp_path / "policy", model, {"policy_version": 3, "note": "x"})
-    loaded, meta = load_policy(tmp_path / "policy", expected=SPEC)
+    model = make_model(discrete_dims=(1,))
+    model.save(tmp_path / "policy", {"policy_version": 3, "note": "x"})
+    loaded, meta = load_model(tmp_path / "policy", expected=SPEC)
     assert meta == {"policy_version": 3, "note": "x"}
     assert (loaded.config, loaded.spec, loaded.statistics) == (model.config, model.spec, model.statistics)
     for name, tensor in model.state_dict().items():
@@ -66,16 +69,14 @@ def test_round_trip_is_exact(tmp_path: Path) -> None:
 
 def test_saving_again_replaces_the_policy(folder: Path) -> None:
     model = make_model(seed=5)
-    save_policy(folder, model)
+    model.save(folder)
     assert len(list(folder.glob("*.safetensors"))) == 1
-    loaded, meta = load_policy(folder)
+    loaded, meta = FlowVLA.load(folder)
     assert meta == {}
     assert torch.equal(loaded.state_token.weight, model.state_token.weight)
 
 
 def test_a_crash_while_saving_leaves_the_old_policy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vla_rl.policies.flow_vla import checkpoint
-
     before = weights_of(folder)
     real, calls = checkpoint.write_atomic, []
 
@@ -87,9 +88,9 @@ def test_a_crash_while_saving_leaves_the_old_policy(folder: Path, monkeypatch: p
 
     monkeypatch.setattr(checkpoint, "write_atomic", crash_at_the_pointer)
     with pytest.raises(OSError, match="No space"):
-        save_policy(folder, make_model(seed=9, indicator=True))
+        make_model(seed=9, indicator=True).save(folder)
     assert calls[-1] == "config.json"
-    loaded, meta = load_policy(folder)
+    loaded, meta = FlowVLA.load(folder)
     assert meta == {"policy_version": 7}
     assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in before.items())
 
@@ -132,7 +133,7 @@ def test_a_crash_while_saving_leaves_the_old_policy(folder: Path, monkeypatch: p
 def test_a_wrong_folder_gives_one_line(folder: Path, damage: Callable[[Path], None]) -> None:
     damage(folder)
     with pytest.raises(CheckpointError) as caught:
-        load_policy(folder)
+        FlowVLA.load(folder)
     assert "\n" not in str(caught.value)
     assert not EXECUTED
 
@@ -143,14 +144,14 @@ def test_a_flipped_bit_is_noticed(folder: Path) -> None:
     content[-5] ^= 1
     file.write_bytes(bytes(content))
     with pytest.raises(CheckpointError, match="digest"):
-        load_policy(folder)
+        FlowVLA.load(folder)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "policy.pkl"])
 def test_planted_pickles_are_named_and_never_opened(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(pickle.dumps(Bomb()))
     with pytest.raises(CheckpointError, match=name):
-        load_policy(tmp_path)
+        FlowVLA.load(tmp_path)
     assert not EXECUTED
 
 
@@ -165,10 +166,10 @@ def test_planted_pickles_are_named_and_never_opened(tmp_path: Path, name: str) -
 )
 def test_a_policy_for_another_robot_is_refused(folder: Path, expected: PolicySpec) -> None:
     with pytest.raises(CheckpointError, match="trained with"):
-        load_policy(folder, expected)
+        load_model(folder, expected)
 
 
 def test_the_loss_still_runs_after_loading(folder: Path) -> None:
-    model, _ = load_policy(folder)
+    model, _ = FlowVLA.load(folder)
     per_sample, _ = model.loss(make_batch(model), torch.Generator().manual_seed(0))
     per_sample.mean().backward()

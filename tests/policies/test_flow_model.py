@@ -9,18 +9,11 @@ from tiny_policy import TINY, make_batch, make_model
 from torch import Tensor
 
 from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.types import PolicySpec
 from vla_rl.policies.augmentation import random_shift
-from vla_rl.policies.flow_vla import (
-    ExpertConfig,
-    FlowVLA,
-    FlowVLAConfig,
-    Indicator,
-    PolicyBatch,
-    PolicySpec,
-    VisionConfig,
-    preset,
-)
+from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig, preset
 from vla_rl.policies.normalization import Statistics
+from vla_rl.policies.trainable import Indicator, PolicyBatch
 
 
 def gradients(model: FlowVLA, batch: PolicyBatch, weights: Tensor | None = None) -> list[Tensor]:
@@ -107,7 +100,7 @@ def test_the_loss_is_per_sample() -> None:
 
 
 def test_the_loss_follows_the_generator_alone() -> None:
-    model = make_model(state_noise=0.1, state_dropout=0.3, prefix_max=3, time_distribution="beta")
+    model = make_model(prefix_max=3, time_distribution="beta")
     batch = make_batch(model)
     first, _ = model.loss(batch, torch.Generator().manual_seed(5))
     torch.manual_seed(99)
@@ -166,8 +159,8 @@ def test_float_images_are_read_like_bytes_and_left_alone() -> None:
     batch = make_batch(model)
     floats = {name: image.float() for name, image in batch.images.items()}
     copies = {name: image.clone() for name, image in floats.items()}
-    tokens, _ = model.tokens(floats, batch.state, batch.text)
-    torch.testing.assert_close(tokens, model.tokens(batch.images, batch.state, batch.text)[0])
+    tokens, _ = model.features(floats, batch.state, batch.text)
+    torch.testing.assert_close(tokens, model.features(batch.images, batch.state, batch.text)[0])
     assert all(torch.equal(floats[name], copies[name]) for name in floats)
 
 

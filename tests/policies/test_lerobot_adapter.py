@@ -19,10 +19,11 @@ from tiny_policy import make_model, make_observation
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Observation, PolicySpec
-from vla_rl.policies.flow_vla import PolicyBatch, save_policy
-from vla_rl.policies.folders import load_model, load_policy, save_model
-from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicy, per_sample_loss
+from vla_rl.policies.acting import ActingPolicy
+from vla_rl.policies.folders import load_model, load_policy
+from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig, per_sample_loss
 from vla_rl.policies.normalization import Statistics
+from vla_rl.policies.trainable import PolicyBatch
 
 SPEC = PolicySpec("toy", ("front", "top"), (32, 32), 3, 2)
 KINDS = ["act", "diffusion", "smolvla", "pi0", "pi05"]
@@ -146,12 +147,12 @@ def tiny_config(kind: str, folder: Path) -> Any:
 def model(request: pytest.FixtureRequest, lerobot: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Any:
     from lerobot.policies.factory import get_policy_class
 
-    from vla_rl.policies.lerobot_adapter.model import check_features
+    from vla_rl.policies.lerobot_adapter.folder import check_interface
 
     if request.param in ("pi0", "pi05"):
         request.getfixturevalue("tiny_pi")
     config = tiny_config(request.param, tmp_path_factory.mktemp(request.param))
-    check_features(config, SPEC)
+    check_interface(config, SPEC)
     torch.manual_seed(0)
     return LeRobotModel(get_policy_class(request.param)(config), SPEC, statistics())
 
@@ -217,7 +218,7 @@ def test_randomness_is_that_of_the_generator(model: LeRobotModel) -> None:
 
 
 def test_it_is_a_policy_of_ours_and_its_folder_comes_back(model: LeRobotModel, tmp_path: Path) -> None:
-    save_model(tmp_path / "policy", model, {"policy_version": 7})
+    model.save(tmp_path / "policy", {"policy_version": 7})
     policy = load_policy(tmp_path / "policy")
     assert isinstance(policy, Policy)
     assert policy.version == 7
@@ -235,7 +236,7 @@ def test_it_is_a_policy_of_ours_and_its_folder_comes_back(model: LeRobotModel, t
     assert list(tmp_path.iterdir()) == [tmp_path / "policy"]
     if guided:
         return
-    again = LeRobotPolicy(model)
+    again = ActingPolicy(model)
     again.reset(3)
     np.testing.assert_allclose(again.infer(observation).actions, chunk.actions, atol=1e-5)
     committed = np.full((2, 2), 9.0, np.float32)
@@ -272,15 +273,15 @@ class TestFolders:
     def folder(self, tmp_path: Path) -> Path:
         from lerobot.policies.act.modeling_act import ACTPolicy
 
-        from vla_rl.policies.lerobot_adapter.model import check_features
+        from vla_rl.policies.lerobot_adapter.folder import check_interface
 
         config = tiny_config("act", tmp_path)
-        check_features(config, SPEC)
+        check_interface(config, SPEC)
         ACTPolicy(config).save_pretrained(tmp_path / "act")
         return tmp_path / "act"
 
     def test_what_lerobot_wrote_is_fine_tuned_with_the_datas_statistics(self, folder: Path) -> None:
-        loaded = load_model(folder, statistics(), SPEC)
+        loaded = build(folder)
         assert loaded.statistics == statistics()
         with pytest.raises(CheckpointError, match=r"fine-tune it first: vla-rl finetune --policy"):
             load_model(folder)
@@ -288,7 +289,7 @@ class TestFolders:
     def test_data_of_another_shape_is_refused(self, folder: Path) -> None:
         wide = PolicySpec("toy", ("front", "top"), (32, 32), 9, 2)
         with pytest.raises(CheckpointError, match=r"the act policy has the input_features .*map the data"):
-            load_model(folder, statistics(), wide)
+            build(folder, wide)
 
     @pytest.mark.parametrize("damage", ["weights", "pickle", "type", "config", "ours", "cut"])
     def test_a_damaged_folder_is_one_line(self, folder: Path, damage: str) -> None:
@@ -307,7 +308,7 @@ class TestFolders:
         else:
             (folder / "vla_rl.json").write_bytes(pickle.dumps(Bomb()))
         with pytest.raises(CheckpointError) as caught:
-            load_model(folder, statistics(), SPEC)
+            load_model(folder) if damage == "ours" else build(folder)
         assert "\n" not in str(caught.value)
         assert not EXECUTED
 
@@ -316,7 +317,11 @@ class TestFolders:
         config.vlm_model_name = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
         config._save_pretrained(tmp_path)
         with pytest.raises(CheckpointError, match="nothing is fetched from a hub"):
-            load_model(tmp_path, statistics(), SPEC)
+            build(tmp_path)
+
+
+def build(folder: Path, spec: PolicySpec = SPEC) -> LeRobotModel:
+    return LeRobotModel.build(LeRobotPolicyConfig(folder=str(folder)), spec, statistics())
 
 
 EXECUTED: list[str] = []
@@ -362,7 +367,7 @@ class TestPlugin:
         from vla_rl.policies.lerobot_plugin.__main__ import convert
 
         ours = make_model(discrete_dims=(1,))
-        save_policy(tmp_path / "ours", ours)
+        ours.save(tmp_path / "ours")
         convert(tmp_path / "ours", tmp_path / "theirs")
         config = PreTrainedConfig.from_pretrained(tmp_path / "theirs")
         policy = get_policy_class("vla_rl").from_pretrained(tmp_path / "theirs", config=config)
@@ -428,8 +433,8 @@ class TestPlugin:
 def _act_policy(folder: Path) -> Any:
     from lerobot.policies.act.modeling_act import ACTPolicy
 
-    from vla_rl.policies.lerobot_adapter.model import check_features
+    from vla_rl.policies.lerobot_adapter.folder import check_interface
 
     config = tiny_config("act", folder)
-    check_features(config, SPEC)
+    check_interface(config, SPEC)
     return ACTPolicy(config)

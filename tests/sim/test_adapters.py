@@ -10,8 +10,8 @@ import pytest
 
 import sim
 from sim.adapters.metaworld_tasks import TASKS
-from sim.correctors import Corrector, CorrectorConfig
 from sim.registration import META_WORLD_TASKS
+from sim.supervisor import ScriptedSupervisor, SupervisorConfig
 from vla_rl.core.errors import UserError
 
 META_WORLD = [f"vla_rl/MetaWorld{name}-v0" for name in ("ButtonPress", "DoorOpen", "DrawerOpen", "PegInsertSide")]
@@ -128,14 +128,14 @@ def test_meta_worlds_experts_succeed(name, blind_env):
 def test_meta_world_can_be_supervised(blind_env):
     make(META_WORLD[0]).close()
     env = blind_env(META_WORLD[0])
-    corrector = Corrector(env, CorrectorConfig(rescue_probability=1.0, hand_back_probability=0.0))
+    supervisor = ScriptedSupervisor(env, SupervisorConfig(rescue_probability=1.0, hand_back_probability=0.0))
     rescued = 0
     for seed in range(3):
         env.reset(seed=seed)
-        corrector.reset(seed)
+        supervisor.reset(seed)
         ended = False
         while not ended:
-            command = corrector.command(env.elapsed_steps, np.zeros(4, np.float32))
+            command = supervisor.command(env.elapsed_steps, np.zeros(4, np.float32))
             _, _, success, truncated, _ = env.step(np.zeros(4, np.float32) if command is None else command)
             ended = success or truncated
         rescued += success

@@ -79,6 +79,30 @@ def test_picture_for_people_has_shadows(busy_env):
     assert 0.005 < darker < 0.3
 
 
+@pytest.mark.skipif(bool(why_egl_does_not_load()), reason=f"EGL does not load: {why_egl_does_not_load()}")
+def test_closing_one_egl_renderer_leaves_the_others(task):
+    first, second = (gymnasium.make(task, renderer="egl").unwrapped for _ in range(2))
+    kept = second.reset(seed=0)[0]["pixels"]
+    first.close()
+    again = second.reset(seed=0)[0]["pixels"]
+    second.close()
+    assert all(np.array_equal(kept[camera], again[camera]) for camera in second.cameras)
+
+
+def test_while_an_environment_does_not_draw_it_repeats_the_last_pictures():
+    env = gymnasium.make("vla_rl/PickPlace-v0").unwrapped
+    before = env.reset(seed=0)[0]["pixels"]
+    env.drawing = False
+    away = env.action_space.high
+    repeated = [env.step(away)[0] for _ in range(5)][-1]
+    env.drawing = True
+    seen = env.step(away)[0]
+    assert env.observation_space.contains(repeated)
+    for camera in env.cameras:
+        assert np.array_equal(repeated["pixels"][camera], before[camera])
+        assert not np.array_equal(seen["pixels"][camera], before[camera])
+
+
 def test_egl_that_does_not_load_is_explained(monkeypatch):
     monkeypatch.setattr("sim.egl.why_egl_does_not_load", lambda: "no driver")
     with pytest.raises(UserError, match=r"no driver.*raycast"):

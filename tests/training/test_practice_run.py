@@ -19,7 +19,7 @@ from vla_rl.cli.main import main
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
-from vla_rl.policies.flow_vla import load_policy
+from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.report.sinks import read_records
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.simulator import SimulatorWorker
@@ -212,7 +212,7 @@ def test_a_round_begins_with_the_improved_policy(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = uninterrupted / "policies" / "version_0000"
-    adopted, before = load_policy(other)[0].state_dict(), []
+    adopted, before = FlowVLA.load(other)[0].state_dict(), []
     update = WeightedCloning.update
 
     def noting(self: WeightedCloning, step: int) -> dict[str, float]:

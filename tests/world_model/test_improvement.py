@@ -9,8 +9,9 @@ from tiny_world_model import make_model
 from toy_episodes import toy_cache
 
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.types import PolicySpec
 from vla_rl.policies.flow_sde import NoisyFlowActor, NoisyFlowConfig
-from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, PolicySpec, TextConfig, VisionConfig
+from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
 from vla_rl.policies.normalization import Statistics
 from world_model.imagined_env import ImaginedEnvConfig, ImaginedVectorEnv
 from world_model.improvement import (

@@ -1,4 +1,4 @@
-"""The actor's part of every algorithm: weighted flow matching, AdamW, and an average of the weights that acts."""
+"""The actor's part of every algorithm: the policy's loss weighted, AdamW, and an average of the weights that acts."""
 
 import copy
 import math
@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from vla_rl.algorithms.config import ActorConfig
 from vla_rl.algorithms.seeds import torch_generator
-from vla_rl.policies.flow_vla.model import FlowVLA, PolicyBatch
+from vla_rl.policies.trainable import PolicyBatch, TrainablePolicy
 
+_WEIGHT_DECAY = 1e-4
 _GRADIENT_NORM = 1.0  # longer gradients are shortened to it
 _FINAL_FRACTION = 0.1  # of the learning rate, at the end of the cosine and after it
 
@@ -30,10 +31,10 @@ class ActorLearner:
         seed: of noise and flow times.
     """
 
-    def __init__(self, model: FlowVLA, config: ActorConfig, seed: int) -> None:
+    def __init__(self, model: TrainablePolicy, config: ActorConfig, seed: int) -> None:
         self.model, self.config, self._seed = model, config, seed
         self.average = copy.deepcopy(model).eval().requires_grad_(False)
-        self._optimizer = make_optimizer(model, config.learning_rate, config.weight_decay)
+        self._optimizer = make_optimizer(model, config.learning_rate, _WEIGHT_DECAY)
         self._updates = self._schedule_start = 0
 
     def begin_round(self) -> None:
@@ -60,12 +61,12 @@ class ActorLearner:
             f"actor_{name}": value for name, value in logs.items()
         }
 
-    def adopt(self, other: FlowVLA) -> None:
+    def adopt(self, other: TrainablePolicy) -> None:
         """Take the weights of another policy, for the trained weights and their average."""
         for own in (self.model, self.average):
             own.load_state_dict(other.state_dict())
 
-    def policy(self) -> FlowVLA:
+    def policy(self) -> TrainablePolicy:
         """The model that should act: averaged weights, in eval mode."""
         return self.average
 

@@ -6,7 +6,7 @@ ends in the same weights, bit by bit, as an uninterrupted one.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,14 +21,13 @@ from vla_rl.credit import CreditConfig
 from vla_rl.critics.backbones import Backbone
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.sampler import MixtureSampler
-from vla_rl.policies.flow_vla import FlowVLA, FlowVLAConfig, load_policy
-from vla_rl.policies.folders import save_model
-
-RolloutUse = Literal["none", "successes", "all"]
+from vla_rl.policies.folders import load_model
+from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
 
 
 class Algorithm:
-    """Imitation of every frame, all at weight 1. Subclasses choose the frames, and add critics and weights.
+    """Imitation of every frame, all at weight 1. Subclasses choose the frames (`cloning.Cloning`: those that credit
+    allows, in a mixture), and add critics and weights (`weighted.WeightedCloning`).
 
     An algorithm of one's own names its dataclass of options in ``config_class``, composed of the sections in
     `vla_rl.algorithms.config` and of sections of its own; see `vla_rl.core.registry` for how it gets a name.
@@ -39,19 +38,13 @@ class Algorithm:
         cache: the episodes of the first round.
         seed: of everything random.
         backbone: of the critics; default: as ``config.critic.backbone`` says. See `vla_rl.critics.backbones`.
-
-    Attributes:
-        uses_interventions: whether what people did when taking over is imitated.
-        uses_rollouts: which of the policy's own steps are.
     """
 
     name: ClassVar[str]
     config_class: ClassVar[type] = Learning
-    uses_interventions: ClassVar[bool] = True
-    uses_rollouts: ClassVar[RolloutUse] = "all"
 
     def __init__(
-        self, config: Learning, model: FlowVLA, cache: FrameCache, seed: int, backbone: Backbone | None = None
+        self, config: Learning, model: TrainablePolicy, cache: FrameCache, seed: int, backbone: Backbone | None = None
     ) -> None:
         self.config, self.model, self.seed = config, model, seed
         self.actor = ActorLearner(model, config.actor, seed)
@@ -61,7 +54,7 @@ class Algorithm:
             self.build_critics(cache, backbone)
 
     @classmethod
-    def check(cls, policy: FlowVLAConfig) -> None:
+    def check(cls, policy: PolicyConfig) -> None:
         """Refuse a policy that lacks what the algorithm needs.
 
         Raises:
@@ -84,6 +77,10 @@ class Algorithm:
         if not self.data.cache.total_frames:
             return None
         return MixtureSampler({"steps": np.arange(self.data.cache.total_frames)}, {"steps": 1.0}, self.sampler_seed)
+
+    def actor_groups(self) -> dict[str, Frames]:
+        """The frames that the actor may draw, by who acted and where."""
+        return self.data.actor_groups()
 
     @property
     def sampler_seed(self) -> int:
@@ -132,17 +129,17 @@ class Algorithm:
         del cache, frames
         return {}
 
-    def policy(self) -> FlowVLA:
+    def policy(self) -> TrainablePolicy:
         """The model that should act."""
         return self.actor.policy()
 
     def save_policy(self, folder: Path, version: int) -> None:
         """Write the policy that should act from now on."""
-        save_model(folder, self.policy(), {"policy_version": version, "algorithm": self.name})
+        self.policy().save(folder, {"policy_version": version, "algorithm": self.name})
 
     def adopt_policy(self, folder: Path) -> None:
         """Go on from the weights of another policy of the same kind; critics and optimisers stay."""
-        self.actor.adopt(load_policy(folder, expected=self.model.spec)[0])
+        self.actor.adopt(load_model(folder, expected=self.model.spec)[0])
 
     def state_dict(self) -> dict[str, Any]:
         """All that updates depend on beside seed, step and cache."""
@@ -165,7 +162,7 @@ def find_algorithm(name: str) -> type[Algorithm]:
 
 
 def make_algorithm(
-    name: str, config: Learning, model: FlowVLA, cache: FrameCache, seed: int, backbone: Backbone | None = None
+    name: str, config: Learning, model: TrainablePolicy, cache: FrameCache, seed: int, backbone: Backbone | None = None
 ) -> Algorithm:
     """An algorithm by name; arguments as of `Algorithm`. Call `begin_round` before the first `update`.
 

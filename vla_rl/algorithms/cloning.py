@@ -3,29 +3,36 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy as np
-
-from vla_rl.algorithms.base import Algorithm, RolloutUse
+from vla_rl.algorithms.base import Algorithm
 from vla_rl.algorithms.config import CloningLearning
-from vla_rl.algorithms.round_data import Frames, RoundData
+from vla_rl.algorithms.round_data import Frames, RolloutUse, RoundData
 from vla_rl.credit import ActorKind
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.sampler import MixtureSampler
 
 
 class Cloning(Algorithm):
-    """The frames that credit allows and the mixture weighs, all at weight 1. Subclasses add critics and weights."""
+    """The frames that credit allows and the mixture weighs, all at weight 1. Subclasses add critics and weights.
+
+    Attributes:
+        uses_interventions: whether what people did when taking over is imitated.
+        uses_rollouts: which of the policy's own steps are.
+    """
 
     config_class: ClassVar[type] = CloningLearning
     config: CloningLearning
+    uses_interventions: ClassVar[bool] = True
     uses_rollouts: ClassVar[RolloutUse] = "successes"
 
     def read(self, cache: FrameCache) -> RoundData:
         return RoundData(cache, self.credit, self.config.mixture.max_staleness, self.model)
 
+    def actor_groups(self) -> dict[str, Frames]:
+        return self.data.actor_groups(self.uses_interventions, self.uses_rollouts)
+
     def make_sampler(self) -> MixtureSampler | None:
         mixture = self.config.mixture
-        groups = actor_groups(self.data, self.uses_interventions, self.uses_rollouts)
+        groups = self.actor_groups()
         weights = {name: getattr(mixture, name) for name in groups}
         if self.uses_rollouts == "successes":
             weights = weights_without_failures(weights, groups, self.data)
@@ -37,24 +44,16 @@ class Cloning(Algorithm):
         return MixtureSampler(groups, weights, self.sampler_seed)
 
 
-def actor_groups(data: RoundData, interventions: bool, rollouts: RolloutUse) -> dict[str, Frames]:
-    """The frames that the actor may draw, by kind."""
-    played = data.of_kind(ActorKind.ROLLOUT)
-    if rollouts == "successes":
-        played &= data.credit.actor_outcome
-    played &= rollouts != "none"
-    return {
-        "demonstrations": np.flatnonzero(data.of_kind(ActorKind.DEMONSTRATION)),
-        "interventions": np.flatnonzero(data.of_kind(ActorKind.INTERVENTION) & interventions),
-        "rollouts": np.flatnonzero(played & ~data.imagined),
-        "imagined": np.flatnonzero(played & data.imagined),
-    }
-
-
 def weights_without_failures(
     weights: Mapping[str, float], groups: Mapping[str, Frames], data: RoundData
 ) -> dict[str, float]:
-    """The mixture's weights for groups that failed rollouts were left out of, see `MixtureConfig.skip_failures`."""
+    """The mixture's weights for groups that failed rollouts were left out of: they must weigh 0, and would cost encoder
+    time and give no gradient.
+
+    The weights of rollouts and imagined ones are each multiplied by their fraction of successful steps and, together
+    with the interventions, scaled back to their common share, so that the expected gradient is that of drawing all
+    steps and normalising the weights to unit mean over these three.
+    """
     played = data.of_kind(ActorKind.ROLLOUT)
     sizes = {"rollouts": int((played & ~data.imagined).sum()), "imagined": int((played & data.imagined).sum())}
     shared = {name: weights[name] for name, size in sizes.items() if size}

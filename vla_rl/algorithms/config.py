@@ -61,7 +61,6 @@ class ActorConfig:
         warmup_steps: gradient steps over which the learning rate rises linearly.
         decay_steps: gradient steps after which a cosine has brought the learning rate down to a tenth; 0: constant.
         schedule_every_round: warm-up and cosine start anew in every round, so that each round ends with small steps.
-        weight_decay: of matrices and kernels, not of biases and norms.
         ema_decay: of the average of the weights that acts; shorter at first. 0: the last weights act.
         random_shift: pixels of the random-shift augmentation, of the critics' batches too.
     """
@@ -71,14 +70,13 @@ class ActorConfig:
     warmup_steps: int = 100
     decay_steps: int = 0
     schedule_every_round: bool = False
-    weight_decay: float = 1e-4
     ema_decay: float = 0.995
     random_shift: int = 3
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or not self.learning_rate > 0:
             raise ConfigError("actor: batch_size and learning_rate must be positive")
-        for name in ("warmup_steps", "decay_steps", "weight_decay", "random_shift"):
+        for name in ("warmup_steps", "decay_steps", "random_shift"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"actor.{name} is {getattr(self, name)}; it cannot be negative")
         if not 0 <= self.ema_decay < 1:
@@ -95,21 +93,18 @@ class CriticTrainingConfig:
         steps_before_round: gradient steps before the first one of the actor in each round, so that nobody is weighed by
             critics that know less than the round's episodes.
         learning_rate: of AdamW.
-        weight_decay: of matrices and kernels.
     """
 
     batch_size: int = 64
     steps_per_actor_step: float = 1.0
     steps_before_round: int = 0
     learning_rate: float = 5e-4
-    weight_decay: float = 1e-2
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or not self.steps_per_actor_step > 0 or not self.learning_rate > 0:
             raise ConfigError("critic_training: batch_size, steps_per_actor_step and learning_rate must be positive")
-        for name in ("weight_decay", "steps_before_round"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"critic_training.{name} is {getattr(self, name)}; it cannot be negative")
+        if not self.steps_before_round >= 0:
+            raise ConfigError(f"critic_training.steps_before_round is {self.steps_before_round}; it cannot be negative")
 
 
 @dataclass(frozen=True)

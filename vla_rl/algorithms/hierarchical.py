@@ -24,6 +24,7 @@ from vla_rl.critics.hierarchical import (
 )
 from vla_rl.data.sampler import MixtureSampler
 
+CRITIC_WEIGHT_DECAY = 1e-2
 CRITIC_GRADIENT_NORM = 10.0  # longer gradients are shortened to it
 _EVALUATION_BATCH = 512
 # Share of a batch that is drawn from steps without a viability label (demonstrations, interventions): they train V_e.
@@ -59,7 +60,7 @@ class HierarchicalLearner:
         if config.critic.target_tau is not None:
             self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self._updates = 0  # keys the randomness: there may be several updates, or none, in a step of the actor
-        self._optimizer = make_optimizer(self.critic, self.config.learning_rate, self.config.weight_decay)
+        self._optimizer = make_optimizer(self.critic, self.config.learning_rate, CRITIC_WEIGHT_DECAY)
         self.logs = dict.fromkeys(
             ("viability_loss", "viability_accuracy", "efficiency_loss", "critic_gradient_norm"), 0.0
         )

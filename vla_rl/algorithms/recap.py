@@ -18,7 +18,7 @@ from vla_rl.algorithms.actor import gradient_step, load_optimizer, make_optimize
 from vla_rl.algorithms.cloning import Cloning
 from vla_rl.algorithms.config import CloningLearning, CriticTrainingConfig
 from vla_rl.algorithms.critic_steps import CriticSteps, critic_steps_of
-from vla_rl.algorithms.hierarchical import CRITIC_GRADIENT_NORM
+from vla_rl.algorithms.hierarchical import CRITIC_GRADIENT_NORM, CRITIC_WEIGHT_DECAY
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
@@ -32,7 +32,7 @@ from vla_rl.critics.distributional import (
 )
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.sampler import MixtureSampler
-from vla_rl.policies.flow_vla import FlowVLAConfig, Indicator
+from vla_rl.policies.trainable import Indicator, PolicyConfig
 
 _EVALUATION_BATCH = 512
 
@@ -108,10 +108,11 @@ class Recap(Cloning):
     uses_rollouts = "all"
 
     @classmethod
-    def check(cls, policy: FlowVLAConfig) -> None:
-        if not policy.indicator:
+    def check(cls, policy: PolicyConfig) -> None:
+        if not getattr(policy, "indicator", False):
             raise ConfigError(
-                "recap conditions the policy on an indicator; set policy.indicator=true before supervised training"
+                "recap conditions the policy on an indicator; set policy.indicator=true before supervised training, of "
+                f"a kind of policy that has one: 'flow_vla' does (this is {policy.kind!r})"
             )
 
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
@@ -119,7 +120,7 @@ class Recap(Cloning):
         config, training = self.config.recap.critic, self.config.critic_training
         backbone = backbone or make_backbone(config.backbone, self.model)
         self.critic = DistributionalCritic(backbone, config).to(next(self.model.parameters()).device)
-        self._optimizer = make_optimizer(self.critic, training.learning_rate, training.weight_decay)
+        self._optimizer = make_optimizer(self.critic, training.learning_rate, CRITIC_WEIGHT_DECAY)
         self.critic_steps = CriticSteps(training)
         self.thresholds: dict[str, float] = {}
         self.updates = self._critic_updates = 0

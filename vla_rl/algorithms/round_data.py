@@ -1,6 +1,7 @@
 """The cached frames and their credit, as a round found them; and batches of them as tensors."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,9 +13,10 @@ from vla_rl.core.types import Origin
 from vla_rl.credit import ActorKind, CreditConfig, assign_batch, imitated_dims
 from vla_rl.data.cache import FrameCache
 from vla_rl.policies.augmentation import random_shift
-from vla_rl.policies.flow_vla.model import FlowVLA, Indicator, PolicyBatch
 from vla_rl.policies.normalization import Statistics
+from vla_rl.policies.trainable import Indicator, PolicyBatch, TrainablePolicy
 
+RolloutUse = Literal["none", "successes", "all"]
 Frames = NDArray[np.int64]
 Inputs = tuple[dict[str, Tensor], Tensor, Tensor]
 """Images, state and text of a batch: what policies and critics read."""
@@ -37,7 +39,9 @@ class RoundData:
         longest: length of the longest episode, at least 1.
     """
 
-    def __init__(self, cache: FrameCache, credit: CreditConfig, max_staleness: int | None, model: FlowVLA) -> None:
+    def __init__(
+        self, cache: FrameCache, credit: CreditConfig, max_staleness: int | None, model: TrainablePolicy
+    ) -> None:
         self.cache, self._model = cache, model
         episodes = cache.episodes
         lengths = [episode.length for episode in episodes]
@@ -74,6 +78,18 @@ class RoundData:
         chosen = self.credit.actor_kind == kind
         return chosen & self.fresh if kind == ActorKind.ROLLOUT else chosen
 
+    def actor_groups(self, interventions: bool = True, rollouts: RolloutUse = "all") -> dict[str, Frames]:
+        """The frames that an actor may draw, under the names that `MixtureConfig` has for their groups."""
+        played = self.of_kind(ActorKind.ROLLOUT) & (rollouts != "none")
+        if rollouts == "successes":
+            played &= self.credit.actor_outcome
+        return {
+            "demonstrations": np.flatnonzero(self.of_kind(ActorKind.DEMONSTRATION)),
+            "interventions": np.flatnonzero(self.of_kind(ActorKind.INTERVENTION) & interventions),
+            "rollouts": np.flatnonzero(played & ~self.imagined),
+            "imagined": np.flatnonzero(played & self.imagined),
+        }
+
     def inputs(self, frames: Frames, shift: int = 0, generator: torch.Generator | None = None) -> Inputs:
         """Observations of the frames, on the model's device, with random shifts of up to ``shift`` pixels."""
         batch = self.cache.observations(frames)
@@ -97,7 +113,7 @@ class RoundData:
             indicator: int64 [B]; default: everything that is imitated is worth imitating (positive).
         """
         begin = self._begin(frames, generator)
-        actions, inside = self.cache.chunks(begin, self._model.config.horizon)
+        actions, inside = self.cache.chunks(begin, self._model.horizon)
         steps = begin[:, None] + np.arange(actions.shape[1])
         stop = self.credit.chunk_stop[begin][:, None]
         valid = (steps < stop) | (~inside & self.credit.terminal_success[stop - 1])
@@ -106,7 +122,7 @@ class RoundData:
         if self._fill is not None:
             actions = self._fill.actions(actions, frames)
         counted = valid[..., None] & self._imitated[np.minimum(steps, stop - 1)]  # [B, H, A]
-        if indicator is None and self._model.config.indicator:
+        if indicator is None and self._model.indicator:
             indicator = torch.full((len(frames),), int(Indicator.POSITIVE), device=self.device)
         images, _, text = self.inputs(frames, shift, generator)
         state = self._states(begin, self.cache.state[begin])
@@ -116,7 +132,7 @@ class RoundData:
         """The frames of the chunks' first actions, int64 [B]: after the images by up to ``future_state_max`` steps,
         within the credit of the frame (VLASH, arXiv 2512.01031). The images' own without that option.
         """
-        frames, longest = np.asarray(frames), self._model.config.future_state_max
+        frames, longest = np.asarray(frames), self._model.future_state_max
         if longest == 0 or generator is None:
             return frames
         ahead = torch.randint(0, longest + 1, (len(frames),), generator=generator).numpy()

@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vla_rl.policies.corrector import FOLDER
     from vla_rl.policies.corrector_training import CorrectorConfig, train_corrector
-    from vla_rl.policies.flow_vla import load_policy
+    from vla_rl.policies.folders import load_model
 
     torch.set_num_threads(1)
     config = load_config(CorrectorConfig, overrides=arguments.set)
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     demonstrations = [name for name in store.ids() if store.read_header(name).origin == Origin.DEMO]
     if not demonstrations:
         raise UserError(f"{arguments.run} has no demonstrations to learn corrections from")
-    model, _ = load_policy(policy.path)
+    model, _ = load_model(policy.path)
     corrector, fit = train_corrector(model, [store.read(name) for name in demonstrations], config, arguments.seed)
     corrector.save(policy.path / FOLDER)
     print(

@@ -8,12 +8,15 @@ import argparse
 import itertools
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from vla_rl.cli.run_arguments import add_run_arguments
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
-from vla_rl.runs.config import RunConfig
-from vla_rl.runs.practice import add_run_arguments, asked_config, open_run, practise
 from vla_rl.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from vla_rl.runs.config import RunConfig
 
 DEFAULT_OUT = "runs/demo"
 # Measured with configs/demo.yaml on two cores of an EPYC, see docs/results/demo.json.
@@ -26,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from vla_rl.runs.practice import open_run, practise
+
     if not arguments.resume and arguments.out is None:
         _choose_folder(arguments)
     folder, config, spec = open_run(arguments)
@@ -48,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _expected_minutes(config: RunConfig) -> float:
+def _expected_minutes(config: "RunConfig") -> float:
     budget = config.budget
     samples = budget.supervised_steps * config.supervised.actor.batch_size
     samples += budget.rounds * budget.steps_per_round * config.learning.actor.batch_size
@@ -60,6 +65,8 @@ def _expected_minutes(config: RunConfig) -> float:
 
 def _choose_folder(arguments: argparse.Namespace) -> None:
     """Without --out: go on with an unfinished demo of the same config, or else take the next free name."""
+    from vla_rl.runs.practice import asked_config
+
     config = asked_config(arguments)
     for number in itertools.count(1):
         folder = RunFolder(Path(DEFAULT_OUT if number == 1 else f"{DEFAULT_OUT}-{number}"))
@@ -74,7 +81,9 @@ def _choose_folder(arguments: argparse.Namespace) -> None:
             return
 
 
-def _config_of(folder: RunFolder) -> RunConfig | None:
+def _config_of(folder: RunFolder) -> "RunConfig | None":
+    from vla_rl.runs.config import RunConfig
+
     try:
         return load_config(RunConfig, folder.config_file)
     except UserError:  # of another version of this program

@@ -9,9 +9,6 @@ from pathlib import Path
 
 from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import wilson_interval
-from vla_rl.runs.config import RunConfig
-from vla_rl.runs.practice import make_pool
-from vla_rl.runs.simulator import evaluation_jobs, run_missing
 from vla_rl.training.run_folder import RunFolder
 
 
@@ -24,6 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from vla_rl.runs.config import RunConfig
+    from vla_rl.runs.practice import make_pool
+    from vla_rl.runs.simulator import evaluation_jobs, run_missing
+
     if arguments.episodes < 1:
         raise UserError(f"--episodes is {arguments.episodes}; it must be at least 1")
     folder, config = RunFolder.open(arguments.run, RunConfig)

@@ -70,17 +70,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> Path:
     """From a checkpoint; quantised precisions go over fp32."""
-    from deploy_trt.export import export_flow_vla
-    from vla_rl.policies.flow_vla import load_policy
+    from deploy_trt.export import export_policy
+    from vla_rl.policies.folders import load_model
     from vla_rl.runs.policy_folder import find_policy
 
     policy = find_policy(arguments.source, arguments.version)
-    model, meta = load_policy(policy.path)
+    model, meta = load_model(policy.path)
     precision: Literal["fp32", "fp16", "bf16"] = arguments.precision if arguments.precision in _HALF else "fp32"
     full = arguments.precision in (*_HALF, "fp32")
     out: Path = arguments.out if full else arguments.out.with_name(f"{arguments.out.name}-fp32")
     observations = read_observations(arguments.calibration, 16) if arguments.calibration else []
-    export_flow_vla(model, out, meta, precision, arguments.unrolled, observations)
+    export_policy(model, out, meta, precision, arguments.unrolled, observations)
     print(f"{out}: version {policy.version} in {precision}")
     return out if full else _quantise(arguments, out)
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from vla_rl.core.config import config_to_dict, load_config
 from vla_rl.core.errors import UserError
 from vla_rl.data.sources import DataMapping
-from vla_rl.runs.finetune import FinetuneConfig, describe_data, export_with_weights, finetune
-from vla_rl.runs.practice import config_file
+from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    pass
+    from vla_rl.runs.finetune import FinetuneConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from vla_rl.runs.finetune import describe_data, export_with_weights, finetune
+
     folder, config = _open_run(arguments)
     if arguments.dry_run:
         print(describe_data(folder, config))
@@ -50,8 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _open_run(arguments: argparse.Namespace) -> tuple[RunFolder, FinetuneConfig]:
+def _open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, FinetuneConfig]":
     """The run folder that the arguments name, made or found, and its config."""
+    from vla_rl.runs.finetune import FinetuneConfig
+
     if arguments.resume:
         names = ("data", "mapping", "policy", "algorithm", "config", "seed", "out", "overrides")
         given = [name for name in names if getattr(arguments, name) not in (None, [])]
@@ -79,7 +82,7 @@ def _open_run(arguments: argparse.Namespace) -> tuple[RunFolder, FinetuneConfig]
     return RunFolder.create(arguments.out or Path("runs/finetune"), config), config
 
 
-def _check(config: FinetuneConfig) -> None:
+def _check(config: "FinetuneConfig") -> None:
     """Refuse what would fail only after the data has been read."""
     from vla_rl.algorithms.base import find_algorithm
 

@@ -14,7 +14,7 @@ import logging
 from pathlib import Path
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import UserError, did_you_mean
@@ -54,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace) -> int:
     """Gather episodes and train; called again, it goes on where it stopped."""
+    import torch
+
     from vla_rl.data.store import EpisodeStore
     from vla_rl.runs.config import RunConfig, world_preset
     from vla_rl.runs.imagination.near_success import collect_near_success, near_success_ratio
@@ -93,6 +95,8 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     """Floor of the probe, horizon curves and counterfactuals; written to evaluation.json in the folder of the model."""
+    import torch
+
     from vla_rl.runs.imagination.world_evaluation import WorldFolder, WorldJudge
     from world_model.evaluation import HorizonConfig
 
@@ -115,6 +119,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 def _rollout(arguments: argparse.Namespace) -> int:
     """Reality in the upper rows, imagination in the lower ones, from the same moment with the same actions."""
+    import torch
+
     from vla_rl.report.images import film_strip, render_clip
     from vla_rl.runs.imagination.world_evaluation import WorldFolder, WorldJudge
     from world_model.open_loop import imagine
@@ -139,7 +145,7 @@ def _rollout(arguments: argparse.Namespace) -> int:
         real = pictures(judge.cache, cached.start + first + 1 + np.arange(steps), model.spec.cameras)
         with torch.no_grad():
             imagined = model.autoencoder.decode(future.latents[row].to(model.device)).cpu()
-        clips.append(np.concatenate([_side_by_side(real), _side_by_side(imagined)], axis=1))
+        clips.append(np.concatenate([_side_by_side(real.numpy()), _side_by_side(imagined.numpy())], axis=1))
     if out.suffix == ".png":
         from PIL import Image
 
@@ -155,6 +161,7 @@ def _rollout(arguments: argparse.Namespace) -> int:
 
 def _post_train(arguments: argparse.Namespace) -> int:
     """Negative-aware fine-tuning on the model's own rollouts; the trained model stays, the new one is model_post."""
+    import torch
     from tqdm import tqdm
 
     from vla_rl.runs.imagination.world_data import open_cache
@@ -179,6 +186,6 @@ def _post_train(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _side_by_side(images: torch.Tensor) -> np.ndarray:
-    """uint8 [T, cameras, H, W, 3] -> [T, H, cameras W, 3]."""
-    return np.concatenate(list(images.numpy().swapaxes(0, 1)), axis=2)
+def _side_by_side(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """[T, cameras, H, W, 3] -> [T, H, cameras W, 3]."""
+    return np.concatenate(list(images.swapaxes(0, 1)), axis=2)

@@ -4,10 +4,12 @@ import argparse
 import errno
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import vla_rl
 from vla_rl.core.errors import UserError, did_you_mean
 
 VERBS = {
@@ -17,6 +19,8 @@ VERBS = {
     "rollout": "let a policy act on a robot, in real time or on a virtual clock",
     "corrector": "train the residual head of execution strategy a2c2",
     "imagine": "train a world model, evaluate it, or watch it beside the real future",
+    "record": "record demonstrations of a task or on a robot",
+    "task": "what a task shows and assumes, and whether it can be trained",
     "play": "drive a task and a world model of it in a browser page",
     "export": "a policy for the robot computer: graphs, engines, their verification",
     "report": "rebuild the report of a run",
@@ -28,7 +32,7 @@ VERBS = {
 
 # The base install is what the computer on a robot needs; which extra brings what else.
 EXTRAS = {
-    "train": ("torch", "lerobot", "mujoco", "gymnasium", "tensorboard", "matplotlib", "PIL"),
+    "train": ("torch", "lerobot", "mujoco", "gymnasium", "tensorboard", "matplotlib", "PIL", "scipy"),
     "vlm": ("transformers",),
     "benchmarks": ("metaworld", "gym_aloha"),
     "ros": ("rosbags",),
@@ -49,6 +53,8 @@ class Verb(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code, see `say_errors`."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    if (here := os.getcwd()) not in sys.path:  # parts named module:Name may lie beside the person, and hide nothing
+        sys.path.append(here)
     return say_errors("vla-rl", argv[0] if argv else "", lambda: _main(argv))
 
 
@@ -88,6 +94,9 @@ def say_errors(program: str, verb: str, action: Callable[[], int]) -> int:
 def _main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(_overview())
+        return 0
+    if argv[0] == "--version":
+        print(f"vla-rl {vla_rl.__version__}")
         return 0
     name, *rest = argv
     if name not in VERBS:

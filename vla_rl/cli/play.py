@@ -16,10 +16,12 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vla_rl.core.errors import UserError
-from vla_rl.runs.play_session import PlayConfig, PlaySession
+
+if TYPE_CHECKING:
+    from vla_rl.runs.play_session import PlaySession
 
 HOST = "127.0.0.1"  # nobody else may drive
 _LONGEST_BODY = 10_000
@@ -36,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from vla_rl.runs.config import TaskConfig
-    from vla_rl.runs.simulator import make_env
+    from vla_rl.runs.play_session import PlayConfig, PlaySession
+    from vla_rl.runs.task import make_env
 
     if arguments.world is None:
         real, imagined = make_env(TaskConfig(env=arguments.task, difficulty=arguments.difficulty)), None
@@ -60,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def serve(session: PlaySession, imagined: bool, port: int) -> Iterator[str]:
+def serve(session: "PlaySession", imagined: bool, port: int) -> Iterator[str]:
     """Serve the page on the loopback; gives its address.
 
     Raises:
@@ -84,7 +87,7 @@ def serve(session: PlaySession, imagined: bool, port: int) -> Iterator[str]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    session: PlaySession
+    session: "PlaySession"
     imagined: bool
     ended: threading.Event
 

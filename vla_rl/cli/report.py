@@ -6,10 +6,6 @@ Example: vla-rl report runs/demo --picture docs/images/demo.png
 import argparse
 from pathlib import Path
 
-from vla_rl.report.figures import save_figures
-from vla_rl.report.html import build_report
-from vla_rl.report.picture import save_picture
-from vla_rl.runs.config import RunConfig
 from vla_rl.training.run_folder import RunFolder
 
 
@@ -22,6 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from vla_rl.report.figures import save_figures
+    from vla_rl.report.html import build_report
+    from vla_rl.report.picture import save_picture
+    from vla_rl.runs.config import RunConfig
+
     RunFolder.open(arguments.run, RunConfig)
     if arguments.picture:
         print(save_picture(arguments.run, arguments.picture))

@@ -5,7 +5,7 @@ Example: vla-rl train --config demo --out runs/handover task.env=vla_rl/Handover
 
 import argparse
 
-from vla_rl.runs.practice import add_run_arguments, open_run, practise
+from vla_rl.cli.run_arguments import add_run_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from vla_rl.runs.practice import open_run, practise
+
     folder, config, spec = open_run(arguments)
     summary = practise(folder, config, spec)
     for entry in summary["evaluations"]:

@@ -24,6 +24,11 @@ _KEY = re.compile(r"`([\w.]+)`: ")  # how draccus begins a sentence about a key
 
 
 @dataclasses.dataclass(frozen=True)
+class NoOptions:
+    """The section of a part that has nothing to choose."""
+
+
+@dataclasses.dataclass(frozen=True)
 class _Part:
     """Where a section's class comes from: the name stands in the field ``beside`` it, or under the key ``inside``."""
 
@@ -31,9 +36,10 @@ class _Part:
     beside: str
     inside: str
     default: str
+    may_have_none: bool
 
 
-def part(kind: str, *, beside: str = "", inside: str = "", default: str = "") -> Any:
+def part(kind: str, *, beside: str = "", inside: str = "", default: str = "", may_have_none: bool = False) -> Any:
     """A dataclass field that is the section of a part chosen by name.
 
     A dataclass with such fields calls `fill_parts` in its ``__post_init__``: left out, a section has its defaults.
@@ -44,8 +50,9 @@ def part(kind: str, *, beside: str = "", inside: str = "", default: str = "") ->
         beside: name of the field of the same dataclass that holds the part's name.
         inside: or the key inside of the section that does.
         default: the name where none is given; only with ``inside``.
+        may_have_none: a part without ``config_class`` has no options, instead of being refused.
     """
-    return dataclasses.field(default=None, metadata={_PART: _Part(kind, beside, inside, default)})
+    return dataclasses.field(default=None, metadata={_PART: _Part(kind, beside, inside, default, may_have_none)})
 
 
 def fill_parts(config: Any) -> None:
@@ -57,7 +64,7 @@ def fill_parts(config: Any) -> None:
     for field, found in _parts(type(config)):
         section = getattr(config, field)
         name = getattr(config, found.beside) if found.beside else getattr(section, found.inside, found.default)
-        wanted = _config_class(found.kind, name)
+        wanted = _config_class(found, name)
         if section is None:
             object.__setattr__(config, field, wanted())  # the one moment at which a frozen config may change
         elif not isinstance(section, wanted):
@@ -145,6 +152,14 @@ def leaf_options(config: Any, prefix: str = "") -> list[str]:
     return found
 
 
+def flatten(raw: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections of plain data as ``section.key``."""
+    flat: dict[str, Any] = {}
+    for key, value in raw.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
 def save_config(config: Any, file: Path) -> None:
     """Write the resolved config as YAML, atomically."""
     write_atomic(file, yaml.safe_dump(config_to_dict(config), sort_keys=False).encode())
@@ -219,10 +234,11 @@ def _has_parts(hint: Any) -> bool:
     )
 
 
-def _config_class(kind: str, name: Any) -> type:
+def _config_class(section: _Part, name: Any) -> type:
+    kind = section.kind
     if not isinstance(name, str):
         raise ConfigError(f"the name of the {KINDS[kind]} is {name!r}; expected a word")
-    found: type | None = getattr(find(kind, name), "config_class", None)
+    found: type | None = getattr(find(kind, name), "config_class", NoOptions if section.may_have_none else None)
     if found is None:
         raise ConfigError(f"the {KINDS[kind]} {name!r} has no attribute config_class, a dataclass of its options")
     return found
@@ -239,7 +255,7 @@ def _name_of(found: _Part, config_class: Any, raw: Mapping[str, Any], section: A
 def _section_class(config_class: Any, field: str, hint: Any, raw: Mapping[str, Any]) -> Any:
     """The class of a section: the part's own, if a name decides."""
     found = dict(_parts(config_class)).get(field)
-    return _config_class(found.kind, _name_of(found, config_class, raw, raw.get(field))) if found else hint
+    return _config_class(found, _name_of(found, config_class, raw, raw.get(field))) if found else hint
 
 
 def _without_options_of_replaced_parts(

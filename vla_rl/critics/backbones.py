@@ -6,11 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError, did_you_mean
-from vla_rl.policies.flow_vla.config import VisionConfig
-from vla_rl.policies.flow_vla.model import FlowVLA
-from vla_rl.policies.flow_vla.text import TextEncoder
-from vla_rl.policies.flow_vla.vision import VisionEncoder
+from vla_rl.policies.encoders import TextEncoder, VisionConfig, VisionEncoder
 from vla_rl.policies.normalization import Normalizer
+from vla_rl.policies.trainable import TrainablePolicy
 
 BACKBONES = ("own", "policy", "state")
 _MOST_CONCATENATED_TOKENS = 16
@@ -29,13 +27,13 @@ class Backbone(Protocol):
 
 
 class OwnBackbone(nn.Module):
-    """Cameras, sentence and state, encoded by the policy's kind of encoder with weights of the critic's own."""
+    """Cameras, sentence and state, encoded with weights of the critic's own."""
 
-    def __init__(self, model: FlowVLA) -> None:
+    def __init__(self, model: TrainablePolicy) -> None:
         super().__init__()
-        self.state_normalizer = Normalizer(model.statistics.state, model.config.state_normalization)
+        self.state_normalizer = Normalizer(model.statistics.state)
         self.vision = VisionEncoder(_OWN_VISION, model.spec.cameras, model.spec.image_size, _OWN_TOKEN_WIDTH)
-        self.text = TextEncoder(model.config.text, _OWN_TOKEN_WIDTH)
+        self.text = TextEncoder(model.text_config, _OWN_TOKEN_WIDTH)
         self.width = (self.vision.token_count + 1) * _OWN_TOKEN_WIDTH + model.spec.state_dim
 
     def forward(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> Tensor:
@@ -44,30 +42,42 @@ class OwnBackbone(nn.Module):
 
 
 class PolicyBackbone(nn.Module):
-    """The prefix tokens of the present policy, detached: no gradient of a critic reaches the policy, and no second
+    """The features of the present policy, detached: no gradient of a critic reaches the policy, and no second
     encoder is trained. The features move as the policy learns.
     """
 
-    def __init__(self, model: FlowVLA) -> None:
+    def __init__(self, model: TrainablePolicy) -> None:
         super().__init__()
         # Not a submodule: the policy's weights are neither optimised nor saved nor copied with the critic.
         self._policy = [model]
-        images = {camera: torch.zeros(1, *model.spec.image_size, 3, dtype=torch.uint8) for camera in model.spec.cameras}
-        device = next(model.parameters()).device
-        example = {camera: image.to(device) for camera, image in images.items()}
-        state = torch.zeros(1, model.spec.state_dim, device=device)
-        self.width = self(example, state, model.tokenize([""]).to(device)).shape[1]
+        self.width = self._flat(*example_features(model)).shape[1]
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PolicyBackbone":
         return self  # a target network reads the present policy, not a copy of an old one
 
     @torch.no_grad()
     def forward(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> Tensor:
-        tokens, mask = self._policy[0].tokens(images, state, text)
+        return self._flat(*self._policy[0].features(images, state, text))
+
+    def _flat(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Tokens [B, N, W] and mask [B, N] -> [B, width]."""
         if tokens.shape[1] <= _MOST_CONCATENATED_TOKENS:
             return tokens.flatten(1)
         present = mask[..., None].to(tokens.dtype)
         return (tokens * present).sum(1) / present.sum(1)
+
+
+@torch.no_grad()
+def example_features(model: TrainablePolicy) -> tuple[Tensor, Tensor]:
+    """The features of a policy for an observation of nothing, [1, N, width] and [1, N], for their sizes.
+
+    Raises:
+        UserError: if the policy gives none.
+    """
+    device, spec = next(model.parameters()).device, model.spec
+    image = torch.zeros(1, *spec.image_size, 3, dtype=torch.uint8, device=device)
+    state = torch.zeros(1, spec.state_dim, device=device)
+    return model.features(dict.fromkeys(spec.cameras, image), state, model.tokenize([""]).to(device))
 
 
 class StateBackbone(nn.Module):
@@ -81,7 +91,7 @@ class StateBackbone(nn.Module):
         return state
 
 
-def make_backbone(name: str, model: FlowVLA) -> Backbone:
+def make_backbone(name: str, model: TrainablePolicy) -> Backbone:
     """A backbone by name.
 
     Raises:

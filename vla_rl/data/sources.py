@@ -44,18 +44,24 @@ def take_in(source: Path, store: EpisodeStore, mapping: DataMapping) -> list[str
     return _reader(Path(source))(store, mapping)
 
 
+def find_store(source: Path) -> EpisodeStore | None:
+    """The episode store in a folder, or in that of a run; None if it holds neither."""
+    folders = (folder for folder in (source, source / "episodes") if (folder / "store.json").is_file())
+    return next((EpisodeStore(folder, create=False) for folder in folders), None)
+
+
 def _reader(source: Path) -> Callable[[EpisodeStore, DataMapping], list[str]]:
     """What takes a source in."""
-    for folder in (source, source / "episodes"):
-        if (folder / "store.json").is_file():
-            return lambda store, _: _copy(EpisodeStore(folder, create=False), store)
+    found = find_store(source)
+    if found is not None:
+        return lambda store, _: _copy(found, store)
     if (source / "meta" / "info.json").is_file():
         return lambda store, mapping: import_lerobot(source, store, mapping.lerobot)
     bags = [source] if is_bag(source) else _bags_in(source)
     if bags:
         return lambda store, mapping: [name for bag in bags for name in import_bag(bag, store, mapping.bag)]
     if not source.exists():
-        raise UserError(f"there is no {source}; --data names episode stores, run folders, LeRobotDatasets or bags")
+        raise UserError(f"there is no {source}; name an episode store, a run folder, a LeRobotDataset or a bag")
     raise UserError(
         f"{source} is no episode store (store.json), no LeRobotDataset v3 (meta/info.json) and no ROS 2 bag "
         "(metadata.yaml, .mcap, .db3)"

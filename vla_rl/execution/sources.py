@@ -1,6 +1,6 @@
 """Sources of actions beside the executor: a person who takes over, a demonstrator, a recording."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import override
 
 from vla_rl.core.protocols import TakeoverSource
@@ -91,6 +91,36 @@ class Demonstrator(ActionSource):
     @override
     def sent(self, command: Float32Array) -> None:
         pass
+
+
+class SoleDriver(ActionSource):
+    """A takeover source that acts alone, as a demonstrator. Where it says nothing the robot holds still.
+
+    Args:
+        driver: who acts; what it is told as proposed is the command that holds still.
+        delta_dims: dimensions of the action that are steps, of which 0 holds still; the others repeat the last command.
+    """
+
+    def __init__(self, driver: TakeoverSource, delta_dims: Sequence[int] = ()) -> None:
+        self._driver, self._delta_dims = driver, list(delta_dims)
+
+    @override
+    def reset(self, seed: int, rest: Float32Array) -> None:
+        self._still = rest
+        self._driver.reset(seed)
+
+    @override
+    def propose(self, observation: Observation, now_ns: int) -> TickAction:
+        command = self._driver.command(observation.tick, self._still)
+        source = Source.DEMO if command is not None else Source.HOLD
+        action = self._still if command is None else command
+        planned_ns = observed_ns(observation, now_ns)
+        return TickAction(observation.tick, action, action, source, NO_CHUNK, 0, planned_ns, -1)
+
+    @override
+    def sent(self, command: Float32Array) -> None:
+        self._still = command.copy()
+        self._still[self._delta_dims] = 0
 
 
 class Replay(ActionSource):

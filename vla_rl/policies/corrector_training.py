@@ -19,9 +19,10 @@ from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Episode, Float32Array
 from vla_rl.policies.augmentation import random_shift
 from vla_rl.policies.corrector import CorrectorSpec, ResidualCorrector, age_features
-from vla_rl.policies.flow_vla.model import FlowVLA, Indicator
-from vla_rl.policies.flow_vla.vision import CameraEncoder
+from vla_rl.policies.encoders import CameraEncoder
+from vla_rl.policies.flow_vla.model import FlowVLA, need_flow_vla
 from vla_rl.policies.normalization import Normalizer
+from vla_rl.policies.trainable import Indicator, TrainablePolicy
 
 _FRAMES_AT_ONCE = 256
 
@@ -73,7 +74,7 @@ class CorrectorFit:
 
 
 def train_corrector(
-    model: FlowVLA, episodes: Sequence[Episode], config: CorrectorConfig, seed: int
+    model: TrainablePolicy, episodes: Sequence[Episode], config: CorrectorConfig, seed: int
 ) -> tuple[ResidualCorrector, CorrectorFit]:
     """Train the corrector of a policy on demonstrations.
 
@@ -86,6 +87,7 @@ def train_corrector(
     Raises:
         UserError: for too few episodes, or a policy whose image encoder has no keypoints.
     """
+    model = need_flow_vla(model, "a residual head, which sees through the keypoints of its policy,")
     vision = model.config.vision
     if model.config.backbone.folder or not vision.keypoints or vision.groups:
         raise UserError("a corrector sees through convolutions and keypoints; this policy's encoder is of another kind")
@@ -159,7 +161,7 @@ def _keypoints(model: FlowVLA, images: dict[str, Tensor]) -> Tensor:
 
 
 def _encoder(model: FlowVLA, camera: int) -> CameraEncoder:
-    encoder = model.vision.encoders[0 if model.vision.shared else camera]
+    encoder = model.vision.encoders[camera]
     assert isinstance(encoder, CameraEncoder)
     return encoder
 

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.core.errors import ConfigError
-from vla_rl.policies.flow_vla.model import FlowVLA, Indicator, Prefix
-from vla_rl.policies.flow_vla.policy import flow_noise
+from vla_rl.core.flow import flow_noise
+from vla_rl.policies.flow_vla.model import Prefix, need_flow_vla
+from vla_rl.policies.trainable import Indicator, TrainablePolicy
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,13 @@ class NoisyFlowActor:
         model: trained in place.
         task: the task sentence.
         config: see `NoisyFlowConfig`.
+
+    Raises:
+        UserError: for a policy of another kind.
     """
 
-    def __init__(self, model: FlowVLA, task: str, config: NoisyFlowConfig) -> None:
+    def __init__(self, model: TrainablePolicy, task: str, config: NoisyFlowConfig) -> None:
+        model = need_flow_vla(model, "a policy gradient through noisy Euler steps")
         if config.execute_ticks > model.config.horizon:
             raise ConfigError(f"execute_ticks is {config.execute_ticks}, a chunk has {model.config.horizon} actions")
         self.model, self.config = model.eval(), config

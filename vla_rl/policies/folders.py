@@ -1,65 +1,59 @@
-"""Policy folders of every kind: ours, and those that lerobot wrote. Which one it is stands in its config.json.
-
-Dependency law: lerobot is imported only for a policy of lerobot's.
-"""
+"""Policy folders of every kind: which one a folder holds stands in its config.json."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Policy
+from vla_rl.core.registry import find
 from vla_rl.core.types import PolicySpec
-from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
-from vla_rl.policies.flow_vla import load_policy as load_flow_policy
-from vla_rl.policies.flow_vla import save_policy as save_flow_policy
-from vla_rl.policies.normalization import Statistics
+from vla_rl.policies.checkpoint import check_spec
+from vla_rl.policies.lerobot_adapter.folder import is_lerobots
+from vla_rl.policies.trainable import TrainablePolicy
 
 
-def is_lerobot_folder(folder: Path) -> bool:
-    """Whether a folder holds a policy of lerobot's: its config.json has a policy type and is none of ours."""
-    try:
-        description = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return False  # whoever reads it as ours says what is wrong
-    return isinstance(description, dict) and "type" in description and "format" not in description
+def policy_class(kind: str) -> type[TrainablePolicy]:
+    """The class of a kind of policy.
+
+    Raises:
+        ConfigError: for an unknown kind, or one that is no `TrainablePolicy`.
+    """
+    found = find("policies", kind)
+    if not (isinstance(found, type) and issubclass(found, TrainablePolicy)):
+        raise ConfigError(f"policy.kind={kind}: {found!r} is no subclass of vla_rl.policies.trainable.TrainablePolicy")
+    return found
 
 
-def load_model(folder: Path, statistics: Statistics | None = None, spec: PolicySpec | None = None) -> Any:
-    """The trainable model of a policy folder, a `FlowVLA` or a `LeRobotModel`, on the CPU.
+def load_model(folder: Path, expected: PolicySpec | None = None) -> tuple[TrainablePolicy, dict[str, Any]]:
+    """The trainable policy of a folder, on the CPU, and the meta data that was saved with it.
 
     Args:
-        folder: of the policy.
-        statistics, spec: of the data, for a folder that lerobot wrote; it says neither in our terms.
+        folder: as `TrainablePolicy.save` wrote it.
+        expected: the robot's interface; a policy made for another one is refused.
 
     Raises:
         CheckpointError: for a folder that is missing, damaged or foreign.
+        ConfigError: if the kind of policy is not installed here.
     """
-    if not is_lerobot_folder(folder):
-        return load_flow_policy(folder)[0]
-    from vla_rl.policies.lerobot_adapter import load_lerobot_model
-
-    return load_lerobot_model(folder, statistics, spec)
-
-
-def save_model(folder: Path, model: Any, meta: dict[str, Any]) -> None:
-    """Write a policy folder that `load_model` and `load_policy` read."""
-    if isinstance(model, FlowVLA):
-        save_flow_policy(folder, model, meta)
-        return
-    from vla_rl.policies.lerobot_adapter import save_lerobot_model
-
-    save_lerobot_model(folder, model, meta)
+    model, meta = policy_class(_kind(folder)).load(folder)
+    if expected is not None:
+        check_spec(folder, model.spec, expected)
+    return model, meta
 
 
-def load_policy(folder: Path, device: str = "cpu") -> Policy:
-    """The policy of a folder, ready to act. Raises as `load_model`."""
-    if not is_lerobot_folder(folder):
-        flow, meta = load_flow_policy(folder)
-        return FlowVLAPolicy(flow, device, int(meta.get("policy_version", 0)))
-    from vla_rl.policies.lerobot_adapter import LeRobotPolicy, load_lerobot_model, read_meta
-    from vla_rl.policies.lerobot_policy import LeRobotFlowPolicy, can_be_guided
+def load_policy(folder: Path, device: str = "cpu", expected: PolicySpec | None = None) -> Policy:
+    """The policy of a folder, ready to act. Arguments and errors as of `load_model`."""
+    model, meta = load_model(folder, expected)
+    return model.acting(device, int(meta.get("policy_version", 0)))
 
-    model, version = load_lerobot_model(folder).to(device), int(read_meta(folder).get("policy_version", 0))
-    if can_be_guided(model.policy):
-        return LeRobotFlowPolicy(model.policy, model.prepared, model.postprocess, version)
-    return LeRobotPolicy(model, device, version)
+
+def _kind(folder: Path) -> str:
+    try:
+        description = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return "flow_vla"  # whoever reads the folder says what is wrong
+    if is_lerobots(description):
+        return "lerobot"
+    config = description.get("config") if isinstance(description, dict) else None
+    return str(config.get("kind", "flow_vla")) if isinstance(config, dict) else "flow_vla"

@@ -1,14 +1,24 @@
 """One attempt on any robot: the record begins, the loop runs, and the episode is handed on, however it ended."""
 
-from collections.abc import Callable, Sequence
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from robot_io.recorder import Recorder
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Gate, Subscriber
 from vla_rl.core.types import Episode, Origin
+from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.loop import EpisodeSummary, EpisodicRobot, run_episode
 from vla_rl.execution.plan import ActionSource
+
+
+def free_names(store: EpisodeStore | None, kind: str) -> Iterator[str]:
+    """KIND-000000 and so on, after those that the store holds."""
+    known = [name for name in store.ids() if re.fullmatch(rf"{kind}-\d{{6}}", name)] if store else []
+    first = int(known[-1].removeprefix(f"{kind}-")) + 1 if known else 0
+    return (f"{kind}-{number:06d}" for number in itertools.count(first))
 
 
 class Attempt(NamedTuple):

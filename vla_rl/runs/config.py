@@ -4,37 +4,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from robot_io.env_interface import EnvDeclaration
 from robot_io.gate import GateConfig
-from sim.correctors import CorrectorConfig
 from vla_rl.algorithms.config import Learning
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.errors import ConfigError
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig
-from vla_rl.policies.flow_vla import FlowVLAConfig
+from vla_rl.policies.trainable import PolicyConfig
+from vla_rl.runs.config_files import CONFIGS
 from vla_rl.runs.imagination.config import ImaginationConfig
+from vla_rl.runs.older import upgrade
 from vla_rl.training.plan import BudgetConfig
 
 FULL_PRECISION = "torch"
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-if not CONFIGS.exists():  # a source checkout; wheels carry the folder inside the package
-    CONFIGS = CONFIGS.parents[1] / "configs"
 
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """The environment.
+    """The environment: any `gymnasium.Env`.
 
     Attributes:
-        env: its gymnasium id.
-        also: ids of further environments that the same policy learns; the task sentence decides. Demonstrations,
-            practice and evaluation episodes take turns among all of them.
-        difficulty: 0 to 1, where the task has a difficulty.
-        image_size: height and width of the cameras, pixels.
-        renderer: ``raycast``, ``egl`` or ``auto``.
-        demonstration_noise: standard deviation of the noise on a demonstrator's sent actions, in the action's units;
-            the clean action is what is learnt.
+        env: an entry point of ``vla_rl.tasks``, a Gymnasium id, ``package:Id-v0``, or ``module:Name``, a class or a
+            function that makes one.
+        also: further environments that the same policy learns; the task sentence decides. Demonstrations, practice
+            and evaluation episodes take turns among all of them.
+        difficulty: 0 to 1, for environments that take a difficulty.
+        image_size: height and width of the cameras, pixels, for environments that take it; larger pictures of others
+            are resized to it.
+        renderer: ``raycast``, ``egl`` or ``auto``, for environments that take a renderer.
+        kwargs: arguments of the environment's own.
+        declare: what the environment does not say itself.
+        demonstrations: an episode store, a run folder or a LeRobotDataset, whose demonstrations are taken instead of
+            an expert's; of them at most ``budget.demonstrations``, 0: all.
+        demonstration_noise: standard deviation of the noise on an expert's sent actions, in the action's units; the
+            clean action is what is learnt.
     """
 
     env: str = "vla_rl/PegInsert-v0"
@@ -42,6 +47,9 @@ class TaskConfig:
     difficulty: float = 0.5
     image_size: int = 64
     renderer: str = "raycast"
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    declare: EnvDeclaration = field(default_factory=EnvDeclaration)
+    demonstrations: str | None = None
     demonstration_noise: float = 0.003
 
     def __post_init__(self) -> None:
@@ -62,11 +70,17 @@ class TakeoverConfig:
 
     Attributes:
         enabled: whether anyone watches; if not, the policy practises alone.
-        corrector: how attentive and skilled the scripted supervisor is.
+        supervisor: who: an entry point of ``vla_rl.takeovers`` or ``module:Name``, called with the environment and
+            the options.
+        options: his own.
     """
 
     enabled: bool = True
-    corrector: CorrectorConfig = field(default_factory=CorrectorConfig)
+    supervisor: str = "scripted"
+    options: Any = part("takeovers", beside="supervisor", may_have_none=True)
+
+    def __post_init__(self) -> None:
+        fill_parts(self)
 
 
 @dataclass(frozen=True)
@@ -94,7 +108,7 @@ class RunConfig:
 
     task: TaskConfig = field(default_factory=TaskConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
-    policy: FlowVLAConfig = field(default_factory=FlowVLAConfig)
+    policy: PolicyConfig = part("policies", inside="kind", default="flow_vla")
     algorithm: str = "habc"
     learning: Any = part("algorithms", beside="algorithm")
     supervised: Learning = field(default_factory=Learning)
@@ -122,6 +136,11 @@ class RunConfig:
             self._check_imagination()
         if self.ray is not None and self.workers == 0:
             raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")
+
+    @classmethod
+    def upgrade(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        """The config of a run folder of an earlier version, as plain data, in today's words."""
+        return upgrade(raw)
 
     def _check_imagination(self) -> None:
         if self.task.also:

@@ -13,7 +13,8 @@ from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
 from vla_rl.core.types import PolicySpec
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.sources import DataMapping
-from vla_rl.policies.flow_vla.config import FlowVLAConfig
+from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
+from vla_rl.runs.older import upgrade
 from vla_rl.runs.records import open_records
 from vla_rl.training.run_folder import RunFolder
 
@@ -30,7 +31,7 @@ class FinetuneConfig:
         data: absolute paths of what is learnt from; copied into the run's own store before anything else.
         mapping: how LeRobotDatasets and bags become episodes.
         start: absolute path of the policy to fine-tune, copied into the run; empty: a new policy.
-        policy: of a new policy, its architecture.
+        policy: of a new policy, its kind and what that takes.
         discrete_dims: of a new policy, the action dimensions that have two levels (grippers).
         delta_dims: of a new policy, the action dimensions that are steps, of which 0 holds still.
         algorithm: what is done to the policy; a name of the door ``vla_rl.algorithms``.
@@ -46,7 +47,7 @@ class FinetuneConfig:
     data: tuple[str, ...] = ()
     mapping: DataMapping = field(default_factory=DataMapping)
     start: str = ""
-    policy: FlowVLAConfig = field(default_factory=FlowVLAConfig)
+    policy: PolicyConfig = part("policies", inside="kind", default="flow_vla")
     discrete_dims: tuple[int, ...] = ()
     delta_dims: tuple[int, ...] = ()
     algorithm: str = "habc"
@@ -57,6 +58,11 @@ class FinetuneConfig:
     seed: int = 0
     torch_threads: int = 1
     device: str = "cpu"
+
+    @classmethod
+    def upgrade(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        """The config of a run folder of an earlier version, as plain data, in today's words."""
+        return upgrade(raw)
 
     def __post_init__(self) -> None:
         fill_parts(self)
@@ -151,20 +157,28 @@ def make_learner(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache")
     import torch
 
     from vla_rl.algorithms.base import make_algorithm
-    from vla_rl.algorithms.round_data import data_statistics
     from vla_rl.algorithms.seeds import derived_seed
-    from vla_rl.policies.flow_vla import FlowVLA
-    from vla_rl.policies.folders import load_model
 
-    spec = spec_of(cache, config.delta_dims)
-    if folder.policy_exists(0):
-        model = load_model(folder.policy(0), data_statistics(cache, config.discrete_dims), spec)
-        check_fit(model.spec, spec, Path(config.start))
-    else:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derived_seed(config.seed, "policy weights"))
-            model = FlowVLA(config.policy, spec, data_statistics(cache, config.discrete_dims))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(config.seed, "policy weights"))
+        model = _make_model(folder, config, cache)
     return make_algorithm(config.algorithm, config.learning, model.to(config.device), cache, config.seed)
+
+
+def _make_model(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") -> TrainablePolicy:
+    from vla_rl.algorithms.round_data import data_statistics
+    from vla_rl.policies.folders import load_model, policy_class
+    from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig, is_lerobots_own
+
+    spec, start = spec_of(cache, config.delta_dims), folder.policy(0)
+    if folder.policy_exists(0) and not is_lerobots_own(start):
+        model, _ = load_model(start)
+        check_fit(model.spec, spec, Path(config.start))
+        return model
+    statistics = data_statistics(cache, config.discrete_dims)
+    if folder.policy_exists(0):  # it does not say in our terms what it is connected to: to the robot of the data
+        return LeRobotModel.build(LeRobotPolicyConfig(folder=str(start)), spec, statistics)
+    return policy_class(config.policy.kind).build(config.policy, spec, statistics)
 
 
 def spec_of(cache: "FrameCache", delta_dims: tuple[int, ...] = ()) -> PolicySpec:

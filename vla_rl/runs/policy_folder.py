@@ -11,6 +11,9 @@ from vla_rl.core.config import config_from_dict, read_yaml
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import PolicySpec
+from vla_rl.runs.older import upgrade
+
+_DESCRIPTIONS = ("vla_rl.json", "config.json")
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class PolicyFolder:
 
 
 def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
-    """The policy in a folder that `save_policy` or `vla-rl export` wrote, or a version (default: the newest) of a run.
+    """The policy in a folder that `TrainablePolicy.save` or `vla-rl export` wrote, or a version (default: the newest)
+    of a run.
 
     Raises:
         UserError: if there is neither.
@@ -43,7 +47,7 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
     """
     run: Mapping[str, Any] = {}
     if (path / "policies").exists():
-        run = read_yaml(path / "config.yaml")
+        run = upgrade(read_yaml(path / "config.yaml"))
         path = _version_of_run(path, version)
     elif version is not None:
         raise UserError(f"--version chooses among the policies of a run; {path} is no run folder")
@@ -51,15 +55,18 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
         manifest = load_manifest(path)
         discrete_dims = tuple(dim for dim, _, _ in manifest.discrete)
         return PolicyFolder(path, manifest.spec, manifest.horizon, discrete_dims, manifest.policy_version)
-    file = path / "config.json"
-    if not file.exists():
+    # A policy of lerobot's is described in our terms beside its own config.json.
+    file = next((file for name in _DESCRIPTIONS if (file := path / name).exists()), None)
+    if file is None:
         raise UserError(f"{path} holds no run (policies/), no policy (config.json) and no deployment")
     try:
         description = json.loads(file.read_bytes())
+        # Policies from when there was one kind say their horizon in its config alone.
+        horizon = description["horizon"] if "horizon" in description else description["config"]["horizon"]
         return PolicyFolder(
             path,
             config_from_dict(PolicySpec, description["spec"], where=str(file)),
-            int(description["config"]["horizon"]),
+            int(horizon),
             tuple(map(int, description["statistics"]["discrete_dims"])),
             int(description["meta"].get("policy_version", 0)),
             run,

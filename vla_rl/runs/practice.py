@@ -2,39 +2,27 @@
 
 import argparse
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_rl.core.config import config_to_dict, load_config, read_yaml
-from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.config import config_to_dict, flatten, load_config, read_yaml
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import PolicySpec
-from vla_rl.policies.flow_vla.config import FlowVLAConfig, preset
-from vla_rl.runs.config import CONFIGS, RunConfig
+from vla_rl.policies.flow_vla.config import preset
+from vla_rl.runs.config import RunConfig
+from vla_rl.runs.config_files import config_file
 from vla_rl.runs.records import open_records
 from vla_rl.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from vla_rl.algorithms.base import Algorithm
     from vla_rl.data.cache import FrameCache
+    from vla_rl.data.store import EpisodeStore
     from vla_rl.runs.imagination.run import RunImagination
     from vla_rl.training.ray_workers import RayRolloutPool
     from vla_rl.training.workers import RolloutPool
-
-
-def add_run_arguments(parser: argparse.ArgumentParser, config: str, out: str) -> None:
-    """The arguments of every verb that makes a run folder. ``open_run`` reads them."""
-    names = ", ".join(sorted(file.stem for file in CONFIGS.glob("*.yaml")))
-    parser.set_defaults(default_config=config, default_out=Path(out))
-    parser.add_argument("--config", help=f"a YAML file, or one of {names} (default: {config})")
-    parser.add_argument("--policy", help="size of the policy: one of the files in configs/policy (default: cpu)")
-    parser.add_argument("--seed", type=int, help="seed of the run (default: the config's)")
-    parser.add_argument("--out", type=Path, help=f"the run folder to make (default: {out})")
-    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with a run; needs nothing else")
-    parser.add_argument(
-        "--from", dest="start", type=Path, metavar="RUN_DIR", help="share demonstrations and supervised policy of a run"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes to the config")
 
 
 def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, PolicySpec]:
@@ -52,10 +40,10 @@ def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, Polic
                 "overrides out"
             )
         folder, config = RunFolder.open(arguments.resume, RunConfig)
-        return folder, config, check_config(config)
-    config = asked_config(arguments)
+        return folder, config, check_config(config, has_demonstrations=folder.policy_exists(0))
+    config = _with_absolute_paths(asked_config(arguments))
     start = _check_start(arguments.start, config) if arguments.start else None
-    spec = check_config(config)
+    spec = check_config(config, has_demonstrations=start is not None)
     return RunFolder.create(arguments.out or arguments.default_out, config, start), config, spec
 
 
@@ -75,27 +63,52 @@ def asked_config(arguments: argparse.Namespace) -> RunConfig:
     return load_config(RunConfig, file, overrides, base)
 
 
-def check_config(config: RunConfig) -> PolicySpec:
+def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicySpec:
     """Build once whatever shows only then that a config is wrong: task, expert, supervisor, gate, strategy, policy.
     Returns the policy's interface.
+
+    Args:
+        config: of the run.
+        has_demonstrations: the run has got them already, from another one or before it was interrupted.
 
     Raises:
         UserError: for what cannot be built.
     """
     from vla_rl.algorithms.base import find_algorithm
+    from vla_rl.policies.folders import policy_class
+    from vla_rl.runs.demonstrations import check_demonstrations
     from vla_rl.runs.simulator import SimulatorWorker
 
+    brought, budget = config.task.demonstrations, config.budget
+    if not (has_demonstrations or brought or budget.demonstrations):
+        raise ConfigError(
+            "there is nothing to start from: ask the task's expert (budget.demonstrations=40), bring demonstrations "
+            "(task.demonstrations=PATH), or start from a run that has a policy (--from RUN_DIR)"
+        )
     find_algorithm("sft").check(config.policy)
     find_algorithm(config.algorithm).check(config.policy)
     for name in (config.device, config.rollout_device):
         check_device(name)
     worker = SimulatorWorker(config)
     try:
-        worker.check()
-        _check_policy(config.policy, worker.spec)
+        worker.check(
+            demonstrates=not (has_demonstrations or brought),
+            supervises=config.takeover.enabled and budget.rounds * budget.episodes_per_round > 0,
+        )
+        if brought and not has_demonstrations:
+            check_demonstrations(Path(brought), worker.specs)
+        policy_class(config.policy.kind).check(config.policy, worker.spec)
     finally:
         worker.close()
     return worker.spec
+
+
+def _with_absolute_paths(config: RunConfig) -> RunConfig:
+    """A resumed run may be started from another folder."""
+    if config.task.demonstrations is None:
+        return config
+    absolute = str(Path(config.task.demonstrations).expanduser().absolute())
+    return replace(config, task=replace(config.task, demonstrations=absolute))
 
 
 def check_device(name: str) -> None:
@@ -106,40 +119,6 @@ def check_device(name: str) -> None:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
-
-
-def _check_policy(config: FlowVLAConfig, spec: PolicySpec) -> None:
-    """Lay the policy out without weights."""
-    import numpy as np
-    import torch
-
-    from vla_rl.policies.flow_vla import FlowVLA
-    from vla_rl.policies.normalization import Statistics
-
-    blank = Statistics.from_arrays(np.zeros((1, spec.state_dim)), np.zeros((1, spec.action_dim)))
-    try:
-        with torch.device("meta"):
-            FlowVLA(config, spec, blank, pretrained=False)
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"no policy can be built from the section 'policy': {' '.join(str(error).split())}"
-        ) from error
-
-
-def config_file(name: str) -> Path:
-    """A config by path, or by name from the ones that come with the package.
-
-    Raises:
-        UserError: if there is neither.
-    """
-    if Path(name).suffix in (".yaml", ".yml"):
-        return Path(name)
-    file = CONFIGS / f"{name}.yaml"
-    if not file.exists():
-        raise UserError(
-            f"there is no config {name!r}.{did_you_mean(name, [path.stem for path in CONFIGS.glob('*.yaml')])}"
-        )
-    return file
 
 
 def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str, Any]:
@@ -162,9 +141,31 @@ def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str
             practised=functools.partial(practised_learner, config, spec),
             takeover=config.takeover.enabled,
             retention=config.retention,
+            bring=_bringer(folder, config),
             imagination=make_imagination(folder, config),
         ).run()
     return folder.read_summary()
+
+
+def _bringer(folder: RunFolder, config: RunConfig) -> "Callable[[EpisodeStore], bool] | None":
+    """What brings demonstrations into the run, where its config names some."""
+    if config.task.demonstrations is None:
+        return None
+    from vla_rl.runs.demonstrations import bring_demonstrations
+    from vla_rl.runs.task import open_robot, spec_of_robot
+
+    def bring(store: "EpisodeStore") -> bool:
+        if folder.policy_exists(0):  # they came with it
+            return False
+        specs = {}
+        for env_id in config.task.envs:
+            robot = open_robot(config.task, env_id)
+            specs[env_id] = spec_of_robot(env_id, robot)
+            robot.close()
+        source = Path(config.task.demonstrations or "")
+        return bring_demonstrations(source, folder.path, store, specs, config.budget.demonstrations)
+
+    return bring
 
 
 def make_imagination(folder: RunFolder, config: RunConfig) -> "RunImagination | None":
@@ -202,21 +203,21 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache")
     from vla_rl.algorithms.base import make_algorithm
     from vla_rl.algorithms.round_data import data_statistics
     from vla_rl.algorithms.seeds import derived_seed
-    from vla_rl.policies.flow_vla import FlowVLA
+    from vla_rl.policies.folders import policy_class
 
     statistics = data_statistics(cache, config.execution.discrete_dims)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "policy weights"))
-        model = FlowVLA(config.policy, spec, statistics).to(config.device)
-    return make_algorithm("sft", config.supervised, model, cache, config.seed)
+        model = policy_class(config.policy.kind).build(config.policy, spec, statistics)
+    return make_algorithm("sft", config.supervised, model.to(config.device), cache, config.seed)
 
 
 def practised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", supervised: Path) -> "Algorithm":
     """The configured algorithm, starting from the supervised policy."""
     from vla_rl.algorithms.base import make_algorithm
-    from vla_rl.policies.flow_vla import load_policy
+    from vla_rl.policies.folders import load_model
 
-    model, _ = load_policy(supervised, expected=spec)
+    model, _ = load_model(supervised, expected=spec)
     return make_algorithm(config.algorithm, config.learning, model.to(config.device), cache, config.seed)
 
 
@@ -229,21 +230,16 @@ def _check_start(path: Path, config: RunConfig) -> RunFolder:
     source, found = RunFolder.open(path, RunConfig)
     if not source.policy_exists(0):
         raise UserError(f"{path} has no supervised policy yet; let it finish its first stages")
-    ours, theirs = _flat(config_to_dict(config)), _flat(config_to_dict(found))
+    ours, theirs = flatten(config_to_dict(config)), flatten(config_to_dict(found))
     sections = ("task", "policy", "supervised", "execution", "latency", "gate")
     shared = [name for name in ours.keys() | theirs.keys() if name.partition(".")[0] in sections]
     shared += ["budget.demonstrations", "budget.supervised_steps"]
+    demonstrations = {"budget.demonstrations", "task.demonstrations"}
+    if not (config.budget.demonstrations or config.task.demonstrations):  # asked is for those of the other run
+        shared = [name for name in shared if name not in demonstrations]
     for name in sorted(shared):
         if ours.get(name) != theirs.get(name):
             raise UserError(
                 f"{path} was made with {name}={theirs.get(name)}, asked for is {ours.get(name)}; they must be equal"
             )
     return source
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested sections as ``section.key``."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat

@@ -1,9 +1,7 @@
 """A policy acting on a robot, attempt after attempt: what ``vla-rl rollout`` puts together."""
 
 import functools
-import itertools
 import logging
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -31,7 +29,7 @@ from vla_rl.execution.virtual import LatencyConfig, make_planner
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.report.live_view import LiveView
 from vla_rl.runs.action_kinds import first_named, with_action_kinds
-from vla_rl.runs.attempt import Attempts
+from vla_rl.runs.attempt import Attempts, free_names
 from vla_rl.runs.policy_folder import PolicyFolder, load_acting_policy
 from vla_rl.runs.robots import RobotRequest, RobotSetup, set_up_robot
 
@@ -48,6 +46,7 @@ class RolloutConfig:
         gate: limits; those that are empty are the robot's own.
         realtime: what to ask of the system with ``--realtime``.
         task: the task of a simulated robot; of a run, its own.
+        takeover: who supervises a simulated robot; of a run, its own.
         robot: the robot's own options.
     """
 
@@ -56,6 +55,7 @@ class RolloutConfig:
     gate: GateConfig = field(default_factory=GateConfig)
     realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
     task: dict[str, Any] = field(default_factory=dict)
+    takeover: dict[str, Any] = field(default_factory=dict)
     robot: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,7 +100,8 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> list[bool | None]:
     policy, clock = order.policy, MonotonicClock() if order.realtime else VirtualClock()
     grippers = first_named(config.execution.discrete_dims, policy.discrete_dims, config.gate.discrete_dims)
     setup = set_up_robot(
-        order.robot, RobotRequest(policy.spec, clock, config.gate, grippers, config.task, config.robot)
+        order.robot,
+        RobotRequest(policy.spec, clock, config.gate, grippers, config.task, config.takeover, config.robot),
     )
     config = replace(
         config, execution=with_action_kinds(config.execution, policy.spec, grippers, setup.gate.config.discrete_dims)
@@ -111,7 +112,7 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> list[bool | None]:
             f"before each attempt of {setup.env_id!r} a person presses Enter, and the standard input is no terminal; "
             "start it from one, or add --unattended if nobody can be near the robot"
         )
-    names = _free_names(order.store)
+    names = free_names(order.store, "rollout")
     outcomes: list[bool | None] = []
     try:
         setup.robot.connect()
@@ -183,7 +184,9 @@ def resolve_config(
     policy: PolicyFolder, limits: Path | None = None, strategy: str | None = None, overrides: Sequence[str] = ()
 ) -> RolloutConfig:
     """Defaults, then the sections of the policy's run, then the file of limits, then strategy and overrides."""
-    base = {section: policy.run[section] for section in ("execution", "gate", "task") if section in policy.run}
+    base = {
+        section: policy.run[section] for section in ("execution", "gate", "task", "takeover") if section in policy.run
+    }
     if limits:
         base["gate"] = read_yaml(limits)
     chosen = [f"execution.strategy={strategy}"] if strategy else []
@@ -226,13 +229,6 @@ def _source(
     if setup.make_takeover is None:
         raise UserError(f"nobody can take over robot {setup.env_id!r}; leave --takeover out")
     return TakeoverSwitch(executor, setup.make_takeover())
-
-
-def _free_names(store: EpisodeStore | None) -> Iterator[str]:
-    """rollout-000000 and so on, after those that the store holds."""
-    known = [name for name in store.ids() if re.fullmatch(r"rollout-\d{6}", name)] if store else []
-    first = int(known[-1].removeprefix("rollout-")) + 1 if known else 0
-    return (f"rollout-{number:06d}" for number in itertools.count(first))
 
 
 def _sentence(episode_id: str, summary: EpisodeSummary) -> str:

@@ -23,7 +23,8 @@ class BudgetConfig:
     """What a run may spend: episodes and gradient steps.
 
     Attributes:
-        demonstrations: successful expert episodes that the supervised policy is trained on.
+        demonstrations: successful expert episodes that the supervised policy is trained on, or how many are taken at
+            most of those that somebody brings; 0: all of these.
         supervised_steps: gradient steps of behaviour cloning before the first round.
         rounds: practice rounds after it.
         episodes_per_round: practice episodes collected in a round.
@@ -43,10 +44,10 @@ class BudgetConfig:
     checkpoint_every: int = 500
 
     def __post_init__(self) -> None:
-        for name in ("demonstrations", "supervised_steps", "evaluation_episodes", "checkpoint_every"):
+        for name in ("supervised_steps", "evaluation_episodes", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"budget.{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("rounds", "episodes_per_round", "steps_per_round"):
+        for name in ("demonstrations", "rounds", "episodes_per_round", "steps_per_round"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"budget.{name} is {getattr(self, name)}; it cannot be negative")
         if self.rounds > _ROUNDS_WITH_SEEDS:

@@ -26,6 +26,7 @@ from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, Rollouts
 
 DEMONSTRATION_ATTEMPTS = 5
+_DEMONSTRATION = "demo-"  # how the names of demonstrations begin
 # The steps of an episode share its outcome: a few of them say as much of calibration as all.
 CALIBRATE_EVERY_STEPS = 4
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class PracticeRun(LearningRun):
         practised: makes the learner of the rounds from the supervised policy's folder.
         takeover: whether the supervisor may take over during practice.
         retention: which episodes to hold.
+        bring: brings demonstrations into the store, instead of asking an expert; returns whether it did anything.
         imagination: adds imagined episodes in every round; None: there are none.
     """
 
@@ -81,12 +83,13 @@ class PracticeRun(LearningRun):
         practised: Callable[[FrameCache, Path], Learner],
         takeover: bool = True,
         retention: RetentionConfig | None = None,
+        bring: Callable[[EpisodeStore], bool] | None = None,
         imagination: Imagination | None = None,
     ) -> None:
         super().__init__(folder, budget.checkpoint_every, records, CacheConfig(retention or RetentionConfig()))
         self.budget, self.seed, self.tasks, self.pool = budget, seed, tasks, pool
         self._make_supervised, self._make_practised = supervised, practised
-        self._takeover, self._imagination = takeover, imagination
+        self._takeover, self._bring, self._imagination = takeover, bring, imagination
         self.evaluation_store = EpisodeStore(folder.evaluation)
         self._practised: Learner | None = None
 
@@ -104,9 +107,13 @@ class PracticeRun(LearningRun):
         return self.folder.read_summary()
 
     def _demonstrate(self, stage: Stage) -> bool:
+        if self._bring is not None:
+            worked = self._bring(self.store)
+            self._note_episodes(self._demonstrations(), stage)
+            return worked
         jobs = [
             RolloutJob(
-                f"demo-{index:05d}",
+                f"{_DEMONSTRATION}{index:05d}",
                 self.folder.episodes,
                 self._task(index),
                 self._demonstration_seeds(index),
@@ -114,7 +121,10 @@ class PracticeRun(LearningRun):
             )
             for index in range(self.budget.demonstrations)
         ]
-        return self._gather(jobs, stage)
+        return self._gather(jobs, stage) if jobs else False
+
+    def _demonstrations(self) -> list[str]:
+        return [name for name in self.store.ids() if name.startswith(_DEMONSTRATION)]
 
     def _collect(self, stage: Stage) -> bool:
         if self.folder.policy_exists(stage.policy_version + 1) or not self.budget.episodes_per_round:
@@ -140,7 +150,11 @@ class PracticeRun(LearningRun):
     def _gather(self, jobs: Sequence[RolloutJob], stage: Stage) -> bool:
         """Add the stage's episodes to the store and say how they went."""
         worked = self._rollouts(jobs, self.store, stage)
-        episodes = [self.store.read_header(job.episode_id) for job in jobs]
+        self._note_episodes([job.episode_id for job in jobs], stage)
+        return worked
+
+    def _note_episodes(self, names: Sequence[str], stage: Stage) -> None:
+        episodes = [self.store.read_header(name) for name in names]
         outcome = {
             "episodes": len(episodes),
             "successes": sum(episode.success is True for episode in episodes),
@@ -149,7 +163,6 @@ class PracticeRun(LearningRun):
             "mean_length": float(np.mean([episode.length for episode in episodes])),
         }
         self._publish_once("collect", stage, outcome)
-        return worked
 
     def _evaluate(self, stage: Stage) -> bool:
         version = stage.policy_version
@@ -249,7 +262,7 @@ class PracticeRun(LearningRun):
             "label": "supervised" if stage.round == 0 else f"round {stage.round}",
             "policy_version": stage.policy_version,
             "gradient_steps": stage.end_step,
-            "real_episodes": self.budget.demonstrations + stage.round * self.budget.episodes_per_round,
+            "real_episodes": len(self._demonstrations()) + stage.round * self.budget.episodes_per_round,
             "successes": len(lengths),
             "episodes": len(episodes),
             "mean_success_length": float(np.mean(lengths)) if lengths else None,

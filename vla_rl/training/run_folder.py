@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Self
 
-from vla_rl.core.config import load_config, save_config
+from vla_rl.core.config import config_from_dict, read_yaml, save_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
 
@@ -64,13 +64,19 @@ class RunFolder:
     def open[ConfigT](cls, path: Path, config_class: type[ConfigT]) -> tuple[Self, ConfigT]:
         """Open a run to continue or to read it.
 
+        Args:
+            path: of the folder.
+            config_class: a dataclass; its ``upgrade``, if it has one, turns the plain data of a config of an earlier
+                version into today's.
+
         Raises:
             UserError: if there is no run in the folder; ConfigError if its config does not fit this program.
         """
         run = cls(path)
         if not run.config_file.exists():
             raise UserError(f"{path} holds no run (no config.yaml); give the folder that --out named")
-        return run, load_config(config_class, run.config_file)
+        raw, upgrade = read_yaml(run.config_file), getattr(config_class, "upgrade", None)
+        return run, config_from_dict(config_class, upgrade(raw) if upgrade else raw, where=str(run.config_file))
 
     def policy(self, version: int) -> Path:
         """The folder of a policy version."""

@@ -1,14 +1,20 @@
-"""The ament package: executables, launch files and parameters for ROS; the code is the Python package vla-rl."""
+"""The ament package: executables, launch files and parameters for ROS; the code is the Python package vla-rl.
+
+What package.xml states (version, description, licence) is read from it. Its version is that of this package's own
+interface: it changes when executables, launch files or parameters do.
+"""
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 from setuptools import setup
 
 NAME = "vla_rl_ros"
+MANIFEST = ElementTree.parse("package.xml")
 
 setup(
     name=NAME,
-    version="0.1.0",
+    version=MANIFEST.findtext("version"),
     packages=[],
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
@@ -17,8 +23,8 @@ setup(
     ],
     install_requires=["setuptools"],
     zip_safe=True,
-    license="Apache-2.0",
-    description="Vision-language-action policies on a robot",
+    license=MANIFEST.findtext("license"),
+    description=MANIFEST.findtext("description"),
     entry_points={
         "console_scripts": [
             "policy_node = vla_rl.runs.ros2_node:main",

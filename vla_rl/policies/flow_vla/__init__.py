@@ -1,18 +1,8 @@
-"""The built-in vision-language-action policy: see `model` for the maths, `config` for the sizes, `checkpoint` for the
-files.
-"""
+"""The built-in vision-language-action policy: see `model` for the maths, `config` for the sizes."""
 
-from vla_rl.core.types import PolicySpec
-from vla_rl.policies.flow_vla.checkpoint import load_policy, save_policy
-from vla_rl.policies.flow_vla.config import (
-    BackboneConfig,
-    ExpertConfig,
-    FlowVLAConfig,
-    TextConfig,
-    VisionConfig,
-    preset,
-)
-from vla_rl.policies.flow_vla.model import FlowVLA, Indicator, PolicyBatch, Prefix
+from vla_rl.policies.encoders import TextConfig, VisionConfig
+from vla_rl.policies.flow_vla.config import BackboneConfig, ExpertConfig, FlowVLAConfig, preset
+from vla_rl.policies.flow_vla.model import FlowVLA, Prefix
 from vla_rl.policies.flow_vla.policy import FlowVLAPolicy
 
 __all__ = [
@@ -21,13 +11,8 @@ __all__ = [
     "FlowVLA",
     "FlowVLAConfig",
     "FlowVLAPolicy",
-    "Indicator",
-    "PolicyBatch",
-    "PolicySpec",
     "Prefix",
     "TextConfig",
     "VisionConfig",
-    "load_policy",
     "preset",
-    "save_policy",
 ]

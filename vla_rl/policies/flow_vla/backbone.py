@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_rl.core.errors import UserError
+from vla_rl.core.flow import PADDING
 from vla_rl.policies.flow_vla.config import BackboneConfig
-from vla_rl.policies.flow_vla.text import PADDING
 
 PARTS = ("vision_model", "connector", "text_model")
 
@@ -43,6 +43,7 @@ class VisionLanguageBackbone(nn.Module):
         self.config, self.cameras, self.max_words = config, tuple(cameras), max_words
         self.model, self.tokenizer = _load(config, pretrained)
         self.image_size = int(self.model.config.vision_config.image_size)
+        self.vocabulary = len(self.tokenizer) + 1
         self.out = nn.Linear(self.model.config.text_config.hidden_size, width)
         self.model.requires_grad_(not config.freeze)
 

@@ -1,53 +1,16 @@
 """Configuration of the built-in VLA: its architecture and the options of its training."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
-from vla_rl.policies.normalization import NormalizationMode
+from vla_rl.core.retired import without
+from vla_rl.policies.encoders import TextConfig, VisionConfig
+from vla_rl.policies.trainable import PolicyConfig
 
 _PER_CONVOLUTION = ("widths", "kernels", "strides")
-
-
-@dataclass(frozen=True)
-class VisionConfig:
-    """A convolution stack per camera, then tokens.
-
-    Attributes:
-        widths: output channels of each convolution.
-        kernels: side of each kernel.
-        strides: stride of each convolution.
-        groups: groups of the GroupNorm after each convolution; 0: no norm.
-        shared: one stack for all cameras instead of one each.
-        keypoints: number of learned image points per camera (spatial soft-argmax), which make one token; 0: none.
-            They localise well from few data.
-        patches: side of the grid of patch tokens per camera, 0: none.
-    """
-
-    widths: tuple[int, ...] = (32, 32)
-    kernels: tuple[int, ...] = (8, 3)
-    strides: tuple[int, ...] = (4, 1)
-    groups: int = 0
-    shared: bool = False
-    keypoints: int = 48
-    patches: int = 0
-
-
-@dataclass(frozen=True)
-class TextConfig:
-    """The task sentence as hashed words.
-
-    Attributes:
-        max_words: words that are read; also the fixed, exported length.
-        vocabulary: number of hash buckets.
-        width: size of a word's embedding.
-    """
-
-    max_words: int = 16
-    vocabulary: int = 1024
-    width: int = 64
 
 
 @dataclass(frozen=True)
@@ -94,19 +57,29 @@ class ExpertConfig:
     noisy_shift: int = 0
 
 
+_RETIRED: dict[str, Any] = {
+    "vision.shared": False,
+    "regression_weight": 0.0,
+    "state_dropout": 0.0,
+    "state_noise": 0.0,
+    "state_normalization": "mean_std",
+    "action_normalization": "mean_std",
+    "snap_discrete": True,
+}
+"""Options that are gone, and what the policy does now instead of asking."""
+
+
 @dataclass(frozen=True)
-class FlowVLAConfig:
+class FlowVLAConfig(PolicyConfig):
     """Architecture and training options of the built-in VLA.
 
     Attributes:
+        kind: names this policy.
         horizon: H, actions in a chunk.
         flow_samples: noise and time draws per encoded observation; the encoder dominates the cost.
         time_distribution: of the flow time in training. ``beta``: Beta(1.5, 1) towards the noise, as in pi0 (arXiv
             2410.24164, eq. in B).
         sampling_steps: Euler steps of inference.
-        regression_weight: weight of an auxiliary head that regresses the chunk from the prefix alone. Its gradient is
-            free of
-            the flow's noise, so the encoder learns sooner where things are. Not used at inference.
         prefix_max: longest committed prefix seen in training, 0: off.
         prefix_law: ``linear``: P(d) falls linearly; ``exponential``: P(d) ~ exp(-d); ``xiaomi``: 0 half of the time,
             else
@@ -118,37 +91,37 @@ class FlowVLAConfig:
             of its images, so that the policy can be run on the state that will hold when its plan takes over (VLASH,
             arXiv 2512.01031); 0: off.
         difficulty_weighting: weigh actions by how wrong a 5-step rollout of the policy is on them. Doubles the cost.
-        state_dropout: probability that a training sample does not see its state (against copying the state).
-        state_noise: standard deviation of noise on the state in training, normalised units.
         indicator: a prefix token for an advantage indicator (see `Indicator`), for classifier-free guidance.
         indicator_dropout: probability that training drops the indicator.
         guidance_scale: weight of the indicator's classifier-free guidance at inference; 1: no extrapolation.
-        state_normalization, action_normalization: see `normalization.VectorStatistics.affine`.
-        snap_discrete: round sampled discrete action dimensions to the nearer of their two levels.
     """
 
+    kind: str = "flow_vla"
     horizon: int = 16
-    vision: VisionConfig = VisionConfig()
-    text: TextConfig = TextConfig()
-    backbone: BackboneConfig = BackboneConfig()
-    expert: ExpertConfig = ExpertConfig()
+    vision: VisionConfig = field(default_factory=VisionConfig)
+    text: TextConfig = field(default_factory=TextConfig)
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    expert: ExpertConfig = field(default_factory=ExpertConfig)
     flow_samples: int = 2
     time_distribution: Literal["uniform", "beta", "logit_normal"] = "uniform"
     sampling_steps: int = 6
-    regression_weight: float = 0.0
     prefix_max: int = 0
     prefix_law: Literal["linear", "exponential", "xiaomi"] = "linear"
     prefix_hiding: float = 0.0
     future_state_max: int = 0
     difficulty_weighting: bool = False
-    state_dropout: float = 0.0
-    state_noise: float = 0.0
     indicator: bool = False
     indicator_dropout: float = 0.3
     guidance_scale: float = 1.0
-    state_normalization: NormalizationMode = "mean_std"
-    action_normalization: NormalizationMode = "mean_std"
-    snap_discrete: bool = True
+
+    @classmethod
+    def upgrade(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        """The config of a policy that an earlier version made, as plain data, without what is gone.
+
+        Raises:
+            ConfigError: if the policy needs what is gone.
+        """
+        return without(raw, _RETIRED, _RETIRED, "policy.")
 
     def __post_init__(self) -> None:
         vision, expert = self.vision, self.expert
@@ -160,10 +133,9 @@ class FlowVLAConfig:
         for name, size in sizes.items():
             if size < 1:
                 raise ConfigError(f"{name} is {size}; it must be at least 1")
-        for name in ("regression_weight", "state_noise", "guidance_scale"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it cannot be negative")
-        for name in ("state_dropout", "prefix_hiding", "indicator_dropout"):
+        if not self.guidance_scale >= 0:
+            raise ConfigError(f"guidance_scale is {self.guidance_scale}; it cannot be negative")
+        for name in ("prefix_hiding", "indicator_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; a probability is in [0, 1]")
         if not len(vision.widths) == len(vision.kernels) == len(vision.strides) > 0:

@@ -10,32 +10,25 @@ generator.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import NamedTuple
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_rl.core.flow import hash_words
+from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import Policy
 from vla_rl.core.types import PolicySpec
+from vla_rl.policies.encoders import TextConfig, TextEncoder, VisionEncoder
 from vla_rl.policies.flow_vla.config import FlowVLAConfig
 from vla_rl.policies.flow_vla.expert import ActionExpert
 from vla_rl.policies.flow_vla.flow import difficulty_weights, draw_flow
-from vla_rl.policies.flow_vla.text import TextEncoder
-from vla_rl.policies.flow_vla.vision import VisionEncoder
 from vla_rl.policies.normalization import Normalizer, Statistics
+from vla_rl.policies.trainable import Indicator, PolicyBatch, TrainablePolicy
 
 ROLLOUT_STEPS = 5  # of the rollout that difficulty weighting compares with the data
-
-
-class Indicator(IntEnum):
-    """The advantage indicator of RECAP: unknown or dropped, negative, positive."""
-
-    NONE = 0
-    NEGATIVE = 1
-    POSITIVE = 2
+_BACKBONE = "backbone"  # its description, in the policy's folder; its weights are among the policy's
 
 
 class Prefix(NamedTuple):
@@ -59,29 +52,7 @@ class Prefix(NamedTuple):
         return Prefix(keys, values, self.modulation.repeat_interleave(times, 0), self.mask.repeat_interleave(times, 0))
 
 
-@dataclass
-class PolicyBatch:
-    """A training batch.
-
-    Attributes:
-        images: camera -> uint8 [B, H, W, 3].
-        state: float32 [B, S], raw units.
-        text: int64 [B, L], from `FlowVLA.tokenize`.
-        actions: float32 [B, horizon, A], raw units.
-        valid: bool [B, horizon, A] (or one that broadcasts to it), what has a loss: not the steps past the end of the
-            episode, nor dimensions that nobody commanded.
-        indicator: int64 [B], values of `Indicator`; None: NONE everywhere.
-    """
-
-    images: dict[str, Tensor]
-    state: Tensor
-    text: Tensor
-    actions: Tensor
-    valid: Tensor
-    indicator: Tensor | None = None
-
-
-class FlowVLA(nn.Module):
+class FlowVLA(TrainablePolicy):
     """See the module. Inputs and outputs are in raw units but for `velocity`, which lives in normalised action units.
 
     Args:
@@ -91,6 +62,8 @@ class FlowVLA(nn.Module):
         pretrained: read the weights of a pretrained backbone; False where they follow from a checkpoint.
     """
 
+    config_class = FlowVLAConfig
+    config: FlowVLAConfig
     discrete: Tensor
     lower_level: Tensor
     upper_level: Tensor
@@ -98,11 +71,10 @@ class FlowVLA(nn.Module):
     def __init__(
         self, config: FlowVLAConfig, spec: PolicySpec, statistics: Statistics, pretrained: bool = True
     ) -> None:
-        super().__init__()
-        self.config, self.spec, self.statistics = config, spec, statistics
+        super().__init__(config, spec, statistics)
         width = config.expert.width
-        self.state_normalizer = Normalizer(statistics.state, config.state_normalization)
-        self.action_normalizer = Normalizer(statistics.action, config.action_normalization, statistics.discrete_dims)
+        self.state_normalizer = Normalizer(statistics.state)
+        self.action_normalizer = Normalizer(statistics.action, statistics.discrete_dims)
         dims = torch.arange(spec.action_dim)
         self.register_buffer("discrete", torch.isin(dims, torch.tensor(statistics.discrete_dims)), persistent=False)
         self.register_buffer("lower_level", torch.tensor(statistics.action.low), persistent=False)
@@ -122,25 +94,29 @@ class FlowVLA(nn.Module):
         if config.expert.window:
             self.sink = nn.Parameter(0.02 * torch.randn(width))
         self.prefix_norm = nn.LayerNorm(width)
-        if config.regression_weight:
-            self.regression = nn.Sequential(
-                nn.Linear(width, 256), nn.GELU(), nn.Linear(256, config.horizon * spec.action_dim)
-            )
         self.expert = ActionExpert(config.expert, spec.action_dim, config.horizon)
+
+    @classmethod
+    def build(cls, config: FlowVLAConfig, spec: PolicySpec, statistics: Statistics, pretrained: bool = True) -> Self:
+        """See `TrainablePolicy.build`; what somebody else has trained is the backbone."""
+        return cls(config, spec, statistics, pretrained)
+
+    @property
+    def text_config(self) -> TextConfig:
+        """See `TrainablePolicy.text_config`."""
+        text = self.config.text
+        return replace(text, vocabulary=self.backbone.vocabulary) if self.config.backbone.folder else text
 
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
         """Task sentences -> int64 [B, L]."""
         if self.config.backbone.folder:
             return self.backbone.tokenize(sentences)
-        text = self.config.text
-        return torch.from_numpy(hash_words(sentences, text.max_words, text.vocabulary))
+        return super().tokenize(sentences)
 
-    def tokens(
+    def features(
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Prefix tokens [B, N, width] and their mask, bool [B, N]. Critics that share the policy's features start
-        here.
-        """
+        """The tokens of the prefix, see `TrainablePolicy.features`; ``indicator`` as of `encode`."""
         return self.tokens_of(images, self.state_normalizer.normalize(state), text, indicator)
 
     def encode(self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None = None) -> Prefix:
@@ -152,8 +128,18 @@ class FlowVLA(nn.Module):
             text: int64 [B, L], from `tokenize`.
             indicator: int64 [B], values of `Indicator`; None: NONE. Ignored by a model without ``config.indicator``.
         """
-        tokens, mask = self.tokens(images, state, text, indicator)
+        tokens, mask = self.features(images, state, text, indicator)
         return Prefix(*self.expert.read_prefix(tokens, mask), mask)
+
+    def acting_prefixes(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> tuple[Prefix, Prefix | None]:
+        """What `sample` takes to act well: the prefix that asks for good actions, and the one without an indicator if
+        there is classifier-free guidance. Arguments as of `encode`.
+        """
+        if not self.config.indicator:
+            return self.encode(images, state, text), None
+        positive = torch.full((len(state),), int(Indicator.POSITIVE), device=state.device)
+        prefix = self.encode(images, state, text, positive)
+        return prefix, self.encode(images, state, text) if self.config.guidance_scale != 1.0 else None
 
     def velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix, hidden: Tensor | None = None) -> Tensor:
         """The step graph: d(actions)/d(tau), [B, H, A], at noisy actions [B, H, A] with flow times [B, H], normalised
@@ -166,15 +152,15 @@ class FlowVLA(nn.Module):
 
         Args:
             batch: see `PolicyBatch`.
-            generator: source of noise, flow times, prefix lengths and state corruption.
+            generator: source of noise, flow times and prefix lengths.
 
         Returns:
             [B], the squared velocity error averaged over draws and over valid dimensions of unconditioned steps (0 if
             there are none), and logs.
         """
         config = self.config
-        state = self._corrupt(self.state_normalizer.normalize(batch.state), generator)
-        tokens, mask = self.tokens_of(batch.images, state, batch.text, self._drop_indicator(batch, generator))
+        indicator = self._drop_indicator(batch, generator)
+        tokens, mask = self.features(batch.images, batch.state, batch.text, indicator)
         draws = config.flow_samples
         prefix = Prefix(*self.expert.read_prefix(tokens, mask), mask).repeat(draws)
         draw = draw_flow(config, len(batch.state), self.spec.action_dim, generator)
@@ -196,13 +182,6 @@ class FlowVLA(nn.Module):
         per_sample = (error * counted).unflatten(0, (-1, draws)).sum((1, 2, 3))
         per_sample = per_sample / counted.unflatten(0, (-1, draws)).sum((1, 2, 3)).clamp(min=1)
         logs = {"flow_loss": per_sample.detach().mean().item()}
-        if config.regression_weight:
-            target = torch.where(valid, self.action_normalizer.normalize(batch.actions), 0.0)
-            guess = self.regression((tokens * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)).view_as(target)
-            distance = F.smooth_l1_loss(guess, target, beta=0.3, reduction="none")
-            regression = (distance * valid).sum((1, 2)) / valid.sum((1, 2)).clamp(min=1)
-            per_sample = per_sample + config.regression_weight * regression
-            logs["regression_loss"] = regression.detach().mean().item()
         return per_sample, logs
 
     def guided_velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix, unconditional: Prefix | None) -> Tensor:
@@ -242,6 +221,32 @@ class FlowVLA(nn.Module):
         raw = self.to_raw_actions(self._integrate(start, fixed, prefix, steps, unconditional))
         return raw if committed is None else torch.cat([committed, raw[:, length:]], 1)
 
+    def draw(
+        self, images: dict[str, Tensor], state: Tensor, text: Tensor, noise: Tensor, committed: Tensor | None = None
+    ) -> Tensor:
+        """See `TrainablePolicy.draw`."""
+        prefix, unconditional = self.acting_prefixes(images, state, text)
+        return self.sample(prefix, noise, committed, unconditional=unconditional)
+
+    def acting(self, device: str = "cpu", version: int = 0) -> Policy:
+        """See `TrainablePolicy.acting`; it can be guided towards what is scheduled."""
+        from vla_rl.policies.flow_vla.policy import FlowVLAPolicy
+
+        return FlowVLAPolicy(self, device, version)
+
+    def save(self, folder: Path, meta: dict[str, Any] | None = None) -> None:
+        """See `TrainablePolicy.save`."""
+        if self.config.backbone.folder:
+            self.backbone.save_description(folder / _BACKBONE)
+        super().save(folder, meta)
+
+    @classmethod
+    def config_in(cls, folder: Path, config: FlowVLAConfig) -> FlowVLAConfig:
+        """See `TrainablePolicy.config_in`."""
+        if not config.backbone.folder:
+            return config
+        return replace(config, backbone=replace(config.backbone, folder=str(folder / _BACKBONE)))
+
     def _integrate(
         self, start: Tensor, fixed: Tensor, prefix: Prefix, steps: int, unconditional: Prefix | None = None
     ) -> Tensor:
@@ -260,14 +265,12 @@ class FlowVLA(nn.Module):
         levels.
         """
         raw = self.action_normalizer.denormalize(actions)
-        if not self.config.snap_discrete:
-            return raw
         return torch.where(self.discrete, torch.where(actions > 0, self.upper_level, self.lower_level), raw)
 
     def tokens_of(
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """`tokens` of a normalised state."""
+        """`features` of a normalised state."""
         own = [self.state_token(state)[:, None]]
         if self.config.indicator:
             values = torch.zeros(len(state), dtype=torch.int64, device=state.device) if indicator is None else indicator
@@ -282,16 +285,19 @@ class FlowVLA(nn.Module):
             seen_mask = mask.new_ones(seen.shape[:2])
         return self.prefix_norm(torch.cat([seen, *own], 1)), torch.cat([seen_mask, mask], 1)
 
-    def _corrupt(self, state: Tensor, generator: torch.Generator) -> Tensor:
-        config = self.config
-        if config.state_noise:
-            state = state + config.state_noise * torch.randn(state.shape, generator=generator).to(state.device)
-        if config.state_dropout:
-            state = state * (torch.rand(len(state), 1, generator=generator) >= config.state_dropout).to(state.device)
-        return state
-
     def _drop_indicator(self, batch: PolicyBatch, generator: torch.Generator) -> Tensor | None:
         if batch.indicator is None or not self.config.indicator:
             return None
         keep = torch.rand(len(batch.indicator), generator=generator) >= self.config.indicator_dropout
         return torch.where(keep.to(batch.indicator.device), batch.indicator, int(Indicator.NONE))
+
+
+def need_flow_vla(model: TrainablePolicy, purpose: str) -> FlowVLA:
+    """The model, for what only the built-in policy can do.
+
+    Raises:
+        UserError: for a policy of another kind, with what needs it.
+    """
+    if not isinstance(model, FlowVLA):
+        raise UserError(f"{purpose} needs a policy of kind 'flow_vla', this one is of kind {model.config.kind!r}")
+    return model

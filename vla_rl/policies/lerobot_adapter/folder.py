@@ -5,39 +5,66 @@ Nothing in a folder is executed: weights are safetensors, processors are built a
 folder's own description, which may name any class.
 """
 
+import contextlib
 import json
 import os
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from vla_rl.core.config import config_from_dict, config_to_dict
+from vla_rl.core.config import config_from_dict
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.files import fsync_directory, fsync_file
 from vla_rl.core.types import PolicySpec
-from vla_rl.policies.lerobot_adapter.model import LeRobotModel, hub_sentence
 from vla_rl.policies.normalization import Statistics
 
 OURS = "vla_rl.json"
 FORMAT_VERSION = 1
+IMAGE_PREFIX = "observation.images."
+STATE = "observation.state"
 
 
-def save_lerobot_model(folder: Path, model: LeRobotModel, meta: dict[str, Any]) -> None:
-    """Write a folder that lerobot and `load_lerobot_model` read. It appears when it is complete.
+class Description(NamedTuple):
+    """What our file in a folder says."""
+
+    spec: PolicySpec
+    statistics: Statistics
+    meta: dict[str, Any]
+
+
+def is_lerobots_own(folder: Path) -> bool:
+    """Whether lerobot wrote a folder alone: its config.json is lerobot's, and there is no file of ours."""
+    try:
+        description = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return False  # whoever reads it says what is wrong
+    return is_lerobots(description) and not (folder / OURS).exists()
+
+
+def is_lerobots(description: Any) -> bool:
+    """Whether a config.json describes a policy of lerobot's."""
+    return isinstance(description, dict) and "type" in description and "format" not in description
+
+
+def write_folder(folder: Path, parts: list[Any], ours: Mapping[str, Any]) -> None:
+    """Write a folder. It appears when it is complete.
+
+    Args:
+        folder: a policy in it is replaced.
+        parts: a policy and its processors, which lerobot saves.
+        ours: the content of our file.
 
     Raises:
         CheckpointError: if it cannot be written.
     """
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    ours = {"format_version": FORMAT_VERSION, "spec": config_to_dict(model.spec)}
-    ours |= {"statistics": model.statistics.to_dict(), "meta": meta}
     try:
         temporary.mkdir(parents=True)
-        model.policy.save_pretrained(temporary)
-        model.preprocess.save_pretrained(temporary)
-        model.postprocess.save_pretrained(temporary)
-        (temporary / OURS).write_text(json.dumps(ours, indent=1))
+        for part in parts:
+            part.save_pretrained(temporary)
+        (temporary / OURS).write_text(json.dumps({"format_version": FORMAT_VERSION, **ours}, indent=1))
         for file in temporary.iterdir():
             fsync_directory(file) if file.is_dir() else fsync_file(file)
         shutil.rmtree(folder, ignore_errors=True)
@@ -49,69 +76,105 @@ def save_lerobot_model(folder: Path, model: LeRobotModel, meta: dict[str, Any]) 
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def load_lerobot_model(
-    folder: Path, statistics: Statistics | None = None, spec: PolicySpec | None = None
-) -> LeRobotModel:
-    """Read a policy onto the CPU.
-
-    Args:
-        folder: as lerobot or `save_lerobot_model` wrote it; without ``model.safetensors`` the weights are new ones.
-        statistics, spec: of the data, for a folder without a file of ours; else the file's are used.
+def read_ours(folder: Path) -> Description | None:
+    """What our file says; None for a folder that lerobot wrote alone.
 
     Raises:
-        CheckpointError: for a folder that is missing, damaged or foreign, or a part that a hub would have to give.
+        CheckpointError: if the file is damaged.
     """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when lerobot is first imported
-    try:
-        from lerobot.configs import PreTrainedConfig
-        from lerobot.policies.factory import get_policy_class
-    except ImportError as error:
-        raise UserError(f"a policy of lerobot's needs {error.name}; install vla-rl with the extra 'train'") from error
-    if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder} holds no policy: there is no config.json, and nothing is fetched from a hub")
-    ours = _read_ours(folder)
-    if ours is not None:
-        statistics, spec = ours[0], ours[1]
-    if statistics is None or spec is None:
-        raise CheckpointError(
-            f"{folder} does not say what its numbers were normalised by (no {OURS}); fine-tune it first: "
-            f"vla-rl finetune --policy {folder} --data PATH"
-        )
-    kind = "lerobot"
-    try:
-        config = PreTrainedConfig.from_pretrained(folder, local_files_only=True)
-        kind, config.device, config.push_to_hub = config.type, "cpu", False
-        from vla_rl.policies.lerobot_adapter.model import check_features
-
-        check_features(config, spec)
-        policy = get_policy_class(kind)(config)
-        weights = folder / "model.safetensors"
-        if weights.is_file():
-            policy = type(policy)._load_as_safetensor(policy, str(weights), "cpu", strict=True)
-        return LeRobotModel(policy, spec, statistics)
-    except UserError as error:
-        raise CheckpointError(f"{folder}: {error}") from error
-    except (OSError, ImportError) as error:
-        raise CheckpointError(f"{folder}: {hub_sentence(kind, error)}") from error
-    except Exception as error:  # lerobot, draccus, safetensors and torch raise a dozen kinds for a damaged folder
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise CheckpointError(f"{folder} is damaged, or not a policy that lerobot 0.6 reads: {reason}") from error
-
-
-def read_meta(folder: Path) -> dict[str, Any]:
-    """The meta data that was saved with a policy; empty for a folder that lerobot wrote. Raises CheckpointError."""
-    ours = _read_ours(folder)
-    return {} if ours is None else ours[2]
-
-
-def _read_ours(folder: Path) -> tuple[Statistics, PolicySpec, dict[str, Any]] | None:
     file = folder / OURS
     try:
         raw = json.loads(file.read_bytes())
         if raw["format_version"] != FORMAT_VERSION:
             raise ValueError(f"format version {raw['format_version']!r}, this program reads {FORMAT_VERSION}")
-        return Statistics.from_dict(raw["statistics"]), config_from_dict(PolicySpec, raw["spec"]), dict(raw["meta"])
+        spec, statistics = config_from_dict(PolicySpec, raw["spec"]), Statistics.from_dict(raw["statistics"])
+        return Description(spec, statistics, dict(raw["meta"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{file} is damaged: {error}") from error
+
+
+def read_config(folder: Path, spec: PolicySpec) -> Any:
+    """lerobot's config in a folder, for the CPU, with the features of an interface.
+
+    Raises:
+        CheckpointError: for a folder that is missing, damaged or foreign, or a policy for another interface.
+    """
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder} holds no policy: there is no config.json, and nothing is fetched from a hub")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when lerobot is first imported
+    try:
+        from lerobot.configs import PreTrainedConfig
+        from lerobot.policies import factory  # noqa: F401  # it makes the kinds known
+    except ImportError as error:
+        raise UserError(f"a policy of lerobot's needs {error.name}; install vla-rl with the extra 'train'") from error
+    with explained(folder):
+        config = PreTrainedConfig.from_pretrained(folder, local_files_only=True)
+        config.device, config.push_to_hub = "cpu", False
+        check_interface(config, spec)
+    return config
+
+
+def make_policy(folder: Path, config: Any, pretrained: bool) -> Any:
+    """lerobot's policy of a config, with the weights in the folder if they are wanted and there. Raises whatever
+    lerobot raises; see `explained`.
+    """
+    from lerobot.policies.factory import get_policy_class
+
+    policy = get_policy_class(config.type)(config)
+    weights = folder / "model.safetensors"
+    if not (pretrained and weights.is_file()):
+        return policy
+    return type(policy)._load_as_safetensor(policy, str(weights), "cpu", strict=True)
+
+
+@contextlib.contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Whatever goes wrong inside over a folder is a `CheckpointError` of one line."""
+    try:
+        yield
+    except UserError as error:
+        raise CheckpointError(f"{folder}: {error}") from error
+    except (OSError, ImportError) as error:
+        raise CheckpointError(f"{folder}: {hub_sentence(error)}") from error
+    except Exception as error:  # lerobot, draccus, safetensors and torch raise a dozen kinds for a damaged folder
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise CheckpointError(f"{folder} is damaged, or not a policy that lerobot 0.6 reads: {reason}") from error
+
+
+def hub_sentence(error: Exception) -> str:
+    """What to do when a part of a policy would have to be fetched."""
+    reason = " ".join(str(error).split())[:200]
+    return (
+        f"the policy needs a part that is not on this machine, and nothing is fetched from a hub ({reason}); "
+        "name a local folder in its config.json, or put the part into the Hugging Face cache of this machine"
+    )
+
+
+def check_interface(config: Any, spec: PolicySpec) -> None:
+    """Fill a new config's features in from the interface; refuse a config that was made for another one.
+
+    Raises:
+        UserError: with what differs, or for a policy that reads more than the present observation.
+    """
+    from lerobot.configs import FeatureType, PolicyFeature
+
+    wanted = {
+        IMAGE_PREFIX + camera: PolicyFeature(FeatureType.VISUAL, (3, *spec.image_size)) for camera in spec.cameras
+    }
+    wanted[STATE] = PolicyFeature(FeatureType.STATE, (spec.state_dim,))
+    action = {"action": PolicyFeature(FeatureType.ACTION, (spec.action_dim,))}
+    for name, features in (("input_features", wanted), ("output_features", action)):
+        found = getattr(config, name)
+        if not found:
+            setattr(config, name, features)
+        elif {key: tuple(feature.shape) for key, feature in found.items()} != {
+            key: feature.shape for key, feature in features.items()
+        }:
+            shapes = {key: list(feature.shape) for key, feature in found.items()}
+            asked = {key: list(feature.shape) for key, feature in features.items()}
+            raise UserError(f"the {config.type} policy has the {name} {shapes}, the data has {asked}; map the data")
+    ahead = config.action_delta_indices
+    if config.observation_delta_indices not in (None, [0]) or ahead != list(range(len(ahead))):
+        raise UserError(f"the {config.type} policy reads {config.n_obs_steps} observations; set n_obs_steps to 1")

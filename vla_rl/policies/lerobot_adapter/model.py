@@ -1,92 +1,174 @@
-"""A lerobot policy as a trainable model, with the face that the algorithms know from `FlowVLA`."""
+"""A policy of lerobot's as a trainable policy."""
 
 import contextlib
+import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from vla_rl.core.errors import UserError
-from vla_rl.core.flow import hash_words
+from vla_rl.core.config import config_to_dict
+from vla_rl.core.errors import CheckpointError, ConfigError, UserError
+from vla_rl.core.protocols import Policy
 from vla_rl.core.types import PolicySpec
-from vla_rl.policies.flow_vla.config import ExpertConfig, FlowVLAConfig
-from vla_rl.policies.flow_vla.model import PolicyBatch
+from vla_rl.policies.lerobot_adapter.folder import (
+    IMAGE_PREFIX,
+    OURS,
+    STATE,
+    explained,
+    hub_sentence,
+    make_policy,
+    read_config,
+    read_ours,
+    write_folder,
+)
 from vla_rl.policies.lerobot_adapter.losses import per_sample_loss
 from vla_rl.policies.normalization import Statistics, VectorStatistics
+from vla_rl.policies.trainable import PolicyBatch, PolicyConfig, TrainablePolicy
 
-IMAGE_PREFIX = "observation.images."
-STATE = "observation.state"
 # What lerobot takes for pictures if a dataset does not say otherwise.
-_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "min": (0.0,) * 3, "max": (1.0,) * 3}
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "min": (0.0,) * 3, "max": (1.0,) * 3}
 
 
-class LeRobotModel(nn.Module):
+@dataclass(frozen=True)
+class LeRobotPolicyConfig(PolicyConfig):
+    """A new policy of lerobot's.
+
+    Attributes:
+        folder: a local folder with lerobot's config.json, and with ``model.safetensors`` for one that is trained
+            already. Its features may be empty: then they are the robot's.
+    """
+
+    kind: str = "lerobot"
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.folder:
+            raise ConfigError("policy.folder is empty; name a local folder with the config.json of a lerobot policy")
+        object.__setattr__(self, "folder", str(Path(self.folder).absolute()))  # a run is resumed from anywhere
+
+
+class LeRobotModel(TrainablePolicy):
     """A lerobot policy and the processors in front of and behind it. Inputs and outputs are in raw units.
 
     Its sentences are numbered by their hashed words, as our critics read them, and given to lerobot's own tokenizer as
     what they are.
 
     Args:
-        policy: any of those that `per_sample_loss` knows.
+        policy: any of those that `per_sample_loss` knows, made for ``spec``.
         spec: the robot's interface.
         statistics: of the data; lerobot's processors normalise by them.
 
     Raises:
-        UserError: for a policy that reads more than the present observation, or another interface than ``spec``.
+        UserError: if its processors need a part that is not on this machine.
     """
 
+    config_class = LeRobotPolicyConfig
     policy: Any
     preprocess: Any
     postprocess: Any
 
     def __init__(self, policy: Any, spec: PolicySpec, statistics: Statistics) -> None:
-        super().__init__()
+        super().__init__(PolicyConfig("lerobot"), spec, statistics)
         from lerobot.policies.factory import make_pre_post_processors
 
-        self.policy, self.spec, self.statistics = policy, spec, statistics
-        own = policy.config
-        horizon = len(own.action_delta_indices)
-        if own.observation_delta_indices not in (None, [0]) or own.action_delta_indices != list(range(horizon)):
-            raise UserError(f"the {own.type} policy reads {own.n_obs_steps} observations; set n_obs_steps to 1")
-        check_features(own, spec)
-        self._has_time_axis = own.observation_delta_indices is not None
-        # The algorithms and our critics ask for these; the rest of a FlowVLA's config has no meaning here.
-        self.config = replace(FlowVLAConfig(), expert=ExpertConfig(actions_per_token=1), horizon=horizon)
+        self.policy = policy
+        self._has_time_axis = policy.config.observation_delta_indices is not None
         stats = lerobot_statistics(statistics, spec)
         try:
-            self.preprocess, self.postprocess = make_pre_post_processors(own, dataset_stats=stats)
+            self.preprocess, self.postprocess = make_pre_post_processors(policy.config, dataset_stats=stats)
         except (OSError, ValueError, ImportError) as error:
-            raise UserError(hub_sentence(own.type, error)) from error
+            raise UserError(hub_sentence(error)) from error
         self._sentences: dict[bytes, str] = {}
+
+    @classmethod
+    def build(
+        cls, config: LeRobotPolicyConfig, spec: PolicySpec, statistics: Statistics, pretrained: bool = True
+    ) -> Self:
+        """See `TrainablePolicy.build`."""
+        return cls._read(Path(config.folder), spec, statistics, pretrained)
+
+    @classmethod
+    def check(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> None:
+        """See `TrainablePolicy.check`; only the description is read."""
+        read_config(Path(config.folder), spec)
+
+    @property
+    def horizon(self) -> int:
+        """The longest chunk: of training. One that acts may be shorter."""
+        return len(self.policy.config.action_delta_indices)
+
+    @property
+    def tokenizer(self) -> Any:
+        """lerobot's, of the transformers package; None if the policy reads no sentences."""
+        steps = self.preprocess.steps
+        return next((step.input_tokenizer for step in steps if hasattr(step, "input_tokenizer")), None)
 
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
         """Task sentences -> int64 [B, L], their hashed words."""
-        tokens = torch.as_tensor(hash_words(sentences, self.config.text.max_words, self.config.text.vocabulary))
+        tokens = super().tokenize(sentences)
         for row, sentence in zip(tokens, sentences, strict=True):
             self._sentences[row.numpy().tobytes()] = sentence
         return tokens
 
     def loss(self, batch: PolicyBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
-        """The policy's own loss of each sample, unweighted, [B], and logs.
-
-        Args:
-            batch: see `PolicyBatch`; the indicator is not used.
-            generator: source of everything random, dropout included.
-        """
+        """The policy's own loss of each sample, see `TrainablePolicy.loss`; the indicator is not used."""
         counted = batch.valid if batch.valid.ndim == 3 else batch.valid[..., None]
         inputs = self._inputs(batch.images, batch.state, batch.text) | {"action": batch.actions}
         with self._seeded(int(torch.randint(2**62, (1,), generator=generator))):
             return per_sample_loss(self.policy, self.prepared(inputs), counted.expand_as(batch.actions))
 
     @torch.no_grad()
-    def act(self, images: dict[str, Tensor], state: Tensor, text: Tensor, seed: int) -> Tensor:
-        """A chunk for each observation, [B, H, A]; H may be shorter than the horizon of training."""
-        self.policy.eval()
+    def draw(
+        self,
+        images: dict[str, Tensor],
+        state: Tensor,
+        text: Tensor,
+        noise: Tensor,
+        committed: Tensor | None = None,  # noqa: ARG002  # lerobot trains without
+    ) -> Tensor:
+        """See `TrainablePolicy.draw`. lerobot draws its noise itself; ours seeds it."""
+        digest = hashlib.blake2b(noise.cpu().numpy().tobytes(), digest_size=8).digest()
         self.policy.reset()
-        with self._seeded(seed):
+        with self._seeded(int.from_bytes(digest, "little") >> 2):
             return self.postprocess(self.policy.predict_action_chunk(self.prepared(self._inputs(images, state, text))))
+
+    def acting(self, device: str = "cpu", version: int = 0) -> Policy:
+        """See `TrainablePolicy.acting`; those that sample with lerobot's flow can be guided."""
+        from vla_rl.policies.lerobot_policy import LeRobotFlowPolicy, can_be_guided
+
+        if not can_be_guided(self.policy):
+            return super().acting(device, version)
+        return LeRobotFlowPolicy(self.to(device).policy, self.prepared, self.postprocess, version)
+
+    def save(self, folder: Path, meta: dict[str, Any] | None = None) -> None:
+        """Write a folder that lerobot reads too, see `TrainablePolicy.save`.
+
+        Raises:
+            CheckpointError: if it cannot be written.
+        """
+        ours = {"spec": config_to_dict(self.spec), "statistics": self.statistics.to_dict(), "horizon": self.horizon}
+        write_folder(folder, [self.policy, self.preprocess, self.postprocess], {**ours, "meta": meta or {}})
+
+    @classmethod
+    def load(cls, folder: Path) -> tuple[Self, dict[str, Any]]:
+        """See `TrainablePolicy.load`."""
+        ours = read_ours(folder)
+        if ours is None:
+            raise CheckpointError(
+                f"{folder} does not say what its numbers were normalised by (no {OURS}); fine-tune it first: "
+                f"vla-rl finetune --policy {folder} --data PATH"
+            )
+        return cls._read(folder, ours.spec, ours.statistics, pretrained=True).eval(), ours.meta
+
+    @classmethod
+    def _read(cls, folder: Path, spec: PolicySpec, statistics: Statistics, pretrained: bool) -> Self:
+        config = read_config(folder, spec)
+        with explained(folder):
+            return cls(make_policy(folder, config, pretrained), spec, statistics)
 
     def _inputs(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> dict[str, Any]:
         """Observations as lerobot's preprocessors take them.
@@ -121,31 +203,6 @@ class LeRobotModel(nn.Module):
         return {key: value.to(self._device) if isinstance(value, Tensor) else value for key, value in batch.items()}
 
 
-def check_features(config: Any, spec: PolicySpec) -> None:
-    """Fill a new config's features in from the interface; refuse a config that was made for another one.
-
-    Raises:
-        UserError: with what differs.
-    """
-    from lerobot.configs import FeatureType, PolicyFeature
-
-    wanted = {
-        IMAGE_PREFIX + camera: PolicyFeature(FeatureType.VISUAL, (3, *spec.image_size)) for camera in spec.cameras
-    }
-    wanted[STATE] = PolicyFeature(FeatureType.STATE, (spec.state_dim,))
-    action = {"action": PolicyFeature(FeatureType.ACTION, (spec.action_dim,))}
-    for name, features in (("input_features", wanted), ("output_features", action)):
-        found = getattr(config, name)
-        if not found:
-            setattr(config, name, features)
-        elif {key: tuple(feature.shape) for key, feature in found.items()} != {
-            key: feature.shape for key, feature in features.items()
-        }:
-            shapes = {key: list(feature.shape) for key, feature in found.items()}
-            asked = {key: list(feature.shape) for key, feature in features.items()}
-            raise UserError(f"the {config.type} policy has the {name} {shapes}, the data has {asked}; map the data")
-
-
 def lerobot_statistics(statistics: Statistics, spec: PolicySpec) -> dict[str, dict[str, Tensor]]:
     """Our statistics under lerobot's names; pictures have those of ImageNet, as in lerobot's trainer."""
 
@@ -160,15 +217,6 @@ def lerobot_statistics(statistics: Statistics, spec: PolicySpec) -> dict[str, di
         }
         return {name: torch.tensor(values, dtype=torch.float32) for name, values in names.items()}
 
-    pictures = {name: torch.tensor(values)[:, None, None] for name, values in _IMAGENET.items()}
+    pictures = {name: torch.tensor(values)[:, None, None] for name, values in IMAGENET.items()}
     cameras = {IMAGE_PREFIX + camera: dict(pictures) for camera in spec.cameras}
     return {STATE: vector(statistics.state), "action": vector(statistics.action), **cameras}
-
-
-def hub_sentence(kind: str, error: Exception) -> str:
-    """What to do when a part of a policy would have to be fetched."""
-    reason = " ".join(str(error).split())[:200]
-    return (
-        f"the {kind} policy needs a part that is not on this machine, and nothing is fetched from a hub ({reason}); "
-        "name a local folder in its config.json, or put the part into the Hugging Face cache of this machine"
-    )

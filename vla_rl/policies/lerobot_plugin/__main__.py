@@ -7,14 +7,15 @@ import sys
 from pathlib import Path
 
 from vla_rl.core.errors import UserError
-from vla_rl.policies.flow_vla import load_policy
+from vla_rl.policies.flow_vla.model import need_flow_vla
+from vla_rl.policies.folders import load_model
 
 
 def convert(policy: Path, out: Path) -> None:
     """Write a policy folder of ours as one of lerobot's.
 
     Raises:
-        CheckpointError: for a folder that holds no policy of ours.
+        UserError: for a folder that holds no policy of ours, or one of another kind than the built-in.
     """
     from lerobot.configs import FeatureType, PolicyFeature
     from lerobot.policies.factory import make_pre_post_processors
@@ -22,7 +23,7 @@ def convert(policy: Path, out: Path) -> None:
     from vla_rl.policies.lerobot_plugin.configuration_vla_rl import VlaRlConfig
     from vla_rl.policies.lerobot_plugin.modeling_vla_rl import VlaRlPolicy
 
-    model, _ = load_policy(policy)
+    model = need_flow_vla(load_model(policy)[0], "lerobot's plugin")
     spec = model.spec
     pictures = {
         f"observation.images.{camera}": PolicyFeature(FeatureType.VISUAL, (3, *spec.image_size))

@@ -5,6 +5,7 @@ from typing import Any
 
 from lerobot.configs import NormalizationMode, PreTrainedConfig
 from lerobot.optim import AdamWConfig
+from lerobot.policies.rtc.configuration_rtc import RTCConfig
 
 from vla_rl.policies.flow_vla.config import FlowVLAConfig
 
@@ -24,6 +25,9 @@ class VlaRlConfig(PreTrainedConfig):
         statistics: of the data, as `vla_rl.policies.normalization.Statistics.to_dict` gives them; taken from the
             dataset by a new policy.
         optimizer_lr, optimizer_weight_decay: of AdamW.
+        rtc_config: how chunks are guided to go on from the ones before; lerobot-rollout sets it for its engine ``rtc``.
+        discover_packages_path: nothing of ours. lerobot hands its argument ``--policy.discover_packages_path`` on to
+            the config of a policy that is given by ``--policy.path``, and would stop if the config did not take it.
     """
 
     n_obs_steps: int = 1
@@ -36,6 +40,8 @@ class VlaRlConfig(PreTrainedConfig):
     statistics: dict[str, Any] | None = None
     optimizer_lr: float = 5e-4
     optimizer_weight_decay: float = 1e-4
+    rtc_config: RTCConfig | None = None
+    discover_packages_path: str | None = None
     # The model normalises by itself.
     normalization_mapping: dict[str, NormalizationMode] = field(
         default_factory=lambda: dict.fromkeys(("VISUAL", "STATE", "ACTION"), NormalizationMode.IDENTITY)

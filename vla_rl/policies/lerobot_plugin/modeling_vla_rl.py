@@ -5,12 +5,15 @@ from typing import Any
 
 import torch
 from lerobot.policies.pretrained import PreTrainedPolicy
+from lerobot.policies.rtc.modeling_rtc import RTCProcessor
 from torch import Tensor
 
 from vla_rl.core.types import PolicySpec
-from vla_rl.policies.flow_vla import FlowVLA, Indicator, PolicyBatch
+from vla_rl.policies.flow_vla import FlowVLA
+from vla_rl.policies.guidance import sample_guided
 from vla_rl.policies.lerobot_plugin.configuration_vla_rl import VlaRlConfig
 from vla_rl.policies.normalization import Statistics, VectorStatistics
+from vla_rl.policies.trainable import Indicator, PolicyBatch
 
 _IMAGES, _STATE, _ACTION = "observation.images.", "observation.state", "action"
 
@@ -75,15 +78,50 @@ class VlaRlPolicy(PreTrainedPolicy):
         )
         return (per_sample if reduction == "none" else per_sample.mean()), dict(logs)
 
+    def supports_rtc(self) -> bool:
+        """lerobot-rollout asks before it lets a policy run under its engine for real-time chunking."""
+        return True
+
     @torch.no_grad()
-    def predict_action_chunk(self, batch: dict[str, Any], noise: Tensor | None = None, **_: Any) -> Tensor:
-        """A chunk for each observation, [B, H, A], raw units."""
+    def predict_action_chunk(
+        self,
+        batch: dict[str, Any],
+        noise: Tensor | None = None,
+        inference_delay: int = 0,
+        prev_chunk_left_over: Tensor | None = None,
+        **_: Any,
+    ) -> Tensor:
+        """A chunk for each observation.
+
+        Args:
+            batch: observations, from the preprocessor.
+            noise: [B, H, A], standard normal; None: drawn.
+            inference_delay: d, how many of the actions below will be executed before this chunk is used.
+            prev_chunk_left_over: [K, A] or [B, K, A], raw units: what is still to be executed of the chunk before. With
+                a ``config.rtc_config`` that is enabled, sampling is guided to go on from there.
+
+        Returns:
+            [B, H, A], raw units.
+        """
         self.eval()
+        model, flow = self.model, self.config.flow
         images, state, text = self._inputs(batch)
-        positive = torch.full((len(state),), int(Indicator.POSITIVE), device=state.device)
-        prefix = self.model.encode(images, state, text, positive)
-        shape = (len(state), self.config.flow.horizon, self.model.spec.action_dim)
-        return self.model.sample(prefix, torch.randn(shape, device=state.device) if noise is None else noise)
+        if noise is None:
+            noise = torch.randn(len(state), flow.horizon, model.spec.action_dim, device=state.device)
+        rtc, scheduled = self.config.rtc_config, _without_padding(prev_chunk_left_over)
+        if rtc is None or not rtc.enabled or scheduled is None:
+            return model.draw(images, state, text, noise)
+        prefix, unconditional = model.acting_prefixes(images, state, text)
+
+        def velocity(actions: Tensor, tau: float) -> Tensor:
+            return model.guided_velocity(actions, actions.new_full(actions.shape[:2], tau), prefix, unconditional)
+
+        length = min(scheduled.shape[-2], rtc.execution_horizon, flow.horizon)
+        target = torch.zeros_like(noise)
+        target[:, :length] = model.action_normalizer.normalize(scheduled[..., :length, :])
+        weights = RTCProcessor(rtc).get_prefix_weights(inference_delay, length, flow.horizon).to(noise.device)
+        actions = sample_guided(velocity, noise, target, weights, flow.sampling_steps, rtc.max_guidance_weight)
+        return model.to_raw_actions(actions)
 
     @torch.no_grad()
     def select_action(self, batch: dict[str, Any], noise: Tensor | None = None, **_: Any) -> Tensor:
@@ -99,6 +137,16 @@ class VlaRlPolicy(PreTrainedPolicy):
         task = batch.get("task") or [""] * len(state)
         sentences = [task] * len(state) if isinstance(task, str) else list(task)
         return images, state, self.model.tokenize(sentences).to(state.device)
+
+
+def _without_padding(actions: Tensor | None) -> Tensor | None:
+    """[..., K, A] without the zeros that lerobot's engine appends to bring what is left to a fixed length; None if
+    nothing is left. Guided to them, the robot would be drawn to its action 0, wherever that is.
+    """
+    if actions is None:
+        return None
+    filled = (actions != 0).any(-1).reshape(-1, actions.shape[-2]).any(0).nonzero()
+    return actions[..., : int(filled[-1]) + 1, :] if len(filled) else None
 
 
 def _our_statistics(stats: dict[str, Any], discrete_dims: tuple[int, ...]) -> Statistics:

@@ -11,7 +11,6 @@ import numpy as np
 from tqdm import tqdm
 
 import sim
-from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig
 from sim.experts.base import CorrelatedNoise
 from vla_rl.core.types import Float32Array, Origin
@@ -19,7 +18,7 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator
 from vla_rl.runs.attempt import Attempts
 from vla_rl.runs.config import TaskConfig
-from vla_rl.runs.simulator import make_env, make_gate
+from vla_rl.runs.task import make_gate, open_robot
 
 _NEVER = 1_000_000
 _COPY_PIXELS = 16  # of the scene that a blind expert acts on; nobody looks at its pictures
@@ -152,9 +151,9 @@ class _ExpertStation:
     """An environment whose experts are recorded into a store, those episodes that are missing."""
 
     def __init__(self, task: TaskConfig, gate: GateConfig, store: EpisodeStore) -> None:
-        self.env, self._store = make_env(task), store
-        self._robot = EnvRobot(self.env)
-        self._attempts = Attempts(self._robot, make_gate(self.env, gate), Origin.SIM, task.env)
+        self._robot, self._store = open_robot(task), store
+        self.env = self._robot.env
+        self._attempts = Attempts(self._robot, make_gate(self._robot, gate), Origin.SIM, task.env)
 
     def record(self, episode_id: str, seed: int, expert: PerturbedExpert) -> None:
         """Run one episode and save it, unless it is there."""

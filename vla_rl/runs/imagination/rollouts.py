@@ -8,12 +8,13 @@ from pathlib import Path
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
 from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.policies.flow_vla import FlowVLAPolicy, load_policy
+from vla_rl.policies.folders import load_policy
 from vla_rl.runs.attempt import Attempts
 from vla_rl.runs.imagination.world_data import open_cache
 from vla_rl.training.workers import RolloutJob
@@ -73,7 +74,7 @@ class ImaginationWorker:
         limits = config.gate.filled(space.low, space.high, self._env.gripper_dims)  # type: ignore[attr-defined]
         gate = SafetyGate(limits, self._robot.control_hz)
         self._attempts = Attempts(self._robot, gate, Origin.IMAGINED, self._env.vector.model.spec.env_id)
-        self._policy: FlowVLAPolicy | None = None
+        self._policy: Policy | None = None
         self._policy_folder: Path | None = None
         self._robot.connect()
 
@@ -99,8 +100,7 @@ class ImaginationWorker:
         """Close the environment."""
         self._robot.close()
 
-    def _load(self, folder: Path) -> FlowVLAPolicy:
+    def _load(self, folder: Path) -> Policy:
         if self._policy is None or folder != self._policy_folder:
-            model, meta = load_policy(folder)
-            self._policy, self._policy_folder = FlowVLAPolicy(model, version=meta["policy_version"]), folder
+            self._policy, self._policy_folder = load_policy(folder), folder
         return self._policy

@@ -18,14 +18,14 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.policies.flow_vla import load_policy, save_policy
+from vla_rl.policies.folders import load_model
 from vla_rl.runs.config import TaskConfig, world_preset
 from vla_rl.runs.imagination.config import ImaginationConfig
 from vla_rl.runs.imagination.near_success import PerturbationConfig, collect_near_success, near_success_ratio
 from vla_rl.runs.imagination.rollouts import ImaginationWorker, ImaginedWorldConfig
 from vla_rl.runs.imagination.trajectories import TrajectorySource
 from vla_rl.runs.imagination.world_data import gather_episodes, open_cache
-from vla_rl.runs.simulator import make_env
+from vla_rl.runs.task import episode_limit, open_robot
 from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, RolloutPool
 from world_model.coevolution import CoEvolution, Ledger, LedgerEntry
@@ -167,7 +167,7 @@ class RunImagination:
         from vla_rl.policies.flow_sde import NoisyFlowActor, NoisyFlowConfig
 
         config = self.config
-        model, meta = load_policy(self._folder.policy(0 if self.restarts_policy else round_number - 1))
+        model, meta = load_model(self._folder.policy(0 if self.restarts_policy else round_number - 1))
         world, _ = load_world_model(self._model(entry.model_version))
         data = LatentEpisodes(open_cache(self.path / "episodes", self.path / "cache"), world.autoencoder)
         streams = config.groups_at_once * config.group.group
@@ -183,7 +183,7 @@ class RunImagination:
         if not learnt:
             write_atomic(nothing, b"")
             return None
-        save_policy(target, model, meta)
+        model.save(target, meta)
         return target
 
     def _adopt(self, folder: Path, spec: WorldSpec, target: Path) -> None:
@@ -207,7 +207,7 @@ class RunImagination:
         folder = self.path / f"trajectories_{version:04d}"
         generator = train_trajectories(self.world.trajectories, model, data, folder)
         bank = StartBank(data, self.config.starts)
-        policy, meta = load_policy(self._folder.policy(round_number - 1))
+        policy, meta = load_model(self._folder.policy(round_number - 1))
         source = TrajectorySource(generator, model, data, bank, policy, meta["policy_version"])
         for episode in tqdm(
             source.episodes(seeds, missing), total=len(missing), desc="imagining", unit="episode", leave=False
@@ -240,8 +240,9 @@ class RunImagination:
 
 def world_spec(task: TaskConfig, cache: FrameCache) -> WorldSpec:
     """The spec of a task's world model: what the episodes show, and the limits of the environment."""
-    env = make_env(task)
-    space, plain = env.action_space, env.unwrapped
-    spec = spec_of(cache, plain.max_episode_steps, space.low.tolist(), space.high.tolist())
-    env.close()
-    return replace(spec, action_kind=tuple(plain.action_kind), gripper_dims=tuple(plain.gripper_dims))
+    robot = open_robot(task)
+    actions, limit = robot.actions, episode_limit(robot.env)
+    assert limit is not None, "every environment of a task has a limit"
+    robot.close()
+    spec = spec_of(cache, limit, actions.low.tolist(), actions.high.tolist())
+    return replace(spec, action_kind=actions.kind, gripper_dims=actions.gripper_dims)

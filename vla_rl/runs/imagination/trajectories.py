@@ -1,7 +1,7 @@
 """Imagined episodes from policy-guided diffusion: short trajectories, denoised at once and pushed towards the policy.
 
-The score of a flow policy has no closed form. Ours takes the policy at a state as a normal distribution around the
-action that it draws there, with the standard deviation of the actions in the data:
+The score of a policy that only draws has no closed form. Ours takes the policy at a state as a normal distribution
+around the action that it draws there, with the standard deviation of the actions in the data:
 
     grad_a log pi(a | s) = (a_pi(s) - a) / sigma^2,   in standard deviations (a_pi(s) - a) / sigma
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vla_rl.core.flow import flow_noise
 from vla_rl.core.types import Episode, Origin, Source
-from vla_rl.policies.flow_vla import FlowVLA, Indicator
+from vla_rl.policies.trainable import TrainablePolicy
 from world_model.model import WorldModel
 from world_model.starts import StartBank
 from world_model.trajectory_diffusion import Trajectories, TrajectoryDiffusion
@@ -42,7 +42,7 @@ class TrajectorySource:
         model: WorldModel,
         data: LatentEpisodes,
         bank: StartBank,
-        policy: FlowVLA,
+        policy: TrainablePolicy,
         version: int,
     ) -> None:
         self.generator, self.model, self.data, self.bank = generator.eval(), model, data, bank
@@ -81,7 +81,7 @@ class TrajectorySource:
 
     def _policy_noise(self, seeds: np.ndarray) -> Tensor:
         """[B T, H, A], the same at every denoise step, so that the policy pushes one way."""
-        size = self.policy.config.horizon, self.policy.spec.action_dim
+        size = self.policy.horizon, self.policy.spec.action_dim
         ticks = range(1, self.generator.config.frames + 1)  # 0 is the trajectory's own
         return torch.from_numpy(np.stack([flow_noise(int(seed), tick, *size) for seed in seeds for tick in ticks]))
 
@@ -90,9 +90,8 @@ class TrajectorySource:
         count = len(noise)
         pictures = self._decode(point.latents.flatten(0, 1))
         images = {camera: torch.from_numpy(picture) for camera, picture in pictures.items()}
-        positive = torch.full((count,), int(Indicator.POSITIVE)) if self.policy.config.indicator else None
-        prefix = self.policy.encode(images, point.state.flatten(0, 1), self._text.expand(count, -1), positive)
-        return self.policy.sample(prefix, noise)[:, 0].view_as(point.action)
+        chunks = self.policy.draw(images, point.state.flatten(0, 1), self._text.expand(count, -1), noise)
+        return chunks[:, 0].view_as(point.action)
 
     @torch.no_grad()
     def _decode(self, latents: Tensor) -> dict[str, np.ndarray]:

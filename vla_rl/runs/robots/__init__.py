@@ -21,19 +21,21 @@ class RobotRequest:
     """What a robot is set up for.
 
     Attributes:
-        policy: the interface of the policy that will act.
+        policy: the interface of the policy that will act; None: nobody but a person will.
         clock: monotonic with ``--realtime``, else virtual. A robot that lives in real time refuses a virtual one.
         gripper_dims: dimensions of the action that a takeover commands absolutely: the policy's discrete ones.
         gate: limits from ``--limits`` and overrides; the empty ones are the robot's own.
         task: the section ``task`` of the run's config, where there is one.
+        takeover: the section ``takeover`` of the run's config: who supervises a simulated robot.
         options: ``robot.KEY=VALUE`` overrides, for the robot's own configuration.
     """
 
-    policy: PolicySpec
+    policy: PolicySpec | None
     clock: Clock
     gate: GateConfig
     gripper_dims: tuple[int, ...] = ()
     task: Mapping[str, Any] = field(default_factory=dict)
+    takeover: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

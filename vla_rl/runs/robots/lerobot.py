@@ -1,9 +1,10 @@
 """``--robot lerobot``: any robot of lerobot, ``robot.type=so101_follower robot.port=/dev/ttyACM0`` as in its config.
 
-``robot.teleop={type: so101_leader, port: /dev/ttyACM1}`` is the teleoperator of ``--takeover``; ``robot.task=...`` the
-task sentence. A leader arm has no switch: the space bar of this terminal takes over and gives back, and the keys s, f
-and r end an attempt as a success, a failure, or one to be repeated. Devices that give motions (``spacemouse``,
-``gamepad``, ``keyboard_ee``) move robots whose first three actions are the tool's x, y, z, such as ``ee.x``.
+``robot.teleop={type: so101_leader, port: /dev/ttyACM1}`` is the teleoperator of ``--takeover`` and ``vla-rl record``;
+``robot.task=...`` the task sentence. A leader arm has no switch: the space bar of this terminal takes over and gives
+back, and the keys s, f and r end an attempt as a success, a failure, or one to be repeated. Devices that give motions
+(``spacemouse``, ``gamepad``, ``keyboard_ee``) move robots whose first three actions are the tool's x, y, z, such as
+``ee.x``.
 
 The arm stays under torque when the program ends; ``robot.disable_torque_on_disconnect=true`` lets it fall.
 """
@@ -28,6 +29,7 @@ from vla_rl.runs.action_kinds import with_steps
 from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
 
 _METRES_PER_TICK = 0.005
+_RECORDED_HZ = 30.0  # where no policy says at which rate it was trained
 
 
 def set_up(request: RobotRequest) -> RobotSetup:
@@ -37,12 +39,16 @@ def set_up(request: RobotRequest) -> RobotSetup:
     options = dict(request.options)
     teleop, task = options.pop("teleop", None), str(options.pop("task", ""))
     duration_s = float(options.pop("duration_s", 60.0))
-    policy = request.policy
+    policy, gate_config = request.policy, request.gate
+    control_hz = float(options.pop("control_hz", _RECORDED_HZ if policy is None else policy.control_hz))
+    image_size = None if policy is None else policy.image_size
     robot = make_lerobot_robot(
-        options, policy.control_hz, task, image_size=policy.image_size, duration_s=duration_s, clock=request.clock
+        options, control_hz, task, image_size=image_size, duration_s=duration_s, clock=request.clock
     )
-    check_fits(policy, robot.cameras, len(robot.state_names), len(robot.action_names))
-    gate = SafetyGate(with_steps(request.gate, policy), robot.control_hz)
+    if policy is not None:
+        check_fits(policy, robot.cameras, len(robot.state_names), len(robot.action_names))
+        gate_config = with_steps(gate_config, policy)
+    gate = SafetyGate(gate_config, robot.control_hz)
     keys = TerminalKeys(robot.end)
     make_takeover = (lambda: _takeover(teleop, robot, request.gripper_dims, keys)) if teleop else None
     return RobotSetup(robot, gate, Origin.REAL, str(options["type"]), make_takeover, keys.wait_for_enter)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.mock_robot import MockRobot, MockRobotConfig
 from vla_rl.core.config import config_from_dict
+from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
 from vla_rl.runs.action_kinds import with_steps
 from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
@@ -19,6 +20,8 @@ _RATE_HZ = 50.0
 def set_up(request: RobotRequest) -> RobotSetup:
     """The mock robot with the cameras and joints of the policy."""
     spec = request.policy
+    if spec is None:
+        raise UserError("nobody can drive the mock robot by hand; record a task of the simulator")
     defaults = {
         "joints": spec.action_dim,
         "cameras": list(spec.cameras),

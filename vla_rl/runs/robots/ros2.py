@@ -34,6 +34,8 @@ def set_up(request: RobotRequest) -> RobotSetup:
     except ImportError as error:
         raise UserError(f"there is no ROS 2 in this terminal ({error}); source it first") from error
     options, spec = dict(request.options), request.policy
+    if spec is None:
+        raise UserError("a robot of topics is recorded as a bag (ros2 bag record), which vla-rl finetune reads")
     sim_time = bool(options.pop("use_sim_time", False))
     settings = settings_from(options)
     cameras = [camera.name for camera in settings.cameras]

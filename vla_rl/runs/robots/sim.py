@@ -2,20 +2,23 @@
 
 import functools
 
-from robot_io.env_robot import EnvRobot
-from sim.correctors import Corrector
 from vla_rl.core.config import config_from_dict
+from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
-from vla_rl.runs.config import TaskConfig
+from vla_rl.runs.config import TakeoverConfig, TaskConfig
 from vla_rl.runs.robots import RobotRequest, RobotSetup
-from vla_rl.runs.simulator import make_env, make_gate
+from vla_rl.runs.task import make_gate, make_supervisor, open_robot
 
 
 def set_up(request: RobotRequest) -> RobotSetup:
     """The environment that the policy was trained on; ``robot.env=...``, ``robot.difficulty=...`` choose another."""
     spec = request.policy
-    defaults = {"env": spec.env_id.split()[0], "image_size": spec.image_size[0], **request.task}
+    if spec is None:
+        raise UserError("a simulated task is recorded by its name: vla-rl record TASK")
+    defaults = {"env": spec.env_id.split()[0], "image_size": max(spec.image_size), **request.task}
     task = config_from_dict(TaskConfig, {**defaults, **request.options}, where="robot")
-    env = make_env(task)
-    robot, gate = EnvRobot(env, request.clock), make_gate(env, request.gate)
-    return RobotSetup(robot, gate, Origin.SIM, task.env, make_takeover=functools.partial(Corrector, env))
+    takeover = config_from_dict(TakeoverConfig, dict(request.takeover), where="takeover")
+    robot = open_robot(task, clock=request.clock)
+    gate = make_gate(robot, request.gate)
+    make_takeover = functools.partial(make_supervisor, task.env, robot.env, takeover)
+    return RobotSetup(robot, gate, Origin.SIM, task.env, make_takeover)

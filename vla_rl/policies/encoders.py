@@ -1,10 +1,49 @@
-"""Images to tokens. Also used, with weights of their own, by the critics."""
+"""Images and the task sentence to tokens: encoders of the built-in policy, and of critics with weights of their own."""
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_rl.policies.flow_vla.config import VisionConfig
+from vla_rl.core.flow import PADDING
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """A convolution stack per camera, then tokens.
+
+    Attributes:
+        widths: output channels of each convolution.
+        kernels: side of each kernel.
+        strides: stride of each convolution.
+        groups: groups of the GroupNorm after each convolution; 0: no norm.
+        keypoints: number of learned image points per camera (spatial soft-argmax), which make one token; 0: none.
+            They localise well from few data.
+        patches: side of the grid of patch tokens per camera, 0: none.
+    """
+
+    widths: tuple[int, ...] = (32, 32)
+    kernels: tuple[int, ...] = (8, 3)
+    strides: tuple[int, ...] = (4, 1)
+    groups: int = 0
+    keypoints: int = 48
+    patches: int = 0
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """The task sentence as hashed words.
+
+    Attributes:
+        max_words: words that are read; also the fixed, exported length.
+        vocabulary: number of hash buckets.
+        width: size of a word's embedding.
+    """
+
+    max_words: int = 16
+    vocabulary: int = 1024
+    width: int = 64
 
 
 class ConvStack(nn.Sequential):
@@ -86,9 +125,7 @@ class VisionEncoder(nn.Module):
     def __init__(self, config: VisionConfig, cameras: tuple[str, ...], image_size: tuple[int, int], width: int) -> None:
         super().__init__()
         self.cameras = cameras
-        self.shared = config.shared
-        stacks = 1 if config.shared else len(cameras)
-        self.encoders = nn.ModuleList(CameraEncoder(config, image_size, width) for _ in range(stacks))
+        self.encoders = nn.ModuleList(CameraEncoder(config, image_size, width) for _ in cameras)
         self.tokens_per_camera = int(config.keypoints > 0) + config.patches**2
         self.camera_embedding = nn.Parameter(0.02 * torch.randn(len(cameras), 1, width))
 
@@ -99,8 +136,26 @@ class VisionEncoder(nn.Module):
     def forward(self, images: dict[str, Tensor]) -> Tensor:
         """Args: images: camera -> uint8 [B, H, W, 3], or float of the same shape in [0, 255]."""
         tokens = []
-        for index, camera in enumerate(self.cameras):
-            encoder = self.encoders[0 if self.shared else index]
+        for index, (camera, encoder) in enumerate(zip(self.cameras, self.encoders, strict=True)):
             image = images[camera].permute(0, 3, 1, 2)  # channels_last without a copy
             tokens.append(encoder((image * (1 / 127.5)).sub_(1.0)) + self.camera_embedding[index])
         return torch.cat(tokens, 1)
+
+
+class TextEncoder(nn.Module):
+    """Word ids [B, L] -> one token [B, 1, width]. Words meet their position in a nonlinear layer, so the order of
+    words counts.
+    """
+
+    def __init__(self, config: TextConfig, width: int) -> None:
+        super().__init__()
+        self.word = nn.Embedding(config.vocabulary, config.width)
+        self.position = nn.Parameter(0.5 * torch.randn(config.max_words, config.width))
+        self.mix = nn.Linear(config.width, 2 * config.width)
+        self.out = nn.Linear(2 * config.width, width)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        present = (ids != PADDING)[..., None].to(self.position.dtype)  # [B, L, 1]
+        words = torch.nn.functional.gelu(self.mix(self.word(ids) + self.position))
+        pooled = (words * present).sum(1) / present.sum(1).clamp(min=1.0)
+        return self.out(pooled)[:, None]

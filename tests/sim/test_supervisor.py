@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 import sim
-from sim.correctors import Corrector, CorrectorConfig
+from sim.supervisor import MAX_STEP_M, ScriptedSupervisor, SupervisorConfig
 from vla_rl.core.errors import ConfigError
 
 TASK = "vla_rl/PegInsert-v0"
-ALWAYS = CorrectorConfig(rescue_probability=1.0, hand_back_probability=0.0, fumble_probability=0.0)
+ALWAYS = SupervisorConfig(rescue_probability=1.0, hand_back_probability=0.0, fumble_probability=0.0)
 
 
-def supervise(env, corrector, policy, seed):
+def supervise(env, supervisor, policy, seed):
     """Runs an episode; returns success and, for every tick, whether the person had control."""
     env.reset(seed=seed)
-    corrector.reset(seed)
+    supervisor.reset(seed)
     driving, ended = [], False
     while not ended:
         proposed = policy(env, len(driving))
-        command = corrector.command(len(driving), proposed)
+        command = supervisor.command(len(driving), proposed)
         driving.append(command is not None)
         _, _, success, truncated, _ = env.step(proposed if command is None else command)
         ended = success or truncated
@@ -34,18 +34,18 @@ def idle(env, tick):
 
 def test_leaves_the_expert_alone(task, blind_env):
     env = blind_env(task)
-    expert, corrector = sim.make_expert(env), Corrector(env, ALWAYS)
+    expert, supervisor = sim.make_expert(env), ScriptedSupervisor(env, ALWAYS)
     for seed in range(5):
         expert.reset(seed)
-        success, driving = supervise(env, corrector, lambda env, tick: expert.act()[0], seed)
+        success, driving = supervise(env, supervisor, lambda env, tick: expert.act()[0], seed)
         assert success
         assert not driving.any()
 
 
 def test_rescues_a_policy_that_does_nothing(task, blind_env):
     env = blind_env(task)
-    corrector = Corrector(env, ALWAYS)
-    results = [supervise(env, corrector, idle, seed) for seed in range(8)]
+    supervisor = ScriptedSupervisor(env, ALWAYS)
+    results = [supervise(env, supervisor, idle, seed) for seed in range(8)]
     assert all(driving.any() for _, driving in results)
     assert sum(success for success, _ in results) >= 5
     for _, driving in results:
@@ -54,7 +54,7 @@ def test_rescues_a_policy_that_does_nothing(task, blind_env):
 
 def test_rescues_a_policy_that_drops_what_it_holds(blind_env):
     env = blind_env(TASK)
-    expert, corrector = sim.make_expert(env), Corrector(env, ALWAYS)
+    expert, supervisor = sim.make_expert(env), ScriptedSupervisor(env, ALWAYS)
 
     def butterfingers(env, tick):
         action = expert.act()[0]
@@ -62,7 +62,7 @@ def test_rescues_a_policy_that_drops_what_it_holds(blind_env):
             action[[3, 7]] = 0.1
         return action
 
-    results = [supervise(env, corrector, butterfingers, seed) for seed in range(6)]
+    results = [supervise(env, supervisor, butterfingers, seed) for seed in range(6)]
     assert all(np.argmax(driving) >= 25 for _, driving in results)
     assert sum(success for success, _ in results) >= 4
 
@@ -71,41 +71,41 @@ def test_takes_over_only_after_stall_and_reaction_time(blind_env):
     env = blind_env(TASK)
     quick = dataclasses.replace(ALWAYS, reaction_s=(0.0, 0.0), stall_s=1.0)
     slow = dataclasses.replace(quick, reaction_s=(0.5, 0.5))
-    first, second = (np.argmax(supervise(env, Corrector(env, config), idle, 0)[1]) for config in (quick, slow))
+    first, second = (np.argmax(supervise(env, ScriptedSupervisor(env, config), idle, 0)[1]) for config in (quick, slow))
     assert first >= 20
     assert second - first == 10
 
 
 def test_rescues_about_the_share_that_was_asked_for(blind_env):
     env = blind_env(TASK)
-    corrector = Corrector(env, CorrectorConfig(rescue_probability=0.5))
+    supervisor = ScriptedSupervisor(env, SupervisorConfig(rescue_probability=0.5))
     rescued = 0
     for seed in range(200):
         env.reset(seed=0)
-        corrector.reset(seed)
-        rescued += any(corrector.command(tick, idle(env, tick)) is not None for tick in (0, 30, 60))
+        supervisor.reset(seed)
+        rescued += any(supervisor.command(tick, idle(env, tick)) is not None for tick in (0, 30, 60))
     assert 75 <= rescued <= 125  # 3.5 standard deviations
 
 
 def test_same_seed_gives_the_same_supervision(blind_env):
     env = blind_env(TASK)
-    corrector = Corrector(env, CorrectorConfig(rescue_probability=1.0))
-    first, second = (supervise(env, corrector, idle, 3)[1] for _ in range(2))
+    supervisor = ScriptedSupervisor(env, SupervisorConfig(rescue_probability=1.0))
+    first, second = (supervise(env, supervisor, idle, 3)[1] for _ in range(2))
     assert np.array_equal(first, second)
 
 
 def test_commands_start_from_the_last_one_and_move_in_bounded_steps(blind_env):
     env = blind_env(TASK)
-    corrector = Corrector(env, dataclasses.replace(ALWAYS, fumble_probability=1.0))
+    supervisor = ScriptedSupervisor(env, dataclasses.replace(ALWAYS, fumble_probability=1.0))
     env.reset(seed=0)
-    corrector.reset(0)
+    supervisor.reset(0)
     driven = 0
     for tick in range(70):
         last = env.data.ctrl.copy()
-        command = corrector.command(tick, idle(env, tick))
+        command = supervisor.command(tick, idle(env, tick))
         if command is not None:
             driven += 1
-            assert np.abs(command - last).max() <= corrector.config.max_step_m + 1e-6
+            assert np.abs(command - last).max() <= MAX_STEP_M + 1e-6
             assert env.action_space.contains(command)
         env.step(idle(env, tick) if command is None else command)
     assert driven > 20
@@ -115,7 +115,7 @@ def test_hands_back_once_the_trouble_is_repaired(blind_env):
     env = blind_env(TASK)
     config = dataclasses.replace(ALWAYS, hand_back_probability=1.0, max_takeovers=2)
     for seed in range(4):
-        _, driving = supervise(env, Corrector(env, config), idle, seed)
+        _, driving = supervise(env, ScriptedSupervisor(env, config), idle, seed)
         starts = np.flatnonzero(np.diff(driving.astype(int)) == 1)
         ends = np.flatnonzero(np.diff(driving.astype(int)) == -1)
         assert len(ends) >= 1
@@ -124,8 +124,8 @@ def test_hands_back_once_the_trouble_is_repaired(blind_env):
 
 @pytest.mark.parametrize(
     "bad",
-    [{"rescue_probability": 1.5}, {"hand_back_probability": -0.1}, {"reaction_s": (0.5, 0.1)}, {"max_step_m": 0.0}],
+    [{"rescue_probability": 1.5}, {"hand_back_probability": -0.1}, {"reaction_s": (0.5, 0.1)}, {"pace": 0.0}],
 )
 def test_bad_configurations_are_refused(bad):
     with pytest.raises(ConfigError):
-        CorrectorConfig(**bad)
+        SupervisorConfig(**bad)

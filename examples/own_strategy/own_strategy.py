@@ -1,0 +1,49 @@
+"""An execution strategy of one's own: a new chunk fades in over a few ticks, where `naive` jumps to it in one.
+
+pip install examples/own_strategy
+vla-rl rollout runs/demo --robot sim --strategy fade_in --set execution.fade_ticks=3 latency.typical=4
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vla_rl.core.errors import ConfigError
+from vla_rl.core.types import Float32Array, Observation
+from vla_rl.execution.schedule import Schedule, ScheduledChunk
+from vla_rl.execution.strategies import ChunkStrategy, ExecutionConfig
+
+
+@dataclass(frozen=True)
+class FadeInConfig(ExecutionConfig):
+    """The options of every strategy, and one more: ``execution.fade_ticks``, ticks until only the new chunk counts."""
+
+    fade_ticks: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fade_ticks < 1:
+            raise ConfigError(f"execution.fade_ticks is {self.fade_ticks}; it must be at least 1")
+
+
+class FadeIn(ChunkStrategy):
+    """When to plan and how to use the policy is left as it is; `place` hears of arrivals, `act` decides each tick."""
+
+    config: FadeInConfig
+    config_class = FadeInConfig
+
+    def place(self, chunk: ScheduledChunk, tick: int) -> ScheduledChunk:
+        self._arrived = tick
+        return chunk
+
+    def act(
+        self, schedule: Schedule, tick: int, observation: Observation
+    ) -> tuple[Float32Array, ScheduledChunk] | None:
+        chunks = schedule.covering(tick)
+        share = (tick - self._arrived + 1) / self.config.fade_ticks if chunks else 1.0
+        if len(chunks) < 2 or share >= 1:
+            return super().act(schedule, tick, observation)
+        old, new = (chunk.actions[tick - chunk.start_tick] for chunk in chunks[-2:])
+        action = ((1 - share) * old + share * new).astype(np.float32)
+        action[list(self.config.discrete_dims)] = new[list(self.config.discrete_dims)]  # half a grasp is no grasp
+        return action, chunks[-1]

@@ -1,0 +1,171 @@
+"""What must be known of a gymnasium environment before anyone can act in it, and where it is known from: what somebody
+declared, else what the environment says, else an assumption that is told.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.types import Float32Array
+
+ASSUMED_HZ = 20.0
+JUDGE_AUTO, JUDGE_REWARD = "auto", "reward"
+KINDS = ("absolute", "delta")
+_SAID = ("is_success", "success")
+
+
+@dataclass(frozen=True)
+class EnvDeclaration:
+    """What an environment does not say itself, or says wrongly. What is left empty is taken from the environment.
+
+    Attributes:
+        cameras: camera name -> path in the observation, such as ``{wrist: robot.cameras.0}``.
+        state: paths of the vectors that make up the state, one behind the other.
+        action_kind: per action dimension, or one for all: ``absolute`` (a target: repeated, it holds still) or
+            ``delta`` (a step: 0 holds still). Environments say it as ``action_kind``; assumed: absolute.
+        action_low: smallest action, for an action space without bounds.
+        action_high: largest action.
+        gripper_dims: action dimensions with two levels, never averaged; ``gripper_dims`` of the environment.
+        rest_action: the action that keeps everything still; ``rest_action(state)`` of the environment. Assumed: 0 for
+            steps; for targets the last ones, at first those of the state if they are as many, else the middle.
+        control_hz: steps per second; ``metadata["render_fps"]``. Assumed: 20.
+        max_episode_steps: an episode is cut here.
+        success: who judges: ``auto`` (``info["is_success"]`` or ``info["success"]`` of the last step, else a positive
+            reward at an end that is no cut), ``reward`` (that alone), or another key of the info.
+        sentence: the task in words; ``task_description`` of the environment. Assumed: its name.
+    """
+
+    cameras: dict[str, str] = field(default_factory=dict)
+    state: tuple[str, ...] = ()
+    action_kind: tuple[str, ...] = ()
+    action_low: tuple[float, ...] = ()
+    action_high: tuple[float, ...] = ()
+    gripper_dims: tuple[int, ...] = ()
+    rest_action: tuple[float, ...] = ()
+    control_hz: float | None = None
+    max_episode_steps: int | None = None
+    success: str = JUDGE_AUTO
+    sentence: str = ""
+
+    def __post_init__(self) -> None:
+        if self.control_hz is not None and not self.control_hz > 0:
+            raise ConfigError(f"control_hz is {self.control_hz}; it must be positive")
+        if self.max_episode_steps is not None and self.max_episode_steps < 1:
+            raise ConfigError(f"max_episode_steps is {self.max_episode_steps}; it must be at least 1")
+        if not set(self.action_kind) <= set(KINDS):
+            raise ConfigError(f"action_kind is {list(self.action_kind)}; each is one of {', '.join(KINDS)}")
+
+
+@dataclass(frozen=True)
+class ActionInterface:
+    """The actions of an environment.
+
+    Attributes:
+        low: float32 [A], smallest action.
+        high: float32 [A], largest action.
+        kind: of each dimension, "absolute" or "delta".
+        gripper_dims: dimensions with two levels.
+        rest: float32 [A], the declared action that keeps everything still, or None.
+        notes: what was assumed, in sentences.
+    """
+
+    low: Float32Array
+    high: Float32Array
+    kind: tuple[str, ...]
+    gripper_dims: tuple[int, ...]
+    rest: Float32Array | None
+    notes: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """A."""
+        return len(self.low)
+
+
+def read_actions(env: Any, declared: EnvDeclaration) -> ActionInterface:
+    """What is known of the actions.
+
+    Raises:
+        UserError: if the action space is no bounded Box of one dimension, or the environment declares what does not
+            fit it.
+        ConfigError: if the declaration does not fit it.
+    """
+    space, notes = env.action_space, []
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1 or space.dtype.kind != "f":
+        discrete = " A policy here commands numbers; wrap the task so that it takes a target or a step."
+        hint = discrete if not isinstance(space, gymnasium.spaces.Box) else ""
+        raise UserError(f"{env} has the action space {space}; expected a Box of float numbers, shape [A].{hint}")
+    size = space.shape[0]
+    low = _of_size(declared.action_low, size, "action_low") if declared.action_low else space.low
+    high = _of_size(declared.action_high, size, "action_high") if declared.action_high else space.high
+    low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+        raise UserError(
+            f"{env} has actions from {low.tolist()} to {high.tolist()}; a policy needs finite bounds: "
+            f"declare action_low and action_high, {size} numbers each"
+        )
+    kind = declared.action_kind or tuple(getattr(env.unwrapped, "action_kind", ()))
+    if not kind:
+        kind = (KINDS[0],)
+        notes.append("actions are taken for targets (absolute): declare action_kind=[delta] if 0 keeps it still")
+    kind = kind * size if len(kind) == 1 else kind
+    if len(kind) != size or not set(kind) <= set(KINDS):
+        raise UserError(f"{env} declares action_kind {kind}; expected {size} entries, each of them one of {KINDS}")
+    grippers = tuple(map(int, declared.gripper_dims or getattr(env.unwrapped, "gripper_dims", ())))
+    if not all(0 <= dim < size for dim in grippers):
+        raise UserError(f"{env} has gripper_dims {grippers}; it has actions 0 to {size - 1}")
+    rest = np.asarray(_of_size(declared.rest_action, size, "rest_action"), np.float32) if declared.rest_action else None
+    return ActionInterface(low, high, kind, grippers, rest, tuple(notes))
+
+
+def read_rate(env: Any, declared: EnvDeclaration) -> tuple[float, str]:
+    """Steps per second, and a sentence if they are assumed."""
+    rate = declared.control_hz or (env.metadata or {}).get("render_fps")
+    if rate:
+        return float(rate), ""
+    return ASSUMED_HZ, f"{ASSUMED_HZ:g} steps a second are assumed: declare control_hz, or metadata['render_fps']"
+
+
+def read_sentence(env: Any, declared: EnvDeclaration) -> tuple[str, str]:
+    """The task in words, and a sentence if they are assumed."""
+    said = declared.sentence or getattr(env.unwrapped, "task_description", "")
+    if said:
+        return str(said), ""
+    name = env.spec.id if getattr(env, "spec", None) is not None else type(env.unwrapped).__name__
+    words = name.rpartition("/")[2].rpartition(":")[2]
+    return words, f"the task sentence is assumed to be {words!r}: declare sentence, or task_description"
+
+
+def judge(success: str, info: dict[str, Any], reward: float, terminated: bool) -> tuple[bool, bool]:
+    """Whether an episode that has just ended is a success, and whether the environment itself says so.
+
+    Args:
+        success: see `EnvDeclaration`.
+        info: of the last step.
+        reward: of the last step.
+        terminated: the task ended by itself.
+
+    Raises:
+        UserError: if the info lacks the declared key.
+    """
+    by_reward = terminated and reward > 0
+    if success == JUDGE_REWARD:
+        return by_reward, terminated
+    if success != JUDGE_AUTO:
+        if success not in info:
+            known = ", ".join(map(str, info)) or "nothing"
+            raise UserError(f"the info of the last step has no {success!r} to judge by; it has {known}")
+        return bool(info[success]), True
+    for key in _SAID:
+        if key in info:
+            return bool(info[key]), True
+    return by_reward, by_reward
+
+
+def _of_size(values: tuple[float, ...], size: int, name: str) -> tuple[float, ...]:
+    if len(values) not in (1, size):
+        raise ConfigError(f"{name} has {len(values)} numbers; the action has {size}")
+    return values * size if len(values) == 1 else values

@@ -1,0 +1,123 @@
+"""Coarse convex hulls in the place of chosen meshes, and rays that meet them.
+
+A robot's links come with ten thousand triangles each, for pictures in which a link covers a few hundred pixels; they
+cost nearly all of the time that a picture takes, in both renderers. Shapes that are nearly convex look the same.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+N_DIRECTIONS = 24
+"""A hull keeps the vertices that are outermost in this many directions: enough for 64 pixels, faceted at 200."""
+
+
+def with_hulls(model: mujoco.MjModel, meshes: Sequence[str]) -> mujoco.MjModel:
+    """Copy of a model in which these meshes are coarse hulls. It can be drawn with the data of the original.
+
+    Only the arrays of which pictures are made differ: the physics of the copy is not that of the original.
+
+    Args:
+        model: compiled model; it is left as it is.
+        meshes: names of the meshes to replace. They lose their texture.
+    """
+    spec = mujoco.MjSpec()
+    for name in meshes:
+        mesh = model.mesh(name).id
+        start = model.mesh_vertadr[mesh]
+        corners = _outermost(model.mesh_vert[start : start + model.mesh_vertnum[mesh]])
+        # A mesh without faces gets those of its hull.
+        spec.add_mesh(name=name, uservert=corners.ravel(), inertia=mujoco.mjtMeshInertia.mjMESH_INERTIA_CONVEX)
+        spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_MESH, meshname=name)
+    drawn = copy.deepcopy(model)
+    if not meshes:
+        return drawn
+    hulls = spec.compile()
+    for name in meshes:
+        _replace(drawn, model.mesh(name).id, hulls, hulls.mesh(name).id)
+    return drawn
+
+
+@dataclass(frozen=True)
+class Hull:
+    """The planes of a convex mesh, in its frame: inside is where normals @ point < offsets."""
+
+    normals: NDArray[np.float64]  # [F, 3], unit length, outwards
+    offsets: NDArray[np.float64]  # [F] metres
+
+    @classmethod
+    def of_mesh(cls, model: mujoco.MjModel, mesh: int) -> "Hull":
+        """Of a mesh that `with_hulls` has made."""
+        start, face = model.mesh_vertadr[mesh], model.mesh_faceadr[mesh]
+        vertices = model.mesh_vert[start : start + model.mesh_vertnum[mesh]].astype(np.float64)
+        a, b, c = (vertices[corner] for corner in model.mesh_face[face : face + model.mesh_facenum[mesh]].T)  # [F, 3]
+        normals = np.cross(b - a, c - a)
+        normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+        return cls(normals, (normals * a).sum(axis=1))
+
+    def cast(
+        self, rotation: NDArray[np.float64], offset: NDArray[np.float64], directions: NDArray[np.float64]
+    ) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+        """What rays from one point meet; many times faster than one ray after the other through a mesh.
+
+        A ray enters a convex body through the last of the planes that face its start, and leaves it through the first
+        of the others. Of each plane, `rate` is one over the distance at which the ray crosses it.
+
+        Args:
+            rotation: from the hull's frame to the rays', [3, 3].
+            offset: the hull's place as seen from the start of the rays, [3] metres.
+            directions: unit vectors [N, 3].
+
+        Returns:
+            Indices [M] of the rays that meet it, their distances [M] in metres and the normals [M, 3] there.
+        """
+        normals = self.normals @ rotation.T
+        gap = self.offsets + normals @ offset  # [F], negative where a plane faces the start
+        front = gap < 0
+        if not front.any():  # the rays start inside
+            return np.empty(0, np.intp), np.empty(0), np.empty((0, 3))
+        rate = directions @ (normals / gap[:, None]).T  # [N, F]
+        entry = rate[:, front].min(axis=1)
+        (met,) = np.nonzero((entry > 0) & (entry >= rate[:, ~front].max(axis=1)))
+        plane = rate[np.ix_(met, front)].argmin(axis=1)
+        return met, 1.0 / entry[met], normals[front][plane]
+
+
+def _outermost(vertices: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The vertices [M, 3] of [N, 3] that are furthest out in one of the directions, spread evenly over a sphere."""
+    turn = np.arange(N_DIRECTIONS) + 0.5
+    height, angle = 1.0 - 2.0 * turn / N_DIRECTIONS, np.pi * (1.0 + np.sqrt(5.0)) * turn  # Fibonacci's spiral
+    radius = np.sqrt(1.0 - height**2)
+    directions = np.stack([radius * np.cos(angle), radius * np.sin(angle), height])  # [3, D]
+    return vertices[np.unique((vertices @ directions).argmax(axis=0))]
+
+
+def _replace(model: mujoco.MjModel, mesh: int, hulls: mujoco.MjModel, hull: int) -> None:
+    """Write a hull over the mesh of which it was made; what it does not fill of the arrays is no longer used."""
+    # Compiling has moved the hull into a frame of its own.
+    rotation = np.empty(9)
+    mujoco.mju_quat2Mat(rotation, hulls.mesh_quat[hull])
+    turn, shift = rotation.reshape(3, 3).T, hulls.mesh_pos[hull]
+
+    def part(kind: str, of: mujoco.MjModel, which: int) -> slice:
+        start = getattr(of, f"mesh_{kind}adr")[which]
+        return slice(start, start + getattr(hulls, f"mesh_{kind}num")[hull])
+
+    for kind in ("vert", "normal", "face", "bvh"):
+        getattr(model, f"mesh_{kind}num")[mesh] = getattr(hulls, f"mesh_{kind}num")[hull]
+    to, of = part("vert", model, mesh), part("vert", hulls, hull)
+    model.mesh_vert[to] = hulls.mesh_vert[of] @ turn + shift
+    to, of = part("normal", model, mesh), part("normal", hulls, hull)
+    model.mesh_normal[to] = hulls.mesh_normal[of] @ turn
+    to, of = part("face", model, mesh), part("face", hulls, hull)
+    model.mesh_face[to], model.mesh_facenormal[to] = hulls.mesh_face[of], hulls.mesh_facenormal[of]
+    # The tree by which rays find faces: a turned box lies inside the straight one around it.
+    to, of = part("bvh", model, mesh), part("bvh", hulls, hull)
+    model.bvh_child[to], model.bvh_nodeid[to] = hulls.bvh_child[of], hulls.bvh_nodeid[of]
+    model.bvh_aabb[to, :3] = hulls.bvh_aabb[of, :3] @ turn + shift
+    model.bvh_aabb[to, 3:] = hulls.bvh_aabb[of, 3:] @ np.abs(turn)
+    model.mesh_texcoordadr[mesh] = model.mesh_graphadr[mesh] = -1

@@ -1,0 +1,145 @@
+"""Demonstrations that somebody brings, instead of an expert's: from a store, a run or a LeRobotDataset into a run."""
+
+import json
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from robot_io.pictures import resize
+from vla_rl.core.errors import UserError
+from vla_rl.core.files import write_atomic
+from vla_rl.core.types import Episode, Origin, PolicySpec, Source, Uint8Array
+from vla_rl.data.episode_file import EpisodeHeader
+from vla_rl.data.sources import DataMapping, find_store, take_in
+from vla_rl.data.store import EpisodeStore
+
+logger = logging.getLogger(__name__)
+_DONE = "demonstrations.json"
+
+
+def bring_demonstrations(
+    source: Path, run: Path, store: EpisodeStore, specs: Mapping[str, PolicySpec], most: int
+) -> bool:
+    """Copy demonstrations into the store of a run, as ``demo-00000`` and so on, once; what a killed process had copied
+    stays.
+
+    A demonstration is an episode in which no policy acted and that is not labelled a failure.
+
+    Args:
+        source: an episode store, a run folder or a LeRobotDataset.
+        run: the run folder; a file in it says that all are there, so that the source is needed no more.
+        store: of the run.
+        specs: task -> the interface of a policy for it.
+        most: how many are taken at most; 0: all.
+
+    Returns:
+        whether there was anything to do.
+
+    Raises:
+        UserError: if there are none, or they do not fit a task; it says what differs.
+    """
+    if (run / _DONE).exists():
+        return False
+    with tempfile.TemporaryDirectory(prefix=".demonstrations-", dir=run) as staging:
+        found = _as_store(source, Path(staging))
+        names = _chosen(found, source, specs)
+        taken = names[:most] if most else names
+        for index, name in enumerate(tqdm(taken, desc="demonstrations", unit="episode", leave=False)):
+            episode_id = f"demo-{index:05d}"
+            if episode_id not in store:
+                task = _task_of(found.read_header(name), specs)
+                store.add(_as_demonstration(found.read(name), episode_id, task, specs[task]))
+    logger.info("%d demonstrations of %d in %s", len(taken), len(names), source)
+    write_atomic(run / _DONE, json.dumps({"source": str(source), "demonstrations": len(taken)}, indent=1).encode())
+    return True
+
+
+def check_demonstrations(source: Path, specs: Mapping[str, PolicySpec]) -> None:
+    """Refuse a source that does not fit, as far as can be seen without converting it.
+
+    Raises:
+        UserError: see `bring_demonstrations`.
+    """
+    found = find_store(source)
+    if found is not None:
+        _chosen(found, source, specs)
+    elif not (source / "meta" / "info.json").is_file():
+        raise UserError(
+            f"task.demonstrations={source} is no episode store (store.json), no run folder and no LeRobotDataset v3 "
+            "(meta/info.json)"
+        )
+
+
+def _as_store(source: Path, staging: Path) -> EpisodeStore:
+    found = find_store(source)
+    if found is None:
+        found = EpisodeStore(staging)
+        take_in(source, found, DataMapping())
+    return found
+
+
+def _chosen(store: EpisodeStore, source: Path, specs: Mapping[str, PolicySpec]) -> list[str]:
+    """The demonstrations in a store, in the order of their names, all of which fit."""
+    headers = [store.read_header(name) for name in store.ids()]
+    chosen = [header for header in headers if header.policy_version < 0 and header.success is not False]
+    if not chosen:
+        raise UserError(
+            f"{source} holds {len(headers)} episodes and no demonstration among them: one in which no policy acts and "
+            "that is not labelled a failure"
+        )
+    for header in chosen:
+        _check_fit(header, specs[_task_of(header, specs)])
+    return [header.episode_id for header in chosen]
+
+
+def _task_of(header: EpisodeHeader, specs: Mapping[str, PolicySpec]) -> str:
+    """Which task an episode demonstrates: the only one there is, or the one that it names."""
+    if len(specs) == 1:
+        return next(iter(specs))
+    if header.env_id not in specs:
+        raise UserError(
+            f"demonstration {header.episode_id!r} is of {header.env_id!r}; the tasks of this run are {', '.join(specs)}"
+        )
+    return header.env_id
+
+
+def _check_fit(header: EpisodeHeader, spec: PolicySpec) -> None:
+    """Raises UserError with all that differs. Larger pictures fit: they are resized, as those of the task are."""
+    shown = [header.cameras.get(camera, (0, 0)) for camera in spec.cameras]
+    fit = all(height >= spec.image_size[0] and width >= spec.image_size[1] for height, width in shown)
+    expected = dict.fromkeys(spec.cameras, spec.image_size)
+    pairs = {
+        "cameras": (expected if fit else dict(header.cameras), expected),
+        "state numbers": (header.state_dim, spec.state_dim),
+        "action numbers": (header.action_dim, spec.action_dim),
+        "steps a second": (header.control_hz, spec.control_hz),
+    }
+    differs = [f"{name} {theirs}, the task has {ours}" for name, (theirs, ours) in pairs.items() if theirs != ours]
+    if differs:
+        raise UserError(f"demonstration {header.episode_id!r} does not fit {spec.env_id}: {'; '.join(differs)}")
+
+
+def _as_demonstration(episode: Episode, episode_id: str, task: str, spec: PolicySpec) -> Episode:
+    """The episode with the task's cameras in their size, every step a demonstrator's. What a person sent is what he
+    wanted.
+    """
+    by_person = (episode.source == Source.HUMAN)[:, None]
+    return replace(
+        episode,
+        episode_id=episode_id,
+        images={camera: _of_size(episode.images[camera], spec.image_size) for camera in spec.cameras},
+        action_policy=np.where(by_person, episode.action_sent, episode.action_policy),
+        source=np.where(by_person[:, 0], np.uint8(Source.DEMO), episode.source),
+        origin=Origin.DEMO,
+        env_id=task,
+    )
+
+
+def _of_size(images: Uint8Array, size: tuple[int, int]) -> Uint8Array:
+    """uint8 [T, H, W, 3] at another size."""
+    return images if images.shape[1:3] == size else np.stack([resize(image, size) for image in images])

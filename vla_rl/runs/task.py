@@ -1,0 +1,298 @@
+"""A task by its name: any `gymnasium.Env`, with the arguments that it takes, as a robot with a gate."""
+
+import copy
+import difflib
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+
+import sim
+from robot_io.env_robot import EnvRobot
+from robot_io.gate import GateConfig, SafetyGate
+from vla_rl.core.clock import Clock
+from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.registry import find, names
+from vla_rl.core.types import Origin, PolicySpec
+from vla_rl.execution.sources import Demonstrator
+from vla_rl.runs.action_kinds import delta_dims
+from vla_rl.runs.attempt import Attempts
+from vla_rl.runs.config import TakeoverConfig, TaskConfig
+
+ASSUMED_EPISODE_STEPS = 1000
+"""Where neither the environment nor its registration limits an episode."""
+_OFFERED = ("difficulty", "image_size", "renderer")
+
+
+def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
+    """The environment of a task, or another one with the same settings.
+
+    ``difficulty``, ``image_size`` and ``renderer`` are given to an environment that takes arguments of these names and
+    was not registered with its own; ``task.kwargs`` are given as they are.
+
+    Raises:
+        UserError: for an unknown name, arguments that the environment does not take, or something that is no
+            environment.
+    """
+    name = env_id or task.env
+    spec = copy.copy(_find(name))
+    creator = _creator(spec)
+    arguments = _arguments(name, spec, creator, task)
+    spec.entry_point = functools.partial(_make_one, name, creator)
+    limit = task.declare.max_episode_steps
+    env: gymnasium.Env[Any, Any] = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **arguments)
+    if episode_limit(env) is None:
+        return gymnasium.wrappers.TimeLimit(env, ASSUMED_EPISODE_STEPS)
+    return env
+
+
+def episode_limit(env: gymnasium.Env[Any, Any]) -> int | None:
+    """The longest episode, steps: of the time limit around the environment, or of its own."""
+    for attribute in ("_max_episode_steps", "max_episode_steps"):
+        if env.has_wrapper_attr(attribute):
+            return int(env.get_wrapper_attr(attribute))
+    return None
+
+
+def open_robot(task: TaskConfig, env_id: str | None = None, clock: Clock | None = None) -> EnvRobot:
+    """The environment of a task as a robot.
+
+    Raises:
+        UserError: see `make_env` and `EnvRobot`.
+    """
+    try:
+        return EnvRobot(make_env(task, env_id), clock, task.declare, task.image_size)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise UserError(f"{env_id or task.env} lacks a package: {error}") from error
+
+
+def make_gate(robot: EnvRobot, config: GateConfig) -> SafetyGate:
+    """The safety gate of a simulated robot."""
+    actions = robot.actions
+    filled = config.filled(actions.low.tolist(), actions.high.tolist(), actions.gripper_dims, delta_dims(actions.kind))
+    return SafetyGate(filled, robot.control_hz)
+
+
+@dataclass(frozen=True)
+class Station:
+    """One environment with its robot and gate, and the attempts on it."""
+
+    env_id: str
+    robot: EnvRobot
+    gate: SafetyGate
+    attempts: Attempts
+
+    @classmethod
+    def build(cls, env_id: str, task: TaskConfig, gate_config: GateConfig, clock: Clock | None = None) -> "Station":
+        """Build and connect."""
+        robot = open_robot(task, env_id, clock)
+        robot.connect()
+        gate = make_gate(robot, gate_config)
+        return cls(env_id, robot, gate, Attempts(robot, gate, Origin.SIM, env_id))
+
+    def spec(self) -> PolicySpec:
+        """The interface of a policy for this station alone."""
+        return spec_of_robot(self.env_id, self.robot)
+
+    def demonstrator(self, noise: float) -> Demonstrator:
+        """The scripted expert of the environment.
+
+        Raises:
+            UserError: if it has none.
+        """
+        try:
+            expert = sim.make_expert(self.robot.env, noise)
+        except UserError as error:
+            raise UserError(
+                f"{self.env_id} cannot be demonstrated: {error} Or bring demonstrations of your own, "
+                "task.demonstrations=PATH: an episode store (see vla-rl record), a run folder or a LeRobotDataset"
+            ) from error
+        return Demonstrator(expert.act, expert.reset)
+
+    def supervisor(self, config: TakeoverConfig) -> TakeoverSource:
+        """Who may take over.
+
+        Raises:
+            UserError: if that one cannot supervise this environment.
+        """
+        return make_supervisor(self.env_id, self.robot.env, config)
+
+
+def make_supervisor(env_id: str, env: gymnasium.Env[Any, Any], config: TakeoverConfig) -> TakeoverSource:
+    """The configured supervisor of an environment.
+
+    Raises:
+        UserError: if that one cannot supervise it.
+    """
+    make: Callable[[Any, Any], TakeoverSource] = find("takeovers", config.supervisor)
+    try:
+        return make(env, config.options)
+    except UserError as error:
+        raise UserError(
+            f"the supervisor {config.supervisor!r} cannot take over in {env_id}: {error} Name one of your own, "
+            "takeover.supervisor=module:Name, or let the policy practise alone, takeover.enabled=false"
+        ) from error
+
+
+def spec_of_robot(env_id: str, robot: EnvRobot) -> PolicySpec:
+    """The interface of a policy for one environment."""
+    return PolicySpec(
+        env_id=env_id,
+        cameras=robot.reader.camera_names,
+        image_size=robot.reader.size,
+        state_dim=robot.reader.state_dim,
+        action_dim=robot.actions.size,
+        control_hz=robot.control_hz,
+        delta_dims=delta_dims(robot.action_kind),
+    )
+
+
+def shared_spec(specs: Sequence[PolicySpec]) -> PolicySpec:
+    """The interface of one policy for several stations: the largest vectors; smaller ones are filled up.
+
+    Raises:
+        ConfigError: if their cameras, rates or kinds of action differ, or two cannot be told apart by their state.
+    """
+    first = specs[0]
+    largest = max(specs, key=lambda spec: spec.action_dim)
+    for spec in specs[1:]:
+        for name in ("cameras", "image_size", "control_hz"):
+            if getattr(spec, name) != getattr(first, name):
+                ours, theirs = getattr(first, name), getattr(spec, name)
+                raise ConfigError(
+                    f"{first.env_id} and {spec.env_id} cannot share a policy: their {name} are {ours} and {theirs}"
+                )
+        if spec.delta_dims != tuple(dim for dim in largest.delta_dims if dim < spec.action_dim):
+            raise ConfigError(f"{largest.env_id} and {spec.env_id} cannot share a policy: their delta actions differ")
+    sizes = {spec.state_dim: spec.action_dim for spec in specs}
+    for spec in specs:
+        if sizes[spec.state_dim] != spec.action_dim:
+            raise ConfigError(f"{spec.env_id}: another task has the same state size and another action size")
+    return PolicySpec(
+        env_id=" ".join(spec.env_id for spec in specs),
+        cameras=first.cameras,
+        image_size=first.image_size,
+        state_dim=max(sizes),
+        action_dim=max(sizes.values()),
+        control_hz=first.control_hz,
+        delta_dims=largest.delta_dims,
+        sizes=tuple(sorted(sizes.items())) if len(sizes) > 1 else (),
+    )
+
+
+def _find(name: str) -> gymnasium.envs.registration.EnvSpec:
+    """What a name stands for, in the order: an entry point, a Gymnasium id, ``module:Id-v0``, ``module:Name``.
+
+    Raises:
+        ConfigError: for none of them; it names the near ones.
+    """
+    sim.register_environments()
+    if name in names("tasks"):
+        return _spec(name, find("tasks", name))
+    if name in gymnasium.registry:
+        return gymnasium.spec(name)
+    module, colon, local = name.partition(":")
+    if not colon:
+        near = difflib.get_close_matches(name, gymnasium.registry, n=1)
+        raise ConfigError(
+            f"there is no task {name!r}.{did_you_mean(name, {*names('tasks'), *near})} Others are named package:Id-v0, "
+            "as Gymnasium spells it, or module:Name, a class or a function that makes an environment"
+        )
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] != module.split(".")[0]:
+            raise  # the task is there, and lacks a package that it needs
+        raise ConfigError(f"the task {name!r} cannot be imported: {error}") from error
+    if local in gymnasium.registry:
+        return gymnasium.spec(local)
+    if hasattr(found, local):
+        return _spec(name, getattr(found, local))
+    package = module.partition(".")[0]
+    offered = [each for each, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(package)]
+    offered += [key for key, part in vars(found).items() if _is_env_class(part)]
+    raise ConfigError(f"{module} registers no {local!r} with Gymnasium and holds none.{did_you_mean(local, offered)}")
+
+
+def _is_env_class(part: Any) -> bool:
+    return isinstance(part, type) and issubclass(part, gymnasium.Env) and part is not gymnasium.Env
+
+
+def _spec(name: str, factory: Any) -> gymnasium.envs.registration.EnvSpec:
+    if not callable(factory):
+        raise ConfigError(f"the task {name!r} is a {type(factory).__name__}; expected a class or a function")
+    return gymnasium.envs.registration.EnvSpec(id=name, entry_point=factory)
+
+
+def _creator(spec: gymnasium.envs.registration.EnvSpec) -> Callable[..., Any]:
+    point: Any = spec.entry_point
+    creator: Callable[..., Any] = (
+        gymnasium.envs.registration.load_env_creator(point) if isinstance(point, str) else point
+    )
+    return creator
+
+
+def _make_one(name: str, creator: Callable[..., Any], **arguments: Any) -> gymnasium.Env[Any, Any]:
+    """One environment, out of a vector of one if need be."""
+    env = creator(**arguments)
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        if env.num_envs != 1 or not hasattr(env, "envs"):
+            raise UserError(
+                f"{name} makes {env.num_envs} environments at once ({type(env).__name__}); a task is a single one: the "
+                "workers of a run are what runs in parallel (workers=N)"
+            )
+        env = env.envs[0]
+    if not isinstance(env, gymnasium.Env):
+        raise UserError(f"{name} makes a {type(env).__name__}; a task is a gymnasium.Env")
+    return env
+
+
+def _arguments(
+    name: str, spec: gymnasium.envs.registration.EnvSpec, creator: Callable[..., Any], task: TaskConfig
+) -> dict[str, Any]:
+    """What the environment is made with, beside what it was registered with."""
+    taken, takes_any = _parameters(creator)
+    unknown = [key for key in task.kwargs if key not in taken and not takes_any]
+    if unknown:
+        raise ConfigError(f"{name} takes no argument {unknown[0]!r} (task.kwargs).{did_you_mean(unknown[0], taken)}")
+    offered = {key: getattr(task, key) for key in _OFFERED if key in taken and key not in spec.kwargs}
+    modes = getattr(creator, "metadata", {}).get("render_modes", ())
+    if "rgb_array" in modes and ("render_mode" in taken or takes_any) and "render_mode" not in spec.kwargs:
+        offered["render_mode"] = "rgb_array"
+    arguments = {**offered, **task.kwargs}
+    given = {**spec.kwargs, **arguments}
+    missing = [key for key, required in taken.items() if required and key not in given]
+    if missing:
+        raise ConfigError(f"{name} needs the argument {missing[0]!r}: give it as task.kwargs.{missing[0]}=...")
+    return arguments
+
+
+def _parameters(creator: Callable[..., Any]) -> tuple[Mapping[str, bool], bool]:
+    """The names that a class or a function takes, with whether it needs each, and whether it takes any other.
+
+    A class that hands ``**kwargs`` on takes what its base classes do.
+    """
+    makers: list[Any] = [creator]
+    if inspect.isclass(creator):
+        makers = [base.__init__ for base in inspect.getmro(creator)]  # type: ignore[misc]
+    taken: dict[str, bool] = {}
+    for maker in makers:
+        if maker is object.__init__:
+            break
+        takes_any = False
+        parameters = list(inspect.signature(maker).parameters.values())
+        for parameter in parameters[1:] if inspect.isclass(creator) else parameters:
+            if parameter.kind is parameter.VAR_KEYWORD:
+                takes_any = True
+            elif parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                # A base class may be given what it needs by the class itself.
+                required = parameter.default is parameter.empty and maker is makers[0]
+                taken.setdefault(parameter.name, required)
+        if not takes_any:
+            return taken, False
+    return taken, not inspect.isclass(creator)

@@ -25,7 +25,8 @@ wheel: $(UV)
 	rm -rf dist
 	$(UV) build --quiet --wheel --out-dir dist
 	$(UV) venv --quiet dist/base
-	$(UV) pip install --quiet --python dist/base dist/*.whl
+	$(UV) export --quiet --locked --no-default-groups --no-emit-project --no-hashes --output-file dist/base.txt
+	$(UV) pip install --quiet --python dist/base --constraint dist/base.txt dist/*.whl
 	cd dist && base/bin/vla-rl --version && for verb in $$(base/bin/python -c "from vla_rl.cli.main import VERBS; print(*VERBS)"); do \
 	  base/bin/vla-rl $$verb --help > /dev/null || exit 1; done
 

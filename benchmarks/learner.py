@@ -1,8 +1,7 @@
 """Samples a second of the learner, and how much of a bare forward and backward pass it keeps.
 
 The bare pass is the same network on one batch that lies ready in memory, without optimiser, data or averaging of
-weights. Both
-alternate in short blocks, so that a busy machine slows both.
+weights. Both alternate in short blocks, so that a busy machine slows both.
 """
 
 import argparse

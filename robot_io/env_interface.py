@@ -107,11 +107,11 @@ def read_actions(env: Any, declared: EnvDeclaration) -> ActionInterface:
             f"{env} has actions from {low.tolist()} to {high.tolist()}; a policy needs finite bounds: "
             f"declare action_low and action_high, {size} numbers each"
         )
-    kind = declared.action_kind or tuple(getattr(env.unwrapped, "action_kind", ()))
+    kind = declared.action_kind if len(declared.action_kind) != 1 else declared.action_kind * size
+    kind = kind or tuple(getattr(env.unwrapped, "action_kind", ()))
     if not kind:
-        kind = (KINDS[0],)
+        kind = KINDS[:1] * size
         notes.append("actions are taken for targets (absolute): declare action_kind=[delta] if 0 keeps it still")
-    kind = kind * size if len(kind) == 1 else kind
     if len(kind) != size or not set(kind) <= set(KINDS):
         raise UserError(f"{env} declares action_kind {kind}; expected {size} entries, each of them one of {KINDS}")
     grippers = tuple(map(int, declared.gripper_dims or getattr(env.unwrapped, "gripper_dims", ())))

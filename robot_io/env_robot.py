@@ -147,6 +147,10 @@ class EnvRobot:
         """The command that was sent last, float32 [A]; at first the one that keeps everything still."""
         return self.rest_command() if self._last is None else self._last
 
+    def outside_space(self) -> str:
+        """What of the last observation is not in its space, in a sentence; empty if all of it is."""
+        return self.reader.outside_space(self._raw)
+
     def stop(self) -> None:
         """A stopped attempt has failed, unless the environment has already judged it."""
         if not self._ended:

@@ -72,10 +72,11 @@ class Keyboard(TakeoverSource):
         direction = np.zeros(3, np.float32)
         for axis, sign in held:
             direction[axis] += sign
-        gripper = 0.0
-        if self._toggled != self._toggles:
-            self._toggled, self._open = self._toggles, not self._open
+        gripper, toggles = 0.0, self._toggles
+        if (toggles - self._toggled) % 2:
+            self._open = not self._open
             gripper = 1.0 if self._open else -1.0
+        self._toggled = toggles
         if not held and not gripper:
             return None
         return self._steps(proposed, direction, gripper)

@@ -135,6 +135,11 @@ class ObservationReader:
                     f"{space.dtype} {list(space.shape)}"
                 )
 
+    def outside_space(self, raw: Any) -> str:
+        """Which parts of an observation are not in their space, in a sentence; empty if all are."""
+        strange = [dotted(path) for path, space in self._expected.items() if not space.contains(_at(raw, path))]
+        return f"not within its own space: {', '.join(map(repr, strange))}" if strange else ""
+
     def _tell_left_out(
         self,
         parts: Mapping[Path, spaces.Space[Any]],

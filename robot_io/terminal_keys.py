@@ -52,7 +52,7 @@ class TerminalKeys:
             UserError: if there is no terminal.
         """
         if not os.isatty(self._terminal):
-            raise UserError("keys are read from a terminal: do not redirect the standard input")
+            raise UserError("reading keys needs a terminal: do not redirect the standard input")
         self._entered = threading.Event()
         before = termios.tcgetattr(self._terminal)
         atexit.register(termios.tcsetattr, self._terminal, termios.TCSADRAIN, before)

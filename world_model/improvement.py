@@ -7,9 +7,8 @@ actions from bad ones:
     L = - mean over steps of min(rho A, clip(rho, 1 - .2, 1 + .28) A),   rho = pi(a | s) / pi_old(a | s)
 
 over the steps up to and including the first success; what an episode does after it has no gradient, not even the rest
-of the chunk. Groups in which
-nearly all or nearly none succeed teach nothing and are left out, and so are episodes that were cut without an outcome:
-they count neither in the mean nor in the gradient. There is no KL term.
+of the chunk. Groups in which nearly all or nearly none succeed teach nothing and are left out, and so are episodes that
+were cut without an outcome: they count neither in the mean nor in the gradient. There is no KL term.
 
 Advantage-weighted updates need nothing from here: imagined episodes go into the episode store with origin = imagined,
 and the algorithms of `vla_rl.algorithms` weigh them as they weigh others; those that were cut are labelled by the

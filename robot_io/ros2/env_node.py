@@ -6,8 +6,8 @@ services of the policy node. Faults can be injected through the topic ``~/fault`
 
 Time: with ``realtime_factor`` 1 the world runs with the machine; with another one, or with ``lockstep``, it has its own
 time and publishes /clock. In lockstep it waits for a command before every step and never runs faster than the factor
-says, so a busy machine slows the world and changes nothing in it. The ROS
-thread receives commands and requests; a thread of its own steps the environment.
+says, so a busy machine slows the world and changes nothing in it. The ROS thread receives commands and requests; a
+thread of its own steps the environment.
 """
 
 import json

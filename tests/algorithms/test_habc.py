@@ -84,6 +84,7 @@ def test_habc_prefers_the_faster_of_two_routes(make_cache):
     assert trace["viability"].min() > 0.95
 
 
+@pytest.mark.slow
 def test_without_the_efficiency_value_the_routes_are_equal(make_cache):
     _, _, fast, slow = trained_on_two_routes("no_ve", make_cache)
     assert fast == pytest.approx(1.0, abs=0.1)
@@ -104,6 +105,7 @@ def test_the_gate_reads_the_efficiency_value_unless_it_is_left_out(name, make_ca
     assert (before == after).all() == (name == "no_ve")
 
 
+@pytest.mark.slow
 def test_the_actor_takes_the_faster_route(make_cache):
     """Weighted by the gate, the flow policy's action at the start moves from the mean of both to the fast one."""
     means = {}
@@ -132,6 +134,7 @@ def recognisable_routes():
     return episodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folds", [1, 2])
 def test_a_critic_that_recognises_its_episodes_cannot_tell_the_routes_apart(folds, make_cache):
     """It knows at the start how long the episode will take, so nothing is an advantage; unless it judges others."""

@@ -127,6 +127,7 @@ def test_recap_quantile_gives_the_asked_fraction_per_task_and_corrections_are_po
     assert set(algorithm.thresholds) == {"one", "two"}
 
 
+@pytest.mark.slow
 def test_recap_learns_returns(make_cache):
     """Of two states one leads to success in a step and the other to failure: worth about 0 and -1."""
     ups, downs = np.float32([[1, 0]] * 4), np.float32([[0, 1]] * 4)

@@ -36,6 +36,7 @@ def converge(actions, weight, updates=800):
     return learner.policy().mean
 
 
+@pytest.mark.slow
 def test_gaussian_actor_converges_to_the_weighted_mean():
     actions = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 2.0]])
     weight = torch.tensor([2.0, 0.75, 0.25])

@@ -35,6 +35,7 @@ def a_cell(algorithm: str, seed: int, successes: int, length: float | None) -> d
     return cell | {"length_minus_sft_where_both_solve": length and length - 63.0}
 
 
+@pytest.mark.slow
 def test_gathering_compares_the_seeds_that_both_have(tmp_path: Path) -> None:
     out = tmp_path / "results"
     measured = [a_cell("sft", 7, 0, None)]  # no habc of that seed, and no success to be timed

@@ -64,6 +64,7 @@ def test_what_was_not_measured_is_said_to_be_so() -> None:
     assert text.count("not measured") == 11
 
 
+@pytest.mark.slow
 def test_every_strategy_is_in_the_grid_and_can_be_executed_at_every_delay() -> None:
     assert set(POLICY_OF) == set(names("strategies"))
     cells = grid.wanted(list(POLICY_OF), DELAYS, ["vla_rl/Handover-v0"], TASK)

@@ -119,6 +119,7 @@ def test_what_is_missing_is_warned_of(
     assert f"warning: {warning}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_very_same_weights(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert finetune(logs, "whole") == 0
     real = learning.save_checkpoint
@@ -203,6 +204,7 @@ def test_a_policy_of_another_robot_is_refused(logs: Path, tmp_path: Path, capsys
     assert "state_dim=3, the data has 7" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of lerobot's imports
 def test_a_policy_of_lerobots_is_fine_tuned_and_the_weights_reach_its_trainer(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

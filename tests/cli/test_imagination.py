@@ -95,6 +95,7 @@ def test_a_round_is_imagined_once_and_written_down(imagination: RunImagination) 
     assert imagination.ledger.real_episodes == 5
 
 
+@pytest.mark.slow
 def test_where_imagination_loses_itself_it_has_no_outcome_and_is_not_used(imagination: RunImagination) -> None:
     imagination.after_collection(1)
     other = RunImagination(
@@ -112,6 +113,7 @@ def test_where_imagination_loses_itself_it_has_no_outcome_and_is_not_used(imagin
     assert [(header.length, header.success, header.terminated) for header in headers] == [(1, None, False)] * 3
 
 
+@pytest.mark.slow
 def test_the_first_training_may_be_shorter_than_the_presets(imagination: RunImagination, tmp_path: Path) -> None:
     evolution = replace(imagination.config.coevolution, train_cpu_seconds=7.0)
     run = RunFolder.create(tmp_path / "other", RunConfig(task=TASK))
@@ -124,6 +126,7 @@ def test_the_first_training_may_be_shorter_than_the_presets(imagination: RunImag
         CoEvolutionConfig(train_cpu_seconds=-1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refine_steps", [0, 2])
 def test_a_renewed_world_model_is_trained_anew_or_refined(imagination: RunImagination, refine_steps: int) -> None:
     imagination.after_collection(1)
@@ -145,6 +148,7 @@ def test_a_renewed_world_model_is_trained_anew_or_refined(imagination: RunImagin
     assert changed == {"autoencoder": not refine_steps, "dynamics": True}
 
 
+@pytest.mark.slow
 def test_a_world_model_of_elsewhere_can_begin(imagination: RunImagination, tmp_path: Path) -> None:
     imagination.after_collection(1)
     other = RunImagination(
@@ -160,6 +164,7 @@ def test_a_world_model_of_elsewhere_can_begin(imagination: RunImagination, tmp_p
         other._adopt(other.path / "model_0000", replace(model.spec, env_id="vla_rl/LidOnBox-v0"), tmp_path / "no")
 
 
+@pytest.mark.slow
 def test_who_was_rescued_counts_as_a_failure(imagination: RunImagination) -> None:
     """Else the world model would be compared with the luckier episodes alone."""
     store = EpisodeStore(imagination._folder.episodes)
@@ -178,6 +183,7 @@ def weights(folder: Path) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in FlowVLA.load(folder)[0].parameters()])
 
 
+@pytest.mark.slow
 def test_a_policy_is_improved_in_groups_unless_the_alarm_went_off(
     imagination: RunImagination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +210,7 @@ def test_a_policy_is_improved_in_groups_unless_the_alarm_went_off(
     assert imagination.improve(1) is None
 
 
+@pytest.mark.slow
 def test_groups_that_tell_nothing_leave_the_policy_alone(
     imagination: RunImagination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +220,7 @@ def test_groups_that_tell_nothing_leave_the_policy_alone(
     assert imagination.improve(1) is None  # and it is not tried again
 
 
+@pytest.mark.slow
 def test_short_trajectories_are_pushed_towards_the_policy(imagination: RunImagination) -> None:
     small = TrajectoryConfig(frames=4, width=32, layers=1, denoise_steps=3, steps=3, batch_size=2)
     imagination.config = replace(imagination.config, generator="trajectories")

@@ -109,6 +109,7 @@ def test_some_episodes_fling_the_arms_about_and_counterfactuals_never_do(
     assert np.median(sent) < 0.02
 
 
+@pytest.mark.slow
 def test_a_blind_expert_closes_its_hands_on_nothing_and_goes_on_and_one_that_sees_does_not() -> None:
     env = make_env(TASK)
 
@@ -157,6 +158,7 @@ def test_counterfactuals_part_from_one_state(tmp_path: Path) -> None:
     assert collect_counterfactuals(TASK, RunConfig().gate, store, 1, first_seed=30, before_end=20) == parting
 
 
+@pytest.mark.slow
 def test_train_evaluate_and_roll_out(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = tmp_path / "world"
     train = ["imagine", "train", str(run), "--out", str(world), "--near-success", "1", "--set", *TINY]

@@ -18,7 +18,7 @@ from vla_rl.cli.main import main
 from vla_rl.cli.play import serve
 from vla_rl.runs.config import TaskConfig
 from vla_rl.runs.play_session import PlayConfig, PlaySession
-from vla_rl.runs.task import make_env
+from vla_rl.runs.task import open_robot
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WITHIN_S = 120.0
@@ -26,9 +26,9 @@ WITHIN_S = 120.0
 
 @pytest.fixture
 def session() -> Iterator[PlaySession]:
-    env = make_env(TaskConfig(image_size=32))
-    yield PlaySession(env, None, PlayConfig())
-    env.close()
+    robot = open_robot(TaskConfig(image_size=32))
+    yield PlaySession(robot, None, PlayConfig())
+    robot.close()
 
 
 def test_keys_and_mouse_move_the_chosen_arm(session: PlaySession) -> None:

@@ -24,6 +24,7 @@ def test_the_page_is_built(run_dir: Path, capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.split() == [str(run_dir / "report.html")]
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn_instead_where_they_are_asked_for(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_takeover_is_part_of_the_episode(policy: Path, tmp_path: Path) -> None
     assert any((store.read(name).source == Source.HUMAN).any() for name in store.ids())
 
 
+@pytest.mark.slow
 def test_in_real_time_the_control_process_has_no_torch(policy: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from vla_rl.cli.main import main; "
@@ -141,6 +142,7 @@ def test_a_person_lets_every_attempt_of_a_real_robot_begin(
     assert stored == [2, 3], "asked before each of them, when the one before is over"
 
 
+@pytest.mark.slow
 def test_a_teleoperator_is_started_before_the_real_time_priority(
     policy: Path, tmp_path: Path, real: dict[str, Any]
 ) -> None:

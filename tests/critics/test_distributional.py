@@ -31,6 +31,7 @@ def test_normalised_returns():
     assert found.tolist() == [0.0, -0.25, -1.0, -1.0]
 
 
+@pytest.mark.slow
 def test_the_distribution_of_two_outcomes_is_learnt():
     """A state from which half of the episodes take 20 of 40 steps and half fail: worth -(0.5 + 1) / 2, in two peaks."""
     torch.manual_seed(0)

@@ -89,6 +89,7 @@ def test_gamblers_ruin():
         assert np.mean(advantage) == pytest.approx(0.0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_small_huber_delta_pulls_the_value_from_the_mean_towards_the_median():
     """Why ``efficiency_unit_steps`` exists: with delta = 1 step the fixed point is not the expectation."""
     _, efficiency, _ = fitted_ruin(efficiency_unit_steps=1.0)

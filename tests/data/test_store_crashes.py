@@ -56,6 +56,7 @@ def writers(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.stdin.close()
 
 
+@pytest.mark.slow
 def test_every_episode_reported_as_saved_survives_kill_9(tmp_path: Path) -> None:
     found = run_trials(tmp_path / "store", trials=50)
     assert found["killed_writing"], "no recorder was killed while it wrote: the test proves nothing"
@@ -65,6 +66,7 @@ def test_every_episode_reported_as_saved_survives_kill_9(tmp_path: Path) -> None
     assert diagnose(tmp_path / "store") == []
 
 
+@pytest.mark.slow
 def test_readers_never_see_a_part_of_an_episode(tmp_path: Path, writers: subprocess.Popen[str]) -> None:
     writers.stdin.write("run 20\n")
     assert writers.stdout.readline().startswith("started ")

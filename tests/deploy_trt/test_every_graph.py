@@ -59,6 +59,7 @@ def lerobot(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_lerobot_policies_give_the_chunks_of_lerobot(lerobot: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against lerobot's own ``predict_action_chunk``, fed as lerobot feeds it."""
@@ -114,6 +115,7 @@ def _lerobots_answer(
     return policy.predict_action_chunk(batch, noise=noise)[0].numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_lerobots_graphs_build_without_a_gpu(lerobot: Any, kind: str) -> None:
     _, folder = lerobot(kind)

@@ -65,6 +65,7 @@ def test_a_folder_that_acts_otherwise_fails(exported: Path, tmp_path: Path, caps
     assert "FAILED  torch, ort-cpu in fp32" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_success_in_simulation_is_compared_with_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, out = str(tmp_path / "run"), str(tmp_path / "out")
     assert main(["train", "--config", "tiny", "--out", run, "budget.rounds=0", "budget.evaluation_episodes=1"]) == 0

@@ -37,6 +37,7 @@ def test_a_single_wrong_tick_is_found(column: str) -> None:
     assert misaligned(columns).any()
 
 
+@pytest.mark.slow
 def test_every_action_is_executed_at_its_own_tick_in_a_million_ticks_of_chaos() -> None:
     columns = drive(HASTY, CHAOS, 1_000_000)
     assert_aligned(columns)

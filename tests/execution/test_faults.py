@@ -24,6 +24,7 @@ from vla_rl.execution.loop import run_episode
 from vla_rl.execution.virtual import LatencyConfig, VirtualPlanner
 
 
+@pytest.mark.slow
 def test_the_robot_stops_within_the_declared_time_in_a_thousand_faults() -> None:
     counts: Counter[str] = Counter()
     for trial in range(1002):

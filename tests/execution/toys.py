@@ -17,7 +17,9 @@ class ReachEnv(gymnasium.Env[dict[str, Any], Float32Array]):
 
     def __init__(self, limit: int = 200) -> None:
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self.observation_space = gymnasium.spaces.Dict({})
+        pixels = gymnasium.spaces.Dict({"front": gymnasium.spaces.Box(0, 255, (4, 4, 3), np.uint8)})
+        position = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+        self.observation_space = gymnasium.spaces.Dict({"pixels": pixels, "agent_pos": position})
         self._limit = limit
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict]:

@@ -1,14 +1,16 @@
 """An environment behaves like a robot."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
+from robot_io.env_interface import EnvDeclaration
 from robot_io.env_robot import EnvRobot
 from vla_rl.core.clock import VirtualClock
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Robot
 
 
@@ -21,6 +23,9 @@ class CountingEnv(gymnasium.Env[dict[str, Any], Any]):
     def __init__(self, state_size: int = 3, success: bool = True) -> None:
         self.action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
         self.state_size, self.success = state_size, success
+        pixels = gymnasium.spaces.Dict({"top": gymnasium.spaces.Box(0, 255, (2, 2, 3), np.uint8)})
+        position = gymnasium.spaces.Box(-9, 9, (state_size,), np.float32)
+        self.observation_space = gymnasium.spaces.Dict({"pixels": pixels, "agent_pos": position})
 
     def observe(self) -> dict[str, Any]:
         return {
@@ -85,18 +90,25 @@ def test_a_stopped_attempt_has_failed() -> None:
         robot.write(ACTION)
 
 
-def test_the_rest_command_is_the_state_or_what_the_environment_says() -> None:
-    robot = EnvRobot(CountingEnv())
-    robot.reset(0)
-    robot.write(ACTION)
-    np.testing.assert_array_equal(robot.rest_command(), [1, 1])
-    env = CountingEnv(state_size=1)
-    short = EnvRobot(env)
-    short.reset(0)
-    with pytest.raises(UserError, match="1 state numbers for 2 action dimensions"):
-        short.rest_command()
+def test_the_rest_command_is_declared_or_said_or_assumed() -> None:
+    env = CountingEnv()
+    env.action_space = gymnasium.spaces.Box(np.float32([-1, 0]), np.float32([1, 4]))
+
+    def rest(declared: EnvDeclaration | None = None, after: Sequence[float] = ()) -> list[float]:
+        robot = EnvRobot(env, declared=declared)
+        robot.reset(0)
+        if after:
+            robot.write(np.array(after, np.float32))
+        return robot.rest_command().tolist()
+
+    assert rest() == [0, 0], "the posture, where the state holds one within the bounds"
+    assert rest(after=[1, 2]) == [1, 2], "then the last targets"
+    assert rest(EnvDeclaration(action_kind=("absolute", "delta")), after=[1, 2]) == [1, 0]
+    assert rest(EnvDeclaration(rest_action=(0.25, 3))) == [0.25, 3]
+    env.state_size, env.observation_space = 1, CountingEnv(state_size=1).observation_space
+    assert rest() == [0, 2], "the middle, where nothing says more"
     env.rest_action = lambda state: np.array([0.5, state[0]])  # type: ignore[attr-defined]
-    np.testing.assert_array_equal(short.rest_command(), np.array([0.5, 0], np.float32))
+    assert rest() == [0.5, 0]
 
 
 def test_the_kind_of_every_action_dimension_is_what_the_environment_says() -> None:
@@ -114,14 +126,82 @@ def test_the_kind_of_every_action_dimension_is_what_the_environment_says() -> No
 def test_environments_that_do_not_fit_are_refused() -> None:
     env = CountingEnv()
     env.metadata = {}
-    with pytest.raises(UserError, match="does not say its rate"):
-        EnvRobot(env)
-    assert EnvRobot(env, control_hz=10).control_hz == 10
+    robot = EnvRobot(env)
+    assert robot.control_hz == 20
+    assert "20 steps a second are assumed" in robot.notes[0]
+    assert EnvRobot(env, declared=EnvDeclaration(control_hz=10)).control_hz == 10
+    for space, complaint in (
+        (gymnasium.spaces.Discrete(3), "expected a Box"),
+        (gymnasium.spaces.Box(-1, 1, (2, 2)), r"expected a Box of float numbers, shape \[A\]"),
+        (gymnasium.spaces.Box(-np.inf, 1, (2,)), "declare action_low and action_high, 2 numbers each"),
+    ):
+        env = CountingEnv()
+        env.action_space = space  # type: ignore[assignment]
+        with pytest.raises(UserError, match=complaint):
+            EnvRobot(env)
+    bounded = EnvRobot(env, declared=EnvDeclaration(action_low=(-2.0,), action_high=(2.0, 3.0)))
+    assert (bounded.actions.low.tolist(), bounded.actions.high.tolist()) == ([-2, -2], [2, 3])
+    with pytest.raises(ConfigError, match="action_low has 3 numbers"):
+        EnvRobot(env, declared=EnvDeclaration(action_low=(-2.0, -2.0, -2.0)))
     env = CountingEnv()
-    env.action_space = gymnasium.spaces.Discrete(3)  # type: ignore[assignment]
-    with pytest.raises(UserError, match="expected a Box"):
-        EnvRobot(env)
-    env = CountingEnv()
-    env.observe = lambda: np.zeros(3)  # type: ignore[method-assign, assignment, return-value]
-    with pytest.raises(UserError, match="'pixels' and 'agent_pos'"):
+    env.observe = lambda: {"pixels": {"top": np.zeros((2, 3, 3), np.uint8)}}  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=r"'?pixels.top is uint8 .2, 3, 3., its space says uint8 .2, 2, 3."):
         EnvRobot(env).reset(0)
+
+
+class Ending(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An episode that ends at its first step in a given way."""
+
+    ending: tuple[float, bool, dict[str, Any]] = (0.0, False, {})
+
+    def step(self, action: Any) -> Any:
+        reward, terminated, info = self.ending
+        return self.env.step(action)[0], reward, terminated, not terminated, info
+
+
+@pytest.mark.parametrize(
+    ("declared", "ending", "success", "judged"),
+    [
+        ("auto", (0.0, True, {"is_success": True, "success": False}), True, True),
+        ("auto", (1.0, True, {"success": np.bool_(False)}), False, True),
+        ("auto", (0.5, True, {}), True, True),
+        ("auto", (0.5, False, {}), False, False),
+        ("auto", (-1.0, True, {}), False, False),
+        ("reward", (1.0, True, {"is_success": False}), True, True),
+        ("reward", (-1.0, True, {"is_success": True}), False, True),
+        ("solved", (0.0, False, {"solved": 1.0}), True, True),
+    ],
+)
+def test_who_judges_an_episode(
+    declared: str, ending: tuple[float, bool, dict[str, Any]], success: bool, judged: bool
+) -> None:
+    env = Ending(CountingEnv())
+    env.ending = ending
+    robot = EnvRobot(env, declared=EnvDeclaration(success=declared))
+    robot.reset(0)
+    robot.write(ACTION)
+    assert (robot.success, robot.judged) == (success, judged)
+
+
+def test_a_judge_who_says_nothing_is_told_of() -> None:
+    env = Ending(CountingEnv())
+    env.ending = (0.0, True, {"done": True})
+    robot = EnvRobot(env, declared=EnvDeclaration(success="solved"))
+    robot.reset(0)
+    with pytest.raises(UserError, match="no 'solved' to judge by; it has done"):
+        robot.write(ACTION)
+
+
+@pytest.mark.parametrize("called", [True, False, None])
+def test_a_person_ends_an_attempt_with_the_next_command(called: bool | None) -> None:
+    robot = EnvRobot(CountingEnv())
+    robot.reset(0)
+    robot.end(called)
+    assert not (robot.terminated)
+    assert not (robot.truncated)
+    robot.write(ACTION)
+    assert (robot.terminated, robot.truncated) == (called is not None, called is None)
+    assert (robot.success, robot.judged) == (called, True)
+    robot.reset(1)
+    robot.write(ACTION)
+    assert (robot.terminated, robot.truncated) == (False, False), "the next attempt knows nothing of it"

@@ -97,6 +97,7 @@ def _broken_worker() -> RolloutWorker:
     raise UserError("no such robot")
 
 
+@pytest.mark.slow
 def test_tasks_take_turns_in_one_policy(tmp_path: Path) -> None:
     """Two robots of different sizes: demonstrations, practice and evaluation of both, one set of weights."""
     folder, tasks = tmp_path / "run", ["vla_rl/PegInsert-v0", "vla_rl/PickPlace-v0"]
@@ -109,6 +110,7 @@ def test_tasks_take_turns_in_one_policy(tmp_path: Path) -> None:
     assert {task: result["episodes"] for task, result in evaluation["tasks"].items()} == {tasks[0]: 1, tasks[1]: 1}
 
 
+@pytest.mark.slow
 def test_practice_may_be_in_low_precision_and_evaluation_never_is(uninterrupted: Path, tmp_path: Path) -> None:
     config = load_config(RunConfig, uninterrupted / "config.yaml")
     store = EpisodeStore(tmp_path / "episodes")
@@ -131,6 +133,7 @@ def test_each_round_makes_another_policy(uninterrupted: Path) -> None:
     assert len(weights) == len(set(weights.values())) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "pattern"),
     [
@@ -161,6 +164,7 @@ training: {autoencoder_steps: 2, dynamics_steps: 2, window_frames: 4}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("horizon", [0, 5])
 def test_practice_in_imagination_resumes_exactly(tmp_path: Path, horizon: int) -> None:
     """With everything at once: renewed world model, imagined episodes, and either groups or episodes
@@ -208,6 +212,7 @@ class OtherPolicy:
         return self.folder if round_number == 2 else None
 
 
+@pytest.mark.slow
 def test_a_round_begins_with_the_improved_policy(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +260,7 @@ def test_critics_are_judged_on_the_episodes_of_a_round_before_they_learn_from_th
     assert 0 <= records[0]["calibration_error"] <= 1
 
 
+@pytest.mark.slow
 def test_a_run_can_start_from_another_ones_supervised_policy(uninterrupted: Path, tmp_path: Path) -> None:
     folder = tmp_path / "control"
     control = ["algorithm=sft", "budget.episodes_per_round=0", "budget.evaluate_every_round=false"]

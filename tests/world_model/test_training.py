@@ -124,6 +124,7 @@ def test_a_store_without_real_episodes_is_refused(tmp_path: Path) -> None:
         spec_of(FrameCache(store, tmp_path / "cache"))
 
 
+@pytest.mark.slow
 def test_interrupted_training_ends_in_the_same_weights(
     cache: FrameCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +186,7 @@ def test_damaged_files_are_refused(cache: FrameCache, tmp_path: Path) -> None:
         train_world_model(make_config(), SPEC, cache, tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_the_toy_world_is_learnt(tmp_path: Path) -> None:
     """The dynamics follow actions: with the true ones the state is foretold, with others it is not."""
     cache = toy_cache(tmp_path, episodes=30)

@@ -39,16 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from vla_rl.runs.config import TaskConfig
     from vla_rl.runs.play_session import PlayConfig, PlaySession
-    from vla_rl.runs.task import make_env
+    from vla_rl.runs.task import open_robot
 
     if arguments.world is None:
-        real, imagined = make_env(TaskConfig(env=arguments.task, difficulty=arguments.difficulty)), None
+        real, imagined = open_robot(TaskConfig(env=arguments.task, difficulty=arguments.difficulty)), None
     else:
         from vla_rl.runs.imagination.rollouts import open_imagined_env
         from vla_rl.runs.imagination.world_evaluation import WorldFolder
 
         folder = WorldFolder(arguments.world)
-        real = make_env(folder.task())
+        real = open_robot(folder.task())
         imagined = open_imagined_env(folder.model, folder.held_out, folder.held_out_cache)
     session = PlaySession(real, imagined, PlayConfig())
     try:

@@ -1,10 +1,9 @@
 """Real-time chunking: guide a flow policy's sampling towards actions that are already scheduled (RTC, arXiv
 2506.07339). Torch.
 
-Everything here takes a callable ``velocity(actions [B, H, A], tau) -> [B, H, A]`` with tau = 0 at noise and tau = 1
-at clean data, so that
-it serves any flow policy. Policies that count time the other way round (lerobot's SmolVLA and pi0) go through
-`from_noise_time`.
+Everything here takes a callable ``velocity(actions [B, H, A], tau) -> [B, H, A]`` with tau = 0 at noise and tau = 1 at
+clean data, so that it serves any flow policy. Policies that count time the other way round (lerobot's SmolVLA and pi0)
+go through `from_noise_time`.
 """
 
 from collections.abc import Callable
@@ -31,8 +30,7 @@ def guided_velocity(
         weights: W, [H], from `vla_rl.core.flow.guidance_weights`.
         beta: largest strength; the paper uses 5.
         exact_gradient: True: the vector-Jacobian product through the network. False: the Jacobian replaced by the
-            identity,
-            which spares the backward pass and is another algorithm.
+            identity, which spares the backward pass and is another algorithm.
 
     Returns:
         [B, H, A], without a graph.

@@ -178,7 +178,7 @@ class TrainablePolicy(nn.Module, ABC):
         """
         raise UserError(
             f"the policy {self.config.kind!r} gives no features to others; set the critic's backbone to 'own' or "
-            "'state', and next_latent.weight to 0"
+            "'state'"
         )
 
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robot_io.env_robot import EnvRobot
 from vla_rl.report.images import resize
 
 MOVES = {
@@ -69,18 +70,16 @@ class PlaySession:
     """Runs the environments tick by tick.
 
     Args:
-        real: an environment of `sim`.
+        real: any task.
         imagined: a `world_model.imagined_env.ImaginedEnv`; None: there is no world model.
         config: see `PlayConfig`.
     """
 
-    def __init__(self, real: Any, imagined: Any | None, config: PlayConfig) -> None:
+    def __init__(self, real: EnvRobot, imagined: Any | None, config: PlayConfig) -> None:
         self.controls = Controls()
         self._real, self._imagined, self._config = real, imagined, config
-        plain = real.unwrapped
-        self._space, self._rate = real.action_space, float(real.metadata["render_fps"])
-        self._kinds = plain.action_kind
-        self._grippers = list(plain.gripper_dims)
+        self._actions, self._rate = real.actions, real.control_hz
+        self._grippers = list(real.actions.gripper_dims)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._picture: NDArray[np.uint8] = np.zeros((1, 1, 3), np.uint8)
@@ -95,9 +94,10 @@ class PlaySession:
 
     def reset(self) -> None:
         """The next episode; imagination begins at the same picture."""
-        observation, _ = self._real.reset(seed=self._seed)
+        self._real.reset(self._seed)
         self._seed += 1
-        self._action = np.asarray(self._real.unwrapped.rest_action(observation["agent_pos"]), np.float32)
+        self._action = self._real.rest_command()
+        observation = self._observed()
         self._tick, self._arm, self._ended = 0, 0, False
         self._success = {"real": False, "imagined": False}
         seen = None if self._imagined is None else self._imagined.begin_at(observation, self._seed)
@@ -117,15 +117,15 @@ class PlaySession:
         if self._ended:
             return
         action = self._moved(held, drag)
-        observation, _, terminated, truncated, info = self._real.step(action)
-        self._success["real"] |= bool(info.get("is_success", False))
+        self._real.write(action)
+        self._success["real"] = self._real.success is True
         seen = None
         if self._imagined is not None:
             seen, *_, imagined_info = self._imagined.step(action)
             self._success["imagined"] |= imagined_info["is_success"]
         self._tick += 1
-        self._ended = terminated or truncated
-        self._show(observation, seen)
+        self._ended = self._real.terminated or self._real.truncated
+        self._show(self._observed(), seen)
 
     def run(self) -> None:
         """Tick in real time until `stop`."""
@@ -150,16 +150,22 @@ class PlaySession:
         first = self._grippers[self._arm - 1] + 1 if self._arm else 0
         for key in held & MOVES.keys():
             axis, direction = MOVES[key]
-            change[first + axis] += direction * self._config.speed / self._rate
-        change[first : first + 2] += self._config.drag * drag * (1, -1)  # the page's y points down
-        absolute = np.array([kind == "absolute" for kind in self._kinds])
+            change[first + axis : first + axis + 1] += direction * self._config.speed / self._rate
+        dragged = change[first : first + 2]  # there may be one, or none
+        dragged += (self._config.drag * drag * (1, -1))[: len(dragged)]  # the page's y points down
+        absolute = np.array([kind == "absolute" for kind in self._actions.kind])
         self._action = np.where(absolute, self._action + change, change).astype(np.float32)
-        self._action = np.clip(self._action, self._space.low, self._space.high)
+        self._action = np.clip(self._action, self._actions.low, self._actions.high)
         return self._action
 
     def _toggle(self, dim: int) -> None:
-        low, high = self._space.low[dim], self._space.high[dim]
+        low, high = self._actions.low[dim], self._actions.high[dim]
         self._action[dim] = low if self._action[dim] > (low + high) / 2 else high
+
+    def _observed(self) -> dict[str, Any]:
+        """The task's observation as an imagined world takes it."""
+        seen = self._real.read()
+        return {"pixels": seen.images, "agent_pos": seen.state}
 
     def _show(self, real: dict[str, Any], imagined: dict[str, Any] | None) -> None:
         rows = [np.concatenate(list(seen["pixels"].values()), 1) for seen in (real, imagined) if seen is not None]

@@ -2,9 +2,8 @@
 pickle.
 
 A checkpoint is a folder ``step_00001200`` with ``tensors.safetensors`` and ``state.json``. It is written under a
-temporary name, flushed, and renamed
-last, so that a folder with a final name is whole. Random numbers need no state: every draw in training is keyed by
-(seed, purpose, step).
+temporary name, flushed, and renamed last, so that a folder with a final name is whole. Random numbers need no state:
+every draw in training is keyed by (seed, purpose, step).
 """
 
 import json

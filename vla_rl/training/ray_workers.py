@@ -2,6 +2,7 @@
 see the run folder under the same path and have this package installed.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
@@ -39,7 +40,8 @@ class RayRolloutPool:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UserError(f"cannot join the Ray cluster {address!r}: {' '.join(str(error).split())}") from error
         actor = ray.remote(num_cpus=1)(_Actor)
-        self._actors = [actor.remote(build) for _ in range(workers)]
+        packed = ray.cloudpickle.dumps(build)
+        self._actors = [actor.remote(list(sys.path), packed) for _ in range(workers)]
 
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
         """Run the jobs, yielding each as it is saved, in any order.
@@ -76,13 +78,22 @@ class RayRolloutPool:
 
 
 class _Actor:
-    """Builds its worker at the first job, so that what goes wrong there is that job's error."""
+    """Builds its worker at the first job, so that what goes wrong there is that job's error.
 
-    def __init__(self, build: Callable[[], RolloutWorker]) -> None:
+    Args:
+        path: where the learner finds modules: parts of anybody's are named module:Name.
+        packed: what makes the worker, opened only when these can be imported.
+    """
+
+    def __init__(self, path: list[str], packed: bytes) -> None:
         torch.set_num_threads(1)
-        self._build = build
+        sys.path.extend(entry for entry in path if entry not in sys.path)
+        self._packed = packed
         self._worker: RolloutWorker | None = None
 
     def run(self, job: RolloutJob) -> None:
-        self._worker = self._worker or self._build()
+        if self._worker is None:
+            import ray
+
+            self._worker = ray.cloudpickle.loads(self._packed)()
         self._worker.run(job)

@@ -91,10 +91,12 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trials, Episode
     return run_trials(folder, RMWS[0], SIMULATED), EpisodeStore(folder / "episodes")
 
 
+@pytest.mark.slow
 def test_the_lifecycle_is_walked_through_by_services(simulated: tuple[Trials, EpisodeStore]) -> None:
     assert simulated[0]["states"] == LIFECYCLE
 
 
+@pytest.mark.slow
 def test_the_default_task_is_solved_over_topics(simulated: tuple[Trials, EpisodeStore]) -> None:
     result, store = simulated
     assert result["episodes"]["successes"] >= 19
@@ -106,6 +108,7 @@ def test_the_default_task_is_solved_over_topics(simulated: tuple[Trials, Episode
     assert np.abs(captured - steps).max() <= 50_000_000, "header stamps are the capture times, a tick apart"
 
 
+@pytest.mark.slow
 def test_a_takeover_is_exact_to_the_tick_and_never_jumps(simulated: tuple[Trials, EpisodeStore]) -> None:
     result, store = simulated
     inside_a_chunk = []
@@ -125,6 +128,7 @@ def test_a_takeover_is_exact_to_the_tick_and_never_jumps(simulated: tuple[Trials
     assert any(inside_a_chunk), "the person comes when it pleases: once in three times in the middle of a chunk"
 
 
+@pytest.mark.slow
 def test_credit_of_an_attempt_with_a_takeover(simulated: tuple[Trials, EpisodeStore]) -> None:
     result, store = simulated
     takeover = result["takeovers"][0]
@@ -141,6 +145,7 @@ def test_credit_of_an_attempt_with_a_takeover(simulated: tuple[Trials, EpisodeSt
     assert (credit.actor_kind[first:after] == ActorKind.INTERVENTION).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", SIMULATED["faults"])
 def test_a_fault_stops_the_robot_in_time(fault: str, simulated: tuple[Trials, EpisodeStore]) -> None:
     check_fault(fault, simulated[0])
@@ -152,6 +157,7 @@ def realtime(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trials, EpisodeS
     return run_trials(folder, RMWS[1], REALTIME), EpisodeStore(folder / "episodes")
 
 
+@pytest.mark.slow
 def test_the_other_middleware_and_the_clock_of_the_machine(realtime: tuple[Trials, EpisodeStore]) -> None:
     result, store = realtime
     assert result["states"] == LIFECYCLE
@@ -160,6 +166,7 @@ def test_the_other_middleware_and_the_clock_of_the_machine(realtime: tuple[Trial
     assert (np.diff(episode.extras["captured_ns.front"]) >= 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", REALTIME["faults"])
 def test_a_fault_on_the_clock_of_the_machine(fault: str, realtime: tuple[Trials, EpisodeStore]) -> None:
     check_fault(fault, realtime[0])

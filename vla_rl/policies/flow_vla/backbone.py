@@ -1,8 +1,7 @@
 """A pretrained vision-language model of the SmolVLM family as encoder of images and text, from a local folder.
 
 transformers is imported only when a policy with a backbone is built. Nothing is downloaded, no code from the folder
-runs, and weights are
-read from safetensors only.
+runs, and weights are read from safetensors only.
 """
 
 from collections.abc import Sequence

@@ -40,9 +40,8 @@ class ExpertConfig:
         heads: attention heads.
         mlp_ratio: hidden width of the feed-forward part, in widths.
         actions_per_token: neighbouring actions that share a token; more is faster.
-        window: an action looks at itself and the ``window - 1`` before it, and always at the prefix and a learned
-            sink: a
-            Lambda-shaped mask. 0: at all actions. Xiaomi-Robotics-0 (arXiv 2602.12684) has 4.
+        window: an action looks at itself and the ``window - 1`` before it, and always at the prefix and a learned sink:
+            a Lambda-shaped mask. 0: at all actions. Xiaomi-Robotics-0 (arXiv 2602.12684) has 4.
         rotary: rotary instead of learned positions.
         noisy_shift: added to the rotary position of actions that are not committed; 10 in Xiaomi-Robotics-0.
     """
@@ -82,11 +81,10 @@ class FlowVLAConfig(PolicyConfig):
         sampling_steps: Euler steps of inference.
         prefix_max: longest committed prefix seen in training, 0: off.
         prefix_law: ``linear``: P(d) falls linearly; ``exponential``: P(d) ~ exp(-d); ``xiaomi``: 0 half of the time,
-            else
-            any length up to ``prefix_max`` (Xiaomi-Robotics-0, arXiv 2602.12684, as the next two).
+            else any length up to ``prefix_max`` (Xiaomi-Robotics-0, arXiv 2602.12684, as the next two).
         prefix_hiding: in training, for prefixes longer than 2, probability that a committed action but for the last 2
-            is
-            hidden from the others, so that the policy looks at the scene and does not only continue. 0.5 in the paper.
+            is hidden from the others, so that the policy looks at the scene and does not only continue. 0.5 in the
+            paper.
         future_state_max: longest time, in actions, by which the state and the actions of a training sample may be ahead
             of its images, so that the policy can be run on the state that will hold when its plan takes over (VLASH,
             arXiv 2512.01031); 0: off.

@@ -47,8 +47,7 @@ def draw_flow(config: FlowVLAConfig, batch_size: int, action_dim: int, generator
 
 def difficulty_weights(rollout: Tensor, actions: Tensor, counted: Tensor) -> Tensor:
     """Loss weights of tokens by how wrong the policy still is on them: clamp(|rollout - a| / mean, .5, 5)
-    (Xiaomi-Robotics-0,
-    arXiv 2602.12684).
+    (Xiaomi-Robotics-0, arXiv 2602.12684).
 
     Args:
         rollout: [B, H, A], actions sampled with few steps.

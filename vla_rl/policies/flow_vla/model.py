@@ -2,11 +2,9 @@
 chunk of actions.
 
 Flow time tau runs from 0 (noise) to 1 (clean data): A_tau = tau A + (1 - tau) noise, velocity v = A - noise. Each
-action token has
-its own flow time, so that a committed prefix of the chunk can be given as clean tokens. Two graphs: `encode` once per
-observation,
-`velocity` once per integration step. There is no randomness here but in `loss`, where it comes from the caller's
-generator.
+action token has its own flow time, so that a committed prefix of the chunk can be given as clean tokens. Two graphs:
+`encode` once per observation, `velocity` once per integration step. There is no randomness here but in `loss`, where it
+comes from the caller's generator.
 """
 
 from collections.abc import Sequence

@@ -16,6 +16,7 @@ import pytest
 import torch
 from tiny_policy import make_model, make_observation
 
+from tests.fakes.lerobot_configs import shrink_pi, tiny_config
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Observation, PolicySpec
@@ -27,7 +28,6 @@ from vla_rl.policies.trainable import PolicyBatch
 
 SPEC = PolicySpec("toy", ("front", "top"), (32, 32), 3, 2)
 KINDS = ["act", "diffusion", "smolvla", "pi0", "pi05"]
-WORDS = {word: index for index, word in enumerate(["<pad>", "<unk>", "push", "open", "it", "Task", ":"])}
 pytestmark = pytest.mark.filterwarnings("ignore")  # of lerobot, transformers and diffusers; not ours
 
 
@@ -50,97 +50,9 @@ def statistics() -> Statistics:
     return Statistics.from_arrays(random.normal(size=(64, 3)), random.normal(1.0, 2.0, size=(64, 2)))
 
 
-def tokenizer(**options: Any) -> Any:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(models.WordLevel(WORDS, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", unk_token="<unk>", **options)
-
-
-def smolvlm_folder(folder: Path) -> Path:
-    from transformers import SmolVLMConfig, SmolVLMImageProcessor, SmolVLMProcessor, SmolVLMVideoProcessor
-
-    text = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    text |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 64, "pad_token_id": 0}
-    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    SmolVLMConfig(
-        vision_config=vision | {"image_size": 32, "patch_size": 8},
-        text_config=text,
-        scale_factor=2,
-        image_token_id=63,
-        pad_token_id=0,
-    ).save_pretrained(folder)
-    names = {"image_token": "<image>", "fake_image_token": "<fake_token_around_image>"}
-    names |= {"global_image_token": "<global-img>", "end_of_utterance_token": "<end_of_utterance>"}
-    words = tokenizer(extra_special_tokens=names)
-    SmolVLMProcessor(
-        image_processor=SmolVLMImageProcessor(),
-        tokenizer=words,
-        video_processor=SmolVLMVideoProcessor(),
-        image_seq_len=4,
-    ).save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def tiny_pi(lerobot: pytest.MonkeyPatch) -> None:
-    """lerobot builds pi0 at full size only: its sizes are caught where it asks for them."""
-    from lerobot.policies.pi0 import modeling_pi0
-    from lerobot.policies.pi05 import modeling_pi05
-    from transformers import AutoTokenizer
-
-    def shrunk(whole: Any) -> Any:
-        def build(config: Any) -> Any:
-            config.text_config.vocab_size = 64
-            vision = config.vision_config
-            vision.hidden_size = vision.intermediate_size = vision.projection_dim = vision.patch_size = 16
-            vision.num_hidden_layers, vision.num_attention_heads = 1, 2
-            return whole(config=config)
-
-        return build
-
-    for module in (modeling_pi0, modeling_pi05):
-        whole = module.PaliGemmaForConditionalGenerationWithPiGemma
-        lerobot.setattr(module, "PaliGemmaForConditionalGenerationWithPiGemma", shrunk(whole))
-        lerobot.setattr(
-            module,
-            "get_gemma_config",
-            lambda _: modeling_pi0.GemmaConfig(width=16, depth=1, mlp_dim=16, num_heads=8, num_kv_heads=1, head_dim=8),
-        )
-    lerobot.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: tokenizer())
-
-
-def tiny_config(kind: str, folder: Path) -> Any:
-    from lerobot.policies.act.configuration_act import ACTConfig
-    from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
-    from lerobot.policies.pi0.configuration_pi0 import PI0Config
-    from lerobot.policies.pi05.configuration_pi05 import PI05Config
-    from lerobot.policies.smolvla.configuration_smolvla import SmolVLAConfig
-
-    if kind == "act":
-        small = {"dim_model": 16, "n_heads": 2, "dim_feedforward": 16, "n_encoder_layers": 1, "n_vae_encoder_layers": 1}
-        return ACTConfig(
-            chunk_size=4, n_action_steps=4, latent_dim=4, pretrained_backbone_weights=None, device="cpu", **small
-        )
-    if kind == "diffusion":
-        return DiffusionConfig(
-            n_obs_steps=1, horizon=4, n_action_steps=4, down_dims=(8, 16), n_groups=2, diffusion_step_embed_dim=8,
-            spatial_softmax_num_keypoints=4, num_train_timesteps=4, pretrained_backbone_weights=None,
-            use_group_norm=True, drop_n_last_frames=0, device="cpu",
-        )  # fmt: skip
-    if kind == "smolvla":
-        return SmolVLAConfig(
-            vlm_model_name=str(smolvlm_folder(folder)), load_vlm_weights=False, chunk_size=4, n_action_steps=4,
-            resize_imgs_with_padding=(32, 32), tokenizer_max_length=8, num_vlm_layers=2, max_state_dim=8,
-            max_action_dim=8, num_steps=2, device="cpu", freeze_vision_encoder=False, train_expert_only=False,
-        )  # fmt: skip
-    pi = PI0Config if kind == "pi0" else PI05Config
-    return pi(
-        chunk_size=4, n_action_steps=4, max_state_dim=8, max_action_dim=8, num_inference_steps=2, dtype="float32",
-        image_resolution=(32, 32), tokenizer_max_length=16, device="cpu",
-    )  # fmt: skip
+    shrink_pi(lerobot)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -241,7 +153,7 @@ def test_it_is_a_policy_of_ours_and_its_folder_comes_back(model: LeRobotModel, t
     np.testing.assert_allclose(again.infer(observation).actions, chunk.actions, atol=1e-5)
     committed = np.full((2, 2), 9.0, np.float32)
     np.testing.assert_array_equal(policy.infer(observation, committed).actions[:2], committed)
-    with pytest.raises(UserError, match="the observation has"):
+    with pytest.raises(UserError, match="the policy was made for"):
         policy.infer(make_observation())
 
 

@@ -83,7 +83,6 @@ def check_config(config: RunConfig) -> PolicySpec:
         UserError: for what cannot be built.
     """
     from vla_rl.algorithms.registry import find_algorithm
-    from vla_rl.policies.folders import policy_class
     from vla_rl.runs.simulator import SimulatorWorker
 
     find_algorithm("sft").check(config.policy)
@@ -93,7 +92,7 @@ def check_config(config: RunConfig) -> PolicySpec:
     worker = SimulatorWorker(config)
     try:
         worker.check()
-        policy_class(config.policy.kind).check(config.policy, worker.spec)
+        _check_policy(config, worker.spec)
     finally:
         worker.close()
     return worker.spec
@@ -107,6 +106,19 @@ def check_device(name: str) -> None:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def _check_policy(config: RunConfig, spec: PolicySpec) -> None:
+    from vla_rl.policies.flow_vla import FlowVLA
+    from vla_rl.policies.folders import policy_class
+
+    policy = policy_class(config.policy.kind)
+    policy.check(config.policy, spec)
+    if config.imagination.group_updates and not issubclass(policy, FlowVLA):
+        raise ConfigError(
+            "imagination.group_updates follow a gradient through the flow of a policy of kind 'flow_vla', this one is "
+            f"of kind {config.policy.kind!r}; set imagination.group_updates=0"
+        )
 
 
 def config_file(name: str) -> Path:

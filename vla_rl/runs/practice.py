@@ -75,7 +75,6 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         UserError: for what cannot be built.
     """
     from vla_rl.algorithms.base import find_algorithm
-    from vla_rl.policies.folders import policy_class
     from vla_rl.runs.demonstrations import check_demonstrations
     from vla_rl.runs.simulator import SimulatorWorker
 
@@ -97,7 +96,7 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         )
         if brought and not has_demonstrations:
             check_demonstrations(Path(brought), worker.specs)
-        policy_class(config.policy.kind).check(config.policy, worker.spec)
+        _check_policy(config, worker.spec)
     finally:
         worker.close()
     return worker.spec
@@ -119,6 +118,19 @@ def check_device(name: str) -> None:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def _check_policy(config: RunConfig, spec: PolicySpec) -> None:
+    from vla_rl.policies.flow_vla import FlowVLA
+    from vla_rl.policies.folders import policy_class
+
+    policy = policy_class(config.policy.kind)
+    policy.check(config.policy, spec)
+    if config.imagination.group_updates and not issubclass(policy, FlowVLA):
+        raise ConfigError(
+            "imagination.group_updates follow a gradient through the flow of a policy of kind 'flow_vla', this one is "
+            f"of kind {config.policy.kind!r}; set imagination.group_updates=0"
+        )
 
 
 def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str, Any]:

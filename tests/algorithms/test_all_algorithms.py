@@ -43,6 +43,7 @@ def test_logs_are_finite_and_alike_in_every_update(name, make_cache):
     assert logs[-1]["actor_loss"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "episodes",

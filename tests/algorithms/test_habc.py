@@ -73,6 +73,7 @@ def trained_on_two_routes(name, make_cache):
     return algorithm, cache, float(fast.mean()), float(slow.mean())
 
 
+@pytest.mark.slow
 def test_habc_prefers_the_faster_of_two_routes(make_cache):
     algorithm, cache, fast, slow = trained_on_two_routes("habc", make_cache)
     assert fast > 1.8

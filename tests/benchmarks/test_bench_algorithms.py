@@ -84,6 +84,7 @@ def test_steps_are_compared_on_the_seeds_that_both_policies_solve(tmp_path: Path
     assert 44 <= low < 57 < high <= 70
 
 
+@pytest.mark.slow
 def test_every_cell_is_a_command_that_train_understands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The grid's own command lines, read by the verb's own parser."""
     asked: dict[str, RunConfig] = {}
@@ -113,6 +114,7 @@ def test_nothing_to_gather_is_one_clear_error(tmp_path: Path) -> None:
         bench.run(options(tmp_path, "--gather"))
 
 
+@pytest.mark.slow
 def test_a_cell_of_another_variant_is_not_mixed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = bench.open_cells(tmp_path / "results")
     for algorithm in ("habc", "awr"):

@@ -79,6 +79,7 @@ def fitted_ruin(**options):
     return logit.sigmoid().numpy(), efficiency.numpy(), moves
 
 
+@pytest.mark.slow
 def test_gamblers_ruin():
     viability, efficiency, moves = fitted_ruin(efficiency_unit_steps=20.0)
     i = np.arange(1, N)

@@ -293,6 +293,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_refresh_killed_at_any_moment_leaves_a_cache_that_can_be_used(store: EpisodeStore, tmp_path: Path) -> None:
     episodes = [make_episode(f"e{index}", length=20, seed=index, size=(32, 32)) for index in range(8)]
     for episode in episodes:

@@ -97,6 +97,7 @@ def test_lerobot_reads_what_was_exported(exported: tuple[EpisodeStore, Path]) ->
     assert {"min", "max", "std", "q01", "q99"} <= set(dataset.meta.stats["action"])
 
 
+@pytest.mark.slow
 def test_lerobots_loaders_take_what_was_exported(exported: tuple[EpisodeStore, Path]) -> None:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
     from lerobot.rl.buffer import ReplayBuffer
@@ -117,6 +118,7 @@ def test_lerobots_loaders_take_what_was_exported(exported: tuple[EpisodeStore, P
     assert [transitions[index]["reward"] for index in ends] == [1.0, 0.0, 0.0, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")  # lerobot's statistics of random bits
 def test_an_episode_survives_lerobots_own_editing(exported: tuple[EpisodeStore, Path], tmp_path: Path) -> None:
     from lerobot.datasets.dataset_tools import delete_episodes

@@ -134,6 +134,7 @@ def test_ours_build_without_a_gpu_and_are_found_again(exported: Path) -> None:
         build_engines(exported, "trt", config)
 
 
+@pytest.mark.slow
 def test_the_unrolled_graph_gives_the_same_chunks(model: FlowVLA, policy: DeployedPolicy, tmp_path: Path) -> None:
     from tiny_policy import make_observation
 
@@ -146,6 +147,7 @@ def test_the_unrolled_graph_gives_the_same_chunks(model: FlowVLA, policy: Deploy
         unrolled.infer(make_observation(), ours[:2])
 
 
+@pytest.mark.slow
 def test_guidance_rotary_positions_and_windows_survive(tmp_path: Path) -> None:
     """The options of the policy that change its graphs, all at once."""
     from tiny_policy import make_model, make_observation
@@ -161,6 +163,7 @@ def test_guidance_rotary_positions_and_windows_survive(tmp_path: Path) -> None:
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_world_models_step_is_a_graph(tmp_path: Path) -> None:
     sys.path.append(str(Path(__file__).parents[1] / "world_model"))
     from tiny_world_model import make_model

@@ -20,6 +20,7 @@ from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.streams import FrozenJoints, Streams
 from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import REST_READINGS
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 _log = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class Ros2Robot:
         self._joints_ns: int | None = None  # the capture time that the joints had together
         self._complaints: dict[str, str] = {}
         self._fresh = threading.Condition()
+        self._rest: Float32Array = np.empty((0, len(self._commanded)), np.float32)
         self._command: Float32Array | None = None
         self._began_ns = 0
         self._jumped_ns: int | None = None
@@ -149,7 +151,7 @@ class Ros2Robot:
         self.interrupted = False
 
     def reset(self, seed: int) -> None:
-        """Bring the world to its start and wait until every stream has told something since.
+        """Bring the world to its start and wait until every stream has told something since, the joints several times.
 
         Raises:
             UserError: if the world cannot be reset, or a stream stays silent.
@@ -170,9 +172,9 @@ class Ros2Robot:
         if self.interrupted:
             raise Interrupted("the node was deactivated")
         if silent := ", ".join(self._silent_since(since_ns)):
-            raise UserError(
-                f"no fresh reading of {silent}; {self.why() or 'is the driver running, is the topic right?'}"
-            )
+            why = self.why() or "is the driver running, is the topic right?"
+            raise UserError(f"no fresh reading of {silent}, of the joints {REST_READINGS}; {why}")
+        self._rest = np.stack(self._streams.since(_STATE, since_ns)[-REST_READINGS:])[:, self._commanded]
         self._command = self.rest_command()
         self._began_ns = self.clock.now_ns()
 
@@ -192,6 +194,10 @@ class Ros2Robot:
         """The newest measured positions of the commanded joints: a camera that is late must not send them back."""
         state: Float32Array = self._streams.newest(_STATE)
         return state[self._commanded]
+
+    def rest_readings(self) -> Float32Array:
+        """See `vla_rl.execution.loop.EpisodicRobot`."""
+        return self._rest
 
     def write(self, action: Float32Array) -> Float32Array:
         """Publish one command to every output. Returns it: limits are the gate's and the controllers' affair."""
@@ -257,8 +263,9 @@ class Ros2Robot:
         return f": the driver of {', '.join(late)}" if len(late) < len(joints) else ""
 
     def _silent_since(self, since_ns: int) -> list[str]:
-        newest = self._streams.newest_ns()
-        return [name for name in self._latency_ns if newest.get(name, since_ns - 1) < since_ns]
+        """Streams that have not told anything since, the joints not often enough."""
+        wanted = {_STATE: REST_READINGS}
+        return [name for name in self._latency_ns if len(self._streams.since(name, since_ns)) < wanted.get(name, 1)]
 
     def _captured_ns(self, stream: str, header: Any) -> int | None:
         """When a message was captured, in the loop's time; None if its stamp is not to be believed."""

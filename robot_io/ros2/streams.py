@@ -52,6 +52,11 @@ class Streams:
         with self._lock:
             return self._histories[name][-1][1]
 
+    def since(self, name: str, since_ns: int) -> list[Any]:
+        """The values of a stream that were captured at that time or later, the newest last."""
+        with self._lock:
+            return [value for captured_ns, value in self._histories[name] if captured_ns >= since_ns]
+
     def take(self) -> Mapping[str, tuple[int, Any]]:
         """Stream -> (capture time, value). Synchronised: of each the reading that lies nearest to the newest moment
         that all streams have reached. Empty unless every stream has one.

@@ -203,7 +203,7 @@ def test_a_smooth_motion_is_followed_closely() -> None:
 
 @pytest.mark.parametrize("config", [LIGHT, SMOOTH], ids=["light", "smooth"])
 def test_a_robot_found_outside_its_bounds_comes_in_without_a_jump(config: GateConfig) -> None:
-    gate = SafetyGate(config, RATE_HZ)
+    gate = SafetyGate(replace(config, rest_tolerance=(0.3, 0.3, 0.01)), RATE_HZ)
     gate.reset(np.array([-1.2, 2.3, 0.0], np.float32))
     positions = np.array([admit(gate, [-2.0, 5.0, 0.0], 50 * tick)[0] for tick in range(60)])
     np.testing.assert_allclose(positions[-1, :2], [-1.0, 2.0], atol=1e-4)

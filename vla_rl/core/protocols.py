@@ -7,6 +7,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from vla_rl.core.types import ActionChunk, Episode, Float32Array, Observation, Step
 
+REST_READINGS = 3
+"""How often a robot that measures its posture reads it before an attempt begins there."""
+
 
 @runtime_checkable
 class Policy(Protocol):
@@ -97,11 +100,14 @@ class Gate(Protocol):
         """How many commands the robot gets in one control tick."""
         ...
 
-    def reset(self, command: Float32Array) -> None:
-        """Start an attempt from the command that the robot rests at, float32 [A].
+    def reset(self, readings: Float32Array) -> Float32Array:
+        """Start an attempt; returns the command that the robot rests at, float32 [A].
+
+        Args:
+            readings: float32 [A] or [N, A], what the robot says of it, once or several times.
 
         Raises:
-            UserError: if no robot can rest at that command.
+            UserError: if no robot can rest there, or the readings disagree.
         """
         ...
 

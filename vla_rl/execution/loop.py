@@ -19,6 +19,9 @@ class EpisodicRobot(Robot, Protocol):
 
     A body still moves when an attempt has ended, and is braked then. A robot with the attribute ``world_ends`` = True
     has no such body: its world ends with the attempt, and takes no commands after it.
+
+    A robot that measures its posture has a method ``rest_readings() -> float32 [N, A]``: what `rest_command` said at
+    several moments of `reset`, one after the other, since a single reading may be wrong.
     """
 
     @property
@@ -148,12 +151,11 @@ def run_episode(
         max_ticks: the attempt is truncated here at the latest.
 
     Raises:
-        UserError: if the gate refuses the command that the robot rests at, or whatever the parts object to.
+        UserError: if the gate refuses the posture that the robot rests at, or whatever the parts object to.
     """
     robot.reset(seed)
-    rest = robot.rest_command()
+    rest = gate.reset(getattr(robot, "rest_readings", robot.rest_command)())
     source.reset(seed, rest)
-    gate.reset(rest)
     attempt = _Attempt(robot, gate, max_ticks)
     try:
         while not attempt.ended:

@@ -2,7 +2,8 @@
 
 Watchdogs on shape, finite numbers and the ages of observation and plan -> joint and workspace clamp -> rate limit
 against the previous command, or velocity, acceleration and jerk limits. A fault decelerates to rest and holds; it may
-pass; if it lasts, the stop latches, and only a person re-arms it. Every change has a reason that is returned with the
+pass; if it lasts, the stop latches, and only a person re-arms it. What is noticed of the robot itself (`robot_io.body`)
+and a pause of this very process latch it at once. Every change has a reason that is returned with the
 command, counted, and logged when it begins. Called from the control thread only.
 
 The ladder of a fault: hold while decelerating -> at rest, latched -> the loop calls the robot's `stop`, which damps ->
@@ -13,15 +14,16 @@ tick closer together than their equal parts of it, and tells the gate how many o
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntFlag
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_io.limits import GateConfig, agreed_posture, check_limits
+from robot_io.body import BodyWatch
+from robot_io.limits import GateConfig, agreed_posture, check_limits, rest_tolerance
 from robot_io.smoothing import JerkLimiter
-from vla_rl.core.protocols import Verdict
+from vla_rl.core.protocols import Condition, Verdict
 from vla_rl.core.types import Float32Array
 
 __all__ = ["GateConfig", "Reason", "SafetyGate"]
@@ -41,13 +43,27 @@ class Reason(IntFlag):
     RATE = 64
     LATCHED = 128
     SMOOTHED = 256
+    FOLLOWING = 512
+    FROZEN = 1024
+    EFFORT = 2048
+    BEYOND = 4096
+    GAP = 8192
 
 
 # Plain numbers for the control loop: arithmetic on an IntFlag takes a microsecond each time.
 _NOT_FINITE, _WRONG_SHAPE, _JOINT_LIMIT, _WORKSPACE, _OBSERVATION_OLD, _ACTION_OLD, _RATE, _LATCHED, _SMOOTHED = map(
-    int, Reason
+    int, list(Reason)[:9]
 )
-_FAULTS = _NOT_FINITE | _WRONG_SHAPE | _OBSERVATION_OLD | _ACTION_OLD
+_OF_BODY = {
+    BodyWatch.FOLLOWING: int(Reason.FOLLOWING),
+    BodyWatch.FROZEN: int(Reason.FROZEN),
+    BodyWatch.EFFORT: int(Reason.EFFORT),
+    BodyWatch.BEYOND: int(Reason.BEYOND),
+}
+_GAP = int(Reason.GAP)
+_LATCHING = _GAP | sum(_OF_BODY.values())  # these have lasted, or cannot pass by themselves
+_FAULTS = _NOT_FINITE | _WRONG_SHAPE | _OBSERVATION_OLD | _ACTION_OLD | _LATCHING
+_LONG_AGO = 1 << 62
 
 
 class SafetyGate:
@@ -60,10 +76,12 @@ class SafetyGate:
             linearly, discrete dimensions excepted, before the limits are applied at the robot's rate.
         tool_position: the tool's x, y, z in metres, [3], at a command [A]; needed for workspace limits. Called up to
             twice a command.
+        names: of the action dimensions, for what is said about them.
 
     Attributes:
         counts: how many actions were changed for each reason, since the gate was made.
         latched: the stop has latched.
+        why: what was noticed of the robot itself, as a sentence; empty if nothing was.
         braking_s: how long coming to rest may take by the limits.
 
     Raises:
@@ -77,6 +95,7 @@ class SafetyGate:
         rate_hz: float,
         commands_per_tick: int = 1,
         tool_position: Callable[[Float32Array], NDArray[np.floating]] | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         check_limits(config, rate_hz, commands_per_tick, has_tool_position=tool_position is not None)
         self.config = config
@@ -96,6 +115,12 @@ class SafetyGate:
         self._max_observation_age_ns = config.max_observation_age_ms * 1e6
         self._max_action_age_ns = config.max_action_age_ms * 1e6
         self._stop_after_ns = config.stop_after_ms * 1e6
+        self._max_gap_ns = config.max_gap_ms * 1e6
+        tolerance, one_tick = rest_tolerance(config), self._max_step * commands_per_tick
+        yielding = [*config.discrete_dims, *config.delta_dims]
+        self._body = BodyWatch(config.body, self._low - tolerance, self._high + tolerance, one_tick, yielding, names)
+        self._alarms = 0
+        self.why = ""
         self.counts: dict[Reason, int] = dict.fromkeys(Reason, 0)
         self.latched = False
         self.reset(np.clip(np.zeros_like(self._low), self._low, self._high))
@@ -112,6 +137,8 @@ class SafetyGate:
         self._target = np.minimum(np.maximum(self._previous, self._low), self._high)
         self._fault_since_ns: int | None = None
         self._active = 0
+        self._admitted_ns = _LONG_AGO  # times before it are no pause
+        self._body.reset(posture)
         if self._limiter is not None:
             self._limiter.reset(self._previous[self._smooth_dims])
         return posture
@@ -120,6 +147,20 @@ class SafetyGate:
         """Release a latched stop. For a person to call, after looking."""
         self.latched = False
         self._fault_since_ns = None
+        self._alarms = 0
+        self.why = ""
+
+    def inspect(self, condition: Condition) -> None:
+        """See `vla_rl.core.protocols.Gate.inspect`."""
+        found = self._body.look(condition)
+        if not found and not condition.alarms:
+            return
+        if not self._alarms:
+            self.why = self._body.why if found else condition.why
+            _log.warning("the gate stops the robot: %s", self.why)
+        self._alarms |= condition.alarms
+        for kind in found:
+            self._alarms |= _OF_BODY[kind]
 
     @property
     def at_rest(self) -> bool:
@@ -138,18 +179,22 @@ class SafetyGate:
     ) -> Verdict:
         """See `vla_rl.core.protocols.Gate.admit`. The commands are a new array."""
         count = commands_left or self.commands_per_tick
-        reasons = 0
+        reasons = self._alarms
         if action.dtype != np.float32:
             with np.errstate(over="ignore"):  # too large for float32 is not finite
                 action = action.astype(np.float32)
         if action.shape != self._low.shape:
-            reasons = _WRONG_SHAPE
+            reasons |= _WRONG_SHAPE
         elif not np.isfinite(action).all():
-            reasons = _NOT_FINITE
+            reasons |= _NOT_FINITE
         if now_ns - observed_ns > self._max_observation_age_ns:
             reasons |= _OBSERVATION_OLD
         if now_ns - planned_ns > self._max_action_age_ns:
             reasons |= _ACTION_OLD
+        if now_ns - self._admitted_ns > self._max_gap_ns:
+            reasons |= _GAP
+            self._stand_still(now_ns)
+        self._admitted_ns = now_ns
         if reasons or self.latched or self._fault_since_ns is not None:
             reasons = self._watch(reasons, now_ns)
         held = reasons != 0
@@ -230,6 +275,12 @@ class SafetyGate:
         self._target = commands[-1]
         return commands
 
+    def _stand_still(self, now_ns: int) -> None:
+        """No commands came for so long that the robot has stopped at the last one: braking would move it again."""
+        self.why = self.why or f"no command was sent for {(now_ns - self._admitted_ns) * 1e-6:.0f} ms: it stood still"
+        if self._limiter is not None:
+            self._limiter.reset(self._previous[self._smooth_dims])
+
     def _may_go_to(self, command: Float32Array) -> bool:
         inside = self._in_workspace(command)
         self._turned_back |= not inside
@@ -246,7 +297,8 @@ class SafetyGate:
             self._fault_since_ns = None
         elif self._fault_since_ns is None:
             self._fault_since_ns = now_ns
-        if self._fault_since_ns is not None and now_ns - self._fault_since_ns >= self._stop_after_ns:
+        lasting = faults & _LATCHING
+        if lasting or (self._fault_since_ns is not None and now_ns - self._fault_since_ns >= self._stop_after_ns):
             self.latched = True
         return faults | _LATCHED if self.latched else faults
 

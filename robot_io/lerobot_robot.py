@@ -22,7 +22,7 @@ from robot_io.pictures import resize
 from robot_io.takeover import Clutch
 from vla_rl.core.clock import Clock, MonotonicClock
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.protocols import REST_READINGS, TakeoverSource
+from vla_rl.core.protocols import REST_READINGS, Condition, TakeoverSource
 from vla_rl.core.types import Float32Array, Observation
 
 _log = logging.getLogger(__name__)
@@ -154,6 +154,10 @@ class LerobotRobot:
     def rest_readings(self) -> Float32Array:
         """See `vla_rl.execution.loop.EpisodicRobot`."""
         return np.stack(self._rest)
+
+    def condition(self) -> Condition:
+        """See `vla_rl.execution.loop.EpisodicRobot`. lerobot measures no effort."""
+        return Condition(self.rest_command(), self.last_command(), self._freshness.captured_ns["state"])
 
     def write(self, action: Float32Array) -> Float32Array:
         """Send the action; what the driver's own limits made of it comes back, or the last command that got through."""

@@ -1,11 +1,12 @@
 """The limits of a robot: what the safety gate holds every command to, and where an attempt may begin."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
 
+from robot_io.body import BodyConfig
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Float32Array
 
@@ -34,6 +35,9 @@ class GateConfig:
         stop_after_ms: a fault that lasts this long latches the stop.
         rest_tolerance: how far outside low and high a robot may be found at the start of an attempt; empty: a fiftieth
             of the range between them.
+        max_gap_ms: a longer pause between two ticks of an attempt latches the stop: the process stood still, and the
+            robot with it.
+        body: what is watched of the robot itself, where it is measured.
     """
 
     low: tuple[float, ...] = ()
@@ -49,6 +53,8 @@ class GateConfig:
     max_action_age_ms: float = 3000.0
     stop_after_ms: float = 300.0
     rest_tolerance: tuple[float, ...] = ()
+    max_gap_ms: float = 500.0
+    body: BodyConfig = field(default_factory=BodyConfig)
 
     def filled(
         self,
@@ -127,7 +133,7 @@ def check_limits(config: GateConfig, rate_hz: float, commands_per_tick: int, has
     """Refuse limits that cannot hold.
 
     Raises:
-        ConfigError: for limits that are missing, of different lengths, crossed or not positive.
+        ConfigError: for limits that are missing, not finite, of different lengths, crossed or not positive.
     """
     names = ["low", "high", "max_velocity"]
     if config.max_acceleration or config.max_jerk:
@@ -137,6 +143,9 @@ def check_limits(config: GateConfig, rate_hz: float, commands_per_tick: int, has
     sizes = {name: len(getattr(config, name)) for name in names}
     if len(set(sizes.values())) != 1 or not config.low:
         raise ConfigError(f"the gate needs one number per action dimension in each limit, found {sizes}")
+    for name in (*names, "workspace_low", "workspace_high"):
+        if not np.isfinite(getattr(config, name)).all():
+            raise ConfigError(f"the gate's {name} {getattr(config, name)} must be finite: infinity limits nothing")
     if not all(bottom < top for bottom, top in zip(config.low, config.high, strict=True)):
         raise ConfigError(f"the gate's low {config.low} must be below its high {config.high}")
     for name in names[2:]:
@@ -157,7 +166,9 @@ def check_limits(config: GateConfig, rate_hz: float, commands_per_tick: int, has
             f"the gate's delta_dims {config.delta_dims} are steps, which {commands_per_tick} commands a tick "
             "would repeat: set commands_per_tick to 1"
         )
-    if rate_hz <= 0 or commands_per_tick < 1:
+    if not (0 < rate_hz < np.inf) or commands_per_tick < 1:
         raise ConfigError(f"rate_hz is {rate_hz} and commands_per_tick {commands_per_tick}; both must be positive")
-    if config.stop_after_ms < 0:
-        raise ConfigError(f"the gate's stop_after_ms is {config.stop_after_ms}; it cannot be negative")
+    for name in ("max_observation_age_ms", "max_action_age_ms", "max_gap_ms", "stop_after_ms"):
+        time_ms, may_be_zero = getattr(config, name), name == "stop_after_ms"
+        if not (np.isfinite(time_ms) and (time_ms > 0 or (may_be_zero and time_ms == 0))):
+            raise ConfigError(f"the gate's {name} is {time_ms:g}; expected a time in ms, or nothing would be noticed")

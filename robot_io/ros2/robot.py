@@ -18,9 +18,9 @@ from robot_io.ros2 import messages
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.parameters import Settings
-from robot_io.ros2.streams import FrozenJoints, Streams
+from robot_io.ros2.streams import Streams
 from vla_rl.core.errors import UserError
-from vla_rl.core.protocols import REST_READINGS
+from vla_rl.core.protocols import REST_READINGS, Condition
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 _log = logging.getLogger(__name__)
@@ -73,8 +73,8 @@ class Ros2Robot:
         self._latency_ns[_STATE] = round(settings["state_latency_ms"] * 1e6)
         self._streams = Streams(list(self._latency_ns), settings["synchronise"])
         self._freshness = Freshness(settings["detect_frozen_images"])
-        self._frozen = FrozenJoints(settings["frozen_joints_ms"], settings["frozen_joints_travel"])
         self._joints: dict[str, tuple[int, float]] = {}  # joint -> capture time and position, of its newest message
+        self._efforts: dict[str, float] = {}
         self._joints_ns: int | None = None  # the capture time that the joints had together
         self._complaints: dict[str, str] = {}
         self._fresh = threading.Condition()
@@ -119,6 +119,8 @@ class Ros2Robot:
         joints, known = self._settings.joints, self._joints
         for joint, position in zip(message.name, message.position, strict=False):
             known[joint] = message_ns, position
+        for joint, effort in zip(message.name, getattr(message, "effort", ()), strict=False):
+            self._efforts[joint] = effort
         if missing := sorted(set(joints) - known.keys()):
             self._complain(_STATE, f"no position of joint {missing[0]!r}; /joint_states has {sorted(known)}")
             return
@@ -130,12 +132,8 @@ class Ros2Robot:
         if not np.isfinite(position).all():
             self._complain(_STATE, "the joints read numbers that are not finite")
             return
-        known_ns = self._frozen.captured_ns(position, captured_ns)
-        if known_ns != captured_ns:
-            self._complain(_STATE, "the joints stand still while the commands move")
-        else:
-            self._complaints.pop(_STATE, None)
-        self._add(_STATE, known_ns, position)
+        self._complaints.pop(_STATE, None)
+        self._add(_STATE, captured_ns, position)
 
     def interrupt(self) -> None:
         """End the attempt at its next tick, and every waiting."""
@@ -192,8 +190,17 @@ class Ros2Robot:
 
     def rest_command(self) -> Float32Array:
         """The newest measured positions of the commanded joints: a camera that is late must not send them back."""
-        state: Float32Array = self._streams.newest(_STATE)
-        return state[self._commanded]
+        _, state = self._streams.newest(_STATE)
+        rest: Float32Array = state[self._commanded]
+        return rest
+
+    def condition(self) -> Condition:
+        """See `vla_rl.execution.loop.EpisodicRobot`. The effort is that of ``joint_states``, where it has any."""
+        captured_ns, state = self._streams.newest(_STATE)
+        effort = None
+        if self._efforts:
+            effort = np.array([self._efforts.get(joint, np.nan) for joint in self._settings.command_joints], np.float32)
+        return Condition(state[self._commanded], self.last_command(), captured_ns, effort)
 
     def rest_readings(self) -> Float32Array:
         """See `vla_rl.execution.loop.EpisodicRobot`."""
@@ -204,7 +211,6 @@ class Ros2Robot:
         for publish, part in self._outputs:
             publish(action[part])
         self._command = action
-        self._frozen.command(action, self.clock.now_ns())
         return action
 
     def last_command(self) -> Float32Array:

@@ -74,6 +74,26 @@ class TakeoverSource(Protocol):
         ...
 
 
+class Condition(NamedTuple):
+    """How a robot that measures itself finds itself.
+
+    Attributes:
+        position: float32 [A], where the commanded dimensions are.
+        command: float32 [A], where they were told to go, as it was really sent.
+        captured_ns: when the position was measured.
+        effort: float32 [A], what they push with; None where it is not measured.
+        alarms: bit flags of the gate's reasons for which the robot itself asks to be stopped.
+        why: the reason of these, as a sentence.
+    """
+
+    position: Float32Array
+    command: Float32Array
+    captured_ns: int
+    effort: Float32Array | None = None
+    alarms: int = 0
+    why: str = ""
+
+
 class Verdict(NamedTuple):
     """What a gate made of one action.
 
@@ -123,6 +143,10 @@ class Gate(Protocol):
     @property
     def braking_s(self) -> float:
         """How long coming to rest may take."""
+        ...
+
+    def inspect(self, condition: Condition) -> None:
+        """Told before each `admit` how the robot is, by one that measures itself. Trouble latches the stop."""
         ...
 
     def brake(self, commands_left: int | None = None) -> Float32Array:

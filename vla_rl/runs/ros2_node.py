@@ -89,7 +89,7 @@ class PolicySession:
         )
         control_hz = settings["control_hz"] or policy.spec.control_hz
         gate_config = with_steps(config.gate, policy.spec)
-        self._gate = SafetyGate(gate_config, control_hz, settings["commands_per_tick"])
+        self._gate = SafetyGate(gate_config, control_hz, settings["commands_per_tick"], names=settings.command_joints)
         size = settings["image_size"]
         self.interface = Interface(
             control_hz=control_hz,
@@ -195,7 +195,7 @@ class PolicySession:
         """What the gate held or stopped the last step for, with what the robot knows about it."""
         reasons = Reason(int(last.extras["gate_reasons"]) if last else 0) & ~(Reason.RATE | Reason.SMOOTHED)
         names = (reasons & ~Reason.LATCHED).name if reasons else None
-        return "; ".join(part for part in (names, self._robot.why()) if part) if names else ""
+        return "; ".join(part for part in (names, self._gate.why, self._robot.why()) if part) if names else ""
 
     def _keep(self, wait_for_label: Callable[[], None], episode: Episode) -> None:
         """Store the attempt with its label."""

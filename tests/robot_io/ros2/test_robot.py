@@ -148,3 +148,36 @@ def test_an_attempt_begins_where_the_robot_is_however_late_a_camera() -> None:
         bench.joints("l1 l2 r1 r2", ms, ms, ms, ms)  # somebody moves the robot by hand
     assert bench.state() == (490.0, [0] * 4), "what the policy is shown belongs together"
     assert bench.robot.rest_command().tolist() == [490] * 4, "where the robot holds is where it is"
+
+
+def test_one_joint_of_a_robot_of_topics_that_freezes_latches_the_stop() -> None:
+    bench = Bench(max_attempt_s=60.0)
+    gate = SafetyGate(LIMITS, HZ, names=("l1", "l2", "r1", "r2"))
+    bench.joints("l1 l2 r1 r2", 0, 0, 0, 0)
+    command = gate.reset(np.zeros(4, np.float32))
+    for ms in range(TICK_MS, 4000, TICK_MS):
+        bench.at(ms)
+        bench.robot.write(command)
+        lively = float(command[0]) + 1e-4 * (ms % 70)
+        bench.joints("l1 l2 r1 r2", lively, 0.2 if ms > 1000 else lively, lively, lively)
+        gate.inspect(bench.robot.condition())
+        now_ns = bench.clock.now_ns()
+        verdict = gate.admit(np.full(4, 5e-4 * ms, np.float32), now_ns, now_ns, now_ns)
+        command = verdict.commands[-1]
+        if verdict.stopped:
+            break
+    assert Reason.FROZEN in Reason(verdict.reasons)
+    assert "l2 stands still" in gate.why
+    # 2 % of 18 takes 720 ms at this speed, and 500 ms more are the declared time.
+    assert 1000 + 720 + 500 <= ms <= 1000 + 720 + 500 + 4 * TICK_MS
+
+
+def test_the_effort_of_joint_states_is_watched() -> None:
+    bench = Bench()
+    bench.robot.on_joints(
+        SimpleNamespace(header=bench.header(), name=["l1", "l2", "r1", "r2"], position=[0] * 4, effort=[1, 2, 3, -4])
+    )
+    bench.robot.write(np.zeros(4, np.float32))
+    effort = bench.robot.condition().effort
+    assert effort is not None
+    assert effort.tolist() == [1, 2, 3, -4]

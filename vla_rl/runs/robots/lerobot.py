@@ -42,7 +42,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
         options, policy.control_hz, task, image_size=policy.image_size, duration_s=duration_s, clock=request.clock
     )
     check_fits(policy, robot.cameras, len(robot.state_names), len(robot.action_names))
-    gate = SafetyGate(with_steps(request.gate, policy), robot.control_hz)
+    gate = SafetyGate(with_steps(request.gate, policy), robot.control_hz, names=robot.action_names)
     keys = TerminalKeys(robot.end)
     make_takeover = (lambda: _takeover(teleop, robot, request.gripper_dims, keys)) if teleop else None
     return RobotSetup(robot, gate, Origin.REAL, str(options["type"]), make_takeover, keys.wait_for_enter)

@@ -43,6 +43,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
         with_steps(request.gate, spec),
         control_hz,
         settings["commands_per_tick"],
+        names=settings.command_joints,
     )
     if not rclpy.ok():
         rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)

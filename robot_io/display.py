@@ -31,7 +31,7 @@ _COLOURS = {
     **dict.fromkeys(("POLICY", "DEMO"), _GREEN),
     **dict.fromkeys(("HUMAN", "RATE", "JOINT_LIMIT", "WORKSPACE"), _YELLOW),
     **dict.fromkeys(("HOLD", "NOT_FINITE", "WRONG_SHAPE", "OBSERVATION_OLD", "ACTION_OLD", "LATCHED"), _RED),
-    **dict.fromkeys(("FOLLOWING", "FROZEN", "EFFORT", "BEYOND", "GAP"), _RED),
+    **dict.fromkeys(("FOLLOWING", "FROZEN", "EFFORT", "BEYOND", "GAP", "RIVAL", "E_STOP"), _RED),
 }
 _WORD = re.compile(rf"\b({'|'.join(_COLOURS)})\b")
 

@@ -48,6 +48,8 @@ class Reason(IntFlag):
     EFFORT = 2048
     BEYOND = 4096
     GAP = 8192
+    RIVAL = 16384
+    E_STOP = 32768
 
 
 # Plain numbers for the control loop: arithmetic on an IntFlag takes a microsecond each time.
@@ -61,7 +63,7 @@ _OF_BODY = {
     BodyWatch.BEYOND: int(Reason.BEYOND),
 }
 _GAP = int(Reason.GAP)
-_LATCHING = _GAP | sum(_OF_BODY.values())  # these have lasted, or cannot pass by themselves
+_LATCHING = _GAP | int(Reason.RIVAL | Reason.E_STOP) | sum(_OF_BODY.values())  # no passing faults
 _FAULTS = _NOT_FINITE | _WRONG_SHAPE | _OBSERVATION_OLD | _ACTION_OLD | _LATCHING
 _LONG_AGO = 1 << 62
 

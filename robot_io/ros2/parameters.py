@@ -66,6 +66,7 @@ PARAMETERS = (
     Parameter("max_clock_jump_ms", 500.0, "A larger jump of the clock stops the robot, ms", 1.0, 60000.0),
     Parameter("clock_timeout_s", 5.0, "With use_sim_time: /clock silent for so long ends the attempt, s", 0.1, 600.0),
     Parameter("detect_frozen_images", True, "A camera that repeats its frame counts as silent (not for simulations)"),
+    Parameter("estop_topic", "", "std_msgs/Bool: true, or nobody who publishes it, stops the robot; empty: none"),
     Parameter("stream_timeout_s", 10.0, "An attempt waits for fresh streams at most so long, s", 0.1, 600.0),
     Parameter("auto_start", False, "Begin the next attempt by itself; false: on the service start"),
     Parameter("attempts", 0, "Attempts after which the node stands by; 0: no end", 0, 1000000),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from robot_io.freshness import Freshness
+from robot_io.gate import Reason
 from robot_io.pictures import resize
 from robot_io.ros2 import messages
 from robot_io.ros2.clock import RosTime
@@ -47,6 +48,8 @@ class Ros2Robot:
 
     Attributes:
         interrupted: nobody is to wait for anything any more.
+        acting: an attempt is running.
+        alarms: reason -> why, for which the robot must not move: another commander, the emergency stop.
     """
 
     def __init__(
@@ -83,6 +86,8 @@ class Ros2Robot:
         self._began_ns = 0
         self._jumped_ns: int | None = None
         self.interrupted = False
+        self.acting = False
+        self.alarms: Mapping[Reason, str] = {}
 
     # The ROS thread.
 
@@ -152,7 +157,7 @@ class Ros2Robot:
         """Bring the world to its start and wait until every stream has told something since, the joints several times.
 
         Raises:
-            UserError: if the world cannot be reset, or a stream stays silent.
+            UserError: if the world cannot be reset, a stream stays silent, or there is an alarm.
         """
         del seed  # the world is what it is; the reset service counts its own
         self._desk.begin()
@@ -172,9 +177,12 @@ class Ros2Robot:
         if silent := ", ".join(self._silent_since(since_ns)):
             why = self.why() or "is the driver running, is the topic right?"
             raise UserError(f"no fresh reading of {silent}, of the joints {REST_READINGS}; {why}")
+        if alarms := self.alarms:
+            raise UserError("; ".join(alarms.values()))
         self._rest = np.stack(self._streams.since(_STATE, since_ns)[-REST_READINGS:])[:, self._commanded]
         self._command = self.rest_command()
         self._began_ns = self.clock.now_ns()
+        self.acting = True
 
     def read(self) -> Observation:
         """See `vla_rl.core.protocols.Robot.read`."""
@@ -200,7 +208,9 @@ class Ros2Robot:
         effort = None
         if self._efforts:
             effort = np.array([self._efforts.get(joint, np.nan) for joint in self._settings.command_joints], np.float32)
-        return Condition(state[self._commanded], self.last_command(), captured_ns, effort)
+        alarms, command = self.alarms, self.last_command()
+        flags, why = int(sum(alarms)), "; ".join(alarms.values())
+        return Condition(state[self._commanded], command, captured_ns, effort, flags, why)
 
     def rest_readings(self) -> Float32Array:
         """See `vla_rl.execution.loop.EpisodicRobot`."""
@@ -220,6 +230,7 @@ class Ros2Robot:
 
     def stop(self) -> None:
         """Hold where the last command left the robot. After a fault the gate has brought it to rest before."""
+        self.acting = False
         if self._command is not None:
             self.write(self._command)
 

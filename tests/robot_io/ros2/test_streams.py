@@ -136,6 +136,7 @@ def test_whoever_waits_at_the_desk_goes_on_when_the_node_is_deactivated() -> Non
     assert not desk.wait_for_start()
     desk.wait_for_label(30.0)
     desk.open()
+    desk.begin()
     threading.Timer(0.02, desk.label, [True]).start()
     desk.wait_for_label(30.0)
     assert desk.outcome is True

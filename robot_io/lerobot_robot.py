@@ -78,7 +78,7 @@ class LerobotRobot:
             if name not in self.state_names:
                 raise UserError(f"{device.name} measures no {name!r}.{did_you_mean(name, self.state_names)}")
         self._measured = [self.state_names.index(name) for name in self.action_names]
-        self._freshness = Freshness(detect_frozen)
+        self._freshness = Freshness(detect_frozen, image_size)
         self._rest: list[Float32Array] = []
         self._command: Float32Array | None = None
         self._state: Float32Array = np.zeros(len(self.state_names), np.float32)
@@ -124,6 +124,7 @@ class LerobotRobot:
         now_ns = self.clock.now_ns()
         try:
             raw = self.device.get_observation()
+            images = {camera: self._freshness.image(camera, np.asarray(raw[camera]), now_ns) for camera in self.cameras}
         except Exception as error:  # see the module
             if self._observation is None:
                 raise UserError(f"{self.device.name} cannot be read: {_line(error)}; look at its cables") from error
@@ -136,7 +137,6 @@ class LerobotRobot:
         self._unreadable = False
         state = np.array([raw[name] for name in self.state_names], np.float32)
         self._state = self._freshness.state(state, now_ns)
-        images = {camera: self._freshness.image(camera, np.asarray(raw[camera]), now_ns) for camera in self.cameras}
         if self._image_size is not None:
             images = {camera: resize(image, self._image_size) for camera, image in images.items()}
         self._observation = Observation(images, self._state, self._task, 0, dict(self._freshness.captured_ns))

@@ -71,6 +71,7 @@ class EnvNode(Node):
         self._target: Float32Array | None = None
         self._commands = 0
         self._commanded_ns = 0
+        self._command_timeout_ns = round(value_of(self, "command_timeout_ms") * 1e6)
         self._fault = ""
         self._frozen: Observation | None = None
         self._published_s = 0.0
@@ -144,9 +145,10 @@ class EnvNode(Node):
             self._condition.notify_all()
 
     def _obeyed(self) -> Float32Array:
-        """The target of the controllers; without fresh commands they hold it, as a real controller does."""
+        """The target of the controllers; when no command comes for too long, where the robot is, as real ones do."""
         with self._condition:
-            if self._target is None:
+            if self._target is None or self._time_ns - self._commanded_ns > self._command_timeout_ns:
+                self._commanded_ns = self._time_ns
                 self._target = self._robot.rest_command()
             return self._target
 
@@ -213,7 +215,7 @@ class EnvNode(Node):
                     target[index] = positions[joint]
             self._latencies_ms.append((time.perf_counter() - self._published_s) * 1e3)
             del self._latencies_ms[:-_LATENCIES]
-            self._target = target
+            self._target, self._commanded_ns = target, self._time_ns
             self._commands += 1
             self._condition.notify_all()
 

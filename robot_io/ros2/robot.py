@@ -75,7 +75,7 @@ class Ros2Robot:
         self._latency_ns = {camera.name: round(camera.latency_ms * 1e6) for camera in settings.cameras}
         self._latency_ns[_STATE] = round(settings["state_latency_ms"] * 1e6)
         self._streams = Streams(list(self._latency_ns), settings["synchronise"])
-        self._freshness = Freshness(settings["detect_frozen_images"])
+        self._freshness = Freshness(settings["detect_frozen_images"], image_size)
         self._joints: dict[str, tuple[int, float]] = {}  # joint -> capture time and position, of its newest message
         self._efforts: dict[str, float] = {}
         self._joints_ns: int | None = None  # the capture time that the joints had together

@@ -181,3 +181,30 @@ def test_the_effort_of_joint_states_is_watched() -> None:
     effort = bench.robot.condition().effort
     assert effort is not None
     assert effort.tolist() == [1, 2, 3, -4]
+
+
+def image(bench: Bench, height: int, width: int) -> None:
+    size = {"height": height, "width": width, "step": 3 * width, "data": bytes(range(256)) * (3 * height * width)}
+    bench.robot.on_image("front", SimpleNamespace(header=bench.header(), encoding="rgb8", **size))
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [((0, 0), "0 x 0"), ((1, 1), "1 x 1"), ((0, 16), "0 x 16"), ((16, 12), "16 x 12"), ((8, 60), "8 x 60")],
+)
+def test_pictures_that_show_nothing_or_another_cut_are_no_news(shape: tuple[int, int], words: str) -> None:
+    bench = Bench(cameras=["front"])
+    bench.joints("l1 l2 r1 r2", 0, 0, 0, 0)
+    image(bench, 12, 16)
+    seen_ns = bench.robot.read().captured_ns["front"]
+    bench.at(300)
+    bench.joints("l1 l2 r1 r2", 0, 0, 0, 0)
+    image(bench, *shape)
+    observation = bench.robot.read()
+    assert observation.captured_ns["front"] == seen_ns
+    assert observation.images["front"].shape == (12, 16, 3)
+    assert words in bench.robot.why()
+    bench.at(350)
+    bench.joints("l1 l2 r1 r2", 0, 0, 0, 0)
+    image(bench, 24, 32)  # the same cut, finer
+    assert bench.robot.read().captured_ns["front"] > seen_ns

@@ -311,7 +311,7 @@ def make_rig(config: TrialsConfig) -> Rig:
         node["overrides"] = [*EXECUTION, *slow]
         node["stream_timeout_s"] = 60.0
     if config.soak_s:
-        node["control_hz"], node["store"] = _SOAK_HZ, ""
+        node["control_hz"], node["any_rate"], node["store"] = _SOAK_HZ, True, ""
     robot = {
         "env": config.env,
         "env_options": json.dumps(config.env_options),

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from robot_io.body import BodyWatch
 from robot_io.limits import GateConfig, agreed_posture, check_limits, rest_tolerance
 from robot_io.smoothing import JerkLimiter
+from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Condition, Verdict
 from vla_rl.core.types import Float32Array
 
@@ -82,12 +83,13 @@ class SafetyGate:
 
     Attributes:
         counts: how many actions were changed for each reason, since the gate was made.
+        rest: float32 [A], where the attempt began.
         latched: the stop has latched.
         why: what was noticed of the robot itself, as a sentence; empty if nothing was.
         braking_s: how long coming to rest may take by the limits.
 
     Raises:
-        ConfigError: for limits that are missing, of different lengths, crossed or not positive.
+        ConfigError: see `robot_io.limits.check_limits`; for limits of another number of dimensions than names.
         UserError: if there are acceleration limits and the package ruckig is missing.
     """
 
@@ -100,6 +102,11 @@ class SafetyGate:
         names: Sequence[str] = (),
     ) -> None:
         check_limits(config, rate_hz, commands_per_tick, has_tool_position=tool_position is not None)
+        if names and len(names) != len(config.low):
+            raise ConfigError(
+                f"the limits are those of {len(config.low)} dimensions, the robot takes {len(names)} "
+                f"({', '.join(names)}): are they the limits of this robot?"
+            )
         self.config = config
         self.commands_per_tick = commands_per_tick
         command_hz = rate_hz * commands_per_tick
@@ -135,7 +142,7 @@ class SafetyGate:
         """
         one_tick = self._max_step * self.commands_per_tick
         posture = agreed_posture(np.atleast_2d(np.array(readings, np.float32)), self.config, one_tick)
-        self._previous = posture
+        self._previous = self.rest = posture
         self._target = np.minimum(np.maximum(self._previous, self._low), self._high)
         self._fault_since_ns: int | None = None
         self._active = 0

@@ -76,6 +76,20 @@ def check_fits(policy: PolicySpec, cameras: Collection[str], state_dim: int, act
         )
 
 
+def check_rate(policy: PolicySpec, control_hz: float, any_rate: bool) -> None:
+    """Refuse to play a policy's actions faster or slower than they were learnt.
+
+    Raises:
+        UserError: for another rate than the policy's, unless ``any_rate`` says that it is wanted.
+    """
+    if not any_rate and abs(control_hz - policy.control_hz) > 0.01 * policy.control_hz:
+        raise UserError(
+            f"control_hz is {control_hz:g}, and the policy acts at {policy.control_hz:g} Hz: the robot would move "
+            f"{control_hz / policy.control_hz:.2g} times as fast as it was taught; leave control_hz out, "
+            "or set any_rate to true if that is wanted"
+        )
+
+
 def set_up_robot(name: str, request: RobotRequest) -> RobotSetup:
     """Set up the robot of that name.
 

@@ -24,7 +24,6 @@ from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Origin
-from vla_rl.runs.action_kinds import with_steps
 from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
 
 _METRES_PER_TICK = 0.005
@@ -42,7 +41,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
         options, policy.control_hz, task, image_size=policy.image_size, duration_s=duration_s, clock=request.clock
     )
     check_fits(policy, robot.cameras, len(robot.state_names), len(robot.action_names))
-    gate = SafetyGate(with_steps(request.gate, policy), robot.control_hz, names=robot.action_names)
+    gate = SafetyGate(request.gate, robot.control_hz, names=robot.action_names)
     keys = TerminalKeys(robot.end)
     make_takeover = (lambda: _takeover(teleop, robot, request.gripper_dims, keys)) if teleop else None
     return RobotSetup(robot, gate, Origin.REAL, str(options["type"]), make_takeover, keys.wait_for_enter)

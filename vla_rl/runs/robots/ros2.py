@@ -18,8 +18,7 @@ from robot_io.terminal_keys import wait_for_enter
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.types import Origin
-from vla_rl.runs.action_kinds import with_steps
-from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
+from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits, check_rate
 
 
 def set_up(request: RobotRequest) -> RobotSetup:
@@ -40,8 +39,9 @@ def set_up(request: RobotRequest) -> RobotSetup:
     cameras = [camera.name for camera in settings.cameras]
     check_fits(spec, cameras, len(settings.joints), len(settings.command_joints))
     control_hz = settings["control_hz"] or spec.control_hz
+    check_rate(spec, control_hz, settings["any_rate"])
     gate = SafetyGate(
-        with_steps(request.gate, spec),
+        request.gate,
         control_hz,
         settings["commands_per_tick"],
         names=settings.command_joints,

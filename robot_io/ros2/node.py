@@ -9,7 +9,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, override
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -47,6 +47,10 @@ class Session(Protocol):
 
         ``wait_for_label`` is called if the attempt ends without an outcome, before it is stored.
         """
+        ...
+
+    def checklist(self) -> Sequence[str]:
+        """What a person should read before anything moves, a line each."""
         ...
 
     def rearm(self) -> None:
@@ -93,6 +97,8 @@ class PolicyNode(LifecycleNode):
             self._wiring = Wiring(self, settings, session.interface, self._desk)
             session.connect(self._wiring.robot, self._wiring.takeover)
             self._wiring.check_alone()
+            for line in ("before it moves your arm:", *session.checklist(), self._wiring.stop_input()):
+                self.get_logger().info(line)
         except Exception as error:  # rclpy would swallow it without a word
             expected = isinstance(error, UserError)
             self.get_logger().error(f"cannot configure: {error if expected else traceback.format_exc()}")

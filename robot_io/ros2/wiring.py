@@ -128,6 +128,13 @@ class Wiring:
                 return f"{', '.join(names) or 'another publisher'} also publishes on {topic}: end it, one may command"
         return ""
 
+    def stop_input(self) -> str:
+        """The line of the checklist about the emergency stop."""
+        topic = self._settings["estop_topic"]
+        heard = bool(topic) and self._node.count_publishers(self._node.resolve_topic_name(topic)) > 0
+        found = (topic if heard else f"nobody publishes {topic}") if topic else "parameter estop_topic is empty"
+        return f"{'yes' if heard else 'NO '}  somebody can stop it by hand: {found}"
+
     def check_alone(self) -> None:
         """Refuse to drive a robot that somebody else may command. Others become known within a moment.
 

@@ -41,10 +41,14 @@ from vla_rl.runs.attempt import Attempts
 from vla_rl.runs.capability import added_steps, check_strategy, load_corrector
 from vla_rl.runs.expert_policy import EXPERT, find_expert
 from vla_rl.runs.policy_folder import PolicyFolder, find_policy, load_acting_policy
+from vla_rl.runs.robot_check import settings_items
 from vla_rl.runs.robots import check_fits, check_rate
 from vla_rl.runs.rollout import resolve_config
 
 _log = logging.getLogger(__name__)
+
+_ORDINARY = Reason.RATE | Reason.SMOOTHED | Reason.LATCHED
+_SAID_FOR_S = 2.0  # a reason that comes and goes with the ticks is told as one
 
 LoadPolicy = Callable[[], Policy]
 
@@ -133,6 +137,12 @@ class PolicySession:
             return f"the policy gave no plan in time: {self._policy_error() or 'it is too slow'}"
         return ""
 
+    def checklist(self) -> list[str]:
+        """See `Session.checklist`; how the robot is, is looked at when an attempt begins."""
+        hz, watched = self.interface.control_hz, bool(self._settings["watch"])
+        items = settings_items(self._policy, self._execution, self._gate.config, hz, watched)
+        return [*map(str, items), "yes  nobody else commands it: looked for, and ten times a second from now on"]
+
     def rearm(self) -> None:
         """See `Session.rearm`."""
         assert self._planner is not None
@@ -148,7 +158,7 @@ class PolicySession:
         counts = {str(reason.name): count for reason, count in statistics.reason_counts().items()}
         return Health(
             policy_error=self._policy_error(),
-            gate_reasons=self._objections(last),
+            gate_reasons=self._names(statistics.recent_reasons(_SAID_FOR_S)),
             latched=self._gate.latched,
             values={
                 "loop": {
@@ -195,8 +205,10 @@ class PolicySession:
 
     def _objections(self, last: Step | None) -> str:
         """What the gate held or stopped the last step for, with what the robot knows about it."""
-        reasons = Reason(int(last.extras["gate_reasons"]) if last else 0) & ~(Reason.RATE | Reason.SMOOTHED)
-        names = (reasons & ~Reason.LATCHED).name if reasons else None
+        return self._names(Reason(int(last.extras["gate_reasons"]) if last else 0))
+
+    def _names(self, reasons: Reason) -> str:
+        names = (reasons & ~_ORDINARY).name
         return "; ".join(part for part in (names, self._gate.why, self._robot.why()) if part) if names else ""
 
     def _keep(self, wait_for_label: Callable[[], None], episode: Episode) -> None:

@@ -49,6 +49,7 @@ class RobotSetup:
         make_takeover: who may take over with ``--takeover``; None if nobody can.
         wait_for_person: returns when a person at the terminal lets the next attempt begin; None for simulators, and
             where a service prepares the scene.
+        stop_input: how a person can stop it beside the gate; empty: nobody can.
     """
 
     robot: EpisodicRobot
@@ -57,6 +58,7 @@ class RobotSetup:
     env_id: str
     make_takeover: Callable[[], TakeoverSource] | None = None
     wait_for_person: Callable[[], None] | None = None
+    stop_input: str = ""
 
 
 def check_fits(policy: PolicySpec, cameras: Collection[str], state_dim: int, action_dim: int) -> None:

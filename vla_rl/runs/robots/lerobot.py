@@ -8,6 +8,7 @@ and r end an attempt as a success, a failure, or one to be repeated. Devices tha
 The arm stays under torque when the program ends; ``robot.disable_torque_on_disconnect=true`` lets it fall.
 """
 
+import sys
 from typing import Any
 
 from robot_io.gate import SafetyGate
@@ -44,7 +45,8 @@ def set_up(request: RobotRequest) -> RobotSetup:
     gate = SafetyGate(request.gate, robot.control_hz, names=robot.action_names)
     keys = TerminalKeys(robot.end)
     make_takeover = (lambda: _takeover(teleop, robot, request.gripper_dims, keys)) if teleop else None
-    return RobotSetup(robot, gate, Origin.REAL, str(options["type"]), make_takeover, keys.wait_for_enter)
+    stop_input = "Ctrl-C at this terminal brakes it within its limits" if sys.stdin.isatty() else ""
+    return RobotSetup(robot, gate, Origin.REAL, str(options["type"]), make_takeover, keys.wait_for_enter, stop_input)
 
 
 def _takeover(

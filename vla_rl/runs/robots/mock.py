@@ -31,4 +31,4 @@ def set_up(request: RobotRequest) -> RobotSetup:
     names = ("low", "high", "max_velocity", "max_acceleration", "max_jerk")
     missing = {name: getattr(_LIMITS, name) * config.joints for name in names if not getattr(request.gate, name)}
     gate = SafetyGate(replace(request.gate, **missing), config.control_hz)
-    return RobotSetup(robot, gate, Origin.SIM, "mock")
+    return RobotSetup(robot, gate, Origin.SIM, "mock", stop_input="a mock hurts nobody")

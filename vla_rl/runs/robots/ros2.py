@@ -67,7 +67,8 @@ def set_up(request: RobotRequest) -> RobotSetup:
     origin = Origin.SIM if simulated else Origin.REAL
     wait_for_person = None if simulated or settings["reset_service"] else wait_for_enter
     wiring.check_alone()
-    return RobotSetup(wiring.robot, gate, origin, name, lambda: wiring.takeover, wait_for_person)
+    stop_input = f"topic {settings['estop_topic']}" if settings["estop_topic"] else ""
+    return RobotSetup(wiring.robot, gate, origin, name, lambda: wiring.takeover, wait_for_person, stop_input)
 
 
 def _end_ros(spinning: threading.Thread) -> None:

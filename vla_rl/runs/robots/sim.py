@@ -18,4 +18,6 @@ def set_up(request: RobotRequest) -> RobotSetup:
     task = config_from_dict(TaskConfig, {**defaults, **request.options}, where="robot")
     env = make_env(task)
     robot, gate = EnvRobot(env, request.clock), make_gate(env, request.gate)
-    return RobotSetup(robot, gate, Origin.SIM, task.env, make_takeover=functools.partial(Corrector, env))
+    return RobotSetup(
+        robot, gate, Origin.SIM, task.env, make_takeover=functools.partial(Corrector, env), stop_input="a simulation"
+    )

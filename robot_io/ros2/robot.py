@@ -167,7 +167,8 @@ class Ros2Robot:
         if self._reset_world is not None:
             self._reset_world()
             self._desk.begin()  # a label that the old world still gave does not count
-            since_ns = self.clock.now_ns()
+            # Readings of the old world may be on their way; on /clock they may be a step ahead of it.
+            since_ns = self.clock.now_ns() + round(1e9 / self.control_hz)
         with self._fresh:
             self._fresh.wait_for(
                 lambda: self.interrupted or not self._silent_since(since_ns), self._settings["stream_timeout_s"]

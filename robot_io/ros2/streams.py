@@ -49,9 +49,9 @@ class Streams:
             return self._histories[name][-1]
 
     def since(self, name: str, since_ns: int) -> list[Any]:
-        """The values of a stream that were captured at that time or later, the newest last."""
+        """The values of a stream that were captured after that time, the newest last."""
         with self._lock:
-            return [value for captured_ns, value in self._histories[name] if captured_ns >= since_ns]
+            return [value for captured_ns, value in self._histories[name] if captured_ns > since_ns]
 
     def take(self) -> Mapping[str, tuple[int, Any]]:
         """Stream -> (capture time, value). Synchronised: of each the reading that lies nearest to the newest moment

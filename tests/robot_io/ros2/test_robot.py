@@ -208,3 +208,24 @@ def test_pictures_that_show_nothing_or_another_cut_are_no_news(shape: tuple[int,
     bench.joints("l1 l2 r1 r2", 0, 0, 0, 0)
     image(bench, 24, 32)  # the same cut, finer
     assert bench.robot.read().captured_ns["front"] > seen_ns
+
+
+def test_a_reading_of_the_world_before_the_reset_is_none_of_the_new_one() -> None:
+    """On /clock the last picture of the old world may come after the answer of the reset service, a step ahead."""
+    bench = Bench(stream_timeout_s=0.05)
+
+    def reset_world() -> None:
+        bench.joints("l1 l2 r1 r2", 5, 5, 5, 5)
+        bench.ms += TICK_MS  # the reading that is ahead of the clock
+        bench.joints("l1 l2 r1 r2", 5, 5, 5, 5)
+
+    def wait_for(condition: Any, timeout_s: float) -> bool:
+        for _ in range(4):
+            bench.at(bench.ms + TICK_MS)
+            bench.joints("l1 l2 r1 r2", 1, 1, 1, 1)
+        return bool(condition())
+
+    bench.robot._reset_world = reset_world
+    bench.robot._fresh.wait_for = wait_for  # type: ignore[method-assign, assignment]
+    bench.robot.reset(0)
+    assert bench.robot.rest_readings().tolist() == [[1] * 4] * 3

@@ -201,7 +201,7 @@ class Trials:
         rearmed, _ = rig.trigger("rearm")
         self._act_for(5)
         reaction, declared = reaction_ms(fault, episode), react_within_ms(fault, self._max_age_ms())
-        moved = moved_at_end(episode)
+        moved = moved_at_end(episode, still_steps=1 if fault == "joints_frozen" else 2)
         return {
             "reaction_ms": reaction,
             "declared_ms": declared,
@@ -286,9 +286,11 @@ def reaction_ms(fault: str, episode: Episode) -> float:
     return (len(episode) - 1 - onset) * TICK_MS
 
 
-def moved_at_end(episode: Episode) -> bool:
-    """Whether a command changed in the last two ticks: after a fault it must not."""
-    return bool(np.abs(np.diff(episode.action_sent[-3:], axis=0)).max() > 0)
+def moved_at_end(episode: Episode, still_steps: int) -> bool:
+    """Whether a command changed in the last ticks: after a fault it must not. What has lasted when it is noticed
+    latches at once, and the attempt ends with the first command that holds.
+    """
+    return bool(np.abs(np.diff(episode.action_sent[-still_steps - 1 :], axis=0)).max() > 0)
 
 
 def make_rig(config: TrialsConfig) -> Rig:

@@ -29,13 +29,12 @@ from vla_rl.runs.expert_policy import EXPERT
 
 TASK = "insert the peg into the socket"  # of the default environment; a policy hears nothing else of it
 TICK_MS = 50.0
-FROZEN_JOINTS_MS = 500.0
-TRAVEL_M = 0.005
 HOLD_TICKS = 20
 EXECUTION = (f"execution.hold_ticks={HOLD_TICKS}", "execution.execute_ticks=4")
 LIMITS = load_config(GateConfig, CONFIGS / "robots" / "tabletop.yaml")
 # On the machine's clock other processes may hold everything up: readings are allowed to grow older.
 REALTIME_AGE_MS = 1000.0
+TRAVEL_M = min(LIMITS.body.frozen_travel)
 _HORIZON = 16
 _SOAK_HZ = 50.0
 _BETWEEN_ATTEMPTS_MS = 150.0
@@ -87,7 +86,7 @@ def react_within_ms(fault: str, max_age_ms: float) -> float:
     if fault == "policy_killed":
         return (_HORIZON + HOLD_TICKS) * TICK_MS + slack_ms
     if fault == "joints_frozen":
-        return FROZEN_JOINTS_MS + stop_ms + slack_ms
+        return LIMITS.body.frozen_after_ms + slack_ms
     return max_age_ms + stop_ms + slack_ms
 
 
@@ -202,7 +201,7 @@ class Trials:
         rearmed, _ = rig.trigger("rearm")
         self._act_for(5)
         reaction, declared = reaction_ms(fault, episode), react_within_ms(fault, self._max_age_ms())
-        moved = moved_at_end(episode)
+        moved = moved_at_end(episode, still_steps=1 if fault == "joints_frozen" else 2)
         return {
             "reaction_ms": reaction,
             "declared_ms": declared,
@@ -287,9 +286,11 @@ def reaction_ms(fault: str, episode: Episode) -> float:
     return (len(episode) - 1 - onset) * TICK_MS
 
 
-def moved_at_end(episode: Episode) -> bool:
-    """Whether a command changed in the last two ticks: after a fault it must not."""
-    return bool(np.abs(np.diff(episode.action_sent[-3:], axis=0)).max() > 0)
+def moved_at_end(episode: Episode, still_steps: int) -> bool:
+    """Whether a command changed in the last ticks: after a fault it must not. What has lasted when it is noticed
+    latches at once, and the attempt ends with the first command that holds.
+    """
+    return bool(np.abs(np.diff(episode.action_sent[-still_steps - 1 :], axis=0)).max() > 0)
 
 
 def make_rig(config: TrialsConfig) -> Rig:
@@ -302,18 +303,17 @@ def make_rig(config: TrialsConfig) -> Rig:
         "seed": config.seed,
         "task": TASK,
         "use_sim_time": config.lockstep,
-        "frozen_joints_ms": FROZEN_JOINTS_MS,
-        "frozen_joints_travel": TRAVEL_M,
         "diagnostics_hz": 20.0,
         **config.node,
     }
     if config.lockstep:
         node["takeover_timeout_ms"] = 10_000.0  # of simulated time, which flies
     else:
-        node["overrides"] = [*EXECUTION, f"gate.max_observation_age_ms={REALTIME_AGE_MS}"]
+        slow = [f"gate.{name}={REALTIME_AGE_MS}" for name in ("max_observation_age_ms", "max_gap_ms")]
+        node["overrides"] = [*EXECUTION, *slow]
         node["stream_timeout_s"] = 60.0
     if config.soak_s:
-        node["control_hz"], node["store"] = _SOAK_HZ, ""
+        node["control_hz"], node["any_rate"], node["store"] = _SOAK_HZ, True, ""
     robot = {
         "env": config.env,
         "env_options": json.dumps(config.env_options),

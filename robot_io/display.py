@@ -31,6 +31,7 @@ _COLOURS = {
     **dict.fromkeys(("POLICY", "DEMO"), _GREEN),
     **dict.fromkeys(("HUMAN", "RATE", "JOINT_LIMIT", "WORKSPACE"), _YELLOW),
     **dict.fromkeys(("HOLD", "NOT_FINITE", "WRONG_SHAPE", "OBSERVATION_OLD", "ACTION_OLD", "LATCHED"), _RED),
+    **dict.fromkeys(("FOLLOWING", "FROZEN", "EFFORT", "BEYOND", "GAP", "RIVAL", "E_STOP"), _RED),
 }
 _WORD = re.compile(rf"\b({'|'.join(_COLOURS)})\b")
 
@@ -57,6 +58,7 @@ class LoopStatistics:
         self._chunk_id = -1
         self.ticks = self.missed = self.held = self.takeovers = 0
         self.reasons: Counter[int] = Counter()
+        self._seen_ns: dict[int, int] = {}
         self.last: Step | None = None
 
     def add(self, step: Step) -> None:
@@ -85,6 +87,7 @@ class LoopStatistics:
         reasons = int(extras["gate_reasons"])
         if reasons:
             self.reasons[reasons] += 1
+            self._seen_ns[reasons] = now_ns
 
     def periods_ms(self) -> np.ndarray:
         """float [N], the time between steps, of the last ones."""
@@ -98,6 +101,15 @@ class LoopStatistics:
         """int [N], the index at which each of the last chunks was entered: its delay in ticks, the newest last."""
         count = min(self._chunks, last)
         return self._delays[np.arange(self._chunks - count, self._chunks) % _WINDOW]
+
+    def recent_reasons(self, within_s: float) -> Reason:
+        """Why the gate changed any action of the last while. Called from any thread."""
+        since_ns = self._now_ns() - within_s * 1e9
+        recent = Reason(0)
+        for flags, seen_ns in tuple(self._seen_ns.items()):
+            if seen_ns >= since_ns:
+                recent |= Reason(flags)
+        return recent
 
     def reason_counts(self) -> dict[Reason, int]:
         """How many steps the gate changed for each reason."""

@@ -2,7 +2,8 @@
 
 Watchdogs on shape, finite numbers and the ages of observation and plan -> joint and workspace clamp -> rate limit
 against the previous command, or velocity, acceleration and jerk limits. A fault decelerates to rest and holds; it may
-pass; if it lasts, the stop latches, and only a person re-arms it. Every change has a reason that is returned with the
+pass; if it lasts, the stop latches, and only a person re-arms it. What is noticed of the robot itself (`robot_io.body`)
+and a pause of this very process latch it at once. Every change has a reason that is returned with the
 command, counted, and logged when it begins. Called from the control thread only.
 
 The ladder of a fault: hold while decelerating -> at rest, latched -> the loop calls the robot's `stop`, which damps ->
@@ -14,17 +15,19 @@ tick closer together than their equal parts of it, and tells the gate how many o
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from enum import IntFlag
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robot_io.body import BodyWatch
+from robot_io.limits import GateConfig, agreed_posture, check_limits, rest_tolerance
 from robot_io.smoothing import JerkLimiter
-from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.protocols import Verdict
+from vla_rl.core.errors import ConfigError
+from vla_rl.core.protocols import Condition, Verdict
 from vla_rl.core.types import Float32Array
+
+__all__ = ["GateConfig", "Reason", "SafetyGate"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,65 +44,29 @@ class Reason(IntFlag):
     RATE = 64
     LATCHED = 128
     SMOOTHED = 256
+    FOLLOWING = 512
+    FROZEN = 1024
+    EFFORT = 2048
+    BEYOND = 4096
+    GAP = 8192
+    RIVAL = 16384
+    E_STOP = 32768
 
 
 # Plain numbers for the control loop: arithmetic on an IntFlag takes a microsecond each time.
 _NOT_FINITE, _WRONG_SHAPE, _JOINT_LIMIT, _WORKSPACE, _OBSERVATION_OLD, _ACTION_OLD, _RATE, _LATCHED, _SMOOTHED = map(
-    int, Reason
+    int, list(Reason)[:9]
 )
-_FAULTS = _NOT_FINITE | _WRONG_SHAPE | _OBSERVATION_OLD | _ACTION_OLD
-
-
-@dataclass(frozen=True)
-class GateConfig:
-    """Limits of a robot, in its action's own units, one number per action dimension. Empty limits: see `filled`.
-
-    Attributes:
-        low: smallest command.
-        high: largest command.
-        max_velocity: fastest change of the command, per second.
-        max_acceleration: per second^2; empty: not limited, then ``max_velocity`` bounds the step between two commands.
-        max_jerk: per second^3; empty together with ``max_acceleration``.
-        discrete_dims: dimensions that may jump (grippers): only clamped.
-        delta_dims: dimensions that are steps, not targets: at rest they are 0, and they are not smoothed. A robot with
-            them takes one command a tick: a step that is sent K times is K times as large.
-        workspace_low: lowest x, y, z of the tool, metres; empty: not limited. Targets outside are not followed, and a
-            motion towards the border is braked in time. From outside, targets inside are followed.
-        workspace_high: highest x, y, z of the tool.
-        max_observation_age_ms: an older observation is a fault.
-        max_action_age_ms: an action planned from an older observation is a fault; longer than a chunk and a delay.
-        stop_after_ms: a fault that lasts this long latches the stop.
-    """
-
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-    max_velocity: tuple[float, ...] = ()
-    max_acceleration: tuple[float, ...] = ()
-    max_jerk: tuple[float, ...] = ()
-    discrete_dims: tuple[int, ...] = ()
-    delta_dims: tuple[int, ...] = ()
-    workspace_low: tuple[float, ...] = ()
-    workspace_high: tuple[float, ...] = ()
-    max_observation_age_ms: float = 200.0
-    max_action_age_ms: float = 3000.0
-    stop_after_ms: float = 300.0
-
-    def filled(
-        self,
-        low: Sequence[float],
-        high: Sequence[float],
-        discrete_dims: Sequence[int] = (),
-        delta_dims: Sequence[int] = (),
-    ) -> Self:
-        """The same limits with the empty ones taken from a simulator's action space.
-
-        The velocity limit becomes the light preset for physics tasks: the whole range in a fifth of a second.
-        """
-        lowest, highest = self.low or tuple(map(float, low)), self.high or tuple(map(float, high))
-        velocity = self.max_velocity or tuple(5.0 * (top - bottom) for bottom, top in zip(lowest, highest, strict=True))
-        discrete = self.discrete_dims or tuple(map(int, discrete_dims))
-        delta = self.delta_dims or tuple(map(int, delta_dims))
-        return replace(self, low=lowest, high=highest, max_velocity=velocity, discrete_dims=discrete, delta_dims=delta)
+_OF_BODY = {
+    BodyWatch.FOLLOWING: int(Reason.FOLLOWING),
+    BodyWatch.FROZEN: int(Reason.FROZEN),
+    BodyWatch.EFFORT: int(Reason.EFFORT),
+    BodyWatch.BEYOND: int(Reason.BEYOND),
+}
+_GAP = int(Reason.GAP)
+_LATCHING = _GAP | int(Reason.RIVAL | Reason.E_STOP) | sum(_OF_BODY.values())  # no passing faults
+_FAULTS = _NOT_FINITE | _WRONG_SHAPE | _OBSERVATION_OLD | _ACTION_OLD | _LATCHING
+_LONG_AGO = 1 << 62
 
 
 class SafetyGate:
@@ -112,14 +79,17 @@ class SafetyGate:
             linearly, discrete dimensions excepted, before the limits are applied at the robot's rate.
         tool_position: the tool's x, y, z in metres, [3], at a command [A]; needed for workspace limits. Called up to
             twice a command.
+        names: of the action dimensions, for what is said about them.
 
     Attributes:
         counts: how many actions were changed for each reason, since the gate was made.
+        rest: float32 [A], where the attempt began.
         latched: the stop has latched.
+        why: what was noticed of the robot itself, as a sentence; empty if nothing was.
         braking_s: how long coming to rest may take by the limits.
 
     Raises:
-        ConfigError: for limits that are missing, of different lengths, crossed or not positive.
+        ConfigError: see `robot_io.limits.check_limits`; for limits of another number of dimensions than names.
         UserError: if there are acceleration limits and the package ruckig is missing.
     """
 
@@ -129,8 +99,14 @@ class SafetyGate:
         rate_hz: float,
         commands_per_tick: int = 1,
         tool_position: Callable[[Float32Array], NDArray[np.floating]] | None = None,
+        names: Sequence[str] = (),
     ) -> None:
-        _check(config, rate_hz, commands_per_tick, has_tool_position=tool_position is not None)
+        check_limits(config, rate_hz, commands_per_tick, has_tool_position=tool_position is not None)
+        if names and len(names) != len(config.low):
+            raise ConfigError(
+                f"the limits are those of {len(config.low)} dimensions, the robot takes {len(names)} "
+                f"({', '.join(names)}): are they the limits of this robot?"
+            )
         self.config = config
         self.commands_per_tick = commands_per_tick
         command_hz = rate_hz * commands_per_tick
@@ -148,40 +124,52 @@ class SafetyGate:
         self._max_observation_age_ns = config.max_observation_age_ms * 1e6
         self._max_action_age_ns = config.max_action_age_ms * 1e6
         self._stop_after_ns = config.stop_after_ms * 1e6
+        self._max_gap_ns = config.max_gap_ms * 1e6
+        tolerance, one_tick = rest_tolerance(config), self._max_step * commands_per_tick
+        yielding = [*config.discrete_dims, *config.delta_dims]
+        self._body = BodyWatch(config.body, self._low - tolerance, self._high + tolerance, one_tick, yielding, names)
+        self._alarms = 0
+        self.why = ""
         self.counts: dict[Reason, int] = dict.fromkeys(Reason, 0)
         self.latched = False
         self.reset(np.clip(np.zeros_like(self._low), self._low, self._high))
 
-    def reset(self, command: Float32Array) -> None:
-        """Start an attempt at rest at ``command``, float32 [A]. A latched stop stays latched: see `rearm`.
+    def reset(self, readings: Float32Array) -> Float32Array:
+        """See `vla_rl.core.protocols.Gate.reset`. A latched stop stays latched: see `rearm`.
 
         Raises:
-            UserError: if the command does not fit the limits, or is not finite: it would be repeated at every fault.
+            UserError: see `robot_io.limits.agreed_posture`; what is returned is held, and repeated at every fault.
         """
-        command = np.array(command, np.float32)
-        if command.shape != self._low.shape:
-            raise UserError(
-                f"the robot rests at a command of shape {list(command.shape)}; "
-                f"the gate has limits for {len(self._low)} dimensions: are they those of this robot?"
-            )
-        if not np.isfinite(command).all():
-            bad = np.flatnonzero(~np.isfinite(command))
-            raise UserError(
-                f"the robot rests at {command[bad].tolist()} in dimensions {bad.tolist()} of its command, "
-                "which no robot can hold: look at the cables, encoders and calibration of these joints"
-            )
-        command[self._delta_dims] = 0
-        self._previous = command
+        one_tick = self._max_step * self.commands_per_tick
+        posture = agreed_posture(np.atleast_2d(np.array(readings, np.float32)), self.config, one_tick)
+        self._previous = self.rest = posture
         self._target = np.minimum(np.maximum(self._previous, self._low), self._high)
         self._fault_since_ns: int | None = None
         self._active = 0
+        self._admitted_ns = _LONG_AGO  # times before it are no pause
+        self._body.reset(posture)
         if self._limiter is not None:
             self._limiter.reset(self._previous[self._smooth_dims])
+        return posture
 
     def rearm(self) -> None:
         """Release a latched stop. For a person to call, after looking."""
         self.latched = False
         self._fault_since_ns = None
+        self._alarms = 0
+        self.why = ""
+
+    def inspect(self, condition: Condition) -> None:
+        """See `vla_rl.core.protocols.Gate.inspect`."""
+        found = self._body.look(condition)
+        if not found and not condition.alarms:
+            return
+        if not self._alarms:
+            self.why = self._body.why if found else condition.why
+            _log.warning("the gate stops the robot: %s", self.why)
+        self._alarms |= condition.alarms
+        for kind in found:
+            self._alarms |= _OF_BODY[kind]
 
     @property
     def at_rest(self) -> bool:
@@ -200,18 +188,22 @@ class SafetyGate:
     ) -> Verdict:
         """See `vla_rl.core.protocols.Gate.admit`. The commands are a new array."""
         count = commands_left or self.commands_per_tick
-        reasons = 0
+        reasons = self._alarms
         if action.dtype != np.float32:
             with np.errstate(over="ignore"):  # too large for float32 is not finite
                 action = action.astype(np.float32)
         if action.shape != self._low.shape:
-            reasons = _WRONG_SHAPE
+            reasons |= _WRONG_SHAPE
         elif not np.isfinite(action).all():
-            reasons = _NOT_FINITE
+            reasons |= _NOT_FINITE
         if now_ns - observed_ns > self._max_observation_age_ns:
             reasons |= _OBSERVATION_OLD
         if now_ns - planned_ns > self._max_action_age_ns:
             reasons |= _ACTION_OLD
+        if now_ns - self._admitted_ns > self._max_gap_ns:
+            reasons |= _GAP
+            self._stand_still(now_ns)
+        self._admitted_ns = now_ns
         if reasons or self.latched or self._fault_since_ns is not None:
             reasons = self._watch(reasons, now_ns)
         held = reasons != 0
@@ -292,6 +284,12 @@ class SafetyGate:
         self._target = commands[-1]
         return commands
 
+    def _stand_still(self, now_ns: int) -> None:
+        """No commands came for so long that the robot has stopped at the last one: braking would move it again."""
+        self.why = self.why or f"no command was sent for {(now_ns - self._admitted_ns) * 1e-6:.0f} ms: it stood still"
+        if self._limiter is not None:
+            self._limiter.reset(self._previous[self._smooth_dims])
+
     def _may_go_to(self, command: Float32Array) -> bool:
         inside = self._in_workspace(command)
         self._turned_back |= not inside
@@ -308,7 +306,8 @@ class SafetyGate:
             self._fault_since_ns = None
         elif self._fault_since_ns is None:
             self._fault_since_ns = now_ns
-        if self._fault_since_ns is not None and now_ns - self._fault_since_ns >= self._stop_after_ns:
+        lasting = faults & _LATCHING
+        if lasting or (self._fault_since_ns is not None and now_ns - self._fault_since_ns >= self._stop_after_ns):
             self.latched = True
         return faults | _LATCHED if self.latched else faults
 
@@ -328,36 +327,3 @@ def _make_limiter(config: GateConfig, dims: NDArray[np.intp], rate_hz: float) ->
     limits = (config.low, config.high, config.max_velocity, config.max_acceleration, config.max_jerk)
     low, high, velocity, acceleration, jerk = (np.asarray(limit, np.float64)[dims] for limit in limits)
     return JerkLimiter(low, high, velocity, acceleration, jerk, rate_hz)
-
-
-def _check(config: GateConfig, rate_hz: float, commands_per_tick: int, has_tool_position: bool) -> None:
-    names = ["low", "high", "max_velocity"]
-    if config.max_acceleration or config.max_jerk:
-        names += ["max_acceleration", "max_jerk"]
-    sizes = {name: len(getattr(config, name)) for name in names}
-    if len(set(sizes.values())) != 1 or not config.low:
-        raise ConfigError(f"the gate needs one number per action dimension in each limit, found {sizes}")
-    if not all(bottom < top for bottom, top in zip(config.low, config.high, strict=True)):
-        raise ConfigError(f"the gate's low {config.low} must be below its high {config.high}")
-    for name in names[2:]:
-        if not all(limit > 0 for limit in getattr(config, name)):
-            raise ConfigError(f"the gate's {name} {getattr(config, name)} must be positive")
-    for name in ("discrete_dims", "delta_dims"):
-        if not all(0 <= dim < len(config.low) for dim in getattr(config, name)):
-            raise ConfigError(f"the gate's {name} {getattr(config, name)} are not among {len(config.low)} dimensions")
-    if len(config.workspace_low) not in {0, 3} or len(config.workspace_low) != len(config.workspace_high):
-        raise ConfigError("the gate's workspace_low and workspace_high need three numbers each (x, y, z), or none")
-    if config.workspace_low and not has_tool_position:
-        raise ConfigError(
-            "workspace limits need tool_position, the forward kinematics of the robot: "
-            "a program gives it to SafetyGate, no robot of the command line does"
-        )
-    if config.delta_dims and commands_per_tick > 1:
-        raise ConfigError(
-            f"the gate's delta_dims {config.delta_dims} are steps, which {commands_per_tick} commands a tick "
-            "would repeat: set commands_per_tick to 1"
-        )
-    if rate_hz <= 0 or commands_per_tick < 1:
-        raise ConfigError(f"rate_hz is {rate_hz} and commands_per_tick {commands_per_tick}; both must be positive")
-    if config.stop_after_ms < 0:
-        raise ConfigError(f"the gate's stop_after_ms is {config.stop_after_ms}; it cannot be negative")

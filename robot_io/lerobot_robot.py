@@ -22,7 +22,7 @@ from robot_io.pictures import resize
 from robot_io.takeover import Clutch
 from vla_rl.core.clock import Clock, MonotonicClock
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.protocols import REST_READINGS, Condition, TakeoverSource
 from vla_rl.core.types import Float32Array, Observation
 
 _log = logging.getLogger(__name__)
@@ -78,7 +78,8 @@ class LerobotRobot:
             if name not in self.state_names:
                 raise UserError(f"{device.name} measures no {name!r}.{did_you_mean(name, self.state_names)}")
         self._measured = [self.state_names.index(name) for name in self.action_names]
-        self._freshness = Freshness(detect_frozen)
+        self._freshness = Freshness(detect_frozen, image_size)
+        self._rest: list[Float32Array] = []
         self._command: Float32Array | None = None
         self._state: Float32Array = np.zeros(len(self.state_names), np.float32)
         self.success: bool | None = None
@@ -100,8 +101,13 @@ class LerobotRobot:
         """
         del seed
         self.success, self._ended = None, False
-        self._observation, self._unreadable, self._deaf = None, False, False
-        self.read()
+        self._unreadable = self._deaf = False
+        self._rest.clear()
+        for _ in range(REST_READINGS):
+            self._observation = None  # so that a reading that fails is not replaced by the one before
+            self.read()
+            self._rest.append(self.rest_command())
+            self.clock.sleep_until_ns(self.clock.now_ns() + round(1e9 / self.control_hz))
         self._command = self.rest_command()
         self._start_ns = self.clock.now_ns()
 
@@ -118,6 +124,7 @@ class LerobotRobot:
         now_ns = self.clock.now_ns()
         try:
             raw = self.device.get_observation()
+            images = {camera: self._freshness.image(camera, np.asarray(raw[camera]), now_ns) for camera in self.cameras}
         except Exception as error:  # see the module
             if self._observation is None:
                 raise UserError(f"{self.device.name} cannot be read: {_line(error)}; look at its cables") from error
@@ -130,7 +137,6 @@ class LerobotRobot:
         self._unreadable = False
         state = np.array([raw[name] for name in self.state_names], np.float32)
         self._state = self._freshness.state(state, now_ns)
-        images = {camera: self._freshness.image(camera, np.asarray(raw[camera]), now_ns) for camera in self.cameras}
         if self._image_size is not None:
             images = {camera: resize(image, self._image_size) for camera, image in images.items()}
         self._observation = Observation(images, self._state, self._task, 0, dict(self._freshness.captured_ns))
@@ -144,6 +150,14 @@ class LerobotRobot:
     def rest_command(self) -> Float32Array:
         """The measured positions of the commanded joints."""
         return self._state[self._measured]
+
+    def rest_readings(self) -> Float32Array:
+        """See `vla_rl.execution.loop.EpisodicRobot`."""
+        return np.stack(self._rest)
+
+    def condition(self) -> Condition:
+        """See `vla_rl.execution.loop.EpisodicRobot`. lerobot measures no effort."""
+        return Condition(self.rest_command(), self.last_command(), self._freshness.captured_ns["state"])
 
     def write(self, action: Float32Array) -> Float32Array:
         """Send the action; what the driver's own limits made of it comes back, or the last command that got through."""

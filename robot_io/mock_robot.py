@@ -9,6 +9,7 @@ import numpy as np
 
 from robot_io.freshness import Freshness
 from vla_rl.core.clock import Clock, VirtualClock
+from vla_rl.core.protocols import Condition
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 
@@ -117,13 +118,17 @@ class MockRobot:
             self._image_ns = now_ns
         state: Float32Array = np.zeros(self.config.state_size or self.config.joints, np.float32)
         state[: self.config.joints] = np.nan if elapsed_s >= faults.state_nan_s else self._position
-        state = self._freshness.state(state, now_ns)
+        self._measured = state = self._freshness.state(state, now_ns)
         images = {camera: self._freshness.image(camera, self._image, self._image_ns) for camera in self.config.cameras}
         return Observation(images, state, self.config.task, 0, dict(self._freshness.captured_ns))
 
     def rest_command(self) -> Float32Array:
         """See `vla_rl.core.protocols.Robot.rest_command`."""
         return self._position.copy()
+
+    def condition(self) -> Condition:
+        """See `vla_rl.execution.loop.EpisodicRobot`."""
+        return Condition(self._measured[: self.config.joints], self._command, self._freshness.captured_ns["state"])
 
     def write(self, action: Float32Array) -> Float32Array:
         """Take a command over, unless the robot has stopped."""

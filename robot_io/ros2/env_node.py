@@ -5,9 +5,9 @@ that registers it (``sim:vla_rl/PegInsert-v0``). It says the outcome of an attem
 services of the policy node. Faults can be injected through the topic ``~/fault``.
 
 Time: with ``realtime_factor`` 1 the world runs with the machine; with another one, or with ``lockstep``, it has its own
-time and publishes /clock. In lockstep it waits for a command before every step and never runs faster than the factor
-says, so a busy machine slows the world and changes nothing in it. The ROS thread receives commands and requests; a
-thread of its own steps the environment.
+time and publishes /clock. In lockstep it waits, from the first command of an attempt on, for a command before every
+step, and never runs faster than the factor says, so a busy machine slows the world and changes nothing in it. The ROS
+thread receives commands and requests; a thread of its own steps the environment.
 """
 
 import json
@@ -71,6 +71,8 @@ class EnvNode(Node):
         self._target: Float32Array | None = None
         self._commands = 0
         self._commanded_ns = 0
+        self._driven = False  # the world waits for nobody before the first command of an attempt
+        self._command_timeout_ns = round(value_of(self, "command_timeout_ms") * 1e6)
         self._fault = ""
         self._frozen: Observation | None = None
         self._published_s = 0.0
@@ -140,13 +142,14 @@ class EnvNode(Node):
             self._robot.reset(self._seed)
             self._seed += 1
             self._target = None
-            self._reset_asked = False
+            self._driven = self._reset_asked = False
             self._condition.notify_all()
 
     def _obeyed(self) -> Float32Array:
-        """The target of the controllers; without fresh commands they hold it, as a real controller does."""
+        """The target of the controllers; when no command comes for too long, where the robot is, as real ones do."""
         with self._condition:
-            if self._target is None:
+            if self._target is None or self._time_ns - self._commanded_ns > self._command_timeout_ns:
+                self._commanded_ns = self._time_ns
                 self._target = self._robot.rest_command()
             return self._target
 
@@ -156,7 +159,7 @@ class EnvNode(Node):
             if self._lockstep:
                 self._condition.wait_for(
                     lambda: self._commands > seen or self._reset_asked or not self._open,
-                    value_of(self, "lockstep_timeout_s"),
+                    value_of(self, "lockstep_timeout_s") if self._driven else 0.0,
                 )
             while self._open and not self._reset_asked and (left_s := next_s - time.monotonic()) > 0:
                 self._condition.wait(left_s)
@@ -213,7 +216,7 @@ class EnvNode(Node):
                     target[index] = positions[joint]
             self._latencies_ms.append((time.perf_counter() - self._published_s) * 1e3)
             del self._latencies_ms[:-_LATENCIES]
-            self._target = target
+            self._target, self._commanded_ns, self._driven = target, self._time_ns, True
             self._commands += 1
             self._condition.notify_all()
 

@@ -9,11 +9,12 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, override
 
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.clock import Clock, ClockType
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from std_msgs.msg import Header
 from std_srvs.srv import SetBool
@@ -26,6 +27,7 @@ from robot_io.ros2.spinning import run_ros
 from robot_io.ros2.wiring import Interface, Wiring, add_label_services, add_trigger, answer
 from vla_rl.core.errors import UserError
 
+RCLError = rclpy_implementation.RCLError
 _OK, _NO = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 _SWITCH_INTERVAL_S = 5e-4  # a callback in Python gives the control thread its turn after this time, not after 5 ms
 
@@ -45,6 +47,10 @@ class Session(Protocol):
 
         ``wait_for_label`` is called if the attempt ends without an outcome, before it is stored.
         """
+        ...
+
+    def checklist(self) -> Sequence[str]:
+        """What a person should read before anything moves, a line each."""
         ...
 
     def rearm(self) -> None:
@@ -90,6 +96,9 @@ class PolicyNode(LifecycleNode):
             self._session = session = self._make_session(settings, self._desk)
             self._wiring = Wiring(self, settings, session.interface, self._desk)
             session.connect(self._wiring.robot, self._wiring.takeover)
+            self._wiring.check_alone()
+            for line in ("before it moves your arm:", *session.checklist(), self._wiring.stop_input()):
+                self.get_logger().info(line)
         except Exception as error:  # rclpy would swallow it without a word
             expected = isinstance(error, UserError)
             self.get_logger().error(f"cannot configure: {error if expected else traceback.format_exc()}")
@@ -134,6 +143,15 @@ class PolicyNode(LifecycleNode):
         self.close()
         return _OK
 
+    def _LifecycleNodeMixin__on_change_state(self, request: Any, response: Any) -> Any:
+        """Answers also a request that the present state does not allow: rclpy raises, and whoever asked waits on."""
+        try:
+            return super()._LifecycleNodeMixin__on_change_state(request, response)
+        except RCLError as error:
+            self.get_logger().error(f"the transition was refused: {error}")
+            response.success = False
+            return response
+
     def close(self) -> None:
         """End what runs and let go of everything."""
         self._end_attempts()
@@ -171,6 +189,8 @@ class PolicyNode(LifecycleNode):
             except Exception as error:
                 self._stopped_because = f"{type(error).__name__}: {error}"
                 self.get_logger().error(traceback.format_exc())
+            finally:
+                self._desk.end()
             if self._stopped_because:
                 self.get_logger().error(f"stopped: {self._stopped_because}; look, then call ~/rearm")
             self._publish_diagnostics()
@@ -218,7 +238,11 @@ class PolicyNode(LifecycleNode):
             raise UserError("the node is not active")
         if self._stopped_because:
             raise UserError(f"the robot was stopped ({self._stopped_because}); look, then call ~/rearm")
-        self._desk.start()
+        if not self._desk.start():
+            raise UserError(
+                "an attempt is running, or was not stored yet; end it with ~/success, ~/failure or ~/discard, "
+                "then ask again"
+            )
         return "the next attempt begins"
 
     def _label(self, success: bool) -> str:

@@ -10,6 +10,7 @@ from typing import override
 import numpy as np
 
 from robot_io.takeover import Clutch
+from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Float32Array
 
@@ -21,10 +22,13 @@ class OperatorDesk:
         outcome: the label of the present attempt; None while there is none.
         discarded: the present attempt is not to be kept.
         closed: the node is not active.
+        in_attempt: there is an attempt to label: it runs, or it is not stored yet.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
+        self.in_attempt = False
+        self._waiting = False
         self.outcome: bool | None = None
         self.discarded = False
         self._start = False
@@ -35,24 +39,39 @@ class OperatorDesk:
         with self._changed:
             self.outcome = None
             self.discarded = False
+            self.in_attempt = True
+
+    def end(self) -> None:
+        """The attempt is over and stored."""
+        with self._changed:
+            self.in_attempt = False
 
     def label(self, success: bool) -> None:
-        """The outcome, which ends a running attempt."""
+        """The outcome, which ends a running attempt.
+
+        Raises:
+            UserError: if there is no attempt, as by `discard`.
+        """
         with self._changed:
+            self._check_attempt()
             self.outcome = success
             self._changed.notify_all()
 
     def discard(self) -> None:
         """End the attempt and keep nothing of it."""
         with self._changed:
+            self._check_attempt()
             self.discarded = True
             self._changed.notify_all()
 
-    def start(self) -> None:
-        """Ask for the next attempt."""
+    def start(self) -> bool:
+        """Ask for the next attempt. False if nobody waits for that: a start is never kept for later, when the person
+        who asked for it has turned away.
+        """
         with self._changed:
-            self._start = True
+            self._start = self._waiting
             self._changed.notify_all()
+            return self._start
 
     def open(self) -> None:
         """The node is active: waiting makes sense; what was asked for before does not count."""
@@ -68,14 +87,19 @@ class OperatorDesk:
     def wait_for_start(self) -> bool:
         """Wait until somebody asks for an attempt; False if the node was deactivated instead."""
         with self._changed:
+            self._waiting = True
             self._changed.wait_for(lambda: self._start or self.closed)
-            self._start = False
+            self._start = self._waiting = False
             return not self.closed
 
     def wait_for_label(self, timeout_s: float) -> None:
         """Wait until the attempt is labelled or discarded, the node is deactivated, or the time is over."""
         with self._changed:
             self._changed.wait_for(lambda: self.outcome is not None or self.discarded or self.closed, timeout_s)
+
+    def _check_attempt(self) -> None:
+        if not self.in_attempt:
+            raise UserError("there is no attempt that could be labelled or discarded; begin one with ~/start")
 
 
 class TopicTakeover(TakeoverSource):

@@ -48,6 +48,7 @@ PARAMETERS = (
     Parameter("policy", "", "Folder of a run, of a policy version, or of a deployment"),
     Parameter("watch", "", "Folder of version_NNNN policies (a run's policies/): newer ones act as they appear"),
     Parameter("limits", "", "YAML file of the safety gate's limits, in the units of the joints; required"),
+    Parameter("strategy", "", "Execution strategy; empty: the best asynchronous one that the policy supports"),
     Parameter("overrides", [], "section.key=value settings of the sections execution and gate"),
     Parameter("task", "", "The task sentence"),
     Parameter("robot_name", "ros2", "Name under which the episodes are stored"),
@@ -59,6 +60,7 @@ PARAMETERS = (
     Parameter("image_size", 0, "Pictures are brought to this height and width, pixels; 0: the policy's", 0, 4096),
     Parameter("state_latency_ms", 0.0, "From the measurement of the joints to their stamp, ms", 0.0, 1000.0),
     Parameter("control_hz", 0.0, "Rate of the control loop, Hz; 0: the policy's", 0.0, 1000.0),
+    Parameter("any_rate", False, "A control_hz that is not the policy's is wanted: the robot moves as much faster"),
     Parameter("commands_per_tick", 1, "Commands sent in one tick of the control loop", 1, 50),
     Parameter("synchronise", True, "Take of every stream what was captured nearest to the oldest of the newest"),
     Parameter("header_stamps", True, "Header stamps are capture times; false: the time of arrival is"),
@@ -66,10 +68,7 @@ PARAMETERS = (
     Parameter("max_clock_jump_ms", 500.0, "A larger jump of the clock stops the robot, ms", 1.0, 60000.0),
     Parameter("clock_timeout_s", 5.0, "With use_sim_time: /clock silent for so long ends the attempt, s", 0.1, 600.0),
     Parameter("detect_frozen_images", True, "A camera that repeats its frame counts as silent (not for simulations)"),
-    Parameter(
-        "frozen_joints_ms", 500.0, "Joints that stand still while commands move are frozen, ms; 0: off", 0.0, 60000.0
-    ),
-    Parameter("frozen_joints_travel", 0.02, "How far commands must have moved for that, in joint units", 0.0, 1000.0),
+    Parameter("estop_topic", "", "std_msgs/Bool: true, or nobody who publishes it, stops the robot; empty: none"),
     Parameter("stream_timeout_s", 10.0, "An attempt waits for fresh streams at most so long, s", 0.1, 600.0),
     Parameter("auto_start", False, "Begin the next attempt by itself; false: on the service start"),
     Parameter("attempts", 0, "Attempts after which the node stands by; 0: no end", 0, 1000000),

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from robot_io.freshness import Freshness
+from robot_io.gate import Reason
 from robot_io.pictures import resize
 from robot_io.ros2 import messages
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.parameters import Settings
-from robot_io.ros2.streams import FrozenJoints, Streams
+from robot_io.ros2.streams import Streams
 from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import REST_READINGS, Condition
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 _log = logging.getLogger(__name__)
@@ -46,6 +48,8 @@ class Ros2Robot:
 
     Attributes:
         interrupted: nobody is to wait for anything any more.
+        acting: an attempt is running.
+        alarms: reason -> why, for which the robot must not move: another commander, the emergency stop.
     """
 
     def __init__(
@@ -71,16 +75,19 @@ class Ros2Robot:
         self._latency_ns = {camera.name: round(camera.latency_ms * 1e6) for camera in settings.cameras}
         self._latency_ns[_STATE] = round(settings["state_latency_ms"] * 1e6)
         self._streams = Streams(list(self._latency_ns), settings["synchronise"])
-        self._freshness = Freshness(settings["detect_frozen_images"])
-        self._frozen = FrozenJoints(settings["frozen_joints_ms"], settings["frozen_joints_travel"])
+        self._freshness = Freshness(settings["detect_frozen_images"], image_size)
         self._joints: dict[str, tuple[int, float]] = {}  # joint -> capture time and position, of its newest message
+        self._efforts: dict[str, float] = {}
         self._joints_ns: int | None = None  # the capture time that the joints had together
         self._complaints: dict[str, str] = {}
         self._fresh = threading.Condition()
+        self._rest: Float32Array = np.empty((0, len(self._commanded)), np.float32)
         self._command: Float32Array | None = None
         self._began_ns = 0
         self._jumped_ns: int | None = None
         self.interrupted = False
+        self.acting = False
+        self.alarms: Mapping[Reason, str] = {}
 
     # The ROS thread.
 
@@ -117,6 +124,8 @@ class Ros2Robot:
         joints, known = self._settings.joints, self._joints
         for joint, position in zip(message.name, message.position, strict=False):
             known[joint] = message_ns, position
+        for joint, effort in zip(message.name, getattr(message, "effort", ()), strict=False):
+            self._efforts[joint] = effort
         if missing := sorted(set(joints) - known.keys()):
             self._complain(_STATE, f"no position of joint {missing[0]!r}; /joint_states has {sorted(known)}")
             return
@@ -128,12 +137,8 @@ class Ros2Robot:
         if not np.isfinite(position).all():
             self._complain(_STATE, "the joints read numbers that are not finite")
             return
-        known_ns = self._frozen.captured_ns(position, captured_ns)
-        if known_ns != captured_ns:
-            self._complain(_STATE, "the joints stand still while the commands move")
-        else:
-            self._complaints.pop(_STATE, None)
-        self._add(_STATE, known_ns, position)
+        self._complaints.pop(_STATE, None)
+        self._add(_STATE, captured_ns, position)
 
     def interrupt(self) -> None:
         """End the attempt at its next tick, and every waiting."""
@@ -149,10 +154,10 @@ class Ros2Robot:
         self.interrupted = False
 
     def reset(self, seed: int) -> None:
-        """Bring the world to its start and wait until every stream has told something since.
+        """Bring the world to its start and wait until every stream has told something since, the joints several times.
 
         Raises:
-            UserError: if the world cannot be reset, or a stream stays silent.
+            UserError: if the world cannot be reset, a stream stays silent, or there is an alarm.
         """
         del seed  # the world is what it is; the reset service counts its own
         self._desk.begin()
@@ -162,7 +167,8 @@ class Ros2Robot:
         if self._reset_world is not None:
             self._reset_world()
             self._desk.begin()  # a label that the old world still gave does not count
-            since_ns = self.clock.now_ns()
+            # Readings of the old world may be on their way; on /clock they may be a step ahead of it.
+            since_ns = self.clock.now_ns() + round(1e9 / self.control_hz)
         with self._fresh:
             self._fresh.wait_for(
                 lambda: self.interrupted or not self._silent_since(since_ns), self._settings["stream_timeout_s"]
@@ -170,11 +176,14 @@ class Ros2Robot:
         if self.interrupted:
             raise Interrupted("the node was deactivated")
         if silent := ", ".join(self._silent_since(since_ns)):
-            raise UserError(
-                f"no fresh reading of {silent}; {self.why() or 'is the driver running, is the topic right?'}"
-            )
+            why = self.why() or "is the driver running, is the topic right?"
+            raise UserError(f"no fresh reading of {silent}, of the joints {REST_READINGS}; {why}")
+        if alarms := self.alarms:
+            raise UserError("; ".join(alarms.values()))
+        self._rest = np.stack(self._streams.since(_STATE, since_ns)[-REST_READINGS:])[:, self._commanded]
         self._command = self.rest_command()
         self._began_ns = self.clock.now_ns()
+        self.acting = True
 
     def read(self) -> Observation:
         """See `vla_rl.core.protocols.Robot.read`."""
@@ -190,15 +199,29 @@ class Ros2Robot:
 
     def rest_command(self) -> Float32Array:
         """The newest measured positions of the commanded joints: a camera that is late must not send them back."""
-        state: Float32Array = self._streams.newest(_STATE)
-        return state[self._commanded]
+        _, state = self._streams.newest(_STATE)
+        rest: Float32Array = state[self._commanded]
+        return rest
+
+    def condition(self) -> Condition:
+        """See `vla_rl.execution.loop.EpisodicRobot`. The effort is that of ``joint_states``, where it has any."""
+        captured_ns, state = self._streams.newest(_STATE)
+        effort = None
+        if self._efforts:
+            effort = np.array([self._efforts.get(joint, np.nan) for joint in self._settings.command_joints], np.float32)
+        alarms, command = self.alarms, self.last_command()
+        flags, why = int(sum(alarms)), "; ".join(alarms.values())
+        return Condition(state[self._commanded], command, captured_ns, effort, flags, why)
+
+    def rest_readings(self) -> Float32Array:
+        """See `vla_rl.execution.loop.EpisodicRobot`."""
+        return self._rest
 
     def write(self, action: Float32Array) -> Float32Array:
         """Publish one command to every output. Returns it: limits are the gate's and the controllers' affair."""
         for publish, part in self._outputs:
             publish(action[part])
         self._command = action
-        self._frozen.command(action, self.clock.now_ns())
         return action
 
     def last_command(self) -> Float32Array:
@@ -208,6 +231,7 @@ class Ros2Robot:
 
     def stop(self) -> None:
         """Hold where the last command left the robot. After a fault the gate has brought it to rest before."""
+        self.acting = False
         if self._command is not None:
             self.write(self._command)
 
@@ -257,8 +281,9 @@ class Ros2Robot:
         return f": the driver of {', '.join(late)}" if len(late) < len(joints) else ""
 
     def _silent_since(self, since_ns: int) -> list[str]:
-        newest = self._streams.newest_ns()
-        return [name for name in self._latency_ns if newest.get(name, since_ns - 1) < since_ns]
+        """Streams that have not told anything since, the joints not often enough."""
+        wanted = {_STATE: REST_READINGS}
+        return [name for name in self._latency_ns if len(self._streams.since(name, since_ns)) < wanted.get(name, 1)]
 
     def _captured_ns(self, stream: str, header: Any) -> int | None:
         """When a message was captured, in the loop's time; None if its stamp is not to be believed."""

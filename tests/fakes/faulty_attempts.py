@@ -205,8 +205,8 @@ def run_trial(trial: int) -> tuple[str, float, str]:
     if kind == "killed_inference":
         at_s = planner.silent_since_tick / HZ
     stop_s = robot.stopped_ns * 1e-9 - at_s - (BRAKING_S if smooth else 0.0)
-    if summary.stopped != (kind != "stalled_loop"):  # a stalled loop cannot stop anything; the robot does
-        return kind, stop_s, f"stopped is {summary.stopped}"
+    if not summary.stopped:
+        return kind, stop_s, "the attempt was not stopped"
     if wrong := _wrong_commands(robot, start, limits, commands_per_tick):
         return kind, stop_s, wrong
     if gate.latched:
@@ -227,10 +227,14 @@ def _wrong_commands(robot: MockRobot, start: Float32Array, limits: GateConfig, c
     if (commands[stopped_after + 1 :] != commands[stopped_after]).any():
         return "it was told to move after the stop"
     at_rest = commands[-1:].repeat(3, axis=0)  # as the stop leaves it
-    if broken := broken_limits(np.concatenate([commands, at_rest]), limits, HZ * commands_per_tick):
+    moments_ns = np.array([time_ns for time_ns, _ in robot.writes])
+    paused = int(np.argmax(np.diff(moments_ns) > limits.max_gap_ms * 1e6)) + 1
+    if paused > 1 and (commands[paused + 1 :] != commands[paused]).any():
+        return "it was told to move on after a pause"
+    stream = commands[: paused + 1] if paused > 1 else np.concatenate([commands, at_rest])
+    if broken := broken_limits(stream, limits, HZ * commands_per_tick):
         return f"the commands broke the limits of {broken}"
-    spacing_ns = np.diff([time_ns for time_ns, _ in robot.writes])
-    if commands_per_tick > 1 and spacing_ns.min() < 1e9 / HZ / commands_per_tick - 1:
+    if commands_per_tick > 1 and np.diff(moments_ns).min() < 1e9 / HZ / commands_per_tick - 1:
         return "commands came in a burst"
     return ""
 

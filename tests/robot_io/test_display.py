@@ -109,3 +109,16 @@ def test_a_terminal_that_blocks_does_not_hold_the_loop() -> None:
     assert not display._writer.is_alive()
     with contextlib.suppress(BrokenPipeError):
         stream.close()
+
+
+def test_a_reason_that_toggles_with_the_ticks_is_told_as_one_until_it_stays_away() -> None:
+    now_ms = [0]
+    statistics = LoopStatistics(lambda: now_ms[0] * MS)
+    told = []
+    for tick in range(40):
+        now_ms[0] = 50 * tick
+        statistics.add(make_step(tick, gate_reasons=int(Reason.JOINT_LIMIT) if tick % 3 == 0 else 0))
+        told.append(statistics.recent_reasons(2.0))
+    assert set(told) == {Reason.JOINT_LIMIT}
+    now_ms[0] += 2500
+    assert statistics.recent_reasons(2.0) == Reason(0)

@@ -203,7 +203,7 @@ def test_a_smooth_motion_is_followed_closely() -> None:
 
 @pytest.mark.parametrize("config", [LIGHT, SMOOTH], ids=["light", "smooth"])
 def test_a_robot_found_outside_its_bounds_comes_in_without_a_jump(config: GateConfig) -> None:
-    gate = SafetyGate(config, RATE_HZ)
+    gate = SafetyGate(replace(config, rest_tolerance=(0.3, 0.3, 0.01)), RATE_HZ)
     gate.reset(np.array([-1.2, 2.3, 0.0], np.float32))
     positions = np.array([admit(gate, [-2.0, 5.0, 0.0], 50 * tick)[0] for tick in range(60)])
     np.testing.assert_allclose(positions[-1, :2], [-1.0, 2.0], atol=1e-4)
@@ -386,3 +386,50 @@ def test_acceleration_limits_where_nothing_is_smoothed(kind: str) -> None:
     np.testing.assert_array_equal(command, np.full(3, 0.01, np.float32))
     gate.brake()
     assert gate.at_rest
+
+
+@pytest.mark.parametrize("config", [LIGHT, SMOOTH], ids=["light", "smooth"])
+def test_a_pause_beyond_the_limit_latches_the_stop_and_moves_nothing(config: GateConfig) -> None:
+    """The process was stopped for 3 s while the robot moved: it stands at the last command, and stays there."""
+    gate = make_gate(config)
+    for tick in range(10):
+        last, _ = admit(gate, [0.04 * tick, 1.0, 0.0], 50 * tick)
+    stopped, reasons = admit(gate, [0.4, 1.0, 0.0], 450 + 3000)
+    np.testing.assert_array_equal(stopped, last)
+    assert reasons == Reason.GAP | Reason.LATCHED
+    assert gate.at_rest
+    still, reasons = admit(gate, [0.4, 1.0, 0.0], 3500)
+    np.testing.assert_array_equal(still, last)
+    gate.rearm()
+    gate.reset(last)
+    assert not admit(gate, last, 99_000)[1], "between two attempts time may pass"
+
+
+def test_a_hiccup_within_the_limit_is_no_pause() -> None:
+    gate = make_gate(replace(LIGHT, max_gap_ms=400.0))
+    admit(gate, [0.0, 1.0, 0.0], 0)
+    admit(gate, [0.0, 1.0, 0.0], 400)
+    assert not gate.latched
+    admit(gate, [0.0, 1.0, 0.0], 801)
+    assert gate.latched
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"high": (np.inf, 2.0, 0.08)}, r"high .* must be finite"),
+        ({"low": (-1.0, -np.inf, 0.0)}, r"low .* must be finite"),
+        ({"low": (np.nan, 0.0, 0.0)}, r"low .* must be finite"),
+        ({"max_velocity": (1.0, np.inf, 1.0)}, r"max_velocity .* must be finite"),
+        ({"rest_tolerance": (np.nan, 1.0, 1.0)}, r"rest_tolerance .* must be finite"),
+        ({"max_observation_age_ms": np.nan}, "max_observation_age_ms is nan; expected a time in ms"),
+        ({"max_observation_age_ms": np.inf}, "max_observation_age_ms is inf"),
+        ({"max_action_age_ms": np.nan}, "max_action_age_ms is nan"),
+        ({"max_gap_ms": 0.0}, "max_gap_ms is 0"),
+        ({"stop_after_ms": np.nan}, "stop_after_ms is nan"),
+        ({"workspace_low": (np.nan, 0, 0), "workspace_high": (1.0, 1, 1)}, "workspace_low .* must be finite"),
+    ],
+)
+def test_limits_and_watchdogs_that_never_bite_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SafetyGate(replace(LIGHT, **change), RATE_HZ, tool_position=lambda command: command)  # type: ignore[arg-type]

@@ -377,3 +377,16 @@ def test_a_spacemouse_speaks_as_lerobot_does(tmp_path: Path, robot: LerobotRobot
     mouse.disconnect()
     with pytest.raises(UserError, match="udev"):
         SpaceMouse(tmp_path / "none").connect()
+
+
+def test_a_camera_that_gives_one_pixel_latches_the_stop(robot: LerobotRobot, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = robot.device.get_observation
+
+    def shrinks() -> dict[str, Any]:
+        read: dict[str, Any] = whole()
+        return {**read, "front": read["front"][:1, :1]} if robot.device.pictures > 20 else read
+
+    monkeypatch.setattr(robot.device, "get_observation", shrinks)
+    summary, gate = attempt(robot)
+    assert gate.latched
+    assert summary.ticks <= 20 + LATCHED_AFTER

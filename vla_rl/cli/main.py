@@ -17,6 +17,7 @@ VERBS = {
     "train": "demonstrations, supervised policy and practice rounds on any task",
     "eval": "success of a policy on held-out seeds",
     "rollout": "let a policy act on a robot, in real time or on a virtual clock",
+    "robot": "look at a robot before a policy moves it: a list of yes and no",
     "corrector": "train the residual head of execution strategy a2c2",
     "imagine": "train a world model, evaluate it, or watch it beside the real future",
     "record": "record demonstrations of a task or on a robot",

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     policy = find_policy(arguments.policy, arguments.version)
-    config = resolve_config(policy, arguments.limits, arguments.strategy, arguments.set)
+    config = resolve_config(policy, arguments.limits, arguments.strategy, arguments.set, arguments.realtime)
     order = RolloutOrder(
         policy=policy,
         robot=arguments.robot,

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from vla_rl.core.types import ActionChunk, Episode, Float32Array, Observation, Step
 
+REST_READINGS = 3
+"""How often a robot that measures its posture reads it before an attempt begins there."""
+
 
 @runtime_checkable
 class Policy(Protocol):
@@ -71,6 +74,26 @@ class TakeoverSource(Protocol):
         ...
 
 
+class Condition(NamedTuple):
+    """How a robot that measures itself finds itself.
+
+    Attributes:
+        position: float32 [A], where the commanded dimensions are.
+        command: float32 [A], where they were told to go, as it was really sent.
+        captured_ns: when the position was measured.
+        effort: float32 [A], what they push with; None where it is not measured.
+        alarms: bit flags of the gate's reasons for which the robot itself asks to be stopped.
+        why: the reason of these, as a sentence.
+    """
+
+    position: Float32Array
+    command: Float32Array
+    captured_ns: int
+    effort: Float32Array | None = None
+    alarms: int = 0
+    why: str = ""
+
+
 class Verdict(NamedTuple):
     """What a gate made of one action.
 
@@ -97,11 +120,14 @@ class Gate(Protocol):
         """How many commands the robot gets in one control tick."""
         ...
 
-    def reset(self, command: Float32Array) -> None:
-        """Start an attempt from the command that the robot rests at, float32 [A].
+    def reset(self, readings: Float32Array) -> Float32Array:
+        """Start an attempt; returns the command that the robot rests at, float32 [A].
+
+        Args:
+            readings: float32 [A] or [N, A], what the robot says of it, once or several times.
 
         Raises:
-            UserError: if no robot can rest at that command.
+            UserError: if no robot can rest there, or the readings disagree.
         """
         ...
 
@@ -117,6 +143,10 @@ class Gate(Protocol):
     @property
     def braking_s(self) -> float:
         """How long coming to rest may take."""
+        ...
+
+    def inspect(self, condition: Condition) -> None:
+        """Told before each `admit` how the robot is, by one that measures itself. Trouble latches the stop."""
         ...
 
     def brake(self, commands_left: int | None = None) -> Float32Array:

@@ -1,6 +1,7 @@
 """The tick-clock executor: one action per tick, from the chunk and index that the tick says, never waiting."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import override
 
 import numpy as np
@@ -44,15 +45,27 @@ class Executor(ActionSource):
     first action of an attempt the robot rests, so none of a first chunk is consumed and it is entered at index 0.
     Without an action for a tick the last command is held (source HOLD); after `ExecutionConfig.hold_ticks` of that
     (before the first action of an attempt: ``cold_start_ticks``) the executor asks for a stop, and goes on holding.
+
+    Args:
+        planner: answers requests.
+        config: the strategy and its numbers.
+        corrector: the residual head, for a strategy that takes one.
+        added_steps: dimensions in which the policy plans steps and the robot takes targets: each step is added to the
+            command that was sent last, as the gate let it through, beginning at the measured posture.
     """
 
     def __init__(
-        self, planner: Planner, config: ExecutionConfig | None = None, corrector: ActionCorrector | None = None
+        self,
+        planner: Planner,
+        config: ExecutionConfig | None = None,
+        corrector: ActionCorrector | None = None,
+        added_steps: Sequence[int] = (),
     ) -> None:
         self.config = config or ExecutionConfig()
         self._planner = planner
         self._strategy = make_strategy(self.config, corrector)
         self._delta_dims = list(self.config.delta_dims)
+        self._added_steps = list(added_steps)
         self._begin(np.empty(0, np.float32))
 
     @override
@@ -92,6 +105,9 @@ class Executor(ActionSource):
         if planned is None:
             return self.hold(tick, now_ns)
         action, chunk = planned
+        if self._added_steps:
+            action = action.copy()
+            action[self._added_steps] += self._last_sent[self._added_steps]
         if self._first_tick is None:
             self._first_tick = tick
         self._has_acted = True

@@ -4,12 +4,12 @@ Runs in one thread and never waits for the policy; inference elsewhere is the pl
 are subscribers', a person at the controls is a source's.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from vla_rl.core.clock import Clock
-from vla_rl.core.protocols import Gate, Robot, Subscriber, Verdict
+from vla_rl.core.protocols import Condition, Gate, Robot, Subscriber, Verdict
 from vla_rl.core.types import Float32Array, Observation, Source, Step
 from vla_rl.execution.plan import ActionSource, TickAction, observed_ns
 
@@ -19,6 +19,10 @@ class EpisodicRobot(Robot, Protocol):
 
     A body still moves when an attempt has ended, and is braked then. A robot with the attribute ``world_ends`` = True
     has no such body: its world ends with the attempt, and takes no commands after it.
+
+    A robot that measures its posture has a method ``rest_readings() -> float32 [N, A]``: what `rest_command` said at
+    several moments of `reset`, one after the other, since a single reading may be wrong; and a method
+    ``condition() -> Condition``, with which the gate watches it at every tick.
     """
 
     @property
@@ -148,16 +152,16 @@ def run_episode(
         max_ticks: the attempt is truncated here at the latest.
 
     Raises:
-        UserError: if the gate refuses the command that the robot rests at, or whatever the parts object to.
+        UserError: if the gate refuses the posture that the robot rests at, or whatever the parts object to.
     """
     robot.reset(seed)
-    rest = robot.rest_command()
+    rest = gate.reset(getattr(robot, "rest_readings", robot.rest_command)())
     source.reset(seed, rest)
-    gate.reset(rest)
     attempt = _Attempt(robot, gate, max_ticks)
     try:
         while not attempt.ended:
             observation, now_ns = attempt.observe()
+            attempt.inspect()
             proposal = source.propose(observation, now_ns)
             observed = observed_ns(observation, now_ns)
             verdict = gate.admit(proposal.action, now_ns, observed, proposal.planned_ns, attempt.pacer.commands_left())
@@ -183,6 +187,7 @@ class _Attempt:
         self._start_ns = self._clock.now_ns()
         self._period_ns = round(1e9 / robot.control_hz)
         self.pacer = Pacer(self._clock, self._period_ns, gate.commands_per_tick)
+        self._condition: Callable[[], Condition] | None = getattr(robot, "condition", None)
         self._unsent: list[Float32Array] = []
         self.ended = self._terminated = self._stopped = False
         self._ticks = self._held_ticks = self._human_ticks = self._frozen_ns = self._braking_ns = 0
@@ -193,6 +198,11 @@ class _Attempt:
         if observation.tick != self.pacer.tick:  # ticks that were missed count too
             observation = replace(observation, tick=self.pacer.tick)
         return observation, self._clock.now_ns()
+
+    def inspect(self) -> None:
+        """Let the gate look at a robot that measures itself."""
+        if self._condition is not None:
+            self._gate.inspect(self._condition())
 
     def write(self, commands: Iterable[Float32Array]) -> Float32Array:
         """Send the commands of a tick, at equal distances; returns the last one as it was really sent."""

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,17 @@ class WatchedPolicy:
 
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
         """See `vla_rl.core.protocols.Policy.infer`. The swap, and the roll-back if the new version cannot act."""
+        return self._plan(observation, lambda policy: policy.infer(observation, committed))
+
+    def infer_guided(
+        self, observation: Observation, previous: Float32Array, delay_ticks: int, exact_gradient: bool
+    ) -> ActionChunk:
+        """The same of a policy that can be guided, see `vla_rl.execution.strategies.rtc.GuidedPolicy`."""
+        return self._plan(
+            observation, lambda policy: policy.infer_guided(observation, previous, delay_ticks, exact_gradient)
+        )
+
+    def _plan(self, observation: Observation, ask: Callable[[Any], ActionChunk]) -> ActionChunk:
         with self._lock:
             waiting, self._waiting = self._waiting, None
             self._observation = observation
@@ -69,9 +81,9 @@ class WatchedPolicy:
             self._acting[1].reset(self._seed)
             _log.info("policy version %d acts", self.version)
         if self._previous is None:
-            return self._acting[1].infer(observation, committed)
+            return ask(self._acting[1])
         try:
-            chunk = self._acting[1].infer(observation, committed)
+            chunk = ask(self._acting[1])
             trouble = "" if np.isfinite(chunk.actions).all() else "its actions are not finite"
         except Exception as error:
             trouble = f"{type(error).__name__}: {error}"
@@ -80,7 +92,7 @@ class WatchedPolicy:
         self._refuse(self._acting[0], trouble)
         self._acting, self._previous = self._previous, None
         self._acting[1].reset(self._seed)
-        return self._acting[1].infer(observation, committed)
+        return ask(self._acting[1])
 
     def close(self) -> None:
         """Stop looking into the folder."""

@@ -5,8 +5,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from robot_io.gate import GateConfig
-from vla_rl.core.types import PolicySpec
+import numpy as np
+
+from vla_rl.core.types import Episode, Float32Array, PolicySpec
 from vla_rl.execution.strategies import ExecutionConfig
 
 
@@ -35,6 +36,19 @@ def with_action_kinds(execution: ExecutionConfig, policy: PolicySpec, *discrete_
     )
 
 
-def with_steps(gate: GateConfig, policy: PolicySpec) -> GateConfig:
-    """The limits, which know the steps among the actions of the policy where they name none themselves."""
-    return replace(gate, delta_dims=first_named(gate.delta_dims, policy.delta_dims))
+def recorded_as_steps(episode: Episode, added_steps: Sequence[int], rest: Float32Array) -> Episode:
+    """The episode with the actions in the policy's own kind, where its steps were added up to targets.
+
+    Args:
+        episode: with targets in its actions.
+        added_steps: the dimensions that were steps.
+        rest: float32 [A], the command before the first one.
+    """
+    dims = list(added_steps)
+    if not dims:
+        return episode
+    before = np.concatenate([rest[None], episode.action_sent[:-1]])[:, dims]
+    policy, sent = episode.action_policy.copy(), episode.action_sent.copy()
+    policy[:, dims] -= before
+    sent[:, dims] -= before
+    return replace(episode, action_policy=policy, action_sent=sent)

@@ -15,7 +15,7 @@ from vla_rl.core.clock import MonotonicClock, VirtualClock
 from vla_rl.core.config import fill_parts, load_config, part, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Subscriber
-from vla_rl.core.types import Origin
+from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
@@ -24,12 +24,12 @@ from vla_rl.execution.plan import ActionSource, Planner
 from vla_rl.execution.realtime import RealtimeConfig
 from vla_rl.execution.realtime import realtime as prioritised
 from vla_rl.execution.sources import TakeoverSwitch
-from vla_rl.execution.strategies import ExecutionConfig, find_strategy
+from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig, make_planner
-from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.report.live_view import LiveView
-from vla_rl.runs.action_kinds import first_named, with_action_kinds
+from vla_rl.runs.action_kinds import first_named, recorded_as_steps, with_action_kinds
 from vla_rl.runs.attempt import Attempts, free_names
+from vla_rl.runs.capability import added_steps, best_strategy, check_strategy, load_corrector
 from vla_rl.runs.policy_folder import PolicyFolder, load_acting_policy
 from vla_rl.runs.robots import RobotRequest, RobotSetup, set_up_robot
 
@@ -103,9 +103,11 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> list[bool | None]:
         order.robot,
         RobotRequest(policy.spec, clock, config.gate, grippers, config.task, config.takeover, config.robot),
     )
-    config = replace(
-        config, execution=with_action_kinds(config.execution, policy.spec, grippers, setup.gate.config.discrete_dims)
-    )
+    if order.realtime:
+        check_strategy(config.execution, policy)
+    execution = with_action_kinds(config.execution, policy.spec, grippers, setup.gate.config.discrete_dims)
+    added = added_steps(policy.spec, setup.gate.config.delta_dims)
+    config = replace(config, execution=replace(execution, delta_dims=setup.gate.config.delta_dims))
     wait_for_person = None if order.unattended else setup.wait_for_person
     if wait_for_person is not None and not sys.stdin.isatty():
         raise UserError(
@@ -121,9 +123,9 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> list[bool | None]:
             _display(order.realtime, setup) as displays,
             LiveView(order.live_view, setup.env_id) if order.live_view else nullcontext() as live_view,
         ):
-            source = _source(planner, config.execution, policy, setup, order.takeover)
+            source = _source(planner, config.execution, policy, setup, order.takeover, added)
             shown = [*displays, *([live_view] if live_view else [])]
-            attempts = WatchedAttempts(setup, shown)
+            attempts = WatchedAttempts(setup, shown, added)
             # Last: the threads of a display or a teleoperator would inherit it.
             with prioritised(config.realtime) if order.realtime else nullcontext():
                 for seed in range(order.seed, order.seed + order.episodes):
@@ -146,9 +148,11 @@ class WatchedAttempts:
     Args:
         setup: the robot, connected.
         subscribers: told of every step, after the recorder.
+        added: dimensions of the policy's steps that were added up to targets; stored as steps again.
     """
 
-    def __init__(self, setup: RobotSetup, subscribers: Sequence[Subscriber] = ()) -> None:
+    def __init__(self, setup: RobotSetup, subscribers: Sequence[Subscriber] = (), added: Sequence[int] = ()) -> None:
+        self._added = added
         self._real, self._gate = setup.origin is Origin.REAL, setup.gate
         self._attempts = Attempts(
             setup.robot, setup.gate, setup.origin, setup.env_id, subscribers, rearms=not self._real
@@ -174,22 +178,36 @@ class WatchedAttempts:
             UserError: see `check_may_go_on`.
         """
         self.check_may_go_on()
-        keep = None if store is None else store.add
+        keep = None if store is None else functools.partial(self._keep, store)
         summary, _ = self._attempts.run(source, episode_id, seed, policy_version, keep)
         self._was_stopped = summary.stopped
         return summary
 
+    def _keep(self, store: EpisodeStore, episode: Episode) -> None:
+        store.add(recorded_as_steps(episode, self._added, self._gate.rest))
+
 
 def resolve_config(
-    policy: PolicyFolder, limits: Path | None = None, strategy: str | None = None, overrides: Sequence[str] = ()
+    policy: PolicyFolder,
+    limits: Path | None = None,
+    strategy: str | None = None,
+    overrides: Sequence[str] = (),
+    realtime: bool = False,
 ) -> RolloutConfig:
-    """Defaults, then the sections of the policy's run, then the file of limits, then strategy and overrides."""
+    """Defaults, then the sections of the policy's run, then the file of limits, then strategy and overrides.
+
+    In real time nothing waits for a policy: without a strategy of one's own choice it is the best asynchronous one that
+    the policy supports. ``sync`` of a run is its simulator's setting; another strategy is what the policy practised.
+    """
     base = {
         section: policy.run[section] for section in ("execution", "gate", "task", "takeover") if section in policy.run
     }
     if limits:
         base["gate"] = read_yaml(limits)
-    chosen = [f"execution.strategy={strategy}"] if strategy else []
+    chosen: Sequence[str] = [f"execution.strategy={strategy}"] if strategy else []
+    explicit = bool(chosen) or any(item.lstrip("-").startswith("execution.strategy=") for item in overrides)
+    if realtime and not explicit and base.get("execution", {}).get("strategy", "sync") == "sync":
+        chosen = best_strategy(policy)
     return load_config(RolloutConfig, overrides=[*chosen, *overrides], base=base)
 
 
@@ -219,11 +237,14 @@ def _display(realtime: bool, setup: RobotSetup) -> Iterator[Sequence[Subscriber]
 
 
 def _source(
-    planner: Planner, execution: ExecutionConfig, policy: PolicyFolder, setup: RobotSetup, takeover: bool
+    planner: Planner,
+    execution: ExecutionConfig,
+    policy: PolicyFolder,
+    setup: RobotSetup,
+    takeover: bool,
+    added: Sequence[int],
 ) -> ActionSource:
-    takes_corrector = find_strategy(execution.strategy).takes_corrector
-    corrector = ResidualCorrector.load(policy.path / FOLDER) if takes_corrector else None
-    executor = Executor(planner, execution, corrector)
+    executor = Executor(planner, execution, load_corrector(execution, policy), added)
     if not takeover:
         return executor
     if setup.make_takeover is None:

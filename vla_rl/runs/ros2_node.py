@@ -26,7 +26,6 @@ from robot_io.ros2.operator import OperatorDesk, TopicTakeover
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.robot import Ros2Robot
 from robot_io.ros2.wiring import Interface
-from vla_rl.core.config import load_config, read_yaml
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Policy, Subscriber
 from vla_rl.core.types import Episode, Origin, Step
@@ -37,14 +36,19 @@ from vla_rl.execution.realtime import RealtimeConfig, realtime
 from vla_rl.execution.sources import TakeoverSwitch
 from vla_rl.execution.watched_policy import WatchedPolicy
 from vla_rl.report.live_view import LiveView
-from vla_rl.runs.action_kinds import with_action_kinds, with_steps
+from vla_rl.runs.action_kinds import recorded_as_steps, with_action_kinds
 from vla_rl.runs.attempt import Attempts
+from vla_rl.runs.capability import added_steps, check_strategy, load_corrector
 from vla_rl.runs.expert_policy import EXPERT, find_expert
 from vla_rl.runs.policy_folder import PolicyFolder, find_policy, load_acting_policy
-from vla_rl.runs.robots import check_fits
-from vla_rl.runs.rollout import RolloutConfig
+from vla_rl.runs.robot_check import settings_items
+from vla_rl.runs.robots import check_fits, check_rate
+from vla_rl.runs.rollout import resolve_config
 
 _log = logging.getLogger(__name__)
+
+_ORDINARY = Reason.RATE | Reason.SMOOTHED | Reason.LATCHED
+_SAID_FOR_S = 2.0  # a reason that comes and goes with the ticks is told as one
 
 LoadPolicy = Callable[[], Policy]
 
@@ -82,14 +86,16 @@ class PolicySession:
         limits = settings.path("limits")
         if limits is None:
             raise ConfigError("parameter limits is empty; name the YAML file of this robot's limits")
-        base = {"execution": policy.run.get("execution", {}), "gate": read_yaml(limits)}
-        config = load_config(RolloutConfig, overrides=settings["overrides"], base=base)
-        self._execution = with_action_kinds(
-            config.execution, policy.spec, policy.discrete_dims, config.gate.discrete_dims
-        )
+        config = resolve_config(policy, limits, settings["strategy"], settings["overrides"], realtime=True)
+        check_strategy(config.execution, policy, watched=bool(settings["watch"]))
         control_hz = settings["control_hz"] or policy.spec.control_hz
-        gate_config = with_steps(config.gate, policy.spec)
-        self._gate = SafetyGate(gate_config, control_hz, settings["commands_per_tick"])
+        check_rate(policy.spec, control_hz, settings["any_rate"])
+        robot_steps = config.gate.delta_dims
+        self._gate = SafetyGate(config.gate, control_hz, settings["commands_per_tick"], names=settings.command_joints)
+        self._added = added_steps(policy.spec, robot_steps)
+        execution = with_action_kinds(config.execution, policy.spec, policy.discrete_dims, config.gate.discrete_dims)
+        self._execution = replace(execution, delta_dims=robot_steps)
+        self._corrector = load_corrector(self._execution, policy)
         size = settings["image_size"]
         self.interface = Interface(
             control_hz=control_hz,
@@ -121,7 +127,7 @@ class PolicySession:
         """See `Session.attempt`."""
         assert self._planner is not None
         priority = self._settings["realtime_priority"]
-        source = TakeoverSwitch(Executor(self._planner, self._execution), self._takeover)
+        source = TakeoverSwitch(Executor(self._planner, self._execution, self._corrector, self._added), self._takeover)
         keep = functools.partial(self._keep, wait_for_label)
         with realtime(RealtimeConfig(priority, lock_memory=priority > 0)):
             summary, _ = self._attempts.run(source, _episode_id(), seed, policy_version=-1, keep=keep)
@@ -130,6 +136,12 @@ class PolicySession:
         if summary.stopped:
             return f"the policy gave no plan in time: {self._policy_error() or 'it is too slow'}"
         return ""
+
+    def checklist(self) -> list[str]:
+        """See `Session.checklist`; how the robot is, is looked at when an attempt begins."""
+        hz, watched = self.interface.control_hz, bool(self._settings["watch"])
+        items = settings_items(self._policy, self._execution, self._gate.config, hz, watched)
+        return [*map(str, items), "yes  nobody else commands it: looked for, and ten times a second from now on"]
 
     def rearm(self) -> None:
         """See `Session.rearm`."""
@@ -146,7 +158,7 @@ class PolicySession:
         counts = {str(reason.name): count for reason, count in statistics.reason_counts().items()}
         return Health(
             policy_error=self._policy_error(),
-            gate_reasons=self._objections(last),
+            gate_reasons=self._names(statistics.recent_reasons(_SAID_FOR_S)),
             latched=self._gate.latched,
             values={
                 "loop": {
@@ -193,9 +205,11 @@ class PolicySession:
 
     def _objections(self, last: Step | None) -> str:
         """What the gate held or stopped the last step for, with what the robot knows about it."""
-        reasons = Reason(int(last.extras["gate_reasons"]) if last else 0) & ~(Reason.RATE | Reason.SMOOTHED)
-        names = (reasons & ~Reason.LATCHED).name if reasons else None
-        return "; ".join(part for part in (names, self._robot.why()) if part) if names else ""
+        return self._names(Reason(int(last.extras["gate_reasons"]) if last else 0))
+
+    def _names(self, reasons: Reason) -> str:
+        names = (reasons & ~_ORDINARY).name
+        return "; ".join(part for part in (names, self._gate.why, self._robot.why()) if part) if names else ""
 
     def _keep(self, wait_for_label: Callable[[], None], episode: Episode) -> None:
         """Store the attempt with its label."""
@@ -203,7 +217,8 @@ class PolicySession:
             wait_for_label()
         if self._store is not None and not self._desk.discarded:
             newest = int(np.max(episode.extras["policy_version"], initial=-1))  # versions may change between chunks
-            self._store.add(replace(episode, success=self._desk.outcome, policy_version=newest))
+            kept = recorded_as_steps(episode, self._added, self._gate.rest)
+            self._store.add(replace(kept, success=self._desk.outcome, policy_version=newest))
 
 
 class _Counting:

@@ -29,7 +29,7 @@ REALTIME = {"lockstep": False, "episodes": 1, "faults": ["peer_gone", "nan_actio
 LIFECYCLE = ["unconfigured", "inactive", "active", "inactive", "unconfigured", "finalized"]
 WHY = {
     "camera_silent": "front: silent for",
-    "joints_frozen": "the joints stand still while the commands move",
+    "joints_frozen": "stands still while its command moves",
     "clock_jump": "the clock jumped by",
     "policy_killed": "the inference process died",
     "peer_gone": "silent for",

@@ -148,3 +148,84 @@ def test_an_attempt_begins_where_the_robot_is_however_late_a_camera() -> None:
         bench.joints("l1 l2 r1 r2", ms, ms, ms, ms)  # somebody moves the robot by hand
     assert bench.state() == (490.0, [0] * 4), "what the policy is shown belongs together"
     assert bench.robot.rest_command().tolist() == [490] * 4, "where the robot holds is where it is"
+
+
+def test_one_joint_of_a_robot_of_topics_that_freezes_latches_the_stop() -> None:
+    bench = Bench(max_attempt_s=60.0)
+    gate = SafetyGate(LIMITS, HZ, names=("l1", "l2", "r1", "r2"))
+    bench.joints("l1 l2 r1 r2", 0, 0, 0, 0)
+    command = gate.reset(np.zeros(4, np.float32))
+    for ms in range(TICK_MS, 4000, TICK_MS):
+        bench.at(ms)
+        bench.robot.write(command)
+        lively = float(command[0]) + 1e-4 * (ms % 70)
+        bench.joints("l1 l2 r1 r2", lively, 0.2 if ms > 1000 else lively, lively, lively)
+        gate.inspect(bench.robot.condition())
+        now_ns = bench.clock.now_ns()
+        verdict = gate.admit(np.full(4, 5e-4 * ms, np.float32), now_ns, now_ns, now_ns)
+        command = verdict.commands[-1]
+        if verdict.stopped:
+            break
+    assert Reason.FROZEN in Reason(verdict.reasons)
+    assert "l2 stands still" in gate.why
+    # 2 % of 18 takes 720 ms at this speed, and 500 ms more are the declared time.
+    assert 1000 + 720 + 500 <= ms <= 1000 + 720 + 500 + 4 * TICK_MS
+
+
+def test_the_effort_of_joint_states_is_watched() -> None:
+    bench = Bench()
+    bench.robot.on_joints(
+        SimpleNamespace(header=bench.header(), name=["l1", "l2", "r1", "r2"], position=[0] * 4, effort=[1, 2, 3, -4])
+    )
+    bench.robot.write(np.zeros(4, np.float32))
+    effort = bench.robot.condition().effort
+    assert effort is not None
+    assert effort.tolist() == [1, 2, 3, -4]
+
+
+def image(bench: Bench, height: int, width: int) -> None:
+    size = {"height": height, "width": width, "step": 3 * width, "data": bytes(range(256)) * (3 * height * width)}
+    bench.robot.on_image("front", SimpleNamespace(header=bench.header(), encoding="rgb8", **size))
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [((0, 0), "0 x 0"), ((1, 1), "1 x 1"), ((0, 16), "0 x 16"), ((16, 12), "16 x 12"), ((8, 60), "8 x 60")],
+)
+def test_pictures_that_show_nothing_or_another_cut_are_no_news(shape: tuple[int, int], words: str) -> None:
+    bench = Bench(cameras=["front"])
+    bench.joints("l1 l2 r1 r2", 0, 0, 0, 0)
+    image(bench, 12, 16)
+    seen_ns = bench.robot.read().captured_ns["front"]
+    bench.at(300)
+    bench.joints("l1 l2 r1 r2", 0, 0, 0, 0)
+    image(bench, *shape)
+    observation = bench.robot.read()
+    assert observation.captured_ns["front"] == seen_ns
+    assert observation.images["front"].shape == (12, 16, 3)
+    assert words in bench.robot.why()
+    bench.at(350)
+    bench.joints("l1 l2 r1 r2", 0, 0, 0, 0)
+    image(bench, 24, 32)  # the same cut, finer
+    assert bench.robot.read().captured_ns["front"] > seen_ns
+
+
+def test_a_reading_of_the_world_before_the_reset_is_none_of_the_new_one() -> None:
+    """On /clock the last picture of the old world may come after the answer of the reset service, a step ahead."""
+    bench = Bench(stream_timeout_s=0.05)
+
+    def reset_world() -> None:
+        bench.joints("l1 l2 r1 r2", 5, 5, 5, 5)
+        bench.ms += TICK_MS  # the reading that is ahead of the clock
+        bench.joints("l1 l2 r1 r2", 5, 5, 5, 5)
+
+    def wait_for(condition: Any, timeout_s: float) -> bool:
+        for _ in range(4):
+            bench.at(bench.ms + TICK_MS)
+            bench.joints("l1 l2 r1 r2", 1, 1, 1, 1)
+        return bool(condition())
+
+    bench.robot._reset_world = reset_world
+    bench.robot._fresh.wait_for = wait_for  # type: ignore[method-assign, assignment]
+    bench.robot.reset(0)
+    assert bench.robot.rest_readings().tolist() == [[1] * 4] * 3

@@ -11,7 +11,8 @@ from tests.fakes.ros2_rig import RMWS, ros_environment
 from vla_rl.core.errors import UserError
 
 SET_UP = """
-import json, sys
+import json, sys, time
+import rclpy
 from robot_io.gate import GateConfig
 from vla_rl.runs.robots import RobotRequest, set_up_robot
 from vla_rl.core.clock import MonotonicClock
@@ -26,7 +27,10 @@ def set_up(**options):
         setup = set_up_robot("ros2", RobotRequest(spec, MonotonicClock(), gate, (1,), options=robot))
     except UserError as error:
         return str(error)
-    return {"asks": setup.wait_for_person is not None, "grippers": setup.make_takeover()._clutch._absolute}
+    answer = {"asks": setup.wait_for_person is not None, "grippers": setup.make_takeover()._clutch._absolute}
+    rclpy.shutdown()  # the next one would find this node, and refuse to command beside it
+    time.sleep(0.5)
+    return answer
 
 print(json.dumps([set_up(**options) for options in json.loads(sys.argv[1])]))
 """

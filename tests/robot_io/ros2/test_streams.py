@@ -2,14 +2,13 @@
 
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import pytest
 
 from robot_io.ros2.clock import ClockStoppedError, RosTime
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
-from robot_io.ros2.streams import FrozenJoints, Streams
+from robot_io.ros2.streams import Streams
 from vla_rl.core.types import Float32Array
 
 MS = 1_000_000
@@ -49,45 +48,6 @@ def test_a_stream_keeps_a_second_whatever_its_rate() -> None:
 
 def position(*values: float) -> Float32Array:
     return np.array(values, np.float32)
-
-
-def test_joints_are_frozen_only_when_they_are_driven() -> None:
-    joints = FrozenJoints(after_ms=500.0, travel=0.02)
-    for tick in range(100):
-        now_ns = tick * 50 * MS
-        joints.command(position(0.0, 0.001 * (tick % 3)), now_ns)
-        assert joints.captured_ns(position(0.0, 0.0), now_ns) == now_ns, "a robot at rest reads the same for hours"
-    for tick in range(100, 130):
-        now_ns = tick * 50 * MS
-        captured_ns = joints.captured_ns(position(0.0, 0.0), now_ns)
-        joints.command(position(0.1, 0.0), now_ns)
-        assert captured_ns == (now_ns if tick <= 110 else 100 * 50 * MS)
-    now_ns = 130 * 50 * MS
-    assert joints.captured_ns(position(0.01, 0.0), now_ns) == now_ns, "they move again"
-
-
-class ReadMeanwhile(np.ndarray):
-    """A command that the joints follow just while it is looked at, in the other thread."""
-
-    joints: FrozenJoints
-
-    def __sub__(self, other: Any) -> Any:
-        self.reading = threading.Thread(target=self.joints.captured_ns, args=(position(0.5), 50 * MS))
-        self.reading.start()
-        self.reading.join(0.05)
-        return np.subtract(self.view(np.ndarray), other)
-
-
-def test_a_reading_that_comes_while_a_command_is_judged_is_not_lost() -> None:
-    joints = FrozenJoints(after_ms=500.0, travel=0.02)
-    joints.captured_ns(position(0.0), 0)
-    joints.command(position(0.0), 0)
-    command = position(0.5).view(ReadMeanwhile)
-    command.joints = joints
-    joints.command(command, 50 * MS)
-    command.reading.join()
-    joints.command(position(0.5), 100 * MS)
-    assert joints.captured_ns(position(0.5), 900 * MS) == 900 * MS, "the joints are where they were sent, and rest"
 
 
 def test_stamps_of_the_machine_become_loop_time_and_a_jump_is_noticed() -> None:
@@ -176,6 +136,7 @@ def test_whoever_waits_at_the_desk_goes_on_when_the_node_is_deactivated() -> Non
     assert not desk.wait_for_start()
     desk.wait_for_label(30.0)
     desk.open()
+    desk.begin()
     threading.Timer(0.02, desk.label, [True]).start()
     desk.wait_for_label(30.0)
     assert desk.outcome is True

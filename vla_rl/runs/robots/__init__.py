@@ -51,6 +51,7 @@ class RobotSetup:
         make_takeover: who may take over with ``--takeover``; None if nobody can.
         wait_for_person: returns when a person at the terminal lets the next attempt begin; None for simulators, and
             where a service prepares the scene.
+        stop_input: how a person can stop it beside the gate; empty: nobody can.
     """
 
     robot: EpisodicRobot
@@ -59,6 +60,7 @@ class RobotSetup:
     env_id: str
     make_takeover: Callable[[], TakeoverSource] | None = None
     wait_for_person: Callable[[], None] | None = None
+    stop_input: str = ""
 
 
 def check_fits(policy: PolicySpec, cameras: Collection[str], state_dim: int, action_dim: int) -> None:
@@ -75,6 +77,20 @@ def check_fits(policy: PolicySpec, cameras: Collection[str], state_dim: int, act
         raise UserError(
             f"the robot has {state_dim} numbers of state and {action_dim} of action, "
             f"the policy was trained on {expected}; was it trained on this robot?"
+        )
+
+
+def check_rate(policy: PolicySpec, control_hz: float, any_rate: bool) -> None:
+    """Refuse to play a policy's actions faster or slower than they were learnt.
+
+    Raises:
+        UserError: for another rate than the policy's, unless ``any_rate`` says that it is wanted.
+    """
+    if not any_rate and abs(control_hz - policy.control_hz) > 0.01 * policy.control_hz:
+        raise UserError(
+            f"control_hz is {control_hz:g}, and the policy acts at {policy.control_hz:g} Hz: the robot would move "
+            f"{control_hz / policy.control_hz:.2g} times as fast as it was taught; leave control_hz out, "
+            "or set any_rate to true if that is wanted"
         )
 
 

@@ -9,6 +9,7 @@ back, and the keys s, f and r end an attempt as a success, a failure, or one to 
 The arm stays under torque when the program ends; ``robot.disable_torque_on_disconnect=true`` lets it fall.
 """
 
+import sys
 from typing import Any
 
 from robot_io.gate import SafetyGate
@@ -25,7 +26,6 @@ from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Origin
-from vla_rl.runs.action_kinds import with_steps
 from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
 
 _METRES_PER_TICK = 0.005
@@ -39,7 +39,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
     options = dict(request.options)
     teleop, task = options.pop("teleop", None), str(options.pop("task", ""))
     duration_s = float(options.pop("duration_s", 60.0))
-    policy, gate_config = request.policy, request.gate
+    policy = request.policy
     control_hz = float(options.pop("control_hz", _RECORDED_HZ if policy is None else policy.control_hz))
     image_size = None if policy is None else policy.image_size
     robot = make_lerobot_robot(
@@ -47,11 +47,11 @@ def set_up(request: RobotRequest) -> RobotSetup:
     )
     if policy is not None:
         check_fits(policy, robot.cameras, len(robot.state_names), len(robot.action_names))
-        gate_config = with_steps(gate_config, policy)
-    gate = SafetyGate(gate_config, robot.control_hz)
+    gate = SafetyGate(request.gate, robot.control_hz, names=robot.action_names)
     keys = TerminalKeys(robot.end)
     make_takeover = (lambda: _takeover(teleop, robot, request.gripper_dims, keys)) if teleop else None
-    return RobotSetup(robot, gate, Origin.REAL, str(options["type"]), make_takeover, keys.wait_for_enter)
+    stop_input = "Ctrl-C at this terminal brakes it within its limits" if sys.stdin.isatty() else ""
+    return RobotSetup(robot, gate, Origin.REAL, str(options["type"]), make_takeover, keys.wait_for_enter, stop_input)
 
 
 def _takeover(

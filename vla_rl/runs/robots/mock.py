@@ -7,14 +7,12 @@ from robot_io.mock_robot import MockRobot, MockRobotConfig
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
-from vla_rl.runs.action_kinds import with_steps
 from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
 
 _LIMITS = GateConfig(
     low=(-3.0,), high=(3.0,), max_velocity=(2.0,), max_acceleration=(10.0,), max_jerk=(200.0,), stop_after_ms=300.0
 )
 """Of every joint, in radians."""
-_RATE_HZ = 50.0
 
 
 def set_up(request: RobotRequest) -> RobotSetup:
@@ -27,7 +25,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
         "cameras": list(spec.cameras),
         "image_size": spec.image_size[0],
         "state_size": spec.state_dim,
-        "control_hz": _RATE_HZ,
+        "control_hz": spec.control_hz,
         "duration_s": 10.0,
     }
     config = config_from_dict(MockRobotConfig, {**defaults, **request.options}, where="robot")
@@ -35,5 +33,5 @@ def set_up(request: RobotRequest) -> RobotSetup:
     robot = MockRobot(config, clock=request.clock)
     names = ("low", "high", "max_velocity", "max_acceleration", "max_jerk")
     missing = {name: getattr(_LIMITS, name) * config.joints for name in names if not getattr(request.gate, name)}
-    gate = SafetyGate(with_steps(replace(request.gate, **missing), spec), config.control_hz)
-    return RobotSetup(robot, gate, Origin.SIM, "mock")
+    gate = SafetyGate(replace(request.gate, **missing), config.control_hz)
+    return RobotSetup(robot, gate, Origin.SIM, "mock", stop_input="a mock hurts nobody")

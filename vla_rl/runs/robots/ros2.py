@@ -13,12 +13,12 @@ from typing import Any
 from robot_io.gate import SafetyGate
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.parameters import Settings, all_parameters
+from robot_io.ros2.robot import Ros2Robot
 from robot_io.terminal_keys import wait_for_enter
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.types import Origin
-from vla_rl.runs.action_kinds import with_steps
-from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
+from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits, check_rate
 
 
 def set_up(request: RobotRequest) -> RobotSetup:
@@ -41,10 +41,12 @@ def set_up(request: RobotRequest) -> RobotSetup:
     cameras = [camera.name for camera in settings.cameras]
     check_fits(spec, cameras, len(settings.joints), len(settings.command_joints))
     control_hz = settings["control_hz"] or spec.control_hz
+    check_rate(spec, control_hz, settings["any_rate"])
     gate = SafetyGate(
-        with_steps(request.gate, spec),
+        request.gate,
         control_hz,
         settings["commands_per_tick"],
+        names=settings.command_joints,
     )
     if not rclpy.ok():
         rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
@@ -58,14 +60,17 @@ def set_up(request: RobotRequest) -> RobotSetup:
         silent_after_ms=gate.config.max_observation_age_ms,
     )
     wiring = Wiring(node, settings, interface, desk)
-    add_label_services(node, functools.partial(_label, desk), functools.partial(_discard, desk))
+    labelling = (functools.partial(act, desk, wiring.robot) for act in (_label, _discard))
+    add_label_services(node, *labelling)
     spinning = threading.Thread(target=spin, args=(node,), name="ros", daemon=True)
     spinning.start()
     atexit.register(_end_ros, spinning)
     name, simulated = settings["robot_name"], settings["simulated"]
     origin = Origin.SIM if simulated else Origin.REAL
     wait_for_person = None if simulated or settings["reset_service"] else wait_for_enter
-    return RobotSetup(wiring.robot, gate, origin, name, lambda: wiring.takeover, wait_for_person)
+    wiring.check_alone()
+    stop_input = f"topic {settings['estop_topic']}" if settings["estop_topic"] else ""
+    return RobotSetup(wiring.robot, gate, origin, name, lambda: wiring.takeover, wait_for_person, stop_input)
 
 
 def _end_ros(spinning: threading.Thread) -> None:
@@ -100,11 +105,18 @@ def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield prefix + name, value
 
 
-def _label(desk: OperatorDesk, success: bool) -> str:
+def _label(desk: OperatorDesk, robot: Ros2Robot, success: bool) -> str:
+    _check_acting(robot)
     desk.label(success)
     return "labelled"
 
 
-def _discard(desk: OperatorDesk) -> str:
+def _discard(desk: OperatorDesk, robot: Ros2Robot) -> str:
+    _check_acting(robot)
     desk.discard()
     return "the attempt ends"
+
+
+def _check_acting(robot: Ros2Robot) -> None:
+    if not robot.acting:
+        raise UserError("no attempt is running")

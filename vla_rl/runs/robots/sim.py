@@ -21,4 +21,4 @@ def set_up(request: RobotRequest) -> RobotSetup:
     robot = open_robot(task, clock=request.clock)
     gate = make_gate(robot, request.gate)
     make_takeover = functools.partial(make_supervisor, task.env, robot.env, takeover)
-    return RobotSetup(robot, gate, Origin.SIM, task.env, make_takeover)
+    return RobotSetup(robot, gate, Origin.SIM, task.env, make_takeover, stop_input="a simulation")

@@ -1,0 +1,171 @@
+"""What is measured of a robot while it is commanded: the things that a stream of commands cannot see.
+
+A joint that does not follow (something is in its way), one whose reading stands still while its command moves, an
+effort beyond its limit, a reading where the joint cannot be. Each is looked at in every new reading, and told when it
+has lasted for its declared time. For every robot that measures itself; the safety gate asks, and latches its stop.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_rl.core.errors import ConfigError
+from vla_rl.core.protocols import Condition
+from vla_rl.core.types import Float32Array
+
+_FOLLOWING_PART, _TRAVEL_PART = 0.1, 0.02  # of the range between the limits
+_NEVER = np.iinfo(np.int64).max
+_TIMES = ("following_after_ms", "frozen_after_ms", "effort_after_ms", "beyond_after_ms")
+
+
+@dataclass(frozen=True)
+class BodyConfig:
+    """What is noticed, and after which time. One number per action dimension, in the units of the action.
+
+    Attributes:
+        following_tolerance: how far a joint may be from its command; empty: a tenth of the range between its limits.
+        following_after_ms: for so long, ms.
+        frozen_travel: how far a command has to move while the reading stands still, further than friction and the
+            encoder's resolution hide; empty: a fiftieth of the range.
+        frozen_after_ms: a reading that still stands so long after that is frozen, ms.
+        max_effort: largest effort (torque, force, current: what the robot measures), of either sign; empty: not
+            watched.
+        effort_after_ms: when it lasts for so long, ms.
+        beyond_after_ms: a reading outside the limits, and their ``rest_tolerance``, for so long, ms.
+        yielding_dims: dimensions that may stand still against their command, beside the discrete ones: grippers that
+            hold something.
+    """
+
+    following_tolerance: tuple[float, ...] = ()
+    following_after_ms: float = 500.0
+    frozen_travel: tuple[float, ...] = ()
+    frozen_after_ms: float = 500.0
+    max_effort: tuple[float, ...] = ()
+    effort_after_ms: float = 200.0
+    beyond_after_ms: float = 100.0
+    yielding_dims: tuple[int, ...] = ()
+
+    def check(self, size: int) -> None:
+        """Refuse what could never be noticed, for ``size`` action dimensions.
+
+        Raises:
+            ConfigError: naming the field.
+        """
+        for name in ("following_tolerance", "frozen_travel", "max_effort"):
+            values = getattr(self, name)
+            if values and len(values) != size:
+                raise ConfigError(f"the gate's body.{name} has {len(values)} numbers for {size} dimensions")
+            if not all(np.isfinite(value) and value > 0 for value in values):
+                raise ConfigError(f"the gate's body.{name} {values} must be finite and positive")
+        for name in _TIMES:
+            if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ConfigError(f"the gate's body.{name} is {getattr(self, name):g}; expected a time in ms")
+        if not all(0 <= dim < size for dim in self.yielding_dims):
+            raise ConfigError(f"the gate's body.yielding_dims {self.yielding_dims} are not among {size} dimensions")
+
+
+class BodyWatch:
+    """Looks at every new reading. Called from the control thread only.
+
+    Args:
+        config: what is noticed.
+        low, high: of the readings, their tolerance included, float32 [A].
+        step: how far a command goes in one tick, float32 [A]; infinite where it may jump.
+        yielding: dimensions that need not follow.
+        names: of the dimensions, for sentences; empty: by number.
+
+    Attributes:
+        why: what was noticed last, as a sentence.
+    """
+
+    FOLLOWING, FROZEN, EFFORT, BEYOND = range(4)
+
+    def __init__(
+        self,
+        config: BodyConfig,
+        low: Float32Array,
+        high: Float32Array,
+        step: Float32Array,
+        yielding: Sequence[int],
+        names: Sequence[str] = (),
+    ) -> None:
+        config.check(len(low))
+        self._low, self._high, self._names = low, high, names
+        free = np.zeros(len(low), bool)
+        free[[*yielding, *config.yielding_dims]] = True
+        self._step = np.where(free, np.inf, step)
+        width = high - low
+        self._tolerance = np.where(free, np.inf, config.following_tolerance or _FOLLOWING_PART * width)
+        self._travel = np.where(free, np.inf, config.frozen_travel or _TRAVEL_PART * width)
+        self._max_effort = np.asarray(config.max_effort, np.float32)
+        self._after_ns = np.array([[getattr(config, name) * 1e6] for name in _TIMES])  # [4, 1]
+        self._bad = np.zeros((4, len(low)), bool)
+        self._since_ns = np.full((4, len(low)), _NEVER)
+        self.reset(np.zeros(len(low), np.float32))
+
+    def reset(self, posture: Float32Array) -> None:
+        """An attempt begins at this posture, float32 [A]."""
+        self._bad[:] = False
+        self._since_ns[:] = _NEVER
+        self._position = posture
+        self._first_command = posture.copy()  # of each joint, since its reading moved last
+        self._looked_ns: int | None = None
+        self.why = ""
+
+    def look(self, condition: Condition) -> tuple[int, ...]:
+        """What has lasted too long: FOLLOWING, FROZEN, EFFORT, BEYOND; empty if all is well.
+
+        Args:
+            condition: the newest reading; one that was looked at before is no news.
+        """
+        position, command, now_ns = condition.position, condition.command, condition.captured_ns
+        if self._looked_ns is None:
+            rest = self._position
+            moved = np.abs(position - rest) > self._step
+            if moved.any():
+                self._tell(moved, position, rest, "was moved before the first command: it is at {0:.4g}, not {1:.4g}")
+                return (self.FOLLOWING,)
+        elif now_ns <= self._looked_ns:
+            return ()
+        self._looked_ns = now_ns
+        bad = self._bad
+        np.greater(np.abs(position - command), self._tolerance, out=bad[self.FOLLOWING])
+        lively = position != self._position
+        np.copyto(self._first_command, command, where=lively)
+        bad[self.FROZEN] = ~lively & (bad[self.FROZEN] | (np.abs(command - self._first_command) > self._travel))
+        if len(self._max_effort) and condition.effort is not None:
+            np.greater(np.abs(condition.effort), self._max_effort, out=bad[self.EFFORT])
+        bad[self.BEYOND] = (position < self._low) | (position > self._high)
+        self._position = position
+        if not bad.any():
+            self._since_ns[:] = _NEVER
+            return ()
+        return self._lasting(condition)
+
+    def _lasting(self, condition: Condition) -> tuple[int, ...]:
+        since_ns, now_ns = self._since_ns, condition.captured_ns
+        np.minimum(since_ns, now_ns, out=since_ns)
+        since_ns[~self._bad] = _NEVER
+        late = (now_ns - since_ns >= self._after_ns) & self._bad
+        if not late.any():
+            return ()
+        position, command = condition.position, condition.command
+        effort = position if condition.effort is None else condition.effort
+        bound = np.where(position < self._low, self._low, self._high)
+        sentences = (
+            ("is at {0:.4g}, its command is {1:.4g}: is something in its way?", position, command),
+            ("stands still while its command moves: it reads {0:.4g}, told {1:.4g}", position, command),
+            ("pushes with {0:.4g}, more than {1:.4g}", effort, self._max_effort),
+            ("reads {0:.4g}, outside its limits (with their tolerance {1:.4g})", position, bound),
+        )
+        found = tuple(map(int, np.flatnonzero(late.any(axis=1))))
+        sentence, measured, wanted = sentences[found[0]]
+        self._tell(late[found[0]], measured, wanted, sentence)
+        return found
+
+    def _tell(self, dims: NDArray[np.bool_], measured: Float32Array, wanted: Float32Array, sentence: str) -> None:
+        dim = int(np.argmax(dims))
+        name = self._names[dim] if self._names else f"dimension {dim}"
+        self.why = f"{name} {sentence.format(measured[dim], wanted[dim])}"

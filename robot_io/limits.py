@@ -1,0 +1,174 @@
+"""The limits of a robot: what the safety gate holds every command to, and where an attempt may begin."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+
+from robot_io.body import BodyConfig
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.types import Float32Array
+
+_REST_TOLERANCE = 0.02
+"""Of the range between the limits: as far outside of them as robots are found that sag or were calibrated anew."""
+
+
+@dataclass(frozen=True)
+class GateConfig:
+    """Limits of a robot, in its action's own units, one number per action dimension. Empty limits: see `filled`.
+
+    Attributes:
+        low: smallest command.
+        high: largest command.
+        max_velocity: fastest change of the command, per second.
+        max_acceleration: per second^2; empty: not limited, then ``max_velocity`` bounds the step between two commands.
+        max_jerk: per second^3; empty together with ``max_acceleration``.
+        discrete_dims: dimensions that may jump (grippers): only clamped.
+        delta_dims: dimensions that are steps, not targets: at rest they are 0, and they are not smoothed. A robot with
+            them takes one command a tick: a step that is sent K times is K times as large.
+        workspace_low: lowest x, y, z of the tool, metres; empty: not limited. Targets outside are not followed, and a
+            motion towards the border is braked in time. From outside, targets inside are followed.
+        workspace_high: highest x, y, z of the tool.
+        max_observation_age_ms: an older observation is a fault.
+        max_action_age_ms: an action planned from an older observation is a fault; longer than a chunk and a delay.
+        stop_after_ms: a fault that lasts this long latches the stop.
+        rest_tolerance: how far outside low and high a robot may be found at the start of an attempt; empty: a fiftieth
+            of the range between them.
+        max_gap_ms: a longer pause between two ticks of an attempt latches the stop: the process stood still, and the
+            robot with it.
+        body: what is watched of the robot itself, where it is measured.
+    """
+
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    max_velocity: tuple[float, ...] = ()
+    max_acceleration: tuple[float, ...] = ()
+    max_jerk: tuple[float, ...] = ()
+    discrete_dims: tuple[int, ...] = ()
+    delta_dims: tuple[int, ...] = ()
+    workspace_low: tuple[float, ...] = ()
+    workspace_high: tuple[float, ...] = ()
+    max_observation_age_ms: float = 200.0
+    max_action_age_ms: float = 3000.0
+    stop_after_ms: float = 300.0
+    rest_tolerance: tuple[float, ...] = ()
+    max_gap_ms: float = 500.0
+    body: BodyConfig = field(default_factory=BodyConfig)
+
+    def filled(
+        self,
+        low: Sequence[float],
+        high: Sequence[float],
+        discrete_dims: Sequence[int] = (),
+        delta_dims: Sequence[int] = (),
+    ) -> Self:
+        """The same limits with the empty ones taken from a simulator's action space.
+
+        The velocity limit becomes the light preset for physics tasks: the whole range in a fifth of a second.
+        """
+        lowest, highest = self.low or tuple(map(float, low)), self.high or tuple(map(float, high))
+        velocity = self.max_velocity or tuple(5.0 * (top - bottom) for bottom, top in zip(lowest, highest, strict=True))
+        discrete = self.discrete_dims or tuple(map(int, discrete_dims))
+        delta = self.delta_dims or tuple(map(int, delta_dims))
+        return replace(self, low=lowest, high=highest, max_velocity=velocity, discrete_dims=discrete, delta_dims=delta)
+
+
+def agreed_posture(readings: Float32Array, config: GateConfig, step: Float32Array) -> Float32Array:
+    """Where a robot rests, float32 [A]: the median of readings that agree to within one tick of the limits.
+
+    One bad reading would be the first command. So readings that are further apart than the robot may go in a tick, or
+    that agree on a place where it cannot be, begin no attempt.
+
+    Args:
+        readings: float32 [N, A], of one moment after the other; N = 1 where there is nothing to measure.
+        config: the limits.
+        step: float32 [A], how far a command may go in one tick; infinite for dimensions that may jump.
+
+    Raises:
+        UserError: for readings that do not fit the limits, are not finite, disagree, or lie outside.
+    """
+    low, high = np.asarray(config.low, np.float32), np.asarray(config.high, np.float32)
+    if readings.shape[1:] != low.shape:
+        raise UserError(
+            f"the robot rests at a command of shape {list(readings.shape[1:])}; "
+            f"the gate has limits for {len(low)} dimensions: are they those of this robot?"
+        )
+    finite = np.isfinite(readings).all(axis=0)
+    if not finite.all():
+        bad = np.flatnonzero(~finite)
+        raise UserError(
+            f"the robot rests at {readings[-1, bad].tolist()} in dimensions {bad.tolist()} of its command, "
+            "which no robot can hold: look at the cables, encoders and calibration of these joints"
+        )
+    tolerance = rest_tolerance(config)
+    allowed = np.where(np.isfinite(step), step, tolerance)
+    spread = readings.max(axis=0) - readings.min(axis=0)
+    posture: Float32Array = np.median(readings, axis=0).astype(np.float32)
+    outside = np.maximum(low - posture, posture - high)
+    for dim in np.setdiff1d(np.arange(len(low)), config.delta_dims):
+        if spread[dim] > allowed[dim]:
+            raise UserError(
+                f"{len(readings)} readings of dimension {dim} of the robot's posture disagree by {spread[dim]:.4g}, "
+                f"more than the {allowed[dim]:.4g} that it may move in one tick: is somebody moving the robot, "
+                "is the encoder of this joint sound?"
+            )
+        if outside[dim] > tolerance[dim]:
+            raise UserError(
+                f"the robot rests at {posture[dim]:.6g} in dimension {dim}, which is outside its limits "
+                f"{low[dim]:g} to {high[dim]:g} by more than the rest_tolerance of {tolerance[dim]:.4g}: move it "
+                "inside by hand, or look at its calibration and at the file of limits"
+            )
+    posture[list(config.delta_dims)] = 0
+    return posture
+
+
+def rest_tolerance(config: GateConfig) -> Float32Array:
+    """How far outside its limits a robot may be found, float32 [A]."""
+    width = np.asarray(config.high, np.float32) - np.asarray(config.low, np.float32)
+    return np.asarray(config.rest_tolerance or _REST_TOLERANCE * width, np.float32)
+
+
+def check_limits(config: GateConfig, rate_hz: float, commands_per_tick: int, has_tool_position: bool) -> None:
+    """Refuse limits that cannot hold.
+
+    Raises:
+        ConfigError: for limits that are missing, not finite, of different lengths, crossed or not positive.
+    """
+    names = ["low", "high", "max_velocity"]
+    if config.max_acceleration or config.max_jerk:
+        names += ["max_acceleration", "max_jerk"]
+    if config.rest_tolerance:
+        names += ["rest_tolerance"]
+    sizes = {name: len(getattr(config, name)) for name in names}
+    if len(set(sizes.values())) != 1 or not config.low:
+        raise ConfigError(f"the gate needs one number per action dimension in each limit, found {sizes}")
+    for name in (*names, "workspace_low", "workspace_high"):
+        if not np.isfinite(getattr(config, name)).all():
+            raise ConfigError(f"the gate's {name} {getattr(config, name)} must be finite: infinity limits nothing")
+    if not all(bottom < top for bottom, top in zip(config.low, config.high, strict=True)):
+        raise ConfigError(f"the gate's low {config.low} must be below its high {config.high}")
+    for name in names[2:]:
+        if not all(limit > 0 for limit in getattr(config, name)):
+            raise ConfigError(f"the gate's {name} {getattr(config, name)} must be positive")
+    for name in ("discrete_dims", "delta_dims"):
+        if not all(0 <= dim < len(config.low) for dim in getattr(config, name)):
+            raise ConfigError(f"the gate's {name} {getattr(config, name)} are not among {len(config.low)} dimensions")
+    if len(config.workspace_low) not in {0, 3} or len(config.workspace_low) != len(config.workspace_high):
+        raise ConfigError("the gate's workspace_low and workspace_high need three numbers each (x, y, z), or none")
+    if config.workspace_low and not has_tool_position:
+        raise ConfigError(
+            "workspace limits need tool_position, the forward kinematics of the robot: "
+            "a program gives it to SafetyGate, no robot of the command line does"
+        )
+    if config.delta_dims and commands_per_tick > 1:
+        raise ConfigError(
+            f"the gate's delta_dims {config.delta_dims} are steps, which {commands_per_tick} commands a tick "
+            "would repeat: set commands_per_tick to 1"
+        )
+    if not (0 < rate_hz < np.inf) or commands_per_tick < 1:
+        raise ConfigError(f"rate_hz is {rate_hz} and commands_per_tick {commands_per_tick}; both must be positive")
+    for name in ("max_observation_age_ms", "max_action_age_ms", "max_gap_ms", "stop_after_ms"):
+        time_ms, may_be_zero = getattr(config, name), name == "stop_after_ms"
+        if not (np.isfinite(time_ms) and (time_ms > 0 or (may_be_zero and time_ms == 0))):
+            raise ConfigError(f"the gate's {name} is {time_ms:g}; expected a time in ms, or nothing would be noticed")

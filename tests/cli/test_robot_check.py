@@ -1,0 +1,96 @@
+"""``vla-rl robot check``: the list before a robot moves, its exit code, and that nothing is sent."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robot_io.mock_robot import MockRobot
+from vla_rl.cli.main import main
+from vla_rl.core.types import Float32Array, PolicySpec
+from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig, save_policy
+from vla_rl.policies.normalization import Statistics
+from vla_rl.runs.robot_check import check_robot
+from vla_rl.runs.robots import RobotRequest, RobotSetup, find
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy of a few thousand weights that has learnt nothing."""
+    folder = tmp_path_factory.mktemp("policy")
+    vectors = np.random.default_rng(0).uniform(-0.1, 0.2, (50, 3)).astype(np.float32)
+    config = FlowVLAConfig(vision=VisionConfig(widths=(4,), kernels=(4,), strides=(4,)), expert=ExpertConfig(width=16))
+    torch.manual_seed(0)
+    model = FlowVLA(config, PolicySpec("arm", ("front",), (16, 16), 3, 3), Statistics.from_arrays(vectors, vectors))
+    save_policy(folder, model, {"policy_version": 0})
+    return folder
+
+
+def check(policy: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
+    code = main(["robot", "check", str(policy), "--robot", "mock", *more])
+    return code, capsys.readouterr().out
+
+
+def test_a_robot_that_is_ready(
+    policy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Float32Array] = []
+    monkeypatch.setattr(MockRobot, "write", lambda robot, action: sent.append(action))
+    code, told = check(policy, capsys)
+    assert code == 0, told
+    assert "NO" not in told
+    for words in ("20 Hz", "rtc", "1 reading of [", "front 0 ms", "somebody can stop it by hand"):
+        assert words in told
+    assert sent == [], "a look is no command"
+
+
+@pytest.mark.parametrize(
+    ("more", "question"),
+    [
+        (["--strategy", "sync"], "the robot does not stand still to think: sync"),
+        (
+            ["--strategy", "a2c2"],
+            "the policy supports the execution strategy: execution strategy 'a2c2' needs",
+        ),
+        (["--set", "robot.control_hz=50"], "the rate is the policy's: control_hz is 50"),
+        (["--set", "gate.low=[-1,-1]", "gate.high=[1,1]", "gate.max_velocity=[1,1]"], "limits are"),
+        (["--set", "gate.max_observation_age_ms=.nan"], "limits are present and finite"),
+        (
+            ["--set", "gate.low=[0.9,0.9,0.9]"],
+            "readings agree, and the rest posture is inside the limits: the robot",
+        ),
+        (["--set", "robot.cameras=[top]"], "the robot fits policy and limits"),
+        (["--set", "robot.image_size=8"], "cameras have the policy's names and sizes"),
+    ],
+)
+def test_one_no_is_enough(policy: Path, capsys: pytest.CaptureFixture[str], more: list[str], question: str) -> None:
+    code, told = check(policy, capsys, *more)
+    assert code == 1, told
+    assert f"NO   {question}" in told
+
+
+def test_a_robot_whose_camera_is_silent_and_that_nobody_can_stop(policy: Path) -> None:
+    from vla_rl.runs.policy_folder import find_policy
+    from vla_rl.runs.rollout import resolve_config
+
+    folder = find_policy(policy)
+    items = check_robot(f"{__name__}:silent", folder, resolve_config(folder, realtime=True), {})
+    refused = {item.question for item in items if not item.answer}
+    assert refused == {"readings are younger than 200 ms", "somebody can stop it by hand"}
+
+
+def silent(request: RobotRequest) -> RobotSetup:
+    """The mock with an old picture, and nothing to stop it with."""
+    setup: RobotSetup = find("robots", "mock")(request)
+    robot: Any = setup.robot
+    reset = robot.reset
+
+    def reset_to_old(seed: int) -> None:
+        reset(seed)
+        robot._image_ns -= 10**9
+        robot.faults = type(robot.faults)(camera_dies_s=0.0)
+
+    robot.reset = reset_to_old
+    return RobotSetup(robot, setup.gate, setup.origin, setup.env_id)

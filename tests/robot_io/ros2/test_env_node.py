@@ -1,0 +1,60 @@
+"""The simulated robot's own watchdog: with the real rclpy, in a process of its own."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.fakes.ros2_rig import RMWS, ros_environment
+from vla_rl.core.errors import UserError
+
+SCRIPT = """
+import json, os, sys, threading, time
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from sensor_msgs.msg import JointState
+from trajectory_msgs.msg import JointTrajectory
+from robot_io.ros2 import messages, qos
+from robot_io.ros2.env_node import EnvNode
+import numpy as np
+
+rclpy.init(args=["--ros-args", "-p", "command_timeout_ms:=200.0", "-p", "env_options:='{\\"image_size\\": 16}'",
+                 "-p", "realtime_factor:=0.5"])
+env = EnvNode()
+client = rclpy.create_node("client")
+seen = []
+client.create_subscription(JointState, "joint_states", lambda m: seen.append(np.array(m.position)), qos.joints())
+commands = client.create_publisher(JointTrajectory, "arm_controller/joint_trajectory", qos.commands())
+executor = SingleThreadedExecutor()
+executor.add_node(env)
+executor.add_node(client)
+threading.Thread(target=executor.spin, daemon=True).start()
+while len(seen) < 3 or commands.get_subscription_count() == 0:
+    time.sleep(0.02)
+start = seen[-1]
+far = start.copy()
+far[2] += 1.0  # out of its reach
+reached = []
+joints = [f"joint_{index + 1}" for index in range(8)]
+commands.publish(messages.trajectory(joints, far.astype(np.float32), 50_000_000))
+time.sleep(3.0)
+held = env._target.copy()
+print(json.dumps({"away": float(abs(far[2] - start[2])), "held": float(abs(held[2] - seen[-1][2])),
+                  "target": float(abs(held[2] - far[2]))}), flush=True)
+os._exit(0)
+"""
+
+
+def test_without_commands_for_too_long_the_simulated_robot_holds_where_it_is() -> None:
+    try:
+        environment = ros_environment(RMWS[0], 48)
+    except UserError as missing:
+        pytest.skip(str(missing))
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["held"] < 0.005, found
+    assert found["target"] > 0.02, "the target of the last command was given up"

@@ -14,7 +14,7 @@ from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Origin, PolicySpec, Source
 from vla_rl.data.store import EpisodeStore
-from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.execution.strategies import ExecutionConfig, execution_config
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
 from vla_rl.policies.normalization import Statistics
 from vla_rl.runs.config import RunConfig, TaskConfig
@@ -70,7 +70,7 @@ def imagination(tmp_path: Path) -> RunImagination:
         group=GroupConfig(group=2),
         group_updates=1,
     )
-    execution = replace(run.execution, strategy="sync", execute_ticks=4)
+    execution = execution_config("sync", execute_ticks=4)
     return RunImagination(options, folder, TASK, execution, run.gate, workers=0)
 
 

@@ -10,7 +10,7 @@ import torch
 from robot_io.mock_robot import MockRobot
 from vla_rl.cli.main import main
 from vla_rl.core.types import Float32Array, PolicySpec
-from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig, save_policy
+from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
 from vla_rl.policies.normalization import Statistics
 from vla_rl.runs.robot_check import check_robot
 from vla_rl.runs.robots import RobotRequest, RobotSetup, find
@@ -24,7 +24,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = FlowVLAConfig(vision=VisionConfig(widths=(4,), kernels=(4,), strides=(4,)), expert=ExpertConfig(width=16))
     torch.manual_seed(0)
     model = FlowVLA(config, PolicySpec("arm", ("front",), (16, 16), 3, 3), Statistics.from_arrays(vectors, vectors))
-    save_policy(folder, model, {"policy_version": 0})
+    model.save(folder, {"policy_version": 0})
     return folder
 
 

@@ -41,7 +41,7 @@ ALGORITHMS = {
     "hg_dagger": ["algorithm=hg_dagger"],
     "awr": ["algorithm=awr"],
     "threshold": ["algorithm=threshold"],
-    "recap": ["algorithm=recap"],
+    "recap": ["algorithm=recap", "learning.recap.warmup_steps=0"],
     "sft": ["algorithm=sft", "budget.episodes_per_round=0"],
 }
 PICTURE = "images/algorithms.png"  # beside the folder of the results, where the page of the docs finds it

@@ -15,6 +15,11 @@ from vla_rl.core.errors import ConfigError, UserError
 
 _NEEDED = ("expert_steps", "max_episode_steps", "gripper_dims")
 _STREAM = 7  # keeps the supervisor's draws apart from the environment's, which has the same seed
+MAX_STEP_M = 0.030  # largest change of a target from one tick to the next
+_NOISE_M = 0.003  # standard deviation of the hand's noise
+_SETBACK = 0.12  # loss of progress (0 to 1, on the expert's scale) that is trouble at once, such as a dropped object
+_REPAIRED = 0.08  # progress beyond the best before the trouble, after which control may be handed back
+_FUMBLE_M, _FUMBLE_S = 0.012, 1.0  # how far off a fumble is aimed, and how long it lasts
 
 
 @dataclass(frozen=True)
@@ -26,31 +31,18 @@ class SupervisorConfig:
         hand_back_probability: share of the takeovers that end as soon as the trouble is repaired; the others go on to
             the end of the episode.
         stall_s: time without progress after which the person judges that the policy is stuck.
-        setback: loss of progress (0 to 1, on the expert's scale) that is judged as trouble at once, such as a dropped
-            object.
         reaction_s: shortest and longest time between seeing trouble and taking over.
-        repaired: progress beyond the best before the trouble, after which control may be handed back.
-        noise_m: standard deviation of the hand's noise, metres.
         pace: speed relative to the expert's.
         fumble_probability: share of the takeovers that begin with a badly aimed stretch.
-        fumble_m: how far off it is aimed, metres.
-        fumble_s: how long that lasts.
-        max_step_m: largest change of a target from one tick to the next, metres.
         max_takeovers: how often the person takes over in one episode.
     """
 
     rescue_probability: float = 0.5
     hand_back_probability: float = 0.5
     stall_s: float = 1.0
-    setback: float = 0.12
     reaction_s: tuple[float, float] = (0.2, 0.6)
-    repaired: float = 0.08
-    noise_m: float = 0.003
     pace: float = 0.9
     fumble_probability: float = 0.15
-    fumble_m: float = 0.012
-    fumble_s: float = 1.0
-    max_step_m: float = 0.030
     max_takeovers: int = 3
 
     def __post_init__(self) -> None:
@@ -59,8 +51,8 @@ class SupervisorConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 1.")
         if not 0.0 <= self.reaction_s[0] <= self.reaction_s[1]:
             raise ConfigError(f"reaction_s is {self.reaction_s}; it must be (shortest, longest), not negative.")
-        if self.max_step_m <= 0 or self.pace <= 0:
-            raise ConfigError(f"max_step_m is {self.max_step_m} and pace is {self.pace}; both must be positive.")
+        if self.pace <= 0:
+            raise ConfigError(f"pace is {self.pace}; it must be positive.")
 
 
 class ScriptedSupervisor:
@@ -79,7 +71,7 @@ class ScriptedSupervisor:
 
     def __init__(self, env: gymnasium.Env[Any, Any], config: SupervisorConfig | None = None) -> None:
         self.config = config = config or SupervisorConfig()
-        self._expert = make_expert(env, config.noise_m)
+        self._expert = make_expert(env, _NOISE_M)
         self._env = self._expert.env
         missing = [name for name in _NEEDED if not hasattr(self._env, name)]
         if missing:
@@ -143,23 +135,23 @@ class ScriptedSupervisor:
         stuck = tick - self._best_tick > self.config.stall_s * self._hz
         needed = (1.0 - progress) * self._env.expert_steps / self.config.pace
         late = self._env.max_episode_steps - tick < needed
-        return stuck or late or progress < self._best - self.config.setback
+        return stuck or late or progress < self._best - _SETBACK
 
     def _take_over(self, tick: int) -> None:
         self._driving = True
         self._takeovers += 1
         self._hands_back = bool(self._rng.random() < self.config.hand_back_probability)
-        self._goal = self._best + self.config.repaired
+        self._goal = self._best + _REPAIRED
         fumbles = self._rng.random() < self.config.fumble_probability
-        self._fumble_until = tick + fumbles * self.config.fumble_s * self._hz
-        self._fumble = self._motion * self._rng.normal(0.0, self.config.fumble_m / self._unit_m, len(self._motion))
+        self._fumble_until = tick + fumbles * _FUMBLE_S * self._hz
+        self._fumble = self._motion * self._rng.normal(0.0, _FUMBLE_M / self._unit_m, len(self._motion))
 
     def _drive(self, tick: int) -> NDArray[np.float32]:
         """The expert's action with the hand's errors, within one bounded step of what was sent last."""
         wanted = self._expert.act()[1].astype(np.float64)
         if tick < self._fumble_until:
             wanted += self._fumble
-        last, limit = self._expert.last_sent(), self.config.max_step_m / self._unit_m
+        last, limit = self._expert.last_sent(), MAX_STEP_M / self._unit_m
         action = last + np.clip(wanted - last, -limit, limit)
         space = self._env.action_space
         return np.clip(action, space.low, space.high).astype(np.float32)

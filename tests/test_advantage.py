@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vla_rl.advantage import (
+    SMALLEST_MEAN,
     AdvantageConfig,
     Samples,
     Values,
+    advantage_gate,
     advantages,
     effective_samples,
-    gate,
     normalise,
     pre_weights,
     viability,
@@ -48,40 +49,42 @@ def as_torch(record):
 
 def test_zero_advantages_give_one():
     logit = np.linspace(-30, 30, 13, dtype=np.float32)
-    np.testing.assert_array_equal(gate(logit, 0 * logit, 0 * logit, PAPER), np.ones(13))
+    np.testing.assert_array_equal(advantage_gate(logit, 0 * logit, 0 * logit, PAPER), np.ones(13))
 
 
 @pytest.mark.parametrize(("argument", "expected"), [(1.0, 1.762), (-1.0, 0.238)])
 def test_argument_of_one(argument, expected):
     equal = np.float32([argument])
-    assert gate(np.float32([0.3]), equal, equal, PAPER) == pytest.approx(expected, abs=5e-4)
+    assert advantage_gate(np.float32([0.3]), equal, equal, PAPER) == pytest.approx(expected, abs=5e-4)
 
 
 def test_hopeless_states_ignore_efficiency_and_safe_ones_viability():
     a_v, a_e = np.float32([0.4]), np.float32([-0.7])
-    assert gate(np.float32([-40]), a_v, a_e, PAPER) == pytest.approx(1 + np.tanh(0.4), abs=1e-6)
-    assert gate(np.float32([40]), a_v, a_e, PAPER) == pytest.approx(1 + np.tanh(-0.7), abs=1e-6)
+    assert advantage_gate(np.float32([-40]), a_v, a_e, PAPER) == pytest.approx(1 + np.tanh(0.4), abs=1e-6)
+    assert advantage_gate(np.float32([40]), a_v, a_e, PAPER) == pytest.approx(1 + np.tanh(-0.7), abs=1e-6)
 
 
 def test_gates_without_efficiency():
     a_v, a_e = np.float32([0.4]), np.float32([-0.7])
-    assert gate(np.float32([0]), a_v, a_e, AdvantageConfig(gate="viability")) == pytest.approx(1 + np.tanh(0.4))
+    assert advantage_gate(np.float32([0]), a_v, a_e, AdvantageConfig(gate="viability")) == pytest.approx(
+        1 + np.tanh(0.4)
+    )
     weighted = AdvantageConfig(gate="viability_weighted")
-    assert gate(np.float32([0]), a_v, a_e, weighted) == pytest.approx(1 + np.tanh(0.2))
+    assert advantage_gate(np.float32([0]), a_v, a_e, weighted) == pytest.approx(1 + np.tanh(0.2))
 
 
 def test_efficiency_scale_multiplies_the_steps():
-    found = gate(np.float32([40]), np.float32([0]), np.float32([-20]), AdvantageConfig(efficiency_scale=0.05))
+    found = advantage_gate(np.float32([40]), np.float32([0]), np.float32([-20]), AdvantageConfig(efficiency_scale=0.05))
     assert found == pytest.approx(1 + np.tanh(-1))
 
 
 def test_a_floor_forgets_no_step_of_a_success():
     z, a_v, a_e = (np.array(column, np.float32) for column in ([0, 0, 0], [0, 0, 0], [-50, -1, 1]))
-    plain = gate(z, a_v, a_e, AdvantageConfig())
-    floored = gate(z, a_v, a_e, AdvantageConfig(gate_floor=1.0))
+    plain = advantage_gate(z, a_v, a_e, AdvantageConfig())
+    floored = advantage_gate(z, a_v, a_e, AdvantageConfig(gate_floor=1.0))
     assert plain[0] < 1e-6
     assert floored.tolist() == pytest.approx([1.0, 1.0, float(plain[2])])
-    half = gate(z, a_v, a_e, AdvantageConfig(gate_floor=0.6))
+    half = advantage_gate(z, a_v, a_e, AdvantageConfig(gate_floor=0.6))
     assert half.tolist() == pytest.approx([0.6, max(0.6, float(plain[1])), float(plain[2])])
     with pytest.raises(ConfigError, match="gate_floor"):
         AdvantageConfig(gate_floor=2.0)
@@ -90,9 +93,9 @@ def test_a_floor_forgets_no_step_of_a_success():
 def test_a_cost_of_certainty_is_what_a_flat_efficiency_does_unasked():
     """V_e alike everywhere means A_e = -1: g falls from 1 where all is open to 1 - tanh(1) where all is sure."""
     z, still = np.float32([-40, 0, 40]), np.zeros(3, np.float32)
-    flat = gate(z, still, still - 1, AdvantageConfig())
+    flat = advantage_gate(z, still, still - 1, AdvantageConfig())
     assert flat.tolist() == pytest.approx([1.0, 1 - np.tanh(0.5), 1 - np.tanh(1.0)])
-    costly = gate(z, still, still - 1, AdvantageConfig(efficiency_scale=0.0, certainty_cost=1.0))
+    costly = advantage_gate(z, still, still - 1, AdvantageConfig(efficiency_scale=0.0, certainty_cost=1.0))
     np.testing.assert_allclose(costly, flat)
     with pytest.raises(ConfigError, match="certainty_cost"):
         AdvantageConfig(certainty_cost=-1.0)
@@ -113,10 +116,8 @@ def test_a_batch_of_failures_weighs_nothing_and_is_finite():
 def test_pre_weights_by_kind():
     gates = np.float32([1.5, 1.5, 1.5, 1.5])
     samples = samples_of("rid-")
-    np.testing.assert_array_equal(pre_weights(gates, samples, PAPER), [1.5, 1, 1, 0])
-    reweighted = AdvantageConfig(intervention_reweight=True)
-    np.testing.assert_array_equal(pre_weights(gates, samples, reweighted), [1.5, 1.5, 1, 0])
-    np.testing.assert_array_equal(pre_weights(gates, samples_of("rid-", success=False), PAPER), [0, 1, 1, 0])
+    np.testing.assert_array_equal(pre_weights(gates, samples), [1.5, 1, 1, 0])
+    np.testing.assert_array_equal(pre_weights(gates, samples_of("rid-", success=False)), [0, 1, 1, 0])
 
 
 def test_two_readings_of_unit_mean():
@@ -200,7 +201,6 @@ configs = st.builds(
     gate=st.sampled_from(["hierarchical", "viability", "viability_weighted"]),
     last_step=st.sampled_from(["target", "neutral", "repeat"]),
     efficiency_scale=st.sampled_from([1.0, 0.1]),
-    intervention_reweight=st.booleans(),
     normalise_over=st.sampled_from(["non_demonstration", "valid"]),
     warmup_steps=st.just(0),
 )
@@ -219,9 +219,9 @@ def test_laws_and_equality_of_numpy_and_torch(rows, config):
     assert not found[samples.rollout & ~samples.success].any()
     practised = samples.rollout | samples.intervention
     over = practised if config.normalise_over == "non_demonstration" else practised | samples.demonstration
-    pre = pre_weights(gate(values.viability_logit, *advantages(values, samples, config), config), samples, config)
+    pre = pre_weights(advantage_gate(values.viability_logit, *advantages(values, samples, config), config), samples)
     if over.any():
-        assert found[over].mean() == pytest.approx(min(1.0, pre[over].mean() / config.smallest_mean), rel=1e-4)
+        assert found[over].mean() == pytest.approx(min(1.0, pre[over].mean() / SMALLEST_MEAN), rel=1e-4)
     same, torch_logs = weights(as_torch(values), as_torch(samples), config, 0)
     np.testing.assert_allclose(same.numpy(), found, rtol=1e-3, atol=1e-3)
     assert torch_logs["gate_mean"] == pytest.approx(logs["gate_mean"], abs=1e-5)

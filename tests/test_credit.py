@@ -49,7 +49,7 @@ def reference(source, success, origin, terminated, config):
         label, judged, timed, actor = 0.0, False, False, ActorKind.EXCLUDED
         if demo[t]:
             kind, actor = SegmentKind.DEMONSTRATION, ActorKind.DEMONSTRATION
-            timed = outcome is True and config.demonstrations_train_efficiency
+            timed = outcome is True
         elif human[t]:
             kind, actor, timed = SegmentKind.INTERVENTION, ActorKind.INTERVENTION, outcome is True
         elif taken_later:
@@ -89,7 +89,7 @@ def random_episodes(rng, count, longest):
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(
     "options",
-    [(3, 7, False, True, True), (1, 1, False, False, True), (5, 5, True, True, False), (4, 12, True, False, False)],
+    [(3, 7, False, True), (1, 1, False, True), (5, 5, True, False), (4, 12, True, False)],
 )
 def test_batch_equals_the_reference_on_random_episodes(rule, options):
     """Over all four options 10,400 episodes for each rule."""

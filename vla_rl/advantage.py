@@ -5,7 +5,7 @@ Source: arXiv 2606.17043 (HABC). With the viability logit z_v (p_v = sigmoid(z_v
     A_v = z_v(s') - z_v(s)                                    in logits
     A_e = -n + V_e(s') - V_e(s)                               in steps, s' is n steps after s
     g   = 1 + tanh((1 - p_v(s)) A_v + p_v(s) A_e)             0 < g < 2
-    pre = g: successful rollout, 0: failed rollout, 1: demonstration, 1 or g: intervention
+    pre = g: successful rollout, 0: failed rollout, 1: demonstration or intervention
     w   = pre / mean(pre)
 
 No gradient flows through weights: callers that use torch evaluate the critics under ``torch.no_grad``. Torch is not
@@ -26,11 +26,53 @@ type Array = Any
 GATES = ("hierarchical", "viability", "viability_weighted")
 LAST_STEPS = ("target", "neutral", "repeat")
 SATURATED_TANH = 0.95
+# eps in w = pre / max(mean(pre), eps). Not too small: 1 + tanh(very negative) is rounding error, which must not be
+# blown up to a mean of 1.
+SMALLEST_MEAN = 1e-3
 
 
 @dataclass(frozen=True)
-class AdvantageConfig:
-    """The choices between values and weights.
+class WeightingConfig:
+    """When samples are weighed, and over which of them the mean weight is 1.
+
+    Attributes:
+        normalise_over: the samples over which the mean weight becomes 1. ``non_demonstration``: rollouts and
+            interventions; demonstrations keep their weight of 1. ``valid``: all samples that the actor may use.
+        warmup_steps: successes weigh 1 for so many gradient steps, while the critics are young.
+    """
+
+    normalise_over: Literal["non_demonstration", "valid"] = "non_demonstration"
+    warmup_steps: int = 500
+
+    def __post_init__(self) -> None:
+        if self.normalise_over not in ("non_demonstration", "valid"):
+            raise ConfigError(
+                f"advantage.normalise_over is {self.normalise_over!r}; expected 'non_demonstration' or 'valid'"
+            )
+        if self.warmup_steps < 0:
+            raise ConfigError(f"advantage.warmup_steps is {self.warmup_steps}; it cannot be negative")
+
+
+@dataclass(frozen=True)
+class HorizonConfig(WeightingConfig):
+    """The same, of algorithms whose advantage compares two states of an episode.
+
+    Attributes:
+        advantage_horizon: n, the steps between s and s'. The paper leaves open whether its step is a frame (1) or a
+            chunk (the executed chunk length; with ``efficiency_scale`` 1/n, A_e then counts chunks).
+    """
+
+    advantage_horizon: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.advantage_horizon < 1:
+            raise ConfigError(f"advantage.advantage_horizon is {self.advantage_horizon}; it must be at least 1")
+
+
+@dataclass(frozen=True)
+class AdvantageConfig(HorizonConfig):
+    """The choices between HABC's values and its weights.
 
     Attributes:
         gate: argument of the gate. ``hierarchical``: the paper's. Without V_e (the paper does not say how the term is
@@ -41,48 +83,29 @@ class AdvantageConfig:
         certainty_cost: subtracted from the scaled A_e, so that steps from which success is nearly sure weigh less: at
             p_v = 1 and an even pace 1 - tanh(cost). 0 is the paper. A V_e that has hardly learnt does that unasked: it
             is the same everywhere, so A_e is -1 at every step.
-        advantage_horizon: n, the steps between s and s'. The paper leaves open whether its step is a frame (1) or a
-            chunk (the executed chunk length; with ``efficiency_scale`` 1/n, A_e then counts chunks).
         last_step: where s' would lie behind the end of the episode (unstated in the paper), s' is the last state, and
             ``target``: its V_e is taken as the 0 of its training target if the episode succeeded, so that the A_e of
             the last step is its TD error; ``neutral``: as the network says, so that the last step has g = 1;
             ``repeat``: as ``neutral``, but n steps are charged although fewer were taken (what clipped indices do).
-        intervention_reweight: interventions weigh g instead of 1.
-        normalise_over: the samples over which the mean weight becomes 1. ``non_demonstration``: rollouts and
-            interventions; demonstrations keep their weight of 1. ``valid``: all samples that the actor may use.
-        smallest_mean: eps in w = pre / max(mean(pre), eps). Not too small: 1 + tanh(very negative) is rounding
-            error, which must not be blown up to a mean of 1.
-        warmup_steps: g = 1 for so many gradient steps, while the critics are young.
     """
 
     gate: Literal["hierarchical", "viability", "viability_weighted"] = "hierarchical"
     gate_floor: float = 0.0
     efficiency_scale: float = 1.0
     certainty_cost: float = 0.0
-    advantage_horizon: int = 1
     last_step: Literal["target", "neutral", "repeat"] = "target"
-    intervention_reweight: bool = False
-    normalise_over: Literal["non_demonstration", "valid"] = "non_demonstration"
-    smallest_mean: float = 1e-3
-    warmup_steps: int = 500
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, known in (("gate", GATES), ("last_step", LAST_STEPS)):
             if getattr(self, name) not in known:
                 value = getattr(self, name)
                 raise ConfigError(f"advantage.{name} is {value!r}.{did_you_mean(str(value), known)}")
-        if self.normalise_over not in ("non_demonstration", "valid"):
-            raise ConfigError(
-                f"advantage.normalise_over is {self.normalise_over!r}; expected 'non_demonstration' or 'valid'"
-            )
         if not 0 <= self.gate_floor <= 1:
             raise ConfigError(f"advantage.gate_floor is {self.gate_floor}; expected a number from 0 to 1")
-        if not 0 <= self.efficiency_scale < float("inf"):
-            raise ConfigError(f"advantage.efficiency_scale is {self.efficiency_scale}; expected a number from 0 on")
-        if not 0 <= self.certainty_cost < float("inf"):
-            raise ConfigError(f"advantage.certainty_cost is {self.certainty_cost}; expected a number from 0 on")
-        if self.advantage_horizon < 1 or self.warmup_steps < 0 or not self.smallest_mean > 0:
-            raise ConfigError("advantage: expected advantage_horizon >= 1, warmup_steps >= 0 and smallest_mean > 0")
+        for name in ("efficiency_scale", "certainty_cost"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"advantage.{name} is {getattr(self, name)}; expected a number from 0 on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +160,7 @@ def advantages(values: Values, samples: Samples, config: AdvantageConfig) -> tup
     return values.viability_logit_later - values.viability_logit, later - steps - values.efficiency
 
 
-def gate(
+def advantage_gate(
     viability_logit: Array, viability_advantage: Array, efficiency_advantage: Array, config: AdvantageConfig
 ) -> Array:
     """g of each sample, float [B], between the floor and 2."""
@@ -151,16 +174,16 @@ def gate(
     return (1.0 + _library(argument).tanh(argument)).clip(min=config.gate_floor)
 
 
-def pre_weights(gates: Array, samples: Samples, config: AdvantageConfig) -> Array:
+def pre_weights(gates: Array, samples: Samples) -> Array:
     """Weights before normalisation, float [B]."""
     library = _library(gates)
     weight = library.where(samples.rollout & samples.success, gates, 0.0)
     weight = library.where(samples.demonstration, 1.0, weight)
-    return library.where(samples.intervention, gates if config.intervention_reweight else 1.0, weight)
+    return library.where(samples.intervention, 1.0, weight)
 
 
-def normalise(weight: Array, samples: Samples, config: AdvantageConfig) -> Array:
-    """Weights with mean 1 over the samples that `AdvantageConfig.normalise_over` names, float [B].
+def normalise(weight: Array, samples: Samples, config: WeightingConfig) -> Array:
+    """Weights with mean 1 over the samples that `WeightingConfig.normalise_over` names, float [B].
 
     If all of these weigh 0 (a batch of failures), they stay 0. Under ``non_demonstration``, demonstrations are left as
     they are, so that their share in the loss does not depend on how well the rollouts went.
@@ -168,8 +191,8 @@ def normalise(weight: Array, samples: Samples, config: AdvantageConfig) -> Array
     library = _library(weight)
     practised = samples.rollout | samples.intervention
     if config.normalise_over == "valid":
-        return weight / _mean(weight, practised | samples.demonstration).clip(min=config.smallest_mean)
-    return library.where(practised, weight / _mean(weight, practised).clip(min=config.smallest_mean), weight)
+        return weight / _mean(weight, practised | samples.demonstration).clip(min=SMALLEST_MEAN)
+    return library.where(practised, weight / _mean(weight, practised).clip(min=SMALLEST_MEAN), weight)
 
 
 def weights(values: Values, samples: Samples, config: AdvantageConfig, step: int) -> tuple[Array, dict[str, float]]:
@@ -184,14 +207,14 @@ def weights(values: Values, samples: Samples, config: AdvantageConfig, step: int
     Returns:
         float [B], and `diagnostics`.
     """
-    gates = gate(values.viability_logit, *advantages(values, samples, config), config)
+    gates = advantage_gate(values.viability_logit, *advantages(values, samples, config), config)
     if step < config.warmup_steps:
         gates = _library(gates).ones_like(gates)
-    weight = normalise(pre_weights(gates, samples, config), samples, config)
-    return weight, diagnostics(gates, weight, samples, config)
+    weight = normalise(pre_weights(gates, samples), samples, config)
+    return weight, diagnostics(gates, weight, samples)
 
 
-def diagnostics(gates: Array, weight: Array, samples: Samples, config: AdvantageConfig) -> dict[str, float]:
+def diagnostics(gates: Array, weight: Array, samples: Samples) -> dict[str, float]:
     """How the weights came out.
 
     Returns:
@@ -200,8 +223,6 @@ def diagnostics(gates: Array, weight: Array, samples: Samples, config: Advantage
         ``effective_samples``: (sum w)^2 / (B sum w^2), 1 for equal weights.
     """
     gated = samples.rollout & samples.success
-    if config.intervention_reweight:
-        gated = gated | samples.intervention
     practised = samples.rollout | samples.intervention
     saturated = abs(gates - 1.0) > SATURATED_TANH
     return {

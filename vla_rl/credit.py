@@ -10,7 +10,7 @@ segment                                 viability                efficiency     
 autonomous episode, and policy suffix   the outcome              of successes       rollout
 policy before or between takeovers      none, or 0 (see rules)   none               excluded
 intervention (dense human steps)        never                    of successes       intervention
-demonstration                           never                    option             demonstration
+demonstration                           never                    of successes       demonstration
 ======================================  =======================  =================  =============================
 
 Rules for the policy segment that ends in a takeover:
@@ -76,7 +76,6 @@ class CreditConfig:
         endings_are_takeovers: the human steps that an episode ends with are an intervention, however few. A success
             ends the episode, so it cuts rescues short: without this, the nine steps in which a person finishes what
             the policy could not make the whole episode a success of the policy. False is the paper.
-        demonstrations_train_efficiency: successful demonstrations are targets of the efficiency value.
         timeout_is_failure: an unsuccessful episode that was only truncated is a failure. If False its outcome is
             unknown; set it where episodes are cut for other reasons than the task's time limit.
         intervention_dims: the action dimensions that a person commands when taking over, counted from 0; empty: all.
@@ -87,7 +86,6 @@ class CreditConfig:
     min_human_steps: int = 10
     window_steps: int = 50
     endings_are_takeovers: bool = False
-    demonstrations_train_efficiency: bool = True
     timeout_is_failure: bool = True
     intervention_dims: tuple[int, ...] = ()
 
@@ -194,9 +192,7 @@ def assign_batch(
     if config.rule == "takeover_is_failure":
         viability_mask |= segment == SegmentKind.BEFORE_TAKEOVER
 
-    timed = judged | (segment == SegmentKind.INTERVENTION)
-    if config.demonstrations_train_efficiency:
-        timed |= segment == SegmentKind.DEMONSTRATION
+    timed = judged | np.isin(segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
     terminal_success = np.zeros(len(source), dtype=bool)
     terminal_success[last_step] = outcome[last_step] == 1
 

@@ -34,7 +34,6 @@ class CoEvolutionConfig:
             once, with the episodes of the evolved policy (WoVR). ``continuous``: it is renewed in every round.
             ``restart_from_sft``: as ``continuous``, and the policy's improvement starts anew from the supervised policy
             in every round (World-VLA-Loop).
-        first_round: the first round whose episodes suffice for a world model.
         imagined_episodes: of each round that uses imagination.
         train_cpu_seconds: bound of the first training's processor time; 0: the preset's own. The episodes of a round or
             two need less than those of a long run.
@@ -42,18 +41,15 @@ class CoEvolutionConfig:
             episodes instead, autoencoder included, as the first one was. An autoencoder that never saw where the policy
             goes now makes the rest worse than no renewal (`docs/world_model.md`); one of many episodes
             (``imagination.begin_with``) is better refined.
-        refine_cpu_seconds: bound of a refinement's processor time; 0: none.
         gap_episodes: imagined episodes behind the gap of a round.
         largest_gap: difference of imagined and real success beyond which imagination is not used.
         least_believed: imagination is not used either if fewer of its episodes than this share come to an outcome.
     """
 
     mode: Literal["off", "frozen", "once", "continuous", "restart_from_sft"] = "off"
-    first_round: int = 1
     imagined_episodes: int = 100
     train_cpu_seconds: float = 0.0
     refine_steps: int = 0
-    refine_cpu_seconds: float = 0.0
     gap_episodes: int = 50
     largest_gap: float = 0.2
     least_believed: float = 0.25
@@ -61,7 +57,7 @@ class CoEvolutionConfig:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"imagination.mode is {self.mode!r}.{did_you_mean(str(self.mode), MODES)}")
-        for name in ("train_cpu_seconds", "refine_steps", "refine_cpu_seconds"):
+        for name in ("train_cpu_seconds", "refine_steps"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"imagination.{name} is {getattr(self, name)}; it must be 0 or more")
         for name in ("largest_gap", "least_believed"):
@@ -184,11 +180,10 @@ class CoEvolution:
 
     def model_version(self, round_number: int) -> int:
         """The version of the world model that a round imagines with; -1: none."""
-        config = self.config
-        since = round_number - config.first_round
-        if config.mode == "off" or since < 0:
+        since = round_number - 1
+        if self.config.mode == "off":
             return -1
-        return {"frozen": 0, "once": min(since, 1)}.get(config.mode, since)
+        return {"frozen": 0, "once": min(since, 1)}.get(self.config.mode, since)
 
     def after_collection(self, spent: LedgerEntry, outcomes: Sequence[bool]) -> LedgerEntry:
         """Train or renew, measure the gap, and imagine if the alarm is silent. Idempotent.

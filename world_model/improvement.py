@@ -3,7 +3,7 @@
 A group is G imagined episodes from one start with different noise. Their outcomes, relative to the group's, tell good
 actions from bad ones:
 
-    A_i = R_i - mean R                                     (option: / std)
+    A_i = R_i - mean R
     L = - mean over steps of min(rho A, clip(rho, 1 - .2, 1 + .28) A),   rho = pi(a | s) / pi_old(a | s)
 
 over the steps up to and including the first success; what an episode does after it has no gradient, not even the rest
@@ -27,6 +27,12 @@ from torch import Tensor
 from vla_rl.core.errors import ConfigError
 from world_model.imagined_env import ImaginedVectorEnv
 
+# WoVR's values. The ratio may leave 1 by so much downwards and upwards.
+_CLIP_LOW, _CLIP_HIGH = 0.2, 0.28
+_LOWEST_SUCCESS, _HIGHEST_SUCCESS = 0.1, 0.9  # groups outside this range are left out
+_EPOCHS = 2  # gradient steps on one set of groups
+_GRADIENT_NORM = 1.0  # longer gradients are shortened to it
+
 
 @dataclass(frozen=True)
 class GroupConfig:
@@ -34,32 +40,18 @@ class GroupConfig:
 
     Attributes:
         group: G, episodes of a group.
-        clip_low, clip_high: the ratio may leave 1 by so much downwards and upwards.
-        normalise: divide advantages by the group's standard deviation.
         mask_after_success: steps after the first success have no gradient; off for the ablation: they have one up to
             the episode's own limit of time.
-        lowest_success, highest_success: groups outside this range of success are left out.
-        epochs: gradient steps on one set of groups.
         learning_rate: of AdamW.
-        max_gradient_norm: longer gradients are shortened to it.
     """
 
     group: int = 8
-    clip_low: float = 0.2
-    clip_high: float = 0.28
-    normalise: bool = False
     mask_after_success: bool = True
-    lowest_success: float = 0.1
-    highest_success: float = 0.9
-    epochs: int = 2
     learning_rate: float = 3e-5
-    max_gradient_norm: float = 1.0
 
     def __post_init__(self) -> None:
         if self.group < 2:
             raise ConfigError(f"a group of {self.group} has no relative advantage; set group to 2 or more")
-        if not 0 <= self.lowest_success < self.highest_success <= 1:
-            raise ConfigError("expected 0 <= lowest_success < highest_success <= 1")
 
 
 class StochasticActor(Protocol):
@@ -167,9 +159,7 @@ def group_advantages(success: Tensor, cut: Tensor, config: GroupConfig) -> tuple
     count = known.sum(1, keepdim=True).clamp(min=1)
     mean = outcome.sum(1, keepdim=True) / count
     advantage = (outcome - mean) * known
-    if config.normalise:
-        advantage = advantage / (advantage.square().sum(1, keepdim=True) / count).sqrt().clamp(min=1e-6)
-    kept = (mean >= config.lowest_success) & (mean <= config.highest_success) & (known > 0)
+    kept = (mean >= _LOWEST_SUCCESS) & (mean <= _HIGHEST_SUCCESS) & (known > 0)
     return advantage.flatten(), kept.flatten()
 
 
@@ -181,11 +171,11 @@ def counted_actions(groups: ImaginedGroups, config: GroupConfig) -> NDArray[np.i
 
 
 def clipped_loss(
-    log_probability: Tensor, old_log_probability: Tensor, advantage: Tensor, mask: Tensor, config: GroupConfig
+    log_probability: Tensor, old_log_probability: Tensor, advantage: Tensor, mask: Tensor
 ) -> tuple[Tensor, dict[str, float]]:
     """The clipped surrogate, averaged over the steps of the mask; all [M]. Zero if the mask is empty."""
     ratio = (log_probability - old_log_probability.detach()).exp()
-    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    clipped = ratio.clamp(1 - _CLIP_LOW, 1 + _CLIP_HIGH)
     gain = torch.minimum(ratio * advantage, clipped * advantage)
     count = mask.sum().clamp(min=1)
     outside = ((ratio != clipped) & mask).sum() / count
@@ -220,13 +210,13 @@ class MaskedGroupOptimiser:
         gains = torch.cat([advantage[chosen] for chosen in rows])
         with torch.no_grad():
             old = self.actor.log_probability(groups.draws, rows, actions)
-        for _ in range(config.epochs):
+        for _ in range(_EPOCHS):
             new = self.actor.log_probability(groups.draws, rows, actions)
             everything = torch.ones_like(new, dtype=torch.bool)
-            loss, step_logs = clipped_loss(new, old, gains.to(new.device), everything, config)
+            loss, step_logs = clipped_loss(new, old, gains.to(new.device), everything)
             self._optimizer.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(list(self.actor.parameters()), config.max_gradient_norm)
+            torch.nn.utils.clip_grad_norm_(list(self.actor.parameters()), _GRADIENT_NORM)
             self._optimizer.step()
             logs |= step_logs | {"group_loss": float(loss.detach())}
         return logs

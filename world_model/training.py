@@ -210,9 +210,7 @@ def train_world_model(
     return model
 
 
-def refine_world_model(
-    model: WorldModel, version: int, cache: FrameCache, folder: Path, steps: int, cpu_seconds: float = 0.0
-) -> WorldModel:
+def refine_world_model(model: WorldModel, version: int, cache: FrameCache, folder: Path, steps: int) -> WorldModel:
     """Train the dynamics and heads further on the cache as it is now, and save them as the next version.
 
     The autoencoder stays, so that latents mean what they meant; what is strange to it is measured anew, since it never
@@ -224,12 +222,11 @@ def refine_world_model(
         cache: old and new real episodes.
         folder: of this version.
         steps: gradient steps.
-        cpu_seconds: bound of processor time; 0: none.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "config.json").exists():
         data = LatentEpisodes(cache, model.autoencoder)
-        train_dynamics(model, data, steps, folder, version, cpu_seconds)
+        train_dynamics(model, data, steps, folder, version)
         set_familiar(model, cache)
         save_world_model(folder, model, version)
     return load_world_model(folder, str(model.device))[0]

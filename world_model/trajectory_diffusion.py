@@ -11,14 +11,13 @@ action and the success of the action; one transformer over the steps predicts th
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from vla_rl.core.errors import ConfigError
+from world_model.config import TrajectoryConfig
 from world_model.dynamics import WorldBatch
 from world_model.model import WorldModel
 from world_model.training import ModuleTraining, ModuleTrainingConfig
@@ -28,37 +27,6 @@ _SEEDS_APART = 1_000_003
 
 type ScoreFunction = Callable[["Trajectories"], Tensor]
 """grad_a log pi(a | s) of trajectories, [B, T, A], in the actions' standard deviations."""
-
-
-@dataclass(frozen=True)
-class TrajectoryConfig:
-    """Options of policy-guided diffusion.
-
-    Attributes:
-        frames: T, steps of a trajectory.
-        width, layers, heads: of the transformer.
-        denoise_steps: n.
-        guidance: c; 0 leaves the policy out.
-        success_weight: of the success flag in the loss.
-        steps: gradient steps.
-        batch_size: trajectories in each.
-        learning_rate: of AdamW, after the warm-up.
-    """
-
-    frames: int = 8
-    width: int = 256
-    layers: int = 4
-    heads: int = 4
-    denoise_steps: int = 16
-    guidance: float = 1.0
-    success_weight: float = 1.0
-    steps: int = 1500
-    batch_size: int = 64
-    learning_rate: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if self.frames < 2 or self.denoise_steps < 2:
-            raise ConfigError("trajectories: expected at least 2 frames and 2 denoise steps")
 
 
 class Trajectories(NamedTuple):

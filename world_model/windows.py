@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import Float32Array
 from vla_rl.data.cache import FrameCache
 from world_model.autoencoder import Autoencoder
 from world_model.config import WorldSpec
@@ -168,14 +167,6 @@ def encode_frames(cache: FrameCache, frames: NDArray[np.int64], autoencoder: Aut
         for index in range(0, len(frames), _ENCODE_FRAMES)
     ]
     return torch.cat(parts).cpu()
-
-
-def frame_latents(cache: FrameCache, autoencoder: Autoencoder) -> Float32Array:
-    """Flat latents of every frame in a cache, float32 [N, tokens D]; NaN for imagined ones."""
-    found = np.full((cache.total_frames, autoencoder.tokens * autoencoder.token_dim), np.nan, np.float32)
-    if len(frames := _real_frames(cache)):
-        found[frames] = encode_frames(cache, frames, autoencoder).flatten(1).numpy()
-    return found
 
 
 def _real_frames(cache: FrameCache) -> NDArray[np.int64]:

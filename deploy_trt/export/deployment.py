@@ -55,7 +55,7 @@ def export_flow_vla(
         what was written.
     """
     config, spec, statistics = model.config, model.spec, model.statistics
-    offset, scale = statistics.action.affine(config.action_normalization, statistics.discrete_dims)
+    offset, scale = statistics.action.affine(statistics.discrete_dims)
     levels = [(dim, statistics.action.low[dim], statistics.action.high[dim]) for dim in statistics.discrete_dims]
     graphs = flow_vla_graphs(model, precision, unrolled)
     manifest = Manifest(
@@ -68,11 +68,11 @@ def export_flow_vla(
         reference={},
         weights=None,
         probes=NOT_WRITTEN,
-        state=_affine(*statistics.state.affine(config.state_normalization)),
+        state=_affine(*statistics.state.affine()),
         action=_affine(offset, scale),
         state_mean=statistics.state.mean,
         action_mean=statistics.action.mean,
-        discrete=tuple(levels) if config.snap_discrete else (),
+        discrete=tuple(levels),
         text=_text(model, folder),
         sampler=SamplerInfo(
             kind="unrolled" if unrolled else "flow",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_rl.algorithms.base import Algorithm
+from vla_rl.algorithms.cloning import Cloning
 from vla_rl.algorithms.config import CloningLearning
 from vla_rl.core.errors import ConfigError
 
@@ -24,7 +24,7 @@ class HurryLearning(CloningLearning):
             raise ConfigError(f"learning.half_life_steps is {self.half_life_steps}; it must be positive")
 
 
-class Hurry(Algorithm):
+class Hurry(Cloning):
     """Demonstrations, interventions and the policy's own successes, as in filtered cloning; a step n steps from the end
     of its episode weighs 2^(-n / half life), scaled to a mean of 1 in each batch.
     """
@@ -32,7 +32,6 @@ class Hurry(Algorithm):
     name = "hurry"
     config_class = HurryLearning
     config: HurryLearning
-    uses_rollouts = "successes"
 
     def update(self, step: int) -> dict[str, float]:
         """One gradient step of the actor; returns what to log."""

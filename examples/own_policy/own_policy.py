@@ -33,8 +33,8 @@ class Thumbnails(TrainablePolicy):
 
     def __init__(self, config: ThumbnailsConfig, spec: PolicySpec, statistics: Statistics) -> None:
         super().__init__(config, spec, statistics)
-        self.state_normalizer = Normalizer(statistics.state, "mean_std")
-        self.action_normalizer = Normalizer(statistics.action, "mean_std")
+        self.state_normalizer = Normalizer(statistics.state)
+        self.action_normalizer = Normalizer(statistics.action)
         seen = 3 * PIXELS * PIXELS * len(spec.cameras) + spec.state_dim
         said = config.horizon * spec.action_dim
         self.network = nn.Sequential(nn.Linear(seen, config.width), nn.GELU(), nn.Linear(config.width, said))

@@ -5,15 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny_world import MIXED, TINY, D, H, P, make_episode, make_model
+from tiny_world import MIXED, TINY, D, H, P, make_episode, make_model, tiny
 
-from vla_rl.algorithms.base import bounded_weights
-from vla_rl.algorithms.config import AlgorithmConfig, ReplayRatioConfig
-from vla_rl.algorithms.registry import make_algorithm
-from vla_rl.algorithms.replay_ratio import ReplayRatio
+from vla_rl.algorithms.base import make_algorithm
+from vla_rl.algorithms.cloning import bounded_weights
+from vla_rl.algorithms.config import CriticTrainingConfig, MixtureConfig
+from vla_rl.algorithms.critic_steps import CriticSteps
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Origin
-from vla_rl.critics.hierarchical import viability_loss
 
 FAST, SLOW = 3, 9
 
@@ -34,7 +33,7 @@ def two_routes():
 
 def test_critics_judge_only_episodes_that_they_have_not_seen(make_cache):
     cache = make_cache([make_episode(f"round-{i}", [P] * 4, i % 2 == 0) for i in range(12)])
-    config = replace(TINY, critic_training=replace(TINY.critic_training, folds=3))
+    config = tiny("habc", critic_training={"folds": 3})
     algorithm = make_algorithm("habc", config, make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     frames = np.arange(cache.total_frames)
@@ -52,24 +51,18 @@ def test_critics_judge_only_episodes_that_they_have_not_seen(make_cache):
     assert sorted(np.concatenate(judged)) == frames.tolist()
 
 
-TABULAR = replace(
-    TINY.critic,
-    backbone="state",
-    efficiency_unit_steps=4.0,
-    efficiency_return_steps=100,
-    feature_width=32,
-    hidden=(32,),
-)
+TABULAR = {"backbone": "state", "hidden": (32,)}
+MONTE_CARLO = {"efficiency_unit_steps": 4.0, "efficiency_return_steps": 100}
 
 
 def trained_on_two_routes(name, make_cache):
     cache = make_cache(two_routes())
-    config = replace(
-        TINY,
-        advantage=replace(TINY.advantage, warmup_steps=0),
-        critic=TABULAR,
-        critic_training=replace(TINY.critic_training, batch_size=32, learning_rate=1e-2, weight_decay=0.0),
-        actor=replace(TINY.actor, batch_size=2, learning_rate=5e-3),
+    config = tiny(
+        name,
+        advantage={"warmup_steps": 0},
+        critic=TABULAR if name == "no_ve" else TABULAR | MONTE_CARLO,
+        critic_training={"batch_size": 32, "learning_rate": 1e-2},
+        actor={"batch_size": 2, "learning_rate": 5e-3},
     )
     algorithm = make_algorithm(name, config, make_model(state_dim=FAST + SLOW - 1, action_dim=1), cache, seed=0)
     algorithm.begin_round(cache, 1)
@@ -103,13 +96,13 @@ def test_without_the_efficiency_value_the_routes_are_equal(make_cache):
 def test_the_gate_reads_the_efficiency_value_unless_it_is_left_out(name, make_cache):
     """Equal weights of two routes alone would not show it: an untrained V_e is the same everywhere."""
     cache = make_cache(MIXED)
-    algorithm = make_algorithm(name, TINY, make_model(), cache, seed=0)
+    algorithm = make_algorithm(name, tiny(name), make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     frames = np.arange(cache.total_frames)
-    before = algorithm.trace(cache, frames)["gate"]
+    before = algorithm.trace(cache, frames)["advantage_gate"]
     with torch.no_grad():
         algorithm.critics.learners[0].critic.efficiency_head.out.weight.normal_().abs_().mul_(-1)
-    after = algorithm.trace(cache, frames)["gate"]
+    after = algorithm.trace(cache, frames)["advantage_gate"]
     assert (before == after).all() == (name == "no_ve")
 
 
@@ -147,18 +140,18 @@ def recognisable_routes():
 def test_a_critic_that_recognises_its_episodes_cannot_tell_the_routes_apart(folds, make_cache):
     """It knows at the start how long the episode will take, so nothing is an advantage; unless it judges others."""
     cache = make_cache(recognisable_routes())
-    config = replace(
-        TINY,
-        advantage=replace(TINY.advantage, warmup_steps=0),
-        critic=TABULAR,
-        critic_training=replace(TINY.critic_training, batch_size=32, learning_rate=1e-2, folds=folds),
+    config = tiny(
+        "habc",
+        advantage={"warmup_steps": 0},
+        critic=TABULAR | MONTE_CARLO,
+        critic_training={"batch_size": 32, "learning_rate": 1e-2, "folds": folds},
     )
     algorithm = make_algorithm("habc", config, make_model(state_dim=FAST + SLOW - 1 + 12, action_dim=1), cache, seed=0)
     algorithm.begin_round(cache, 1)
     for _ in range(400 * folds):
         algorithm.critics.update()
     starts = np.array([episode.start for episode in cache.episodes])
-    gate = algorithm.trace(cache, starts)["gate"]
+    gate = algorithm.trace(cache, starts)["advantage_gate"]
     difference = gate[0::2].mean() - gate[1::2].mean()
     assert difference < 0.5 if folds == 1 else difference > 1.2
 
@@ -170,7 +163,7 @@ def drawn_by_critics(algorithm, updates=40):
 
 def test_critics_never_draw_steps_without_a_label(make_cache):
     cache = make_cache(MIXED)
-    algorithm = make_algorithm("habc", TINY, make_model(), cache, seed=0)
+    algorithm = make_algorithm("habc", tiny("habc"), make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     credit = algorithm.data.credit
     seen = drawn_by_critics(algorithm)
@@ -180,7 +173,7 @@ def test_critics_never_draw_steps_without_a_label(make_cache):
 
 def test_weights_follow_the_kind_of_step(make_cache):
     cache = make_cache(MIXED)
-    algorithm = make_algorithm("habc", TINY, make_model(), cache, seed=0)
+    algorithm = make_algorithm("habc", tiny("habc"), make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     algorithm.updates = 1000  # after the warm-up
     weight = algorithm.trace(cache, np.arange(cache.total_frames))["weight"]
@@ -195,7 +188,7 @@ def test_weights_follow_the_kind_of_step(make_cache):
 
 def test_policy_backbone_gets_no_gradient_and_saves_no_weights(make_cache):
     cache = make_cache(MIXED)
-    config = replace(TINY, critic=replace(TINY.critic, backbone="policy"))
+    config = tiny("habc", critic={"backbone": "policy"})
     model = make_model()
     algorithm = make_algorithm("habc", config, model, cache, seed=0)
     algorithm.begin_round(cache, 1)
@@ -216,16 +209,13 @@ def test_policy_backbone_gets_no_gradient_and_saves_no_weights(make_cache):
         {"efficiency_return_steps": 100},
         {"target_tau": None},
         {"members": 3, "diversity": 0.1},
-        {"dropout": 0.3},
         {"backbone": "state"},
     ],
     ids=str,
 )
 def test_every_option_of_the_critic_trains(options, make_cache):
     cache = make_cache(MIXED)
-    algorithm = make_algorithm(
-        "habc", replace(TINY, critic=replace(TINY.critic, **options)), make_model(), cache, seed=0
-    )
+    algorithm = make_algorithm("habc", tiny("habc", critic=options), make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     logs = [algorithm.update(step) for step in range(5)]
     assert np.isfinite([list(log.values()) for log in logs]).all()
@@ -234,8 +224,7 @@ def test_every_option_of_the_critic_trains(options, make_cache):
 def test_imagined_rollouts_that_were_cut_are_labelled_by_the_pessimistic_target(make_cache):
     cut = make_episode("round-9", [P] * 6, None, origin=Origin.IMAGINED)
     cache = make_cache([*MIXED, cut])
-    training = replace(TINY.critic_training, bootstrap_imagined=True)
-    config = replace(TINY, critic_training=training, critic=replace(TINY.critic, members=4))
+    config = tiny("habc", critic_training={"bootstrap_imagined": True}, critic={"members": 4})
     algorithm = make_algorithm("habc", config, make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     start = cache.episodes[-1].start
@@ -247,54 +236,14 @@ def test_imagined_rollouts_that_were_cut_are_labelled_by_the_pessimistic_target(
         last = learner.target(*algorithm.data.inputs(frames[-1:])).viability_logit.amin(0).sigmoid()
     assert mask.all()
     torch.testing.assert_close(label, last.expand(6), atol=0.02, rtol=0)  # a random shift apart
-    learner.config = replace(learner.config, random_shift=0)
+    learner._shift = 0
     torch.testing.assert_close(learner._viability_label(frames, torch.Generator())[0], last.expand(6))
-
-
-def test_the_class_balance_is_taken_out_of_outcomes_but_not_of_bootstrapped_labels(make_cache):
-    """A critic that gives every step the log-odds of the data has no gradient from outcomes, whatever was drawn."""
-    logit, label = torch.full((1, 4), float(np.log(30 / 5))), torch.tensor([1.0, 0.0, 1.0, 0.0])
-    drawn_half, everyone = torch.full((4,), float(np.log(5 / 30))), torch.ones(4, dtype=torch.bool)
-    logit.requires_grad_()
-    viability_loss(logit, label, everyone, drawn_half).backward()
-    assert float(logit.grad.sum()) == pytest.approx(0.0, abs=1e-6)
-    episodes = [make_episode("round-0", [P] * 30, True), make_episode("round-1", [P] * 5, False)]
-    cache = make_cache([*episodes, make_episode("round-9", [P] * 6, None, origin=Origin.IMAGINED)])
-    training = replace(TINY.critic_training, balanced=True, bootstrap_imagined=True, efficiency_only=0.0)
-    algorithm = make_algorithm("habc", replace(TINY, critic_training=training), make_model(), cache, seed=0)
-    algorithm.begin_round(cache, 1)
-    learner, seen = algorithm.critics.learners[0], []
-    with pytest.MonkeyPatch.context() as patch:
-
-        def spy(logit, label, mask, offset):
-            seen.append((learner._sampler.sample(learner._updates, TINY.critic_training.batch_size)[0], offset))
-            return viability_loss(logit, label, mask, offset)
-
-        patch.setattr("vla_rl.algorithms.hierarchical.viability_loss", spy)
-        for _ in range(10):
-            learner.update()
-    frames, offsets = np.concatenate([f for f, _ in seen]), torch.cat([o for _, o in seen]).numpy()
-    cut = frames >= cache.episodes[-1].start
-    assert cut.any()
-    assert (offsets[cut] == 0).all()
-    np.testing.assert_allclose(offsets[~cut], np.log(5 / 30), rtol=1e-6)
-
-
-def test_balanced_batches_draw_both_outcomes_equally_often(make_cache):
-    episodes = [make_episode("round-0", [P] * 30, True), make_episode("round-1", [P] * 5, False)]
-    cache = make_cache(episodes)
-    training = replace(TINY.critic_training, balanced=True, efficiency_only=0.0)
-    algorithm = make_algorithm("habc", replace(TINY, critic_training=training), make_model(), cache, seed=0)
-    algorithm.begin_round(cache, 1)
-    frames = np.concatenate([algorithm.critics.learners[0]._sampler.sample(update, 16)[0] for update in range(100)])
-    assert algorithm.data.credit.viability_label[frames].mean() == pytest.approx(0.5, abs=0.05)
-    assert algorithm.critics.learners[0]._offset == pytest.approx(np.log(5 / 30))
 
 
 def test_the_learning_rate_falls_in_every_round_and_a_resume_is_no_new_round(make_cache):
     cache, more = make_cache(MIXED), make_cache([*MIXED, make_episode("round-9", [P] * 4, True)])
-    actor = replace(TINY.actor, learning_rate=1e-3, warmup_steps=0, decay_steps=4, schedule_every_round=True)
-    config = replace(TINY, actor=actor)
+    actor = {"learning_rate": 1e-3, "warmup_steps": 0, "decay_steps": 4, "schedule_every_round": True}
+    config = tiny("filtered_bc", actor=actor)
     algorithm = make_algorithm("filtered_bc", config, make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     first = [algorithm.update(step)["learning_rate"] for step in range(5)]
@@ -311,50 +260,28 @@ def test_the_learning_rate_falls_in_every_round_and_a_resume_is_no_new_round(mak
 def test_a_round_without_new_episodes_is_a_round(make_cache):
     """The control that only imitates demonstrations gets the same schedule as the algorithms that collect."""
     cache = make_cache(MIXED)
-    actor = replace(TINY.actor, learning_rate=1e-3, warmup_steps=0, decay_steps=4, schedule_every_round=True)
-    algorithm = make_algorithm("sft", replace(TINY, actor=actor), make_model(), cache, seed=0)
+    actor = {"learning_rate": 1e-3, "warmup_steps": 0, "decay_steps": 4, "schedule_every_round": True}
+    algorithm = make_algorithm("sft", tiny("sft", actor=actor), make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     first = [algorithm.update(step)["learning_rate"] for step in range(3)]
     algorithm.begin_round(cache, 2)
     assert algorithm.update(3)["learning_rate"] == first[0]
 
 
-def test_replay_ratio_counts_fractions_and_rises_once():
-    config = replace(AlgorithmConfig().critic_training, steps_per_actor_step=0.25)
-    plain = ReplayRatio(config)
-    assert [plain.steps() for _ in range(8)] == [0, 0, 0, 1] * 2
-    assert not plain.wants_measurement(10_000)
-    adaptive = ReplayRatio(replace(config, replay_ratio=ReplayRatioConfig(adaptive=True, check_every_episodes=100)))
-    assert adaptive.value == 0.5
-    assert not adaptive.wants_measurement(99)
-    for episodes, fraction, ratio in [(100, 0.6, 0.5), (200, 0.55, 0.5), (300, 0.5505, 2.0)]:
-        assert adaptive.wants_measurement(episodes)
-        adaptive.observe(episodes, fraction)
-        assert adaptive.value == ratio
-    assert not adaptive.wants_measurement(10_000)
-    assert adaptive.steps() == 2
-
-
-def test_adaptive_replay_is_measured_at_the_start_of_rounds_and_resumes(make_cache):
-    cache = make_cache(MIXED)
-    ratio = ReplayRatioConfig(adaptive=True, check_every_episodes=3, tolerance=1.0)
-    config = replace(TINY, critic_training=replace(TINY.critic_training, replay_ratio=ratio))
-    algorithm = make_algorithm("habc", config, make_model(), cache, seed=0)
-    algorithm.begin_round(cache, 1)
-    assert algorithm.replay_ratio.value == 0.5
-    more = make_cache([*MIXED, *(make_episode(f"round-{i}", [P] * 4, True) for i in range(5, 9))])
-    algorithm.begin_round(more, 2)
-    assert algorithm.replay_ratio.value == 2.0
-    resumed = make_algorithm("habc", config, make_model(), more, seed=0)
-    resumed.load_state_dict(algorithm.state_dict())
-    assert resumed.replay_ratio.state_dict() == algorithm.replay_ratio.state_dict()
+def test_critic_steps_are_counted_in_fractions():
+    counter = CriticSteps(CriticTrainingConfig(steps_per_actor_step=0.25, steps_before_round=3))
+    assert [counter.take() for _ in range(8)] == [0, 0, 0, 1] * 2
+    assert counter.take(begins_round=True) == 3
+    resumed = CriticSteps(CriticTrainingConfig(steps_per_actor_step=0.25))
+    resumed.load_state_dict(counter.state_dict())
+    assert [resumed.take() for _ in range(3)] == [0, 0, 1]
 
 
 def test_the_critics_of_a_round_learn_before_the_gate_acts(make_cache):
     """And once, also for a run that was killed behind the first update."""
     cache = make_cache(MIXED)
-    critics = replace(TINY.critic_training, steps_before_round=5, steps_per_actor_step=1.0)
-    config = replace(TINY, critic_training=critics, advantage=replace(TINY.advantage, warmup_steps=0))
+    critics = {"steps_before_round": 5, "steps_per_actor_step": 1.0}
+    config = tiny("habc", critic_training=critics, advantage={"warmup_steps": 0})
     algorithm = make_algorithm("habc", config, make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     logs = algorithm.update(0)
@@ -375,12 +302,12 @@ def test_the_critics_of_a_round_learn_before_the_gate_acts(make_cache):
 
 
 def test_the_gate_acts_when_the_warm_up_is_over(make_cache):
-    cache = make_cache(MIXED)
-    algorithm = make_algorithm("habc", TINY, make_model(), cache, seed=0)
+    cache, young = make_cache(MIXED), TINY["advantage"]["warmup_steps"]
+    algorithm = make_algorithm("habc", tiny("habc"), make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
-    gates = [algorithm.update(step)["gate_mean"] for step in range(TINY.advantage.warmup_steps + 3)]
-    assert set(gates[: TINY.advantage.warmup_steps]) == {1.0}
-    assert 1.0 not in gates[TINY.advantage.warmup_steps :]
+    gates = [algorithm.update(step)["gate_mean"] for step in range(young + 3)]
+    assert set(gates[:young]) == {1.0}
+    assert 1.0 not in gates[young:]
 
 
 def test_a_small_group_is_not_drawn_without_bound():
@@ -401,16 +328,10 @@ def test_a_small_group_is_not_drawn_without_bound():
 
 def test_the_mixture_that_is_drawn_is_bounded(make_cache):
     cache = make_cache(MIXED)
-    config = replace(TINY, mixture=replace(TINY.mixture, largest_oversampling=1.0))
+    config = tiny("filtered_bc", mixture={"largest_oversampling": 1.0})
     algorithm = make_algorithm("filtered_bc", config, make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     sizes = [len(frames) for frames in algorithm._sampler._frames]
     assert algorithm._sampler.probabilities == pytest.approx(np.array(sizes) / sum(sizes))
     with pytest.raises(ConfigError, match="largest_oversampling"):
-        replace(TINY.mixture, largest_oversampling=0.5)
-
-
-def test_a_discounted_value_cannot_be_balanced(make_cache):
-    config = replace(TINY, critic_training=replace(TINY.critic_training, balanced=True))
-    with pytest.raises(ConfigError, match="balanced"):
-        make_algorithm("awr", config, make_model(), make_cache(MIXED), seed=0)
+        MixtureConfig(largest_oversampling=0.5)

@@ -1,19 +1,17 @@
 """The baselines: what each of them imitates, and how much."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
-from tiny_world import MIXED, TINY, D, H, P, make_episode, make_model
+from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
-from vla_rl.algorithms.awr import exponential_weight
-from vla_rl.algorithms.config import AwrConfig, RecapConfig, ThresholdConfig
+from vla_rl.algorithms.awr import AwrConfig, exponential_weight
+from vla_rl.algorithms.base import make_algorithm
 from vla_rl.algorithms.recap import improvement_indicator, n_step_advantage
-from vla_rl.algorithms.registry import make_algorithm
-from vla_rl.algorithms.threshold import keep
+from vla_rl.algorithms.threshold import ThresholdConfig, keep
 from vla_rl.core.errors import ConfigError
 from vla_rl.credit import ActorKind
+from vla_rl.critics.distributional import DistributionalConfig
 from vla_rl.policies.trainable import Indicator
 
 
@@ -23,7 +21,7 @@ from vla_rl.policies.trainable import Indicator
 )
 def test_what_each_algorithm_draws(name, sources, make_cache):
     cache = make_cache(MIXED)
-    algorithm = make_algorithm(name, TINY, make_model(), cache, seed=0)
+    algorithm = make_algorithm(name, tiny(name), make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     drawn = np.unique(np.concatenate([algorithm.actor_frames(step) for step in range(60)]))
     assert set(cache.source[drawn]) == sources
@@ -43,7 +41,7 @@ def test_exponential_weights():
 
 def test_awr_weighs_successes_above_failures_after_the_warm_up(make_cache):
     cache = make_cache([make_episode("round-0", [P] * 8, True), make_episode("round-1", [P] * 8, False)])
-    algorithm = make_algorithm("awr", TINY, make_model(), cache, seed=0)
+    algorithm = make_algorithm("awr", tiny("awr"), make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     frames = np.arange(16)
     assert algorithm.weigh(frames)[0].tolist() == [2.0] * 8 + [0.0] * 8, "while it is young, successes alone"
@@ -57,8 +55,7 @@ def test_awr_weighs_successes_above_failures_after_the_warm_up(make_cache):
 def test_the_weights_that_are_shown_are_those_that_are_used(name, make_cache):
     """People's steps weigh 1 in both; only the mean of the rollouts is another one."""
     cache = make_cache(MIXED)
-    config = replace(TINY, advantage=replace(TINY.advantage, warmup_steps=0))
-    algorithm = make_algorithm(name, config, make_model(), cache, seed=0)
+    algorithm = make_algorithm(name, tiny(name, advantage={"warmup_steps": 0}), make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     frames = np.arange(cache.total_frames)
     people = algorithm.data.credit.actor_kind != ActorKind.ROLLOUT
@@ -81,7 +78,7 @@ def test_threshold_rule():
 def test_threshold_filter_drops_and_keeps(make_cache):
     cache = make_cache(MIXED)
     for epsilon, kept in ((-2.0, 1.0), (2.0, 0.0)):
-        config = replace(TINY, threshold=ThresholdConfig(epsilon=epsilon))
+        config = tiny("threshold", threshold={"epsilon": epsilon})
         algorithm = make_algorithm("threshold", config, make_model(), cache, seed=0)
         algorithm.begin_round(cache, 1)
         algorithm.updates = 1000
@@ -110,8 +107,9 @@ def test_recap_quantile_gives_the_asked_fraction_per_task_and_corrections_are_po
     episodes = [make_episode(f"round-{i}", [P] * 20, i % 3 == 0, task=("one", "two")[i % 2]) for i in range(10)]
     episodes += [make_episode("round-a", [P] * 5 + [H] * 5, True, task="one"), make_episode("demo", [D] * 6, True)]
     cache = make_cache(episodes)
-    recap = RecapConfig(positive_fraction=fraction, warmup_steps=4, threshold_every=1000, lookahead=5)
-    algorithm = make_algorithm("recap", replace(TINY, recap=recap), make_model(indicator=True), cache, seed=0)
+    options = {"positive_fraction": fraction, "warmup_steps": 4, "threshold_every": 1000, "threshold_frames": 512}
+    config = tiny("recap", recap={**options, "lookahead": 5})
+    algorithm = make_algorithm("recap", config, make_model(indicator=True), cache, seed=0)
     algorithm.begin_round(cache, 1)
     frames = np.arange(cache.total_frames)
     kind = algorithm.data.credit.actor_kind
@@ -135,8 +133,8 @@ def test_recap_learns_returns(make_cache):
     ups, downs = np.float32([[1, 0]] * 4), np.float32([[0, 1]] * 4)
     episodes = [make_episode("round-0", [P] * 4, True, state=ups), make_episode("round-1", [P] * 4, False, state=downs)]
     cache = make_cache(episodes)
-    config = replace(TINY, recap=replace(TINY.recap, critic=replace(TINY.recap.critic, backbone="state", hidden=(16,))))
-    config = replace(config, critic_training=replace(TINY.critic_training, learning_rate=1e-2))
+    critic = DistributionalConfig(backbone="state", hidden=(16,))
+    config = tiny("recap", recap={"critic": critic}, critic_training={"learning_rate": 1e-2})
     algorithm = make_algorithm("recap", config, make_model(indicator=True), cache, seed=0)
     algorithm.begin_round(cache, 1)
     for _ in range(300):
@@ -147,4 +145,4 @@ def test_recap_learns_returns(make_cache):
 
 def test_recap_needs_an_indicator(make_cache):
     with pytest.raises(ConfigError, match="indicator=true"):
-        make_algorithm("recap", TINY, make_model(), make_cache(MIXED), seed=0)
+        make_algorithm("recap", tiny("recap"), make_model(), make_cache(MIXED), seed=0)

@@ -5,20 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny_world import MIXED, TINY, D, H, P, make_episode, make_model
+from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
-from vla_rl.algorithms.base import actor_groups, weights_without_failures
+from vla_rl.algorithms.base import make_algorithm
+from vla_rl.algorithms.cloning import weights_without_failures
 from vla_rl.algorithms.config import MixtureConfig
-from vla_rl.algorithms.habc import Habc
-from vla_rl.algorithms.registry import make_algorithm
 from vla_rl.algorithms.round_data import RoundData, data_statistics
 from vla_rl.core.types import Origin
 from vla_rl.credit import ActorKind
 from vla_rl.policies.trainable import Indicator
 
+CREDIT = tiny("habc").credit
+
 
 def read(cache, max_staleness=None, model=None):
-    return RoundData(cache, TINY.credit, max_staleness, model or make_model())
+    return RoundData(cache, CREDIT, max_staleness, model or make_model())
 
 
 def test_chunks_end_where_the_persons_steps_end(make_cache):
@@ -46,11 +47,11 @@ def test_after_a_success_steps_hold_still_and_targets_are_repeated(make_cache):
 def test_only_what_a_person_commanded_is_imitated(make_cache):
     """One arm was taken over: the other one's commands during that are nobody's example."""
     episode = make_episode("a", [P] * 4 + [H] * 8, True)
-    data = RoundData(make_cache([episode]), replace(TINY.credit, intervention_dims=(1,)), None, make_model())
+    data = RoundData(make_cache([episode]), replace(CREDIT, intervention_dims=(1,)), None, make_model())
     valid = data.policy_batch(np.array([0, 4])).valid.numpy()
     assert valid[1].tolist() == [[False, True]] * 4
     model = make_model()
-    data = RoundData(make_cache([episode]), replace(TINY.credit, intervention_dims=(1,)), None, model)
+    data = RoundData(make_cache([episode]), replace(CREDIT, intervention_dims=(1,)), None, model)
     batch = data.policy_batch(np.array([4]))
     loss = model.loss(batch, torch.Generator().manual_seed(0))[0]
     loss.sum().backward()
@@ -74,19 +75,6 @@ def test_a_smaller_robot_is_filled_up_with_what_is_zero_to_the_network(make_cach
     np.testing.assert_allclose(batch.state[1].numpy(), [small.state[1, 0], statistics.state.mean[1]], rtol=1e-6)
     np.testing.assert_array_equal(batch.actions[1, :3, 0].numpy(), small.action_policy[1:4, 0])
     np.testing.assert_allclose(batch.actions[1, :, 1].numpy(), statistics.action.mean[1], rtol=1e-6)
-
-
-def test_episodes_of_unequal_length_can_be_drawn_equally_often(make_cache):
-    cache = make_cache([make_episode("a", [D] * 30, True), make_episode("b", [D] * 5, True)])
-    share = {}
-    for equal in (False, True):
-        config = replace(TINY, mixture=MixtureConfig(episodes_equal=equal))
-        algorithm = make_algorithm("sft", config, make_model(), cache, seed=0)
-        algorithm.begin_round(cache, 1)
-        frames = np.concatenate([algorithm.actor_frames(step) for step in range(200)])
-        share[equal] = (frames < 30).mean()
-    assert share[False] == pytest.approx(30 / 35, abs=0.04)
-    assert share[True] == pytest.approx(0.5, abs=0.04)
 
 
 def test_batches_carry_the_sentence_and_the_raw_columns(make_cache):
@@ -149,7 +137,7 @@ def test_imagined_steps_have_a_share_of_their_own(make_cache):
         imagined = [make_episode(f"z{index}", [P] * 9, True, origin=Origin.IMAGINED) for index in range(count)]
         cut = make_episode("zz", [P] * 5, None, origin=Origin.IMAGINED)
         data = read(make_cache([*MIXED, *imagined, cut]))
-        groups = actor_groups(data, True, "successes")
+        groups = data.actor_groups(rollouts="successes")
         assert len(groups["imagined"]) == 9 * count
         assert not data.imagined[groups["rollouts"]].any()
         config = MixtureConfig(imagined=0.1)
@@ -171,7 +159,7 @@ def test_leaving_failures_out_keeps_the_expected_gradient(make_cache, groups_lef
     gate = np.random.default_rng(0).uniform(0.1, 1.9, cache.total_frames)
     shares = []
     for rollouts in ("all", "successes"):
-        groups = actor_groups(data, True, rollouts)
+        groups = data.actor_groups(rollouts=rollouts)
         groups |= {name: np.empty(0, dtype=np.int64) for name in groups_left_out}
         weights = {name: getattr(config, name) for name in groups}
         if rollouts == "successes":
@@ -188,15 +176,13 @@ def test_leaving_failures_out_keeps_the_expected_gradient(make_cache, groups_lef
     np.testing.assert_allclose(shares[0], shares[1], atol=1e-12)
 
 
-def test_habc_can_draw_its_failures(make_cache):
+def test_habc_does_not_draw_failures(make_cache):
     cache = make_cache(MIXED)
-    for skip in (True, False):
-        config = replace(TINY, mixture=MixtureConfig(demonstrations=0.0, interventions=0.0, skip_failures=skip))
-        habc = make_algorithm("habc", config, make_model(), cache, seed=0)
-        habc.begin_round(cache, 1)
-        drawn = np.concatenate([habc.actor_frames(step) for step in range(20)])
-        assert habc.data.credit.actor_outcome[drawn].all() == skip
-        assert isinstance(habc, Habc)
+    config = tiny("habc", mixture={"demonstrations": 0.0, "interventions": 0.0})
+    habc = make_algorithm("habc", config, make_model(), cache, seed=0)
+    habc.begin_round(cache, 1)
+    drawn = np.concatenate([habc.actor_frames(step) for step in range(20)])
+    assert habc.data.credit.actor_outcome[drawn].all()
 
 
 def test_state_and_actions_may_be_ahead_of_the_images(make_cache):

@@ -1,13 +1,12 @@
 """The weighted loss: what the actor converges to."""
 
-from dataclasses import replace
-
 import pytest
 import torch
-from tiny_world import TINY, make_model
+from tiny_world import make_model, tiny
 from torch import nn
 
 from vla_rl.algorithms.actor import ActorLearner, load_optimizer, make_optimizer, scheduled_learning_rate, weighted_loss
+from vla_rl.algorithms.config import ActorConfig
 from vla_rl.policies.trainable import PolicyBatch
 
 
@@ -30,8 +29,8 @@ def action_batch(actions):
 
 
 def converge(actions, weight, updates=800):
-    config = replace(TINY.actor, learning_rate=2e-2, decay_steps=updates, weight_decay=0.0, ema_decay=0.0)
-    learner = ActorLearner(GaussianActor(), config, seed=0)
+    options = {"learning_rate": 2e-2, "decay_steps": updates, "ema_decay": 0.0}
+    learner = ActorLearner(GaussianActor(), tiny("sft", actor=options).actor, seed=0)
     for step in range(updates):
         learner.update(action_batch(actions), weight, step)
     return learner.policy().mean
@@ -92,7 +91,7 @@ def test_no_gradient_flows_through_weights():
 
 
 def test_average_follows_and_is_what_acts():
-    learner = ActorLearner(GaussianActor(), replace(TINY.actor, ema_decay=0.9), seed=0)
+    learner = ActorLearner(GaussianActor(), tiny("sft", actor={"ema_decay": 0.9}).actor, seed=0)
     for step in range(30):
         learner.update(action_batch(torch.ones(2, 2)), torch.ones(2), step)
     assert learner.policy() is learner.average
@@ -101,7 +100,7 @@ def test_average_follows_and_is_what_acts():
 
 
 def test_learning_rate_rises_and_falls():
-    config = replace(TINY.actor, learning_rate=1.0, warmup_steps=10, decay_steps=100, final_fraction=0.1)
+    config = ActorConfig(learning_rate=1.0, warmup_steps=10, decay_steps=100)
     rates = [scheduled_learning_rate(config, update) for update in (0, 9, 50, 100, 1000)]
     assert rates == pytest.approx([0.1, 0.98, 0.55, 0.1, 0.1], abs=0.01)
 

@@ -6,21 +6,32 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from vla_rl.algorithms.config import ActorConfig, AlgorithmConfig, CriticTrainingConfig
+from vla_rl.algorithms.base import find_algorithm
+from vla_rl.algorithms.config import Learning
 from vla_rl.core.types import Episode, Origin, PolicySpec, Source
-from vla_rl.critics.hierarchical import CriticConfig
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
 from vla_rl.policies.normalization import Statistics
 
 P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO
 TINY_VISION = VisionConfig(widths=(4,), kernels=(4,), strides=(2,), groups=0)
-TINY = AlgorithmConfig(
-    actor=ActorConfig(batch_size=8, random_shift=1, warmup_steps=2),
-    critic=CriticConfig(vision=TINY_VISION, token_width=8, feature_width=16, hidden=(16,)),
-    critic_training=CriticTrainingConfig(batch_size=8, random_shift=1),
-)
-TINY = replace(TINY, advantage=replace(TINY.advantage, warmup_steps=3), credit=replace(TINY.credit, min_human_steps=3))
-TINY = replace(TINY, recap=replace(TINY.recap, warmup_steps=2, threshold_every=2, threshold_frames=16, lookahead=3))
+TINY = {
+    "actor": {"batch_size": 8, "random_shift": 1, "warmup_steps": 2},
+    "credit": {"min_human_steps": 3},
+    "critic": {"hidden": (16,)},
+    "critic_training": {"batch_size": 8},
+    "advantage": {"warmup_steps": 3},
+    "recap": {"warmup_steps": 2, "threshold_every": 2, "threshold_frames": 16, "lookahead": 3},
+}
+
+
+def tiny(name: str, **changes: dict) -> Learning:
+    """The options of an algorithm, as small as they go; ``changes`` are those of its sections that a test is about."""
+    config = find_algorithm(name).config_class()
+    small = {section: options for section, options in TINY.items() if hasattr(config, section)} | changes
+    for section in small:
+        options = {**TINY.get(section, {}), **changes.get(section, {})}
+        config = replace(config, **{section: replace(getattr(config, section), **options)})
+    return config
 
 
 def make_episode(

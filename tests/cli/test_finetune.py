@@ -24,7 +24,6 @@ policy: {horizon: 4, vision: {widths: [4], kernels: [4], strides: [2]}, expert: 
 learning:
   actor: {batch_size: 8, warmup_steps: 2}
   critic_training: {batch_size: 8}
-  critic: {vision: {widths: [4], kernels: [4], strides: [2]}}
   advantage: {warmup_steps: 3}
   credit: {min_human_steps: 3}
 """

@@ -1,12 +1,9 @@
-"""Calibration and active units."""
+"""Calibration of the critics' forecasts."""
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from vla_rl.core.errors import UserError
-from vla_rl.critics.activity import active_units
 from vla_rl.critics.calibration import calibration_record, expected_calibration_error, reliability_curve
 
 
@@ -48,15 +45,3 @@ def test_what_a_run_logs_of_its_forecasts():
 def test_bad_predictions_are_refused(probability, label):
     with pytest.raises(UserError, match="calibration needs"):
         expected_calibration_error(probability, label)
-
-
-def test_active_fraction_counts_units_and_samples():
-    network = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1))
-    with torch.no_grad():
-        network[0].weight.copy_(torch.tensor([[1.0], [-1.0]]))
-        network[0].bias.copy_(torch.tensor([0.0, -5.0]))
-    with active_units(network) as meter:
-        network(torch.tensor([[1.0], [2.0], [3.0], [-1.0]]))
-    assert meter.fraction == pytest.approx(3 / 8)  # the first unit in three cases, the second in none
-    network(torch.tensor([[1.0]]))
-    assert meter.fraction == pytest.approx(3 / 8)

@@ -37,7 +37,7 @@ def tiny_config(kind: str, folder: Path) -> Any:
         )  # fmt: skip
     pi = PI0Config if kind == "pi0" else PI05Config
     return pi(
-        chunk_size=4, n_action_steps=4, max_state_dim=8, max_action_dim=8, num_inference_steps=2, dtype="float32",
+        chunk_size=4, n_action_steps=4, max_state_dim=9, max_action_dim=8, num_inference_steps=2, dtype="float32",
         image_resolution=(32, 32), tokenizer_max_length=16, device="cpu",
     )  # fmt: skip
 

@@ -58,7 +58,7 @@ def ours(workplace: Path) -> Path:
     from tiny_policy import TINY
 
     from vla_rl.core.types import PolicySpec
-    from vla_rl.policies.flow_vla import FlowVLA, FlowVLAConfig, save_policy
+    from vla_rl.policies.flow_vla import FlowVLA, FlowVLAConfig
     from vla_rl.policies.normalization import Statistics
 
     spec = PolicySpec(TASK, ("front", "top"), (SIZE, SIZE), DIMS, DIMS)
@@ -66,7 +66,7 @@ def ours(workplace: Path) -> Path:
     statistics = Statistics.from_arrays(random.normal(size=(64, DIMS)), random.normal(size=(64, DIMS)), (3, 7))
     torch.manual_seed(0)
     arguments = documented("python", "vla_rl.policies.lerobot_plugin")
-    save_policy(workplace / arguments[2], FlowVLA(FlowVLAConfig(**TINY), spec, statistics))
+    FlowVLA(FlowVLAConfig(**TINY), spec, statistics).save(workplace / arguments[2])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", arguments[1:])
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=False)

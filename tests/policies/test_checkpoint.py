@@ -55,7 +55,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_round_trip_is_exact(tmp_path: Path) -> None:
-    model = make_model(discrete_dims=(1,), regression_weight=0.5)
+    model = make_model(discrete_dims=(1,))
     model.save(tmp_path / "policy", {"policy_version": 3, "note": "x"})
     loaded, meta = load_model(tmp_path / "policy", expected=SPEC)
     assert meta == {"policy_version": 3, "note": "x"}

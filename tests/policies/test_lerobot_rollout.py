@@ -15,7 +15,6 @@ from lerobot_programs import DIMS, SIZE, documented
 from tiny_policy import make_model
 
 from vla_rl.core.flow import guidance_weights
-from vla_rl.policies.flow_vla import save_policy
 from vla_rl.policies.guidance import sample_guided
 from vla_rl.policies.lerobot_plugin.__main__ import convert
 
@@ -110,7 +109,7 @@ class TestGuidance:
         from vla_rl.policies.lerobot_plugin.modeling_vla_rl import VlaRlPolicy
 
         folder = tmp_path_factory.mktemp("policy")
-        save_policy(folder / "ours", make_model())
+        make_model().save(folder / "ours")
         convert(folder / "ours", folder / "theirs")
         return VlaRlPolicy.from_pretrained(folder / "theirs")
 

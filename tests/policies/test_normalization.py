@@ -16,50 +16,35 @@ COLUMN = arrays(np.float32, (20, 3), elements=st.floats(-100, 100, width=32))
 
 
 @settings(max_examples=60, deadline=None)
-@given(COLUMN, st.sampled_from(["mean_std", "quantile", "identity"]))
-def test_round_trip_of_everything_seen(column: np.ndarray, mode: str) -> None:
-    normalizer = Normalizer(VectorStatistics.from_array(column, "action"), mode)
+@given(COLUMN)
+def test_round_trip_of_everything_seen(column: np.ndarray) -> None:
+    normalizer = Normalizer(VectorStatistics.from_array(column, "action"))
     raw = torch.from_numpy(column)
     back = normalizer.denormalize(normalizer.normalize(raw))
     tolerance = 1e-5 * (1 + np.abs(column).max())
     torch.testing.assert_close(back, raw, rtol=1e-4, atol=tolerance)
 
 
-def test_mean_std_and_quantile_units() -> None:
+def test_units_are_standard_deviations_from_the_mean() -> None:
     column = np.random.default_rng(0).normal([1.0, -5.0], [2.0, 0.1], size=(10_000, 2))
     statistics = VectorStatistics.from_array(column, "state")
-    normalised = Normalizer(statistics, "mean_std").normalize(torch.from_numpy(column).float())
+    normalised = Normalizer(statistics).normalize(torch.from_numpy(column).float())
     torch.testing.assert_close(normalised.mean(0), torch.zeros(2), atol=1e-3, rtol=0)
     torch.testing.assert_close(normalised.std(0), torch.ones(2), atol=1e-3, rtol=0)
-    quantiles = (
-        Normalizer(statistics, "quantile")
-        .normalize(torch.from_numpy(column).float())
-        .quantile(torch.tensor([0.01, 0.99]), dim=0)
-    )
-    torch.testing.assert_close(quantiles, torch.tensor([[-1.0, -1.0], [1.0, 1.0]]), atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("mode", ["mean_std", "quantile"])
-def test_a_constant_dimension_stays_constant(mode: str) -> None:
+def test_a_constant_dimension_stays_constant() -> None:
     column = np.stack([np.linspace(-1, 1, 50), np.full(50, 0.3)], 1)
-    normalizer = Normalizer(VectorStatistics.from_array(column, "action"), mode)
+    normalizer = Normalizer(VectorStatistics.from_array(column, "action"))
     assert normalizer.normalize(torch.tensor([0.0, 0.7]))[1] == 0.0
     assert normalizer.denormalize(torch.tensor([0.0, 123.0]))[1] == pytest.approx(0.3)
-
-
-def test_quantiles_that_coincide_fall_back_to_the_spread() -> None:
-    """A gripper that closes in one of 500 steps: both quantiles are equal, the dimension is not constant."""
-    column = np.zeros((500, 1))
-    column[7] = 1.0
-    normalizer = Normalizer(VectorStatistics.from_array(column, "action"), "quantile")
-    assert normalizer.denormalize(normalizer.normalize(torch.ones(1))) == pytest.approx(1.0)
 
 
 def test_discrete_dimensions_map_their_levels_to_plus_and_minus_one() -> None:
     gripper = np.where(np.arange(100) < 5, 0.1, 0.0)  # closed in 95 of 100 steps
     action = np.stack([np.linspace(0, 1, 100), gripper], 1)
     statistics = Statistics.from_arrays(np.zeros((100, 1)), action, discrete_dims=(1,))
-    normalizer = Normalizer(statistics.action, "mean_std", statistics.discrete_dims)
+    normalizer = Normalizer(statistics.action, statistics.discrete_dims)
     torch.testing.assert_close(normalizer.normalize(torch.tensor([0.5, 0.0]))[1], torch.tensor(-1.0))
     torch.testing.assert_close(normalizer.normalize(torch.tensor([0.5, 0.1]))[1], torch.tensor(1.0))
 
@@ -82,11 +67,6 @@ def test_statistics_survive_json_bit_for_bit() -> None:
 def test_unusable_data_is_refused(state: np.ndarray, action: np.ndarray, dims: tuple[int, ...]) -> None:
     with pytest.raises(UserError):
         Statistics.from_arrays(state, action, dims)
-
-
-def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(UserError, match="mean_std"):
-        VectorStatistics.from_array(np.ones((2, 1)), "state").affine("minmax")  # type: ignore[arg-type]
 
 
 def test_damaged_statistics_are_refused() -> None:

@@ -1,12 +1,22 @@
-"""Run folders of earlier versions are read."""
+"""Run folders of earlier versions are read, and go on."""
 
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
 
 from sim.supervisor import SupervisorConfig
-from vla_rl.core.config import config_to_dict
+from tests.fakes.interrupted import interrupted, weights
+from vla_rl.cli.main import main
+from vla_rl.core.config import config_to_dict, load_config, read_yaml
+from vla_rl.core.errors import CheckpointError, ConfigError
+from vla_rl.policies.folders import load_model
 from vla_rl.runs.config import RunConfig
+from vla_rl.runs.config_files import config_file
+from vla_rl.runs.finetune import FinetuneConfig
 from vla_rl.training.run_folder import RunFolder
 
 
@@ -22,3 +32,109 @@ def test_the_scripted_supervisor_had_a_section_of_its_own(tmp_path: Path) -> Non
 def test_a_config_of_today_stays_as_it_is() -> None:
     raw = config_to_dict(RunConfig())
     assert RunConfig.upgrade(raw) == raw
+
+
+DATA = Path(__file__).parent / "data"
+"""The config.yaml of runs of commit 62b636b, in which every algorithm had the options of all."""
+
+
+def folder_of(raw: dict[str, Any], folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(raw))
+    return folder
+
+
+def rewrite_policy(file: Path, config: dict[str, Any]) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), "config": config}))
+
+
+def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    *sections, option = path.split(".")
+    section = raw
+    for name in sections:
+        section = section[name]
+    assert section[option] != value
+    section[option] = value
+    return raw
+
+
+@pytest.mark.parametrize("name", ["tiny", "demo", "algorithms"])
+def test_a_run_of_then_has_the_config_of_now(name: str, tmp_path: Path) -> None:
+    shutil.copy(DATA / f"{name}-62b636b.yaml", tmp_path / "config.yaml")
+    assert RunFolder.open(tmp_path, RunConfig)[1] == load_config(RunConfig, config_file(name))
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "bc", "hg_dagger", "awr", "threshold", "recap", "no_ve"])
+def test_options_of_other_algorithms_go_without_a_word(algorithm: str, tmp_path: Path) -> None:
+    raw = changed(read_yaml(DATA / "demo-62b636b.yaml"), "algorithm", algorithm)
+    unread = {"awr": "recap.positive_fraction", "recap": "awr.temperature"}.get(algorithm, "awr.temperature")
+    raw = changed(raw, f"learning.{unread}", 0.7)
+    raw = changed(raw, "supervised.critic_training.balanced", True)
+    config = RunFolder.open(folder_of(raw, tmp_path), RunConfig)[1]
+    assert config.learning.actor == load_config(RunConfig, config_file("demo")).learning.actor
+    if algorithm == "threshold":
+        assert config.learning.advantage.advantage_horizon == 6
+    if algorithm == "no_ve":
+        assert not hasattr(config.learning.critic, "efficiency_unit_steps")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("learning.actor.weight_decay", 0.1),
+        ("learning.critic_training.balanced", True),
+        ("learning.critic_training.replay_ratio.adaptive", True),
+        ("learning.critic_training.random_shift", 1),
+        ("learning.critic.vision.keypoints", 12),
+        ("learning.next_latent.weight", 0.1),
+        ("supervised.mixture.episodes_equal", True),
+        ("policy.state_noise", 0.1),
+        ("takeover.corrector.fumble_m", 0.1),
+    ],
+)
+def test_what_the_program_cannot_do_any_more_is_refused_by_name(path: str, value: Any, tmp_path: Path) -> None:
+    raw = changed(read_yaml(DATA / "tiny-62b636b.yaml"), path, value)
+    now = path.replace("corrector", "options")
+    with pytest.raises(ConfigError, match=f"made with {now}={value}; this version has no such option"):
+        RunFolder.open(folder_of(raw, tmp_path), RunConfig)
+
+
+def test_options_of_imagination_matter_to_those_who_imagine(tmp_path: Path) -> None:
+    raw = changed(read_yaml(DATA / "tiny-62b636b.yaml"), "imagination.flow_noise", 0.1)
+    assert RunFolder.open(folder_of(raw, tmp_path), RunConfig)[1].imagination.coevolution.mode == "off"
+    raw = changed(raw, "imagination.coevolution.mode", "once")
+    with pytest.raises(ConfigError, match=r"imagination\.flow_noise=0\.1"):
+        RunFolder.open(folder_of(raw, tmp_path), RunConfig)
+
+
+def test_what_never_was_an_option_is_refused_as_ever(tmp_path: Path) -> None:
+    raw = read_yaml(DATA / "tiny-62b636b.yaml")
+    raw["learning"]["actor"]["learning_rat"] = 1
+    with pytest.raises(ConfigError, match="Did you mean 'learning_rate'"):
+        RunFolder.open(folder_of(raw, tmp_path), RunConfig)
+
+
+def test_a_fine_tuning_of_then_is_read(tmp_path: Path) -> None:
+    then = read_yaml(DATA / "tiny-62b636b.yaml")
+    raw = config_to_dict(FinetuneConfig()) | {"learning": then["learning"], "policy": then["policy"]}
+    config = RunFolder.open(folder_of(raw, tmp_path), FinetuneConfig)[1]
+    assert config.learning.advantage.warmup_steps == 4
+
+
+def test_a_run_of_then_goes_on(tmp_path: Path) -> None:
+    """With a checkpoint that calls the counter of critic steps by its older name, and policies with all the options."""
+    whole = tmp_path / "whole"
+    assert main(["train", "--config", "tiny", "--out", str(whole)]) == 0
+    again = interrupted(whole, tmp_path / "again")
+    shutil.copy(DATA / "tiny-62b636b.yaml", again / "config.yaml")
+    then = read_yaml(DATA / "tiny-62b636b.yaml")["policy"]
+    for file in again.glob("policies/*/config.json"):
+        rewrite_policy(file, then)
+    for file in again.glob("checkpoints/*/*.json"):
+        file.write_text(file.read_text().replace("critic_steps", "replay_ratio"))
+    assert main(["train", "--resume", str(again)]) == 0
+    assert weights(again, 2) == weights(whole, 2)
+    file = again / "policies" / "version_0000" / "config.json"
+    rewrite_policy(file, {**then, "regression_weight": 0.5})
+    with pytest.raises(CheckpointError, match=r"regression_weight=0\.5; this version has no such option"):
+        load_model(file.parent)

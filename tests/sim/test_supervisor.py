@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sim
-from sim.supervisor import ScriptedSupervisor, SupervisorConfig
+from sim.supervisor import MAX_STEP_M, ScriptedSupervisor, SupervisorConfig
 from vla_rl.core.errors import ConfigError
 
 TASK = "vla_rl/PegInsert-v0"
@@ -105,7 +105,7 @@ def test_commands_start_from_the_last_one_and_move_in_bounded_steps(blind_env):
         command = supervisor.command(tick, idle(env, tick))
         if command is not None:
             driven += 1
-            assert np.abs(command - last).max() <= supervisor.config.max_step_m + 1e-6
+            assert np.abs(command - last).max() <= MAX_STEP_M + 1e-6
             assert env.action_space.contains(command)
         env.step(idle(env, tick) if command is None else command)
     assert driven > 20
@@ -124,7 +124,7 @@ def test_hands_back_once_the_trouble_is_repaired(blind_env):
 
 @pytest.mark.parametrize(
     "bad",
-    [{"rescue_probability": 1.5}, {"hand_back_probability": -0.1}, {"reaction_s": (0.5, 0.1)}, {"max_step_m": 0.0}],
+    [{"rescue_probability": 1.5}, {"hand_back_probability": -0.1}, {"reaction_s": (0.5, 0.1)}, {"pace": 0.0}],
 )
 def test_bad_configurations_are_refused(bad):
     with pytest.raises(ConfigError):

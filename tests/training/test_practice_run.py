@@ -169,8 +169,8 @@ training: {autoencoder_steps: 2, dynamics_steps: 2, window_frames: 4}
 @pytest.mark.slow
 @pytest.mark.parametrize("horizon", [0, 5])
 def test_practice_in_imagination_resumes_exactly(tmp_path: Path, horizon: int) -> None:
-    """With everything at once: renewed world model, imagined episodes, latents to foretell, and either groups or
-    episodes that are cut, of which critics learn bootstrapped labels and groups nothing. Killed when the first round's
+    """With everything at once: renewed world model, imagined episodes, and either groups or episodes
+    that are cut, of which critics learn bootstrapped labels and groups nothing. Killed when the first round's
     updates are about to begin, and again in the second round.
     """
     (tmp_path / "world.yaml").write_text(WORLD)
@@ -188,7 +188,7 @@ def test_practice_in_imagination_resumes_exactly(tmp_path: Path, horizon: int) -
         "coevolution.largest_gap": 1,
     }
     options = ["--config", "tiny", *(f"imagination.{name}={value}" for name, value in imagination.items())]
-    options += ["learning.next_latent.weight=0.1", "learning.critic_training.bootstrap_imagined=true"]
+    options += ["learning.critic_training.bootstrap_imagined=true"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     finish(start(*options, "--out", str(whole)))
     kill_when(start(*options, "--out", str(killed)), lambda: any((killed / "imagination").glob("improved_0001*")))
@@ -212,9 +212,6 @@ class OtherPolicy:
 
     def improve(self, round_number: int) -> Path | None:
         return self.folder if round_number == 2 else None
-
-    def latents(self, cache: object, round_number: int) -> None:
-        """There are none."""
 
 
 @pytest.mark.slow
@@ -253,7 +250,7 @@ def test_traces_hold_the_values_of_whole_episodes(uninterrupted: Path) -> None:
     for file in files:
         length = EpisodeStore(uninterrupted / "episodes").read_header(file.stem).length
         with np.load(file, allow_pickle=False) as columns:
-            assert {"viability", "efficiency", "gate", "weight", "source"} <= set(columns)
+            assert {"viability", "efficiency", "advantage_gate", "weight", "source"} <= set(columns)
             assert all(len(columns[name]) == length for name in columns)
             assert ((columns["viability"] >= 0) & (columns["viability"] <= 1)).all()
 

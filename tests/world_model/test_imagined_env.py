@@ -22,7 +22,7 @@ from vla_rl.execution.sources import Demonstrator
 from world_model.imagined_env import ImaginedEnv, ImaginedEnvConfig, ImaginedVectorEnv
 from world_model.model import WorldModel
 from world_model.open_loop import imagine
-from world_model.starts import Start, StartBank, StartConfig, steepest_fall
+from world_model.starts import Start, StartBank, StartConfig
 from world_model.windows import LatentEpisodes
 
 
@@ -203,25 +203,18 @@ def test_a_known_seed_begins_as_reality_did(world: tuple[WorldModel, LatentEpiso
     assert len({bank.choose(seed) for seed in range(1000, 1050)}) > 2
 
 
-def test_key_frames_stand_before_the_steepest_fall_of_failures(tmp_path: Path) -> None:
+def test_key_frames_are_steps_of_the_newest_policys_failures(tmp_path: Path) -> None:
     cache = toy_cache(tmp_path, episodes=4, length=40)
     for version in (1, 2):
         cache.store.add(toy_episode(f"v{version}", 4, 40, policy_version=version))
     cache.refresh()
     data = LatentEpisodes(cache, make_model().autoencoder)
-    viability = np.ones(len(data.state))
     newest = next(index for index, episode in enumerate(data.episodes) if episode.policy_version == 2)
-    start = int(data.start[newest])
-    viability[start + 25 : start + 40] = 0.1
-    config = StartConfig(keyframe_fraction=0.5, keyframe_rule="viability_fall", lead_steps=10, fall_steps=5)
-    assert steepest_fall(viability[start : start + 40], 5) == 20
-    assert StartBank(data, config, viability).keyframes == [Start(newest, 10)]  # successes and older policies give none
-    with pytest.raises(ConfigError, match="no viabilities"):
-        StartBank(data, config)
-    assert StartBank(data, replace(config, keyframe_fraction=0.0), viability).keyframes == []
-    older = StartBank(data, replace(config, versions=3, keyframe_rule="uniform")).keyframes
-    assert {data.episodes[own.episode].policy_version for own in older} == {0, 1, 2}
-    draws = [StartBank(data, config, viability).choose(seed).is_keyframe for seed in range(10_000, 10_400)]
+    bank = StartBank(data, StartConfig(keyframe_fraction=0.5))
+    assert [own.episode for own in bank.keyframes] == [newest]  # successes and older policies give none
+    assert all(0 < own.step < 39 for own in bank.keyframes)
+    assert StartBank(data, StartConfig(keyframe_fraction=0.0)).keyframes == []
+    draws = [bank.choose(seed).is_keyframe for seed in range(10_000, 10_400)]
     assert 0.4 < np.mean(draws) < 0.6
     with pytest.raises(ConfigError, match="keyframe_fraction"):
         StartConfig(keyframe_fraction=2.0)

@@ -19,7 +19,7 @@ from world_model.config import AutoencoderConfig
 from world_model.dynamics import Context
 from world_model.model import load_world_model
 from world_model.training import (
-    Stage,
+    ModuleTraining,
     refine_world_model,
     set_dynamics_statistics,
     set_familiar,
@@ -130,19 +130,19 @@ def test_interrupted_training_ends_in_the_same_weights(
 ) -> None:
     config = make_config()
     whole = train_world_model(config, SPEC, cache, tmp_path / "whole")
-    run = Stage.run
+    run = ModuleTraining.run
     for stop in (3, 2, 3):  # inside the autoencoder, inside the dynamics, and again
 
-        def interrupted(self: Stage, stop_after: int | None = None, stop: int = stop) -> None:
+        def interrupted(self: ModuleTraining, stop_after: int | None = None, stop: int = stop) -> None:
             done = self.step
             run(self, stop)
             if self.step < self.config.steps and self.step > done:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(Stage, "run", interrupted)
+        monkeypatch.setattr(ModuleTraining, "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train_world_model(config, SPEC, cache, tmp_path / "cut")
-    monkeypatch.setattr(Stage, "run", run)
+    monkeypatch.setattr(ModuleTraining, "run", run)
     resumed = train_world_model(config, SPEC, cache, tmp_path / "cut")
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name

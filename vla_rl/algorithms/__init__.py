@@ -1,1 +1,1 @@
-"""Algorithms: how experience changes the policy. One file each, one protocol (`base.Algorithm`); see `registry`."""
+"""Algorithms: how experience changes the policy. One file each, one protocol (`base.Algorithm`), chosen by name."""

@@ -12,6 +12,10 @@ from vla_rl.algorithms.config import ActorConfig
 from vla_rl.algorithms.seeds import torch_generator
 from vla_rl.policies.trainable import PolicyBatch, TrainablePolicy
 
+_WEIGHT_DECAY = 1e-4
+_GRADIENT_NORM = 1.0  # longer gradients are shortened to it
+_FINAL_FRACTION = 0.1  # of the learning rate, at the end of the cosine and after it
+
 
 def weighted_loss(per_sample: Tensor, weight: Tensor) -> Tensor:
     """mean_i w_i L_i of [B] and [B], the actor's loss of arXiv 2606.17043. No gradient flows through the weights."""
@@ -30,7 +34,7 @@ class ActorLearner:
     def __init__(self, model: TrainablePolicy, config: ActorConfig, seed: int) -> None:
         self.model, self.config, self._seed = model, config, seed
         self.average = copy.deepcopy(model).eval().requires_grad_(False)
-        self._optimizer = make_optimizer(model, config.learning_rate, config.weight_decay)
+        self._optimizer = make_optimizer(model, config.learning_rate, _WEIGHT_DECAY)
         self._updates = self._schedule_start = 0
 
     def begin_round(self) -> None:
@@ -38,21 +42,19 @@ class ActorLearner:
         if self.config.schedule_every_round:
             self._schedule_start = self._updates
 
-    def update(self, batch: PolicyBatch, weight: Tensor, step: int, beside: Tensor | None = None) -> dict[str, float]:
+    def update(self, batch: PolicyBatch, weight: Tensor, step: int) -> dict[str, float]:
         """One gradient step on a batch of B samples with weights [B].
 
         Args:
             batch: raw units.
             weight: float [B].
             step: of the run; keys the randomness.
-            beside: an auxiliary loss with a graph through the model, added to the actor's.
         """
         self.model.train()
         per_sample, logs = self.model.loss(batch, torch_generator(self._seed, "actor noise", step))
         loss = weighted_loss(per_sample, weight)
         learning_rate = scheduled_learning_rate(self.config, self._updates - self._schedule_start)
-        total = loss if beside is None else loss + beside
-        norm = gradient_step(self._optimizer, total, self.model, self.config.max_gradient_norm, learning_rate)
+        norm = gradient_step(self._optimizer, loss, self.model, _GRADIENT_NORM, learning_rate)
         self._updates += 1
         self._follow()
         return {"actor_loss": float(loss.detach()), "actor_gradient_norm": norm, "learning_rate": learning_rate} | {
@@ -134,7 +136,7 @@ def scheduled_learning_rate(config: ActorConfig, update: int) -> float:
     if not config.decay_steps:
         return config.learning_rate * rise
     progress = min(1.0, update / config.decay_steps)
-    fall = config.final_fraction + (1.0 - config.final_fraction) * 0.5 * (1.0 + math.cos(math.pi * progress))
+    fall = _FINAL_FRACTION + (1.0 - _FINAL_FRACTION) * 0.5 * (1.0 + math.cos(math.pi * progress))
     return config.learning_rate * min(rise, fall)
 
 

@@ -1,14 +1,46 @@
 """Advantage-weighted regression (arXiv 1910.00177), and reward-weighted regression without the baseline."""
 
+from dataclasses import dataclass, field
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from vla_rl.advantage import Array, effective_samples, normalise, viability
-from vla_rl.algorithms.config import AwrConfig
+from vla_rl.algorithms.config import WeightedLearning
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.weighted import WeightedCloning
+from vla_rl.core.errors import ConfigError
 from vla_rl.data.cache import FrameCache
+
+
+@dataclass(frozen=True)
+class AwrConfig:
+    """The exponential weight.
+
+    Attributes:
+        temperature: beta of exp(A / beta).
+        max_weight: the exponential is clipped to it.
+        discount: gamma of the return gamma^(steps to success) of a success; a failure returns 0.
+        baseline: False gives reward-weighted regression, exp(R / beta).
+    """
+
+    temperature: float = 0.2
+    max_weight: float = 20.0
+    discount: float = 0.99
+    baseline: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0 or not self.max_weight > 0 or not 0 < self.discount <= 1:
+            raise ConfigError("awr: expected temperature > 0, max_weight > 0 and 0 < discount <= 1")
+
+
+@dataclass(frozen=True)
+class AwrLearning(WeightedLearning):
+    """What advantage-weighted regression may be told."""
+
+    awr: AwrConfig = field(default_factory=AwrConfig)
 
 
 def exponential_weight(returns: Array, value: Array, config: AwrConfig) -> Array:
@@ -28,6 +60,8 @@ class AdvantageWeightedRegression(WeightedCloning):
     """
 
     name = "awr"
+    config_class: ClassVar[type] = AwrLearning
+    config: AwrLearning
     uses_rollouts = "all"
 
     @property

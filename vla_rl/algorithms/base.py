@@ -6,32 +6,34 @@ ends in the same weights, bit by bit, as an uninterrupted one.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from vla_rl.algorithms.actor import ActorLearner
-from vla_rl.algorithms.config import AlgorithmConfig
-from vla_rl.algorithms.next_latent import NextLatentLoss
+from vla_rl.algorithms.config import Learning
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
-from vla_rl.core.types import Float32Array
-from vla_rl.credit import ActorKind
+from vla_rl.core.errors import ConfigError
+from vla_rl.core.registry import find
+from vla_rl.credit import CreditConfig
 from vla_rl.critics.backbones import Backbone
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.sampler import MixtureSampler
 from vla_rl.policies.folders import load_model
 from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
 
-RolloutUse = Literal["none", "successes", "all"]
-
 
 class Algorithm:
-    """Imitation of what an algorithm's groups hold, all at weight 1. Subclasses add critics and weights.
+    """Imitation of every frame, all at weight 1. Subclasses choose the frames (`cloning.Cloning`: those that credit
+    allows, in a mixture), and add critics and weights (`weighted.WeightedCloning`).
+
+    An algorithm of one's own names its dataclass of options in ``config_class``, composed of the sections in
+    `vla_rl.algorithms.config` and of sections of its own; see `vla_rl.core.registry` for how it gets a name.
 
     Args:
-        config: see `AlgorithmConfig`.
+        config: of the algorithm's ``config_class``.
         model: the policy to improve, trained in place.
         cache: the episodes of the first round.
         seed: of everything random.
@@ -39,20 +41,13 @@ class Algorithm:
     """
 
     name: ClassVar[str]
-    uses_interventions: ClassVar[bool] = True
-    uses_rollouts: RolloutUse = "successes"
+    config_class: ClassVar[type] = Learning
 
     def __init__(
-        self,
-        config: AlgorithmConfig,
-        model: TrainablePolicy,
-        cache: FrameCache,
-        seed: int,
-        backbone: Backbone | None = None,
+        self, config: Learning, model: TrainablePolicy, cache: FrameCache, seed: int, backbone: Backbone | None = None
     ) -> None:
         self.config, self.model, self.seed = config, model, seed
         self.actor = ActorLearner(model, config.actor, seed)
-        self.next_latent = NextLatentLoss(config.next_latent, model, seed) if config.next_latent.weight else None
         self._round = self._begun = -1
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(seed, "critic weights"))
@@ -75,20 +70,22 @@ class Algorithm:
         if number != self._round:  # after a resume the round is not new
             self._round = number
             self.actor.begin_round()
-        groups = actor_groups(self.data, self.uses_interventions, self.uses_rollouts)
-        weights = {name: getattr(self.config.mixture, name) for name in groups}
-        if self.uses_rollouts == "successes":
-            weights = weights_without_failures(weights, groups, self.data)
-        if self.config.mixture.largest_oversampling:
-            sizes = {name: len(frames) for name, frames in groups.items()}
-            weights = bounded_weights(weights, sizes, self.config.mixture.largest_oversampling)
-        self._sampler = None
-        if any(len(frames) and weights[name] > 0 for name, frames in groups.items()):
-            priorities = None
-            if self.config.mixture.episodes_equal:
-                share = 1.0 / np.array([episode.length for episode in cache.episodes])[cache.episode_index]
-                priorities = {name: share[frames] for name, frames in groups.items()}
-            self._sampler = MixtureSampler(groups, weights, derived_seed(self.seed, "actor batch"), priorities)
+        self._sampler = self.make_sampler()
+
+    def make_sampler(self) -> MixtureSampler | None:
+        """Draws the frames of the actor's batches from those of the round; None if there is nothing to learn from."""
+        if not self.data.cache.total_frames:
+            return None
+        return MixtureSampler({"steps": np.arange(self.data.cache.total_frames)}, {"steps": 1.0}, self.sampler_seed)
+
+    def actor_groups(self) -> dict[str, Frames]:
+        """The frames that the actor may draw, by who acted and where."""
+        return self.data.actor_groups()
+
+    @property
+    def sampler_seed(self) -> int:
+        """Of the draws of the actor's batches."""
+        return derived_seed(self.seed, "actor batch")
 
     def begins_round(self) -> bool:
         """Whether the update that asks is the first of its round; True once."""
@@ -96,16 +93,15 @@ class Algorithm:
         self._begun = self._round
         return begins
 
-    def foretell(self, latents: Float32Array | None) -> None:
-        """Latents of every frame in the cache, which the policy's encoder learns to foretell in this round, see
-        `NextLatentLoss.begin_round`.
-        """
-        if self.next_latent is not None:
-            self.next_latent.begin_round(latents)
-
     def read(self, cache: FrameCache) -> RoundData:
         """The cache as this algorithm sees it."""
-        return RoundData(cache, self.config.credit, self.config.mixture.max_staleness, self.model)
+        return RoundData(cache, self.credit, None, self.model)
+
+    @property
+    def credit(self) -> CreditConfig:
+        """The rule of who may teach what; the default for an algorithm that has no such section."""
+        found: CreditConfig = getattr(self.config, "credit", CreditConfig())
+        return found
 
     def update(self, step: int) -> dict[str, float]:
         """One gradient step; ``step`` counts from the start of the run. Returns what to log."""
@@ -126,12 +122,7 @@ class Algorithm:
             return {"actor_loss": 0.0}
         generator = torch_generator(self.seed, "actor shift", step)
         batch = self.data.policy_batch(frames, self.config.actor.random_shift, generator, indicator)
-        if self.next_latent is None:
-            return self.actor.update(batch, weight, step)
-        beside = self.next_latent.loss(self.data, len(frames), self.config.actor.random_shift, step)
-        logs = self.actor.update(batch, weight, step, beside)
-        self.next_latent.step()
-        return {**logs, "next_latent_loss": 0.0 if beside is None else float(beside.detach())}
+        return self.actor.update(batch, weight, step)
 
     def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
         """Values and weights of frames of the present round, for the report. Empty for an algorithm without critics."""
@@ -152,63 +143,36 @@ class Algorithm:
 
     def state_dict(self) -> dict[str, Any]:
         """All that updates depend on beside seed, step and cache."""
-        state = {"actor": self.actor.state_dict(), "round": self._round, "begun": self._begun}
-        return state if self.next_latent is None else {**state, "next_latent": self.next_latent.state_dict()}
+        return {"actor": self.actor.state_dict(), "round": self._round, "begun": self._begun}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
         self.actor.load_state_dict(state["actor"])
         self._round, self._begun = int(state["round"]), int(state["begun"])
-        if self.next_latent is not None:
-            self.next_latent.load_state_dict(state.get("next_latent", {}))
 
 
-def actor_groups(data: RoundData, interventions: bool, rollouts: RolloutUse) -> dict[str, Frames]:
-    """The frames that the actor may draw, by kind."""
-    played = data.of_kind(ActorKind.ROLLOUT)
-    if rollouts == "successes":
-        played &= data.credit.actor_outcome
-    played &= rollouts != "none"
-    return {
-        "demonstrations": np.flatnonzero(data.of_kind(ActorKind.DEMONSTRATION)),
-        "interventions": np.flatnonzero(data.of_kind(ActorKind.INTERVENTION) & interventions),
-        "rollouts": np.flatnonzero(played & ~data.imagined),
-        "imagined": np.flatnonzero(played & data.imagined),
-    }
+def find_algorithm(name: str) -> type[Algorithm]:
+    """The class of an algorithm.
 
-
-def weights_without_failures(
-    weights: Mapping[str, float], groups: Mapping[str, Frames], data: RoundData
-) -> dict[str, float]:
-    """The mixture's weights for groups that failed rollouts were left out of, see `MixtureConfig.skip_failures`."""
-    played = data.of_kind(ActorKind.ROLLOUT)
-    sizes = {"rollouts": int((played & ~data.imagined).sum()), "imagined": int((played & data.imagined).sum())}
-    shared = {name: weights[name] for name, size in sizes.items() if size}
-    left = {name: weight * len(groups[name]) / sizes[name] for name, weight in shared.items()}
-    if len(groups["interventions"]):
-        left["interventions"] = shared["interventions"] = weights["interventions"]
-    if not sum(left.values()) > 0:
-        return {**weights, **left}
-    scale = sum(shared.values()) / sum(left.values())
-    return {**weights, **{name: weight * scale for name, weight in left.items()}}
-
-
-def bounded_weights(weights: Mapping[str, float], sizes: Mapping[str, int], largest: float) -> dict[str, float]:
-    """Weights of groups, of sum 1, such that no frame is drawn more than ``largest`` times as often as under uniform
-    draws. What that takes from a small group goes to the others in proportion.
+    Raises:
+        ConfigError: for an unknown name.
     """
-    left = {name: weight for name, weight in weights.items() if weight > 0 and sizes[name]}
-    total = sum(sizes[name] for name in left)  # of the steps that may be drawn
-    found = dict.fromkeys(weights, 0.0)
-    rest = 1.0
-    while left:
-        scale = rest / sum(left.values())
-        bound = {name: largest * sizes[name] / total for name in left}
-        full = [name for name in left if left[name] * scale > bound[name]]
-        if not full:
-            return found | {name: weight * scale for name, weight in left.items()}
-        for name in full:
-            found[name] = bound[name]
-            rest -= bound[name]
-            del left[name]
+    found: type[Algorithm] = find("algorithms", name)
     return found
+
+
+def make_algorithm(
+    name: str, config: Learning, model: TrainablePolicy, cache: FrameCache, seed: int, backbone: Backbone | None = None
+) -> Algorithm:
+    """An algorithm by name; arguments as of `Algorithm`. Call `begin_round` before the first `update`.
+
+    Raises:
+        ConfigError: for an unknown name, another algorithm's config, or a policy that lacks what the algorithm needs.
+    """
+    algorithm = find_algorithm(name)
+    if not isinstance(config, algorithm.config_class):
+        raise ConfigError(
+            f"the algorithm {name!r} takes a {algorithm.config_class.__name__}, found a {type(config).__name__}"
+        )
+    algorithm.check(model.config)
+    return algorithm(config, model, cache, seed, backbone)

@@ -2,10 +2,10 @@
 are dropped.
 """
 
-from vla_rl.algorithms.base import Algorithm
+from vla_rl.algorithms.cloning import Cloning
 
 
-class HgDagger(Algorithm):
+class HgDagger(Cloning):
     """See the module."""
 
     name = "hg_dagger"

@@ -1,14 +1,41 @@
 """HABC: behaviour cloning weighted by hierarchical advantages, with intervention-aware credit. arXiv 2606.17043."""
 
+from dataclasses import dataclass, field
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.advantage import AdvantageConfig, Samples, Values, advantages, gate, pre_weights, viability, weights
+from vla_rl.advantage import (
+    AdvantageConfig,
+    Samples,
+    Values,
+    advantage_gate,
+    advantages,
+    pre_weights,
+    viability,
+    weights,
+)
+from vla_rl.algorithms.config import WeightedLearning
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.weighted import WeightedCloning
-from vla_rl.critics.backbones import Backbone
+from vla_rl.critics.hierarchical import CriticConfig
 from vla_rl.data.cache import FrameCache
+
+
+@dataclass(frozen=True)
+class GatedLearning(WeightedLearning):
+    """What an algorithm may be told that weighs by the gate."""
+
+    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
+
+
+@dataclass(frozen=True)
+class HabcLearning(GatedLearning):
+    """What HABC may be told."""
+
+    critic: CriticConfig = field(default_factory=CriticConfig)
 
 
 class Habc(WeightedCloning):
@@ -17,11 +44,9 @@ class Habc(WeightedCloning):
     """
 
     name = "habc"
+    config_class: ClassVar[type] = HabcLearning
+    config: GatedLearning
     learns_efficiency = True
-
-    def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
-        self.uses_rollouts = "successes" if self.config.mixture.skip_failures else "all"
-        super().build_critics(cache, backbone)
 
     @property
     def advantage_config(self) -> AdvantageConfig:
@@ -33,15 +58,15 @@ class Habc(WeightedCloning):
         config = self.advantage_config
         later, samples = self.data.samples(frames, config.advantage_horizon)
         gated = samples.rollout & samples.success
-        if config.intervention_reweight:
-            gated = gated | samples.intervention
         # Values that no weight depends on are not computed.
         wanted = gated.cpu().numpy() & (self.updates >= config.warmup_steps)
         return weights(self.critics.values(frames, later, wanted), samples, config, self.updates)
 
     @torch.no_grad()
     def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
-        """Values, advantages, gate and weight before normalisation of frames of the present round, float [B] each."""
+        """Values, advantages, advantage gate and weight before normalisation of frames of the present round, float [B]
+        each.
+        """
         del cache
         config = self.advantage_config
         later, samples = self.data.samples(frames, config.advantage_horizon)
@@ -51,12 +76,12 @@ class Habc(WeightedCloning):
 
 def _columns(values: Values, samples: Samples, config: AdvantageConfig) -> dict[str, Tensor]:
     a_v, a_e = advantages(values, samples, config)
-    gates = gate(values.viability_logit, a_v, a_e, config)
+    gates = advantage_gate(values.viability_logit, a_v, a_e, config)
     return {
         "viability": viability(values.viability_logit),
         "efficiency": values.efficiency,
         "viability_advantage": a_v,
         "efficiency_advantage": a_e,
-        "gate": gates,
-        "weight": pre_weights(gates, samples, config),
+        "advantage_gate": gates,
+        "weight": pre_weights(gates, samples),
     }

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.algorithms.actor import follow, gradient_step, load_optimizer, make_optimizer
-from vla_rl.algorithms.config import AlgorithmConfig
+from vla_rl.algorithms.config import WeightedLearning
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
-from vla_rl.core.errors import ConfigError
 from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.hierarchical import (
+    CriticConfig,
     HierarchicalCritic,
     efficiency_loss,
     efficiency_target,
@@ -24,7 +24,11 @@ from vla_rl.critics.hierarchical import (
 )
 from vla_rl.data.sampler import MixtureSampler
 
+CRITIC_WEIGHT_DECAY = 1e-2
+CRITIC_GRADIENT_NORM = 10.0  # longer gradients are shortened to it
 _EVALUATION_BATCH = 512
+# Share of a batch that is drawn from steps without a viability label (demonstrations, interventions): they train V_e.
+_EFFICIENCY_ONLY = 0.25
 
 
 class HierarchicalLearner:
@@ -33,7 +37,7 @@ class HierarchicalLearner:
     Args:
         backbone: of the critic.
         config: of the algorithm.
-        data: of the first round; sets T_max if the config does not.
+        data: of the first round, whose longest episode sets T_max.
         seed: of batches and augmentation.
         discount: below 1 the viability head learns discount^(steps to success) instead of the outcome.
         learns_efficiency: False leaves the efficiency head alone.
@@ -42,25 +46,21 @@ class HierarchicalLearner:
     def __init__(
         self,
         backbone: Backbone,
-        config: AlgorithmConfig,
+        config: WeightedLearning,
         data: RoundData,
         seed: int,
         discount: float = 1.0,
         learns_efficiency: bool = True,
     ) -> None:
         self.config, self._seed = config.critic_training, seed
-        if self.config.balanced and discount < 1:
-            raise ConfigError(
-                "critic_training.balanced corrects outcomes, and this algorithm learns a discounted value; leave it off"
-            )
+        self._shift = config.actor.random_shift
         self._discount, self._learns_efficiency = discount, learns_efficiency
-        max_steps = config.critic.max_steps or data.longest
-        self.critic = HierarchicalCritic(backbone, config.critic, max_steps).to(data.device)
+        self.critic = HierarchicalCritic(backbone, config.critic, data.longest).to(data.device)
         self.target = self.critic
         if config.critic.target_tau is not None:
             self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self._updates = 0  # keys the randomness: there may be several updates, or none, in a step of the actor
-        self._optimizer = make_optimizer(self.critic, self.config.learning_rate, self.config.weight_decay)
+        self._optimizer = make_optimizer(self.critic, self.config.learning_rate, CRITIC_WEIGHT_DECAY)
         self.logs = dict.fromkeys(
             ("viability_loss", "viability_accuracy", "efficiency_loss", "critic_gradient_norm"), 0.0
         )
@@ -79,7 +79,9 @@ class HierarchicalLearner:
             "cut": np.flatnonzero(self._cut),
             "efficiency_only": np.flatnonzero(self._timed & ~self._labelled),
         }
-        weights, self._offset = self._mixture({name: len(frames) for name, frames in groups.items()})
+        judged = sum(len(frames) for name, frames in groups.items() if name != "efficiency_only")
+        weights = {name: (1 - _EFFICIENCY_ONLY) * len(frames) / max(judged, 1) for name, frames in groups.items()}
+        weights["efficiency_only"] = _EFFICIENCY_ONLY
         self._sampler = None
         if any(len(frames) and weights[name] for name, frames in groups.items()):
             self._sampler = MixtureSampler(groups, weights, derived_seed(self._seed, "critic batch"))
@@ -90,22 +92,18 @@ class HierarchicalLearner:
             return
         frames, _ = self._sampler.sample(self._updates, self.config.batch_size)
         generator = torch_generator(self._seed, "critic noise", self._updates)
-        output = self.critic(*self.data.inputs(frames, self.config.random_shift, generator), generator)
+        output = self.critic(*self.data.inputs(frames, self._shift, generator))
 
         label, labelled = self._viability_label(frames, generator)
-        # Only outcomes are drawn by class; bootstrapped labels keep the share that they have.
-        offset = self._offset * self.data.tensor(self._labelled[frames]).float()
-        loss_v = viability_loss(output.viability_logit, label, labelled, offset)
+        loss_v = viability_loss(output.viability_logit, label, labelled)
         timed = self._timed[frames]
         target = self._efficiency_target(frames, timed, generator)
-        loss_e = efficiency_loss(output.efficiency, target, self.data.tensor(timed), self.critic.config)
+        loss_e = efficiency_loss(output.efficiency, target, self.data.tensor(timed), self.critic.efficiency_unit_steps)
         loss = loss_v + loss_e
         if self.critic.config.diversity:
             loss = loss + self.critic.config.diversity * self.critic.diversity_loss(output.features)
 
-        norm = gradient_step(
-            self._optimizer, loss, self.critic, self.config.max_gradient_norm, self.config.learning_rate
-        )
+        norm = gradient_step(self._optimizer, loss, self.critic, CRITIC_GRADIENT_NORM, self.config.learning_rate)
         if self.target is not self.critic:
             follow(self.target, self.critic, self.critic.config.target_tau or 0.0)
         self._updates += 1
@@ -144,18 +142,6 @@ class HierarchicalLearner:
         if self.target is not self.critic:
             self.target.load_state_dict(state["target"])
 
-    def _mixture(self, count: Mapping[str, int]) -> tuple[dict[str, float], float]:
-        """Weights of the groups, and the log-odds that balancing the classes adds (see `viability_loss`)."""
-        others = 1.0 - self.config.efficiency_only
-        judged = count["succeeded"] + count["failed"] + count["cut"]
-        weights = {name: others * count[name] / max(judged, 1) for name in ("succeeded", "failed", "cut")}
-        offset = 0.0
-        if self.config.balanced and count["succeeded"] and count["failed"]:
-            half = (weights["succeeded"] + weights["failed"]) / 2
-            weights |= {"succeeded": half, "failed": half}
-            offset = float(np.log(count["failed"] / count["succeeded"]))
-        return weights | {"efficiency_only": self.config.efficiency_only}, offset
-
     @torch.no_grad()
     def _viability_label(self, frames: Frames, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Labels [B] in [0, 1] and their mask, bool [B]: outcomes, and bootstrapped ones of imagined rollouts."""
@@ -164,7 +150,7 @@ class HierarchicalLearner:
         cut = np.flatnonzero(self._cut[frames])
         if len(cut):
             last, _ = self.data.cache.later(frames[cut], self.data.cache.total_frames)
-            output = self.target(*self.data.inputs(last, self.config.random_shift, generator))
+            output = self.target(*self.data.inputs(last, self._shift, generator))
             logit, _ = self.target.values(
                 output, pessimistic=torch.ones(len(cut), dtype=torch.bool, device=label.device)
             )
@@ -174,13 +160,14 @@ class HierarchicalLearner:
     @torch.no_grad()
     def _efficiency_target(self, frames: Frames, timed: NDArray[np.bool_], generator: torch.Generator) -> Tensor:
         """y_e [B]; only the rows that need it are bootstrapped."""
-        steps = self.critic.config.efficiency_return_steps
+        config = self.critic.config
+        steps = config.efficiency_return_steps if isinstance(config, CriticConfig) else 1
         later, elapsed, ended = self.data.transition(frames, steps)
         terminal = ended & self.data.tensor(self.data.credit.actor_outcome[frames])
         bootstrapped = np.flatnonzero(timed & ~terminal.cpu().numpy())
         value = torch.zeros(len(frames), device=self.data.device)
         if len(bootstrapped):
-            inputs = self.data.inputs(later[bootstrapped], self.config.random_shift, generator)
+            inputs = self.data.inputs(later[bootstrapped], self._shift, generator)
             imagined = self.data.tensor(self.data.imagined[later[bootstrapped]])
             _, efficiency = self.target.values(self.target(*inputs), pessimistic=imagined)
             value[torch.from_numpy(bootstrapped).to(value.device)] = efficiency

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from vla_rl.advantage import AdvantageConfig
-from vla_rl.algorithms.habc import Habc
+from vla_rl.algorithms.habc import GatedLearning, Habc
 
 
 class NoEfficiency(Habc):
@@ -14,6 +14,7 @@ class NoEfficiency(Habc):
     """
 
     name = "no_ve"
+    config_class: ClassVar[type] = GatedLearning
     learns_efficiency: ClassVar[bool] = False
 
     @property

@@ -7,26 +7,71 @@ from every step of an episode whose outcome is known, whoever acted.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vla_rl.algorithms.actor import gradient_step, load_optimizer, make_optimizer
-from vla_rl.algorithms.base import Algorithm
-from vla_rl.algorithms.replay_ratio import ReplayRatio
+from vla_rl.algorithms.cloning import Cloning
+from vla_rl.algorithms.config import CloningLearning, CriticTrainingConfig
+from vla_rl.algorithms.critic_steps import CriticSteps, critic_steps_of
+from vla_rl.algorithms.hierarchical import CRITIC_GRADIENT_NORM, CRITIC_WEIGHT_DECAY
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
 from vla_rl.credit import ActorKind
 from vla_rl.critics.backbones import Backbone, make_backbone
-from vla_rl.critics.distributional import DistributionalCritic, distributional_loss, normalised_return
+from vla_rl.critics.distributional import (
+    DistributionalConfig,
+    DistributionalCritic,
+    distributional_loss,
+    normalised_return,
+)
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.sampler import MixtureSampler
 from vla_rl.policies.trainable import Indicator, PolicyConfig
 
 _EVALUATION_BATCH = 512
+
+
+@dataclass(frozen=True)
+class RecapConfig:
+    """The indicator. Its dropout and guidance belong to the policy (`FlowVLAConfig`).
+
+    Attributes:
+        critic: the distributional value function.
+        lookahead: N of the N-step advantage.
+        positive_fraction: of the policy's steps of each task that are called good.
+        threshold_every: updates between two estimates of the quantiles that these are.
+        threshold_frames: steps of each task behind an estimate.
+        warmup_steps: updates before the first estimate; the policy's own steps carry no indicator until then.
+    """
+
+    critic: DistributionalConfig = field(default_factory=DistributionalConfig)
+    lookahead: int = 50
+    positive_fraction: float = 0.4
+    threshold_every: int = 250
+    threshold_frames: int = 512
+    warmup_steps: int = 500
+
+    def __post_init__(self) -> None:
+        if not 0 < self.positive_fraction < 1:
+            raise ConfigError(f"recap.positive_fraction is {self.positive_fraction}; it must be in (0, 1)")
+        if self.warmup_steps < 0:
+            raise ConfigError(f"recap.warmup_steps is {self.warmup_steps}; it cannot be negative")
+        if min(self.lookahead, self.threshold_every, self.threshold_frames) < 1:
+            raise ConfigError("recap: lookahead, threshold_every and threshold_frames must be at least 1")
+
+
+@dataclass(frozen=True)
+class RecapLearning(CloningLearning):
+    """What RECAP may be told."""
+
+    critic_training: CriticTrainingConfig = field(default_factory=CriticTrainingConfig)
+    recap: RecapConfig = field(default_factory=RecapConfig)
 
 
 def n_step_advantage(
@@ -51,13 +96,15 @@ def improvement_indicator(advantage: Tensor, threshold: Tensor, forced: Tensor) 
     return torch.where((advantage > threshold) | forced, int(Indicator.POSITIVE), int(Indicator.NEGATIVE))
 
 
-class Recap(Algorithm):
+class Recap(Cloning):
     """See the module. The policy needs ``indicator=True``.
 
     Thresholds are estimated every so many updates from the present critic, and kept with the state.
     """
 
     name = "recap"
+    config_class: ClassVar[type] = RecapLearning
+    config: RecapLearning
     uses_rollouts = "all"
 
     @classmethod
@@ -71,10 +118,10 @@ class Recap(Algorithm):
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
         del cache
         config, training = self.config.recap.critic, self.config.critic_training
-        backbone = backbone or make_backbone(config.backbone, self.model, config.vision, config.token_width)
+        backbone = backbone or make_backbone(config.backbone, self.model)
         self.critic = DistributionalCritic(backbone, config).to(next(self.model.parameters()).device)
-        self._optimizer = make_optimizer(self.critic, training.learning_rate, training.weight_decay)
-        self.replay_ratio = ReplayRatio(training)
+        self._optimizer = make_optimizer(self.critic, training.learning_rate, CRITIC_WEIGHT_DECAY)
+        self.critic_steps = CriticSteps(training)
         self.thresholds: dict[str, float] = {}
         self.updates = self._critic_updates = 0
         self._critic_logs = {"critic_loss": 0.0, "critic_gradient_norm": 0.0}
@@ -95,7 +142,7 @@ class Recap(Algorithm):
 
     def update(self, step: int) -> dict[str, float]:
         """Value function on returns, then indicators, then the actor."""
-        for _ in range(self.replay_ratio.steps(self.begins_round())):
+        for _ in range(self.critic_steps.take(self.begins_round())):
             self._update_critic()
         config = self.config.recap
         if self.updates >= config.warmup_steps and (self.updates - config.warmup_steps) % config.threshold_every == 0:
@@ -153,7 +200,7 @@ class Recap(Algorithm):
             "critic": self.critic.state_dict(),
             "critic_optimizer": self._optimizer.state_dict(),
             "critic_updates": self._critic_updates,
-            "replay_ratio": self.replay_ratio.state_dict(),
+            "critic_steps": self.critic_steps.state_dict(),
             "thresholds": self.thresholds,
             "updates": self.updates,
         }
@@ -163,7 +210,7 @@ class Recap(Algorithm):
         self.critic.load_state_dict(state["critic"])
         load_optimizer(self._optimizer, state["critic_optimizer"])
         self._critic_updates = int(state["critic_updates"])
-        self.replay_ratio.load_state_dict(state["replay_ratio"])
+        self.critic_steps.load_state_dict(critic_steps_of(state))
         self.thresholds = dict(state["thresholds"])
         self.updates = int(state["updates"])
 
@@ -173,10 +220,10 @@ class Recap(Algorithm):
         training = self.config.critic_training
         frames, _ = self._critic_sampler.sample(self._critic_updates, training.batch_size)
         generator = torch_generator(self.seed, "critic noise", self._critic_updates)
-        logits = self.critic(*self.data.inputs(frames, training.random_shift, generator), generator)
+        logits = self.critic(*self.data.inputs(frames, self.config.actor.random_shift, generator))
         returns = self._returns(frames)
         loss = distributional_loss(logits, returns, torch.ones_like(returns, dtype=torch.bool))
-        norm = gradient_step(self._optimizer, loss, self.critic, training.max_gradient_norm, training.learning_rate)
+        norm = gradient_step(self._optimizer, loss, self.critic, CRITIC_GRADIENT_NORM, training.learning_rate)
         self._critic_updates += 1
         self._critic_logs = {"critic_loss": float(loss.detach()), "critic_gradient_norm": norm}
 

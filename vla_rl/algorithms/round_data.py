@@ -1,6 +1,7 @@
 """The cached frames and their credit, as a round found them; and batches of them as tensors."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from vla_rl.policies.augmentation import random_shift
 from vla_rl.policies.normalization import Statistics
 from vla_rl.policies.trainable import Indicator, PolicyBatch, TrainablePolicy
 
+RolloutUse = Literal["none", "successes", "all"]
 Frames = NDArray[np.int64]
 Inputs = tuple[dict[str, Tensor], Tensor, Tensor]
 """Images, state and text of a batch: what policies and critics read."""
@@ -76,6 +78,18 @@ class RoundData:
         chosen = self.credit.actor_kind == kind
         return chosen & self.fresh if kind == ActorKind.ROLLOUT else chosen
 
+    def actor_groups(self, interventions: bool = True, rollouts: RolloutUse = "all") -> dict[str, Frames]:
+        """The frames that an actor may draw, under the names that `MixtureConfig` has for their groups."""
+        played = self.of_kind(ActorKind.ROLLOUT) & (rollouts != "none")
+        if rollouts == "successes":
+            played &= self.credit.actor_outcome
+        return {
+            "demonstrations": np.flatnonzero(self.of_kind(ActorKind.DEMONSTRATION)),
+            "interventions": np.flatnonzero(self.of_kind(ActorKind.INTERVENTION) & interventions),
+            "rollouts": np.flatnonzero(played & ~self.imagined),
+            "imagined": np.flatnonzero(played & self.imagined),
+        }
+
     def inputs(self, frames: Frames, shift: int = 0, generator: torch.Generator | None = None) -> Inputs:
         """Observations of the frames, on the model's device, with random shifts of up to ``shift`` pixels."""
         batch = self.cache.observations(frames)
@@ -134,14 +148,6 @@ class RoundData:
         """
         later, inside = self.cache.later(frames, steps)
         return later, self.tensor((later - frames).astype(np.float32)), self.tensor(~inside)
-
-    def sent(self, frames: Frames, steps: int) -> Tensor:
-        """What was really sent to the robot from the frames on, float32 [B, steps, A], raw units, on the model's
-        device; the last action of an episode is repeated.
-        """
-        index = np.stack([self.cache.later(frames, offset)[0] for offset in range(steps)], 1)
-        actions = self.cache.action_sent[index]
-        return self.tensor(actions if self._fill is None else self._fill.actions(actions, frames))
 
     def task_index(self, frames: Frames) -> NDArray[np.int64]:
         """Index of each frame's task in ``cache.tasks``, int64 [B]."""

@@ -1,14 +1,43 @@
 """The threshold filter: a step is imitated if its temporal-difference advantage reaches a threshold, else dropped."""
 
+from dataclasses import dataclass, field
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.advantage import Array, effective_samples, normalise, viability
-from vla_rl.algorithms.config import ThresholdConfig
+from vla_rl.advantage import Array, HorizonConfig, effective_samples, normalise, viability
+from vla_rl.algorithms.config import WeightedLearning
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.weighted import WeightedCloning
+from vla_rl.core.errors import ConfigError
 from vla_rl.data.cache import FrameCache
+
+
+@dataclass(frozen=True)
+class ThresholdConfig:
+    """Which steps are kept.
+
+    Attributes:
+        epsilon: the threshold, in units of the value, which lies in [0, 1].
+        discount: gamma; the reward is 1 at success.
+    """
+
+    epsilon: float = 0.0
+    discount: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not 0 < self.discount <= 1:
+            raise ConfigError(f"threshold.discount is {self.discount}; it must be in (0, 1]")
+
+
+@dataclass(frozen=True)
+class ThresholdLearning(WeightedLearning):
+    """What the threshold filter may be told."""
+
+    advantage: HorizonConfig = field(default_factory=HorizonConfig)
+    threshold: ThresholdConfig = field(default_factory=ThresholdConfig)
 
 
 def keep(value: Array, later: Array, reward: Array, ended: Array, elapsed: Array, config: ThresholdConfig) -> Array:
@@ -31,6 +60,8 @@ class ThresholdFilter(WeightedCloning):
     """Value and credit are those of the viability head, learnt from discounted returns. People's steps weigh 1."""
 
     name = "threshold"
+    config_class: ClassVar[type] = ThresholdLearning
+    config: ThresholdLearning
     uses_rollouts = "all"
 
     @property

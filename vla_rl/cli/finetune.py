@@ -84,7 +84,7 @@ def _open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, FinetuneConfig
 
 def _check(config: "FinetuneConfig") -> None:
     """Refuse what would fail only after the data has been read."""
-    from vla_rl.algorithms.registry import find_algorithm
+    from vla_rl.algorithms.base import find_algorithm
 
     for path in config.data:
         if not Path(path).exists():

@@ -137,6 +137,29 @@ def config_to_dict(config: Any) -> dict[str, Any]:
     return encoded
 
 
+def leaf_options(config: Any, prefix: str = "") -> list[str]:
+    """The options that a config has as it is, ``section.key`` each, sections of the parts that it chose included.
+
+    Args:
+        config: a dataclass, or a class of which the one with its defaults is meant.
+    """
+    if isinstance(config, type):
+        config = config()
+    found = []
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), prefix + field.name
+        found += leaf_options(value, f"{name}.") if dataclasses.is_dataclass(value) else [name]
+    return found
+
+
+def flatten(raw: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections of plain data as ``section.key``."""
+    flat: dict[str, Any] = {}
+    for key, value in raw.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
 def save_config(config: Any, file: Path) -> None:
     """Write the resolved config as YAML, atomically."""
     write_atomic(file, yaml.safe_dump(config_to_dict(config), sort_keys=False).encode())

@@ -12,6 +12,8 @@ from vla_rl.policies.trainable import TrainablePolicy
 
 BACKBONES = ("own", "policy", "state")
 _MOST_CONCATENATED_TOKENS = 16
+_OWN_VISION = VisionConfig(widths=(16, 32))
+_OWN_TOKEN_WIDTH = 64
 
 
 class Backbone(Protocol):
@@ -27,12 +29,12 @@ class Backbone(Protocol):
 class OwnBackbone(nn.Module):
     """Cameras, sentence and state, encoded with weights of the critic's own."""
 
-    def __init__(self, model: TrainablePolicy, vision: VisionConfig, token_width: int) -> None:
+    def __init__(self, model: TrainablePolicy) -> None:
         super().__init__()
-        self.state_normalizer = Normalizer(model.statistics.state, model.normalization[0])
-        self.vision = VisionEncoder(vision, model.spec.cameras, model.spec.image_size, token_width)
-        self.text = TextEncoder(model.text_config, token_width)
-        self.width = (self.vision.token_count + 1) * token_width + model.spec.state_dim
+        self.state_normalizer = Normalizer(model.statistics.state)
+        self.vision = VisionEncoder(_OWN_VISION, model.spec.cameras, model.spec.image_size, _OWN_TOKEN_WIDTH)
+        self.text = TextEncoder(model.text_config, _OWN_TOKEN_WIDTH)
+        self.width = (self.vision.token_count + 1) * _OWN_TOKEN_WIDTH + model.spec.state_dim
 
     def forward(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> Tensor:
         tokens = torch.cat([self.vision(images), self.text(text)], 1).flatten(1)
@@ -89,14 +91,14 @@ class StateBackbone(nn.Module):
         return state
 
 
-def make_backbone(name: str, model: TrainablePolicy, vision: VisionConfig, token_width: int) -> Backbone:
+def make_backbone(name: str, model: TrainablePolicy) -> Backbone:
     """A backbone by name.
 
     Raises:
         ConfigError: for an unknown name.
     """
     if name == "own":
-        return OwnBackbone(model, vision, token_width)
+        return OwnBackbone(model)
     if name == "policy":
         return PolicyBackbone(model)
     if name == "state":

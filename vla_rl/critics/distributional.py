@@ -5,7 +5,7 @@ the end of the episode is divided by the length of the task's longest episode an
 minus the fraction of the time that it still takes, a failure -1.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from vla_rl.core.errors import ConfigError
 from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.heads import EnsembleHead
-from vla_rl.policies.encoders import VisionConfig
 
 
 @dataclass(frozen=True)
@@ -24,17 +23,12 @@ class DistributionalConfig:
 
     Attributes:
         backbone: see `vla_rl.critics.backbones`.
-        vision, token_width: of the own backbone.
         hidden: widths of the head's hidden layers.
-        dropout: of the hidden units.
         bins: number of bins over [-1, 0].
     """
 
     backbone: Literal["own", "policy", "state"] = "own"
-    vision: VisionConfig = field(default_factory=lambda: VisionConfig(widths=(16, 32)))
-    token_width: int = 64
     hidden: tuple[int, ...] = (128, 128)
-    dropout: float = 0.0
     bins: int = 201
 
     def __post_init__(self) -> None:
@@ -55,14 +49,12 @@ class DistributionalCritic(nn.Module):
     def __init__(self, backbone: Backbone, config: DistributionalConfig) -> None:
         super().__init__()
         self.backbone = backbone
-        self.head = EnsembleHead(1, backbone.width, config.hidden, config.bins, config.dropout)
+        self.head = EnsembleHead(1, backbone.width, config.hidden, config.bins)
         self.register_buffer("centres", bin_centres(config.bins), persistent=False)
 
-    def forward(
-        self, images: dict[str, Tensor], state: Tensor, text: Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Logits [B, bins]. Inputs as `Backbone.__call__`; a CPU generator switches dropout on."""
-        return self.head(self.backbone(images, state, text), generator)[0]
+    def forward(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> Tensor:
+        """Logits [B, bins]. Inputs as `Backbone.__call__`."""
+        return self.head(self.backbone(images, state, text))[0]
 
     def value(self, logits: Tensor) -> Tensor:
         """The expected return [B], in (-1, 0)."""

@@ -27,25 +27,20 @@ class EnsembleHead(nn.Module):
         inputs: I.
         hidden: widths of the hidden layers.
         outputs: O.
-        dropout: probability that a hidden unit is dropped in training.
     """
 
-    def __init__(self, members: int, inputs: int, hidden: tuple[int, ...], outputs: int, dropout: float = 0.0) -> None:
+    def __init__(self, members: int, inputs: int, hidden: tuple[int, ...], outputs: int) -> None:
         super().__init__()
         widths = (inputs, *hidden)
-        self.members, self.dropout = members, dropout
+        self.members = members
         self.layers = nn.ModuleList(
             EnsembleLinear(members, width, following) for width, following in zip(widths, hidden, strict=False)
         )
-        self.rectifiers = nn.ModuleList(nn.ReLU() for _ in hidden)  # modules, so that active units can be counted
         self.out = EnsembleLinear(members, widths[-1], outputs)
 
-    def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Args: features: [B, I]; generator: a CPU generator for dropout in training, None: no dropout."""
+    def forward(self, features: Tensor) -> Tensor:
+        """Features [B, I]."""
         rows = features.expand(self.members, *features.shape)
-        for layer, rectifier in zip(self.layers, self.rectifiers, strict=True):
-            rows = rectifier(layer(rows))
-            if self.dropout and generator is not None:
-                kept = torch.rand(rows.shape, generator=generator) >= self.dropout
-                rows = rows * kept.to(rows.device) / (1.0 - self.dropout)
+        for layer in self.layers:
+            rows = torch.relu(layer(rows))
         return self.out(rows)

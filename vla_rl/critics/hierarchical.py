@@ -9,7 +9,7 @@ reaches as its end are never corrected by data, and the minimum over the ensembl
 bounded.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -20,62 +20,63 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.ensembles import diversity_loss
 from vla_rl.critics.heads import EnsembleHead
-from vla_rl.policies.encoders import VisionConfig
+
+FEATURE_WIDTH = 128
+HUBER_DELTA = 1.0  # the paper's, in units of ``efficiency_unit_steps``
 
 
 @dataclass(frozen=True)
-class CriticConfig:
-    """Architecture and targets. The paper states none of these but the loss and ``huber_delta`` = 1.
+class ViabilityConfig:
+    """Architecture. The paper states none of it.
 
     Attributes:
         backbone: ``own``: a small encoder of the critic's own; ``policy``: the policy's features, detached; ``state``:
             the state alone.
-        vision: of the own backbone.
-        token_width: of the own backbone's tokens.
-        feature_width: size of phi(s), which both heads share.
-        hidden: widths of each head's hidden layers.
+        hidden: widths of each head's hidden layers, behind the features phi(s) that both heads share.
         members: M, size of the ensembles of heads.
         diversity: weight of RAVL's diversity term on the heads' gradients with respect to phi(s); needs M > 1.
-        dropout: of the heads' hidden units; few labels are overfitted quickly.
-        max_steps: T_max; 0: the length of the longest episode in the first round's data.
-        efficiency_unit_steps: the unit u of the efficiency head. Head and target are divided by u before the Huber
-            loss, so its delta is ``huber_delta`` x u steps: beyond it the loss is linear, and where targets scatter by
-            more than that, V_e is pulled from their mean towards their median. 1 is the paper.
-        huber_delta: where the Huber loss turns linear, in units of ``efficiency_unit_steps``.
-        efficiency_return_steps: n of the n-step target; 1 is the paper. The length of an episode or more gives the
-            Monte-Carlo target, which needs no bootstrap and no second forward pass.
         target_tau: per-update rate at which the target network follows; None: bootstrap from the network itself.
     """
 
     backbone: Literal["own", "policy", "state"] = "own"
-    vision: VisionConfig = field(default_factory=lambda: VisionConfig(widths=(16, 32)))
-    token_width: int = 64
-    feature_width: int = 128
     hidden: tuple[int, ...] = (128,)
     members: int = 1
     diversity: float = 0.0
-    dropout: float = 0.0
-    max_steps: int = 0
-    efficiency_unit_steps: float = 1.0
-    huber_delta: float = 1.0
-    efficiency_return_steps: int = 1
     target_tau: float | None = 0.01
 
     def __post_init__(self) -> None:
-        if self.members < 1 or self.efficiency_return_steps < 1:
-            raise ConfigError("critic.members and critic.efficiency_return_steps must be at least 1")
-        if not (self.efficiency_unit_steps > 0 and self.huber_delta > 0 and self.max_steps >= 0):
-            raise ConfigError(
-                "critic.efficiency_unit_steps and critic.huber_delta must be positive, critic.max_steps at least 0"
-            )
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"critic.dropout is {self.dropout}; it must be in [0, 1)")
+        if self.members < 1:
+            raise ConfigError(f"critic.members is {self.members}; it must be at least 1")
         if self.target_tau is not None and not 0 < self.target_tau <= 1:
             raise ConfigError(
                 f"critic.target_tau is {self.target_tau}; it must be in (0, 1], or null for no target network"
             )
         if self.diversity and self.members == 1:
             raise ConfigError("critic.diversity needs an ensemble; set critic.members to 2 or more")
+
+
+@dataclass(frozen=True)
+class CriticConfig(ViabilityConfig):
+    """Architecture, and targets of the efficiency value.
+
+    Attributes:
+        efficiency_unit_steps: the unit u of the efficiency head. Head and target are divided by u before the Huber
+            loss, so that it turns linear beyond u steps, and where targets scatter by more than that, V_e is pulled
+            from their mean towards their median. 1 is the paper.
+        efficiency_return_steps: n of the n-step target; 1 is the paper. The length of an episode or more gives the
+            Monte-Carlo target, which needs no bootstrap and no second forward pass.
+    """
+
+    efficiency_unit_steps: float = 1.0
+    efficiency_return_steps: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.efficiency_return_steps < 1 or not self.efficiency_unit_steps > 0:
+            raise ConfigError(
+                "critic: expected efficiency_return_steps >= 1 and efficiency_unit_steps > 0, found "
+                f"{self.efficiency_return_steps} and {self.efficiency_unit_steps}"
+            )
 
 
 class CriticOutput(NamedTuple):
@@ -97,35 +98,34 @@ class HierarchicalCritic(nn.Module):
 
     Args:
         backbone: see `backbones`.
-        config: architecture.
+        config: architecture; one without options of the efficiency value leaves its head untrained.
         max_steps: T_max.
     """
 
     max_steps: Tensor
 
-    def __init__(self, backbone: Backbone, config: CriticConfig, max_steps: int) -> None:
+    def __init__(self, backbone: Backbone, config: ViabilityConfig, max_steps: int) -> None:
         super().__init__()
         self.config = config
         # A buffer, so that a resumed run keeps the range that its values were learnt in.
         self.register_buffer("max_steps", torch.tensor(float(max_steps)))
         self.backbone = backbone
-        self.shared = nn.Sequential(nn.Linear(backbone.width, config.feature_width), nn.ReLU())
-        sizes = (config.members, config.feature_width, config.hidden, 1, config.dropout)
+        self.efficiency_unit_steps = config.efficiency_unit_steps if isinstance(config, CriticConfig) else 1.0
+        self.shared = nn.Sequential(nn.Linear(backbone.width, FEATURE_WIDTH), nn.ReLU())
+        sizes = (config.members, FEATURE_WIDTH, config.hidden, 1)
         self.viability_head = EnsembleHead(*sizes)
         self.efficiency_head = EnsembleHead(*sizes)
 
-    def forward(
-        self, images: dict[str, Tensor], state: Tensor, text: Tensor, generator: torch.Generator | None = None
-    ) -> CriticOutput:
-        """Inputs as `Backbone.__call__`; a CPU generator switches dropout on."""
+    def forward(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> CriticOutput:
+        """Inputs as `Backbone.__call__`."""
         features = self.shared(self.backbone(images, state, text))
-        logit, efficiency = self.heads(features, generator)
+        logit, efficiency = self.heads(features)
         return CriticOutput(logit, efficiency, features)
 
-    def heads(self, features: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Viability logit and efficiency, [M, B] each, of features phi(s) [B, F]."""
-        logit = self.viability_head(features, generator)[..., 0]
-        return logit, self.efficiency_head(features, generator)[..., 0] * self.config.efficiency_unit_steps
+        logit = self.viability_head(features)[..., 0]
+        return logit, self.efficiency_head(features)[..., 0] * self.efficiency_unit_steps
 
     def diversity_loss(self, features: Tensor) -> Tensor:
         """RAVL's diversity term (see `ensembles.diversity_loss`) of both heads with respect to phi(s), [B, F]."""
@@ -143,17 +143,15 @@ class HierarchicalCritic(nn.Module):
         return logit, efficiency.clamp(max=0.0).maximum(-self.max_steps)
 
 
-def viability_loss(logit: Tensor, label: Tensor, mask: Tensor, offset: Tensor | float = 0.0) -> Tensor:
+def viability_loss(logit: Tensor, label: Tensor, mask: Tensor) -> Tensor:
     """Cross-entropy of z_v over the labelled samples, 0 if there are none.
 
     Args:
         logit: [M, B].
         label: [B], in [0, 1].
         mask: bool [B].
-        offset: log-odds that the batch's class balance adds to the population's, one number or [B]. Added inside the
-            loss, so that z_v itself stays calibrated when the classes are drawn equally often.
     """
-    per_sample = F.binary_cross_entropy_with_logits(logit + offset, label.expand_as(logit), reduction="none").mean(0)
+    per_sample = F.binary_cross_entropy_with_logits(logit, label.expand_as(logit), reduction="none").mean(0)
     return masked_mean(per_sample, mask)
 
 
@@ -169,11 +167,10 @@ def efficiency_target(later: Tensor, elapsed: Tensor, terminal: Tensor, max_step
     return (torch.where(terminal, 0.0, later) - elapsed).maximum(-max_steps)
 
 
-def efficiency_loss(efficiency: Tensor, target: Tensor, mask: Tensor, config: CriticConfig) -> Tensor:
+def efficiency_loss(efficiency: Tensor, target: Tensor, mask: Tensor, unit_steps: float) -> Tensor:
     """Huber loss of V_e [M, B] against y_e [B] over the masked samples, 0 if there are none. See `CriticConfig`."""
-    unit = config.efficiency_unit_steps
-    scaled_target = (target / unit).expand_as(efficiency)
-    per_sample = F.huber_loss(efficiency / unit, scaled_target, reduction="none", delta=config.huber_delta).mean(0)
+    scaled_target = (target / unit_steps).expand_as(efficiency)
+    per_sample = F.huber_loss(efficiency / unit_steps, scaled_target, reduction="none", delta=HUBER_DELTA).mean(0)
     return masked_mean(per_sample, mask)
 
 

@@ -59,11 +59,12 @@ def load_checkpoint[PolicyT: TrainablePolicy](
     description = _read_description(folder)
     file = folder / "config.json"
     try:
-        config = config_from_dict(policy_class.config_class, description["config"])
+        upgrade = getattr(policy_class.config_class, "upgrade", lambda raw: raw)  # of a policy of an earlier version
+        config = config_from_dict(policy_class.config_class, upgrade(description["config"]))
         spec = config_from_dict(PolicySpec, description["spec"])
         statistics = Statistics.from_dict(description["statistics"])
         meta = dict(description["meta"])
-    except (KeyError, TypeError, ValueError, ConfigError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
         raise CheckpointError(f"{file} is damaged or of another version: {error}") from error
     if statistics.state.size != spec.state_dim or statistics.action.size != spec.action_dim:
         raise CheckpointError(f"{file} is damaged: its statistics and its spec have different dimensions")

@@ -161,7 +161,7 @@ def _keypoints(model: FlowVLA, images: dict[str, Tensor]) -> Tensor:
 
 
 def _encoder(model: FlowVLA, camera: int) -> CameraEncoder:
-    encoder = model.vision.encoders[0 if model.vision.shared else camera]
+    encoder = model.vision.encoders[camera]
     assert isinstance(encoder, CameraEncoder)
     return encoder
 

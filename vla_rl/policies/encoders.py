@@ -18,7 +18,6 @@ class VisionConfig:
         kernels: side of each kernel.
         strides: stride of each convolution.
         groups: groups of the GroupNorm after each convolution; 0: no norm.
-        shared: one stack for all cameras instead of one each.
         keypoints: number of learned image points per camera (spatial soft-argmax), which make one token; 0: none.
             They localise well from few data.
         patches: side of the grid of patch tokens per camera, 0: none.
@@ -28,7 +27,6 @@ class VisionConfig:
     kernels: tuple[int, ...] = (8, 3)
     strides: tuple[int, ...] = (4, 1)
     groups: int = 0
-    shared: bool = False
     keypoints: int = 48
     patches: int = 0
 
@@ -127,9 +125,7 @@ class VisionEncoder(nn.Module):
     def __init__(self, config: VisionConfig, cameras: tuple[str, ...], image_size: tuple[int, int], width: int) -> None:
         super().__init__()
         self.cameras = cameras
-        self.shared = config.shared
-        stacks = 1 if config.shared else len(cameras)
-        self.encoders = nn.ModuleList(CameraEncoder(config, image_size, width) for _ in range(stacks))
+        self.encoders = nn.ModuleList(CameraEncoder(config, image_size, width) for _ in cameras)
         self.tokens_per_camera = int(config.keypoints > 0) + config.patches**2
         self.camera_embedding = nn.Parameter(0.02 * torch.randn(len(cameras), 1, width))
 
@@ -140,8 +136,7 @@ class VisionEncoder(nn.Module):
     def forward(self, images: dict[str, Tensor]) -> Tensor:
         """Args: images: camera -> uint8 [B, H, W, 3], or float of the same shape in [0, 255]."""
         tokens = []
-        for index, camera in enumerate(self.cameras):
-            encoder = self.encoders[0 if self.shared else index]
+        for index, (camera, encoder) in enumerate(zip(self.cameras, self.encoders, strict=True)):
             image = images[camera].permute(0, 3, 1, 2)  # channels_last without a copy
             tokens.append(encoder((image * (1 / 127.5)).sub_(1.0)) + self.camera_embedding[index])
         return torch.cat(tokens, 1)

@@ -4,7 +4,7 @@ checkpoint. Numpy and torch.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from vla_rl.core.errors import CheckpointError, UserError
 
-NormalizationMode = Literal["mean_std", "quantile", "identity"]
 RELATIVE_CONSTANT_RANGE = 1e-6
 
 
@@ -54,33 +53,19 @@ class VectorStatistics:
     def size(self) -> int:
         return len(self.mean)
 
-    def affine(
-        self, mode: NormalizationMode, discrete_dims: Sequence[int] = ()
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Offset and scale, float32 [D] each, such that ``normalised = (raw - offset) / scale``; scale 0 marks a
-        constant dimension.
+    def affine(self, discrete_dims: Sequence[int] = ()) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Offset and scale, float32 [D] each, such that ``normalised = (raw - offset) / scale`` has a mean of 0 and a
+        standard deviation of 1; scale 0 marks a constant dimension.
 
-        Discrete dimensions map their range to [-1, 1] in every mode, so that their two levels lie equally far from zero
-        however rarely one of them occurs.
+        Discrete dimensions map their range to [-1, 1], so that their two levels lie equally far from zero however
+        rarely one of them occurs.
         """
-        mean, std, low, high, q01, q99 = (
-            np.asarray(row) for row in (self.mean, self.std, self.low, self.high, self.q01, self.q99)
-        )
-        if mode == "mean_std":
-            offset, scale = mean.copy(), std.copy()
-        elif mode == "quantile":
-            offset, scale = (q01 + q99) / 2, (q99 - q01) / 2
-            narrow = scale <= RELATIVE_CONSTANT_RANGE * (high - low)
-            offset, scale = np.where(narrow, mean, offset), np.where(narrow, std, scale)
-        elif mode == "identity":
-            offset, scale = np.zeros_like(mean), np.ones_like(std)
-        else:
-            raise UserError(f"unknown normalisation mode {mode!r}; known: identity, mean_std, quantile")
+        mean, low, high = (np.asarray(row) for row in (self.mean, self.low, self.high))
+        offset, scale = mean.copy(), np.array(self.std)
         chosen = list(discrete_dims)
         offset[chosen], scale[chosen] = (low[chosen] + high[chosen]) / 2, (high[chosen] - low[chosen]) / 2
-        if mode != "identity":
-            constant = (high - low) <= RELATIVE_CONSTANT_RANGE * np.maximum(1.0, np.abs(mean))
-            offset, scale = np.where(constant, mean, offset), np.where(constant, 0.0, scale)
+        constant = (high - low) <= RELATIVE_CONSTANT_RANGE * np.maximum(1.0, np.abs(mean))
+        offset, scale = np.where(constant, mean, offset), np.where(constant, 0.0, scale)
         return offset.astype(np.float32), scale.astype(np.float32)
 
 
@@ -162,11 +147,9 @@ class Normalizer(nn.Module):
     scale: Tensor
     inverse_scale: Tensor
 
-    def __init__(
-        self, statistics: VectorStatistics, mode: NormalizationMode, discrete_dims: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, statistics: VectorStatistics, discrete_dims: Sequence[int] = ()) -> None:
         super().__init__()
-        offset, scale = statistics.affine(mode, discrete_dims)
+        offset, scale = statistics.affine(discrete_dims)
         inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
         self.register_buffer("offset", torch.from_numpy(offset), persistent=False)
         self.register_buffer("scale", torch.from_numpy(scale), persistent=False)

@@ -23,7 +23,7 @@ from vla_rl.core.types import PolicySpec
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.checkpoint import load_checkpoint, save_checkpoint
 from vla_rl.policies.encoders import TextConfig
-from vla_rl.policies.normalization import NormalizationMode, Statistics
+from vla_rl.policies.normalization import Statistics
 
 
 @dataclass(frozen=True)
@@ -156,12 +156,6 @@ class TrainablePolicy(nn.Module, ABC):
         return int(getattr(self.config, "future_state_max", 0))
 
     @property
-    def normalization(self) -> tuple[NormalizationMode, NormalizationMode]:
-        """How critics and heads beside it normalise the state and the action."""
-        config = self.config
-        return getattr(config, "state_normalization", "mean_std"), getattr(config, "action_normalization", "mean_std")
-
-    @property
     def text_config(self) -> TextConfig:
         """The numbers that `tokenize` gives, for critics that read them."""
         return TextConfig()
@@ -184,7 +178,7 @@ class TrainablePolicy(nn.Module, ABC):
         """
         raise UserError(
             f"the policy {self.config.kind!r} gives no features to others; set the critic's backbone to 'own' or "
-            "'state', and next_latent.weight to 0"
+            "'state'"
         )
 
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:

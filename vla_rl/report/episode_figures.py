@@ -126,7 +126,7 @@ def draw_weights(traces: Sequence[Trace]) -> Any:
 
     def draw_weight(axes: Any, trace: Trace, at: NDArray[np.float64]) -> None:
         axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
-        axes.plot(at, trace.columns["gate"], color=POLICY, linewidth=1.4, label="gate")
+        axes.plot(at, trace.columns["advantage_gate"], color=POLICY, linewidth=1.4, label="gate")
         axes.plot(at, trace.columns["weight"], color=WEIGHT, linewidth=1.4, linestyle="--", label="weight")
         axes.set_ylim(-0.05, 2.05)
         _legend_above(axes)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.advantage import SATURATED_TANH, AdvantageConfig, gate
+from vla_rl.advantage import SATURATED_TANH, AdvantageConfig, advantage_gate
 from vla_rl.core.types import Origin, Source
 from vla_rl.credit import RULES, CreditConfig, assign_batch
 from vla_rl.report.episode_figures import draw_segments, draw_values, draw_weights
@@ -36,7 +36,7 @@ _SCALES = (("paper: A$_e$ in raw steps", 1.0), ("efficiency_scale = 0.15", 0.15)
 # The columns of a trace that a picture is drawn from.
 _NEEDED = {
     "values": {"viability", "efficiency"},
-    "weights": {"viability_advantage", "efficiency_advantage", "gate", "weight"},
+    "weights": {"viability_advantage", "efficiency_advantage", "advantage_gate", "weight"},
 }
 _SUCCESS_RATE = 0.36  # of the policy whose label bias is drawn, as in the paper's first task
 
@@ -77,7 +77,7 @@ def draw_gate() -> Any:
         for column, p_v in enumerate(_VIABILITIES):
             axes = figure.add_axes((0.075 + 0.285 * column, 0.575 - 0.485 * row, 0.25, 0.355))
             logit = np.full_like(a_v, np.log(p_v / (1 - p_v)))
-            gates = gate(logit, a_v, a_e, config)
+            gates = advantage_gate(logit, a_v, a_e, config)
             image = axes.imshow(
                 gates, origin="lower", extent=(-3, 3, -10, 10), aspect="auto", cmap="RdBu", vmin=0, vmax=2
             )

@@ -51,11 +51,12 @@ _PANELS = (
     Panel("expected return (0: at the goal, \N{MINUS SIGN}1: failure)", ("value",), -1.0, 0.0),
     Panel("N-step advantage, in lengths of the task", ("advantage",)),
     Panel("indicator (1: better than usual, 0: not)", ("indicator",), 0.0, 1.0),
-    Panel("gate (solid) and weight in the actor's loss (dashed)", ("gate", "weight"), 0.0, 2.0),
+    Panel("gate (solid) and weight in the actor's loss (dashed)", ("advantage_gate", "weight"), 0.0, 2.0),
     Panel("weight in the actor's loss", ("weight",), 0.0),
 )
 _IN_PANELS = tuple(dict.fromkeys(name for panel in _PANELS for name in panel.columns))
 _COLUMNS = (*_IN_PANELS, "viability_advantage", "efficiency_advantage")
+_OLDER_COLUMNS = {"gate": "advantage_gate"}  # as runs of older versions call them
 # What numpy and zipfile let out for a damaged file.
 _NPZ_ERRORS = (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _EVALUATION_ID = re.compile(r"v(\d{4,})-(\d+)")
@@ -170,7 +171,8 @@ def _read_columns(file: Path, length: int) -> dict[str, NDArray[np.float64]]:
         content = np.load(stream, allow_pickle=False)
         if not isinstance(content, NpzFile):
             raise ValueError("it is not an npz file")
-        columns = {name: np.array(content[name], np.float64) for name in _COLUMNS if name in content}
+        names = {_OLDER_COLUMNS.get(name, name): name for name in content.files}
+        columns = {name: np.array(content[names[name]], np.float64) for name in _COLUMNS if name in names}
     for name, column in columns.items():
         if column.shape != (length,):
             raise ValueError(f"its {name} has shape {list(column.shape)}, the episode has {length} steps")

@@ -6,7 +6,7 @@ from typing import Any
 
 from robot_io.env_interface import EnvDeclaration
 from robot_io.gate import GateConfig
-from vla_rl.algorithms.config import AlgorithmConfig
+from vla_rl.algorithms.config import Learning
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.errors import ConfigError
 from vla_rl.data.retention import RetentionConfig
@@ -90,9 +90,9 @@ class RunConfig:
     Attributes:
         latency: of inference in simulated episodes, in virtual time; the default: none.
         gate: limits of the robot; those that are empty are the environment's.
-        algorithm: what practice does to the policy; a name that `vla_rl.algorithms.make_algorithm` knows.
-        learning: the options of all algorithms, in practice.
-        supervised: the same for the supervised policy that practice starts from.
+        algorithm: what practice does to the policy; a name of the door ``vla_rl.algorithms``.
+        learning: the options of that algorithm.
+        supervised: those of ``sft``, which makes the policy that practice starts from.
         imagination: of a world model that the run trains on its own episodes; off by default.
         retention: which episodes training holds at most; the store keeps all.
         seed: of demonstrations, initial weights, batches and practice episodes.
@@ -110,8 +110,8 @@ class RunConfig:
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     policy: PolicyConfig = part("policies", inside="kind", default="flow_vla")
     algorithm: str = "habc"
-    learning: AlgorithmConfig = field(default_factory=AlgorithmConfig)
-    supervised: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    learning: Any = part("algorithms", beside="algorithm")
+    supervised: Learning = field(default_factory=Learning)
     execution: ExecutionConfig = part("strategies", inside="strategy", default="naive")
     latency: LatencyConfig = field(default_factory=LatencyConfig)
     gate: GateConfig = field(default_factory=GateConfig)
@@ -132,13 +132,6 @@ class RunConfig:
             raise ConfigError(f"seed is {self.seed}; it must be from 0 to 999")
         if self.workers < 0 or self.torch_threads < 1:
             raise ConfigError("workers cannot be negative, and torch_threads must be at least 1")
-        if self.supervised.next_latent.weight or (
-            self.learning.next_latent.weight and self.imagination.coevolution.mode == "off"
-        ):
-            raise ConfigError(
-                "next_latent.weight needs the world model of a practice run: it belongs to learning, not to "
-                "supervised, and imagination.coevolution.mode must not be off"
-            )
         if self.imagination.coevolution.mode != "off":
             self._check_imagination()
         if self.ray is not None and self.workers == 0:
@@ -152,10 +145,12 @@ class RunConfig:
     def _check_imagination(self) -> None:
         if self.task.also:
             raise ConfigError("a world model imagines one task; switch imagination off, or leave task.also empty")
-        if self.imagination.cuts and not self.learning.critic_training.bootstrap_imagined:
+        training = getattr(self.learning, "critic_training", None)
+        if self.imagination.cuts and not getattr(training, "bootstrap_imagined", False):
             raise ConfigError(
                 "imagined episodes that are cut (imagination.generator=trajectories, or env.horizon above 0) have no "
-                "outcome: set learning.critic_training.bootstrap_imagined=true, or nothing would learn from them"
+                "outcome: set learning.critic_training.bootstrap_imagined=true, or nothing would learn from them; an "
+                "algorithm without that option cannot"
             )
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_rl.algorithms.config import AlgorithmConfig
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
@@ -15,6 +14,7 @@ from vla_rl.core.types import PolicySpec
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.sources import DataMapping
 from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
+from vla_rl.runs.older import upgrade
 from vla_rl.runs.records import open_records
 from vla_rl.training.run_folder import RunFolder
 
@@ -34,8 +34,8 @@ class FinetuneConfig:
         policy: of a new policy, its kind and what that takes.
         discrete_dims: of a new policy, the action dimensions that have two levels (grippers).
         delta_dims: of a new policy, the action dimensions that are steps, of which 0 holds still.
-        algorithm: what is done to the policy; a name that `vla_rl.algorithms` knows.
-        learning: the options of all algorithms.
+        algorithm: what is done to the policy; a name of the door ``vla_rl.algorithms``.
+        learning: the options of that algorithm.
         steps: gradient steps.
         checkpoint_every: gradient steps between checkpoints; what a crash costs at most.
         retention: which episodes to hold if there are very many.
@@ -51,7 +51,7 @@ class FinetuneConfig:
     discrete_dims: tuple[int, ...] = ()
     delta_dims: tuple[int, ...] = ()
     algorithm: str = "habc"
-    learning: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    learning: Any = part("algorithms", beside="algorithm")
     steps: int = 1600
     checkpoint_every: int = 400
     retention: RetentionConfig = field(default_factory=RetentionConfig)
@@ -59,12 +59,15 @@ class FinetuneConfig:
     torch_threads: int = 1
     device: str = "cpu"
 
+    @classmethod
+    def upgrade(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        """The config of a run folder of an earlier version, as plain data, in today's words."""
+        return upgrade(raw)
+
     def __post_init__(self) -> None:
         fill_parts(self)
         if self.steps < 1 or self.checkpoint_every < 1 or self.torch_threads < 1 or self.seed < 0:
             raise ConfigError("steps, checkpoint_every and torch_threads must be at least 1, and seed at least 0")
-        if self.learning.next_latent.weight:
-            raise ConfigError("learning.next_latent needs the world model of a practice run; set its weight to 0")
 
 
 def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
@@ -153,7 +156,7 @@ def make_learner(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache")
     """The configured algorithm on the policy that the run starts from, or on a new one."""
     import torch
 
-    from vla_rl.algorithms.registry import make_algorithm
+    from vla_rl.algorithms.base import make_algorithm
     from vla_rl.algorithms.seeds import derived_seed
 
     with torch.random.fork_rng(devices=[]):

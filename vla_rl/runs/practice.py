@@ -2,12 +2,12 @@
 
 import argparse
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_rl.core.config import config_to_dict, load_config, read_yaml
+from vla_rl.core.config import config_to_dict, flatten, load_config, read_yaml
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import PolicySpec
 from vla_rl.policies.flow_vla.config import preset
@@ -74,8 +74,7 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
     Raises:
         UserError: for what cannot be built.
     """
-    from vla_rl.algorithms.registry import find_algorithm
-    from vla_rl.policies.folders import policy_class
+    from vla_rl.algorithms.base import find_algorithm
     from vla_rl.runs.demonstrations import check_demonstrations
     from vla_rl.runs.simulator import SimulatorWorker
 
@@ -97,7 +96,7 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         )
         if brought and not has_demonstrations:
             check_demonstrations(Path(brought), worker.specs)
-        policy_class(config.policy.kind).check(config.policy, worker.spec)
+        _check_policy(config, worker.spec)
     finally:
         worker.close()
     return worker.spec
@@ -119,6 +118,19 @@ def check_device(name: str) -> None:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def _check_policy(config: RunConfig, spec: PolicySpec) -> None:
+    from vla_rl.policies.flow_vla import FlowVLA
+    from vla_rl.policies.folders import policy_class
+
+    policy = policy_class(config.policy.kind)
+    policy.check(config.policy, spec)
+    if config.imagination.group_updates and not issubclass(policy, FlowVLA):
+        raise ConfigError(
+            "imagination.group_updates follow a gradient through the flow of a policy of kind 'flow_vla', this one is "
+            f"of kind {config.policy.kind!r}; set imagination.group_updates=0"
+        )
 
 
 def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str, Any]:
@@ -181,7 +193,6 @@ def make_imagination(folder: RunFolder, config: RunConfig) -> "RunImagination | 
         config.execution,
         config.gate,
         config.workers,
-        foretells=config.learning.next_latent.weight > 0,
     )
 
 
@@ -201,7 +212,7 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache")
     """Behaviour cloning of a fresh policy on the demonstrations in the cache; its statistics are theirs."""
     import torch
 
-    from vla_rl.algorithms.registry import make_algorithm
+    from vla_rl.algorithms.base import make_algorithm
     from vla_rl.algorithms.round_data import data_statistics
     from vla_rl.algorithms.seeds import derived_seed
     from vla_rl.policies.folders import policy_class
@@ -215,7 +226,7 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache")
 
 def practised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", supervised: Path) -> "Algorithm":
     """The configured algorithm, starting from the supervised policy."""
-    from vla_rl.algorithms.registry import make_algorithm
+    from vla_rl.algorithms.base import make_algorithm
     from vla_rl.policies.folders import load_model
 
     model, _ = load_model(supervised, expected=spec)
@@ -231,7 +242,7 @@ def _check_start(path: Path, config: RunConfig) -> RunFolder:
     source, found = RunFolder.open(path, RunConfig)
     if not source.policy_exists(0):
         raise UserError(f"{path} has no supervised policy yet; let it finish its first stages")
-    ours, theirs = _flat(config_to_dict(config)), _flat(config_to_dict(found))
+    ours, theirs = flatten(config_to_dict(config)), flatten(config_to_dict(found))
     sections = ("task", "policy", "supervised", "execution", "latency", "gate")
     shared = [name for name in ours.keys() | theirs.keys() if name.partition(".")[0] in sections]
     shared += ["budget.demonstrations", "budget.supervised_steps"]
@@ -244,11 +255,3 @@ def _check_start(path: Path, config: RunConfig) -> RunFolder:
                 f"{path} was made with {name}={theirs.get(name)}, asked for is {ours.get(name)}; they must be equal"
             )
     return source
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested sections as ``section.key``."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat

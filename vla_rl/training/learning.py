@@ -15,7 +15,6 @@ from tqdm import tqdm
 
 from vla_rl.core.files import write_atomic
 from vla_rl.core.protocols import Subscriber
-from vla_rl.core.types import Float32Array
 from vla_rl.credit import CreditConfig
 from vla_rl.data.cache import CacheConfig, CachedEpisode, FrameCache
 from vla_rl.data.store import EpisodeStore
@@ -31,12 +30,6 @@ class Learner(Protocol):
 
     def begin_round(self, cache: FrameCache, number: int) -> None:
         """Take the episodes in the cache as the training data of the coming updates, those of round ``number``."""
-        ...
-
-    def foretell(self, latents: Float32Array | None) -> None:
-        """Learn to foretell the latents of the frames in the cache, float32 [N, L], in the coming updates too, if that
-        is switched on; None: there are none.
-        """
         ...
 
     def update(self, step: int) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_rl.algorithms.base import Algorithm, actor_groups
+from vla_rl.algorithms.base import Algorithm
 from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.core.types import Float32Array, Source
 from vla_rl.credit import ActorKind, SegmentKind
@@ -96,7 +96,7 @@ def count_segments(cache: FrameCache, learner: Algorithm) -> list[SegmentCounts]
     """What each loss of a learner that has begun its round would see: a row for each episode, then the total."""
     data = learner.data
     credit = data.credit
-    groups = actor_groups(data, learner.uses_interventions, learner.uses_rollouts)
+    groups = learner.actor_groups()
     labelled = credit.viability_mask & data.fresh
     columns = {
         "succeeded": labelled & (credit.viability_label > 0.5),
@@ -127,7 +127,7 @@ def frame_weights(cache: FrameCache, learner: Algorithm) -> Float32Array:
     0 where the actor may not imitate; the mean over the policy's own steps and interventions is 1, as in a batch.
     """
     data, frames = learner.data, np.arange(cache.total_frames)
-    groups = actor_groups(data, learner.uses_interventions, learner.uses_rollouts)
+    groups = learner.actor_groups()
     weight = np.isin(frames, np.concatenate(list(groups.values()))).astype(np.float32)
     for part in np.array_split(frames, range(_TRACED_FRAMES, len(frames), _TRACED_FRAMES)):
         traced = learner.trace(cache, part)
@@ -157,7 +157,7 @@ def format_segments(rows: Sequence[SegmentCounts], learner: Algorithm) -> str:
         "  ".join([*map(str.ljust, line[:2], widths), *map(str.rjust, line[2:], widths[2:])]).rstrip() for line in lines
     ]
     critics = "" if isinstance(learner, WeightedCloning) else "; it has no viability and efficiency critics"
-    rule = f"algorithm {learner.name}{critics}; credit rule {learner.config.credit.rule!r}; numbers are steps"
+    rule = f"algorithm {learner.name}{critics}; credit rule {learner.credit.rule!r}; numbers are steps"
     return "\n".join([rule, *table])
 
 

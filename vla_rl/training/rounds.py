@@ -14,7 +14,6 @@ import numpy as np
 from tqdm import tqdm
 
 from vla_rl.core.errors import CheckpointError
-from vla_rl.core.types import Float32Array
 from vla_rl.credit import CreditConfig, assign_batch
 from vla_rl.critics.calibration import calibration_record
 from vla_rl.data.cache import CacheConfig, FrameCache
@@ -50,12 +49,6 @@ class Imagination(Protocol):
     def improve(self, round_number: int) -> Path | None:
         """Improve, in the learned world, the policy that the round's updates begin with; returns the improved one's
         folder, None where it is not to be improved. Repeating it changes nothing.
-        """
-        ...
-
-    def latents(self, cache: FrameCache, round_number: int) -> Float32Array | None:
-        """What the learned world makes of every frame in the cache, float32 [N, L], NaN for imagined ones; None where
-        it is not wanted or there is no learned world yet.
         """
         ...
 
@@ -205,8 +198,6 @@ class PracticeRun(LearningRun):
             self._practised = self._make_practised(self.cache, self.folder.policy(0))
             if self._progress and self._progress[0] > self.budget.supervised_steps:
                 self._practised.load_state_dict(self._progress[1])
-        if self._imagination is not None:
-            self._practised.foretell(self._imagination.latents(self.cache, stage.round))
         self._learn(self._practised, stage)
         return True
 

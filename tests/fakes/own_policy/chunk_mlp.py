@@ -25,8 +25,8 @@ class ChunkMLP(TrainablePolicy):
 
     def __init__(self, config: ChunkMLPConfig, spec: PolicySpec, statistics: Statistics) -> None:
         super().__init__(config, spec, statistics)
-        self.states = Normalizer(statistics.state, "mean_std")
-        self.actions = Normalizer(statistics.action, "mean_std", statistics.discrete_dims)
+        self.states = Normalizer(statistics.state)
+        self.actions = Normalizer(statistics.action, statistics.discrete_dims)
         seen = len(spec.cameras) * 3 * config.pixels**2 + spec.state_dim
         self.network = nn.Sequential(
             nn.Linear(seen, config.hidden), nn.ReLU(), nn.Linear(config.hidden, config.horizon * spec.action_dim)

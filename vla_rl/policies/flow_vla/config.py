@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.retired import without
 from vla_rl.policies.encoders import TextConfig, VisionConfig
-from vla_rl.policies.normalization import NormalizationMode
 from vla_rl.policies.trainable import PolicyConfig
 
 _PER_CONVOLUTION = ("widths", "kernels", "strides")
@@ -56,6 +56,18 @@ class ExpertConfig:
     noisy_shift: int = 0
 
 
+_RETIRED: dict[str, Any] = {
+    "vision.shared": False,
+    "regression_weight": 0.0,
+    "state_dropout": 0.0,
+    "state_noise": 0.0,
+    "state_normalization": "mean_std",
+    "action_normalization": "mean_std",
+    "snap_discrete": True,
+}
+"""Options that are gone, and what the policy does now instead of asking."""
+
+
 @dataclass(frozen=True)
 class FlowVLAConfig(PolicyConfig):
     """Architecture and training options of the built-in VLA.
@@ -67,8 +79,6 @@ class FlowVLAConfig(PolicyConfig):
         time_distribution: of the flow time in training. ``beta``: Beta(1.5, 1) towards the noise, as in pi0 (arXiv
             2410.24164, eq. in B).
         sampling_steps: Euler steps of inference.
-        regression_weight: weight of an auxiliary head that regresses the chunk from the prefix alone. Its gradient is
-            free of the flow's noise, so the encoder learns sooner where things are. Not used at inference.
         prefix_max: longest committed prefix seen in training, 0: off.
         prefix_law: ``linear``: P(d) falls linearly; ``exponential``: P(d) ~ exp(-d); ``xiaomi``: 0 half of the time,
             else any length up to ``prefix_max`` (Xiaomi-Robotics-0, arXiv 2602.12684, as the next two).
@@ -79,13 +89,9 @@ class FlowVLAConfig(PolicyConfig):
             of its images, so that the policy can be run on the state that will hold when its plan takes over (VLASH,
             arXiv 2512.01031); 0: off.
         difficulty_weighting: weigh actions by how wrong a 5-step rollout of the policy is on them. Doubles the cost.
-        state_dropout: probability that a training sample does not see its state (against copying the state).
-        state_noise: standard deviation of noise on the state in training, normalised units.
         indicator: a prefix token for an advantage indicator (see `Indicator`), for classifier-free guidance.
         indicator_dropout: probability that training drops the indicator.
         guidance_scale: weight of the indicator's classifier-free guidance at inference; 1: no extrapolation.
-        state_normalization, action_normalization: see `normalization.VectorStatistics.affine`.
-        snap_discrete: round sampled discrete action dimensions to the nearer of their two levels.
     """
 
     kind: str = "flow_vla"
@@ -97,20 +103,23 @@ class FlowVLAConfig(PolicyConfig):
     flow_samples: int = 2
     time_distribution: Literal["uniform", "beta", "logit_normal"] = "uniform"
     sampling_steps: int = 6
-    regression_weight: float = 0.0
     prefix_max: int = 0
     prefix_law: Literal["linear", "exponential", "xiaomi"] = "linear"
     prefix_hiding: float = 0.0
     future_state_max: int = 0
     difficulty_weighting: bool = False
-    state_dropout: float = 0.0
-    state_noise: float = 0.0
     indicator: bool = False
     indicator_dropout: float = 0.3
     guidance_scale: float = 1.0
-    state_normalization: NormalizationMode = "mean_std"
-    action_normalization: NormalizationMode = "mean_std"
-    snap_discrete: bool = True
+
+    @classmethod
+    def upgrade(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        """The config of a policy that an earlier version made, as plain data, without what is gone.
+
+        Raises:
+            ConfigError: if the policy needs what is gone.
+        """
+        return without(raw, _RETIRED, _RETIRED, "policy.")
 
     def __post_init__(self) -> None:
         vision, expert = self.vision, self.expert
@@ -122,10 +131,9 @@ class FlowVLAConfig(PolicyConfig):
         for name, size in sizes.items():
             if size < 1:
                 raise ConfigError(f"{name} is {size}; it must be at least 1")
-        for name in ("regression_weight", "state_noise", "guidance_scale"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it cannot be negative")
-        for name in ("state_dropout", "prefix_hiding", "indicator_dropout"):
+        if not self.guidance_scale >= 0:
+            raise ConfigError(f"guidance_scale is {self.guidance_scale}; it cannot be negative")
+        for name in ("prefix_hiding", "indicator_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; a probability is in [0, 1]")
         if not len(vision.widths) == len(vision.kernels) == len(vision.strides) > 0:

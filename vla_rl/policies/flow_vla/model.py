@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_rl.core.errors import UserError
@@ -72,8 +71,8 @@ class FlowVLA(TrainablePolicy):
     ) -> None:
         super().__init__(config, spec, statistics)
         width = config.expert.width
-        self.state_normalizer = Normalizer(statistics.state, config.state_normalization)
-        self.action_normalizer = Normalizer(statistics.action, config.action_normalization, statistics.discrete_dims)
+        self.state_normalizer = Normalizer(statistics.state)
+        self.action_normalizer = Normalizer(statistics.action, statistics.discrete_dims)
         dims = torch.arange(spec.action_dim)
         self.register_buffer("discrete", torch.isin(dims, torch.tensor(statistics.discrete_dims)), persistent=False)
         self.register_buffer("lower_level", torch.tensor(statistics.action.low), persistent=False)
@@ -93,10 +92,6 @@ class FlowVLA(TrainablePolicy):
         if config.expert.window:
             self.sink = nn.Parameter(0.02 * torch.randn(width))
         self.prefix_norm = nn.LayerNorm(width)
-        if config.regression_weight:
-            self.regression = nn.Sequential(
-                nn.Linear(width, 256), nn.GELU(), nn.Linear(256, config.horizon * spec.action_dim)
-            )
         self.expert = ActionExpert(config.expert, spec.action_dim, config.horizon)
 
     @classmethod
@@ -155,15 +150,15 @@ class FlowVLA(TrainablePolicy):
 
         Args:
             batch: see `PolicyBatch`.
-            generator: source of noise, flow times, prefix lengths and state corruption.
+            generator: source of noise, flow times and prefix lengths.
 
         Returns:
             [B], the squared velocity error averaged over draws and over valid dimensions of unconditioned steps (0 if
             there are none), and logs.
         """
         config = self.config
-        state = self._corrupt(self.state_normalizer.normalize(batch.state), generator)
-        tokens, mask = self.tokens_of(batch.images, state, batch.text, self._drop_indicator(batch, generator))
+        indicator = self._drop_indicator(batch, generator)
+        tokens, mask = self.features(batch.images, batch.state, batch.text, indicator)
         draws = config.flow_samples
         prefix = Prefix(*self.expert.read_prefix(tokens, mask), mask).repeat(draws)
         draw = draw_flow(config, len(batch.state), self.spec.action_dim, generator)
@@ -185,13 +180,6 @@ class FlowVLA(TrainablePolicy):
         per_sample = (error * counted).unflatten(0, (-1, draws)).sum((1, 2, 3))
         per_sample = per_sample / counted.unflatten(0, (-1, draws)).sum((1, 2, 3)).clamp(min=1)
         logs = {"flow_loss": per_sample.detach().mean().item()}
-        if config.regression_weight:
-            target = torch.where(valid, self.action_normalizer.normalize(batch.actions), 0.0)
-            guess = self.regression((tokens * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)).view_as(target)
-            distance = F.smooth_l1_loss(guess, target, beta=0.3, reduction="none")
-            regression = (distance * valid).sum((1, 2)) / valid.sum((1, 2)).clamp(min=1)
-            per_sample = per_sample + config.regression_weight * regression
-            logs["regression_loss"] = regression.detach().mean().item()
         return per_sample, logs
 
     def guided_velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix, unconditional: Prefix | None) -> Tensor:
@@ -275,8 +263,6 @@ class FlowVLA(TrainablePolicy):
         levels.
         """
         raw = self.action_normalizer.denormalize(actions)
-        if not self.config.snap_discrete:
-            return raw
         return torch.where(self.discrete, torch.where(actions > 0, self.upper_level, self.lower_level), raw)
 
     def tokens_of(
@@ -296,14 +282,6 @@ class FlowVLA(TrainablePolicy):
             seen = torch.cat([self.vision(images), self.text(text)], 1)
             seen_mask = mask.new_ones(seen.shape[:2])
         return self.prefix_norm(torch.cat([seen, *own], 1)), torch.cat([seen_mask, mask], 1)
-
-    def _corrupt(self, state: Tensor, generator: torch.Generator) -> Tensor:
-        config = self.config
-        if config.state_noise:
-            state = state + config.state_noise * torch.randn(state.shape, generator=generator).to(state.device)
-        if config.state_dropout:
-            state = state * (torch.rand(len(state), 1, generator=generator) >= config.state_dropout).to(state.device)
-        return state
 
     def _drop_indicator(self, batch: PolicyBatch, generator: torch.Generator) -> Tensor | None:
         if batch.indicator is None or not self.config.indicator:

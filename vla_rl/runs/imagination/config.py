@@ -8,7 +8,6 @@ from world_model.coevolution import CoEvolutionConfig
 from world_model.imagined_env import ImaginedEnvConfig
 from world_model.improvement import GroupConfig
 from world_model.starts import StartConfig
-from world_model.trajectory_diffusion import TrajectoryConfig
 
 
 @dataclass(frozen=True)
@@ -24,12 +23,11 @@ class ImaginationConfig:
         starts: where imagined episodes begin.
         env: how they end.
         generator: of imagined episodes. ``rollouts``: the policy acts in the imagined environment. ``trajectories``:
-            short ones are denoised at once and pushed towards the policy, see `world_model.trajectory_diffusion`.
-        trajectories: options of the latter.
+            short ones are denoised at once and pushed towards the policy, see `world_model.trajectory_diffusion`; its
+            options stand in the preset.
         group: masked group-relative optimisation, see `RunImagination.improve`.
         group_updates: of it in a round; 0 switches it off.
         groups_at_once: groups that are imagined side by side.
-        flow_noise: of the policy while it is optimised, see `vla_rl.policies.flow_sde`.
     """
 
     coevolution: CoEvolutionConfig = field(default_factory=CoEvolutionConfig)
@@ -39,17 +37,15 @@ class ImaginationConfig:
     starts: StartConfig = field(default_factory=StartConfig)
     env: ImaginedEnvConfig = field(default_factory=ImaginedEnvConfig)
     generator: Literal["rollouts", "trajectories"] = "rollouts"
-    trajectories: TrajectoryConfig = field(default_factory=TrajectoryConfig)
     group: GroupConfig = field(default_factory=GroupConfig)
     group_updates: int = 0
     groups_at_once: int = 2
-    flow_noise: float = 0.05
 
     def __post_init__(self) -> None:
-        if self.group_updates < 0 or self.groups_at_once < 1 or not self.flow_noise > 0:
+        if self.group_updates < 0 or self.groups_at_once < 1:
             raise ConfigError(
-                "imagination: expected group_updates >= 0, groups_at_once >= 1 and flow_noise > 0, found "
-                f"{self.group_updates}, {self.groups_at_once} and {self.flow_noise}"
+                "imagination: expected group_updates >= 0 and groups_at_once >= 1, found "
+                f"{self.group_updates} and {self.groups_at_once}"
             )
 
     @property

@@ -14,7 +14,6 @@ from robot_io.gate import GateConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
-from vla_rl.core.types import Float32Array
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
@@ -37,7 +36,7 @@ from world_model.model import load_world_model, save_world_model
 from world_model.starts import StartBank
 from world_model.training import refine_world_model, train_world_model
 from world_model.trajectory_diffusion import train_trajectories
-from world_model.windows import LatentEpisodes, frame_latents, spec_of
+from world_model.windows import LatentEpisodes, spec_of
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +55,6 @@ class RunImagination:
         execution: of the policy's chunks.
         gate: limits of the robot.
         workers: processes that imagine; 0: this one.
-        foretells: the policy's encoder learns to foretell latents (``learning.next_latent``).
     """
 
     def __init__(
@@ -67,11 +65,9 @@ class RunImagination:
         execution: ExecutionConfig,
         gate: GateConfig,
         workers: int,
-        foretells: bool = False,
     ) -> None:
         self.config, self._folder, self._task = config, folder, task
         self._execution, self._gate, self._workers = execution, gate, workers
-        self._foretells = foretells
         self.path = folder.path / "imagination"
         bound_s = config.coevolution.train_cpu_seconds
         changes = [f"training.cpu_seconds={bound_s}"] if bound_s else []
@@ -90,16 +86,14 @@ class RunImagination:
         Returns:
             numbers for the metrics; the ledger says more. Nothing if imagination is off.
         """
-        config = self.config.coevolution
-        if config.mode == "off":
+        if self.config.coevolution.mode == "off":
             return {}
         if self.ledger.of(0) is None:
             self.ledger.write(LedgerEntry(0, real_episodes=len(self._headers("demo-"))))
         headers = self._headers(f"round{round_number:03d}-")
         # Who was rescued would have failed: without these the real success would be that of the lucky ones.
         alone = [header.success is True and header.human_steps == 0 for header in headers]
-        first = round_number == config.first_round
-        near = self.config.near_success_episodes if first else 0
+        near = self.config.near_success_episodes if round_number == 1 else 0
         if near:
             collect_near_success(
                 self._task, self._gate, EpisodeStore(self.path / "near"), near, NEAR_SUCCESS_SEED, PerturbationConfig()
@@ -127,7 +121,7 @@ class RunImagination:
             train_world_model(self.world, world_spec(self._task, cache), cache, target)
         elif config.refine_steps:
             model, _ = load_world_model(self._model(version - 1))
-            refine_world_model(model, version, cache, target, config.refine_steps, config.refine_cpu_seconds)
+            refine_world_model(model, version, cache, target, config.refine_steps)
         else:
             first, _ = load_world_model(self._model(0))
             own = replace(first.config, training=self.world.training)  # sizes may be those of `begin_with`
@@ -178,7 +172,7 @@ class RunImagination:
         data = LatentEpisodes(open_cache(self.path / "episodes", self.path / "cache"), world.autoencoder)
         streams = config.groups_at_once * config.group.group
         env = ImaginedVectorEnv(world, data, StartBank(data, config.starts), streams, config.env)
-        flow = NoisyFlowConfig(noise=config.flow_noise, execute_ticks=self._execution.execute_ticks)
+        flow = NoisyFlowConfig(execute_ticks=self._execution.execute_ticks)
         actor = NoisyFlowActor(model, world.spec.task, flow)
         optimiser = MaskedGroupOptimiser(actor, config.group)
         first, learnt = _IMAGINED_SEED + round_number * 100_000, False
@@ -191,15 +185,6 @@ class RunImagination:
             return None
         model.save(target, meta)
         return target
-
-    def latents(self, cache: FrameCache, round_number: int) -> Float32Array | None:
-        """Latents of the run's frames for the policy's auxiliary loss, by the first world model's autoencoder, so that
-        they mean the same in every round.
-        """
-        entry = self.ledger.of(round_number)
-        if not self._foretells or entry is None or entry.model_version < 0:
-            return None
-        return frame_latents(cache, load_world_model(self._model(0))[0].autoencoder)
 
     def _adopt(self, folder: Path, spec: WorldSpec, target: Path) -> None:
         """Begin with another's world model."""
@@ -220,7 +205,7 @@ class RunImagination:
         model, _ = load_world_model(self._model(version))
         data = LatentEpisodes(open_cache(self.path / "episodes", self.path / "cache"), model.autoencoder)
         folder = self.path / f"trajectories_{version:04d}"
-        generator = train_trajectories(self.config.trajectories, model, data, folder)
+        generator = train_trajectories(self.world.trajectories, model, data, folder)
         bank = StartBank(data, self.config.starts)
         policy, meta = load_model(self._folder.policy(round_number - 1))
         source = TrajectorySource(generator, model, data, bank, policy, meta["policy_version"])

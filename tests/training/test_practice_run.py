@@ -323,6 +323,7 @@ def test_practice_does_not_go_on_from_an_older_state(uninterrupted: Path, tmp_pa
     assert "goes on from gradient step 14" in stopped.stderr
 
 
+@pytest.mark.slow
 def test_two_processes_cannot_train_in_one_folder(uninterrupted: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     first = start("--config", "tiny", "--out", str(folder), "budget.supervised_steps=100000")

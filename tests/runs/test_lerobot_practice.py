@@ -15,8 +15,11 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.folders import load_model
 from vla_rl.runs.policy_folder import find_policy
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of lerobot, transformers and diffusers; not ours
-KINDS = ["act", "diffusion", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("smolvla", "pi0"))]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # of lerobot, transformers and diffusers; not ours
+]
+KINDS = ["act", "diffusion", "smolvla", "pi0"]
 SHORT = [
     "budget={demonstrations: 2, supervised_steps: 2, rounds: 1, episodes_per_round: 1, steps_per_round: 2, "
     "evaluation_episodes: 1, checkpoint_every: 1}",
@@ -45,7 +48,6 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         logging.disable(logging.NOTSET)
 
 
-@pytest.mark.slow
 def test_it_practises_on_statistics_of_the_demonstrations(run: Path) -> None:
     evaluations = json.loads((run / "summary.json").read_text())["evaluations"]
     assert [entry["label"] for entry in evaluations] == ["supervised", "round 1"]
@@ -61,7 +63,6 @@ def test_it_practises_on_statistics_of_the_demonstrations(run: Path) -> None:
     np.testing.assert_allclose(model.statistics.action.mean, shown.mean(0), atol=1e-6)
 
 
-@pytest.mark.slow
 def test_a_resumed_run_ends_in_the_same_weights(run: Path, tmp_path: Path) -> None:
     again = interrupted(run, tmp_path / "again")
     assert main(["train", "--resume", str(again)]) == 0
@@ -76,7 +77,6 @@ def test_another_algorithm_starts_from_it(run: Path, tmp_path: Path) -> None:
     assert weights(other, 1) != weights(run, 0)
 
 
-@pytest.mark.slow
 def test_it_is_exported_and_acts_without_torch(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(run), "--out", str(tmp_path / "deployed")]) == 0, capsys.readouterr()
     assert main(["rollout", str(tmp_path / "deployed"), "--robot", "sim"]) == 0

@@ -34,6 +34,7 @@ def weights_of(algorithm):
     return torch.cat([tensor.flatten().float() for tensor in algorithm.policy().state_dict().values()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_logs_are_finite_and_alike_in_every_update(name, make_cache):
     _, logs = run(name, make_cache(MIXED))
@@ -71,6 +72,7 @@ def test_resumed_run_equals_uninterrupted_one(name, make_cache, tmp_path):
         assert (key, expected) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_policy_loads_and_traces_fit(name, make_cache, tmp_path):
     cache = make_cache(MIXED)

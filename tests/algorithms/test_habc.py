@@ -203,6 +203,7 @@ def test_policy_backbone_gets_no_gradient_and_saves_no_weights(make_cache):
     assert np.isfinite(list(algorithm.update(1).values())).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -40,6 +40,7 @@ def make_cells(rate: dict[str, float]) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_best_is_one_strategy_for_all_delays(tmp_path: Path) -> None:
     cells = make_cells({"sync": 0.9, "naive": 0.8, "rtc": 0.88, "vlash": 0.81})
     result = summarise(cells)

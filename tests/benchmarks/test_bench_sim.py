@@ -16,6 +16,7 @@ def options(**changes: object) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(parsed), **changes}, out=Path("unused"))
 
 
+@pytest.mark.slow
 def test_speed_and_skill_of_a_task_are_measured_and_shown() -> None:
     result = bench.run(options())
     (row,), (skill,) = result["rows"], result["skills"]

@@ -74,6 +74,7 @@ def imagination(tmp_path: Path) -> RunImagination:
     return RunImagination(options, folder, TASK, execution, run.gate, workers=0)
 
 
+@pytest.mark.slow
 def test_a_round_is_imagined_once_and_written_down(imagination: RunImagination) -> None:
     numbers = imagination.after_collection(1)
     entry = imagination.ledger.of(1)

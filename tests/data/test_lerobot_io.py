@@ -63,6 +63,7 @@ def test_episodes_come_back_bit_by_bit(exported: tuple[EpisodeStore, Path], tmp_
     assert import_lerobot(dataset, other) == [], "importing again adds nothing"
 
 
+@pytest.mark.slow
 def test_lerobot_reads_what_was_exported(exported: tuple[EpisodeStore, Path]) -> None:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
     from lerobot.utils.feature_utils import dataset_to_policy_features

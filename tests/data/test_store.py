@@ -43,6 +43,7 @@ def episode_file(store: EpisodeStore, episode_id: str) -> Path:
     return store.path / "episodes" / f"{episode_id}.zarr.zip"
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(episode=episodes())
 def test_an_episode_comes_back_bit_by_bit(tmp_path_factory: pytest.TempPathFactory, episode: Episode) -> None:

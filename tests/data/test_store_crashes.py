@@ -123,6 +123,7 @@ store.add(make_episode("small2"))
 """
 
 
+@pytest.mark.slow
 def test_a_write_that_the_system_cuts_short_loses_nothing(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     command = [sys.executable, "-W", "error", "-c", LIMITED, str(tmp_path / "store")]

@@ -124,6 +124,7 @@ def test_lerobots_graphs_build_without_a_gpu(lerobot: Any, kind: str) -> None:
     assert all(engine.file.stat().st_size for engine in build_engines(folder, "trt-rtx", BuildConfig(without_gpu=True)))
 
 
+@pytest.mark.slow
 def test_ours_build_without_a_gpu_and_are_found_again(exported: Path) -> None:
     if reason := rtx_without_gpu():
         pytest.skip(reason)

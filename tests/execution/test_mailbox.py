@@ -78,6 +78,7 @@ def write_forever(name: str) -> None:
         post(writer, number)
 
 
+@pytest.mark.slow
 def test_messages_are_never_torn_under_a_furious_writer_that_is_killed() -> None:
     mailbox = Mailbox(FIELDS)
     process = multiprocessing.get_context("spawn").Process(target=write_forever, args=(mailbox.name,), daemon=True)

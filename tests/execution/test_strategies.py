@@ -80,6 +80,7 @@ def seam_ratio(strategy: str, delay: int) -> float:
     return float(np.quantile(steps[seam], 0.99) / np.median(steps[~seam]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [1, 2, 4])
 @pytest.mark.parametrize("strategy", CONTINUOUS)
 def test_seams_do_not_jump(strategy: str, delay: int) -> None:
@@ -109,6 +110,7 @@ class SeeingPolicy:
         return self.infer(observation, previous[:delay_ticks])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0, 1, 3])
 @pytest.mark.parametrize("strategy", [*ASYNCHRONOUS, "sync"])
 def test_reaction_to_a_teleported_object_takes_at_most_d_plus_s_plus_one_ticks(strategy: str, delay: int) -> None:

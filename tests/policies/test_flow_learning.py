@@ -52,6 +52,7 @@ def two_modes(model: FlowVLA, generator: torch.Generator, size: int = 64) -> Pol
     return blank_batch(model, actions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positive_weight", [1.0, 3.0])
 def test_both_modes_are_sampled_as_often_as_they_weigh(positive_weight: float) -> None:
     """Samples lie at the modes, not between them, and their mean is the weighted mean of the data."""
@@ -71,6 +72,7 @@ def test_both_modes_are_sampled_as_often_as_they_weigh(positive_weight: float) -
     assert chunks[..., 0].mean().item() == pytest.approx(2 * expected - 1, abs=0.25)
 
 
+@pytest.mark.slow
 def test_a_committed_prefix_decides_the_mode() -> None:
     model = make_model(vision=BLIND, flow_samples=4, prefix_max=3)
     train(model, lambda model, generator: (two_modes(model, generator), torch.ones(64)), 300)
@@ -80,6 +82,7 @@ def test_a_committed_prefix_decides_the_mode() -> None:
         assert (chunks[:, 2:, 0] * sign > 0).float().mean() > 0.9
 
 
+@pytest.mark.slow
 def test_the_indicator_decides_between_good_and_bad() -> None:
     model = make_model(vision=BLIND, flow_samples=4, indicator=True)
 
@@ -116,6 +119,7 @@ def test_the_sentence_decides_between_two_tasks() -> None:
         assert (chunks[..., 0] * sign > 0).float().mean() > 0.95
 
 
+@pytest.mark.slow
 def test_a_place_in_the_image_becomes_a_place_to_go() -> None:
     """A bright square at random places, the chunk goes there: the error must be well below a pixel of the feature
     map.

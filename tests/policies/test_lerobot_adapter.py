@@ -157,6 +157,7 @@ def test_it_is_a_policy_of_ours_and_its_folder_comes_back(model: LeRobotModel, t
         policy.infer(make_observation())
 
 
+@pytest.mark.slow
 def test_a_policy_learns_here_from_weighted_samples(model: LeRobotModel) -> None:
     from vla_rl.algorithms.actor import ActorLearner
     from vla_rl.algorithms.config import ActorConfig

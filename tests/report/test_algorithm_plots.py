@@ -25,6 +25,7 @@ def test_curves_pool_the_seeds_that_have_the_round():
     assert pooled_curve([without])[0].size == 0
 
 
+@pytest.mark.slow
 def test_missing_cells_rounds_and_lengths_leave_gaps(tmp_path: Path):
     without = cell("awr", 0, [0.3])
     del without["rounds"]

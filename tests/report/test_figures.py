@@ -21,6 +21,7 @@ def names(files: list[Path]) -> set[str]:
     return {file.stem.removeprefix("method_") for file in files}
 
 
+@pytest.mark.slow
 def test_a_whole_run_gives_every_picture_and_the_same_ones_again(run_dir: Path, tmp_path: Path):
     files = save_figures(run_dir, tmp_path / "images")
     assert names(files) == ALL

@@ -20,6 +20,7 @@ def step(tick: int) -> Step:
     return Step(observation, action, action, Source.HUMAN if tick > 3 else Source.POLICY, extras={"gate_reasons": 0})
 
 
+@pytest.mark.slow
 def test_a_recording_holds_what_the_loop_did(tmp_path: Path) -> None:
     file = tmp_path / "view" / "robot.rrd"
     with LiveView(str(file), "robot") as view:

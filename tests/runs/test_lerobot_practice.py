@@ -15,8 +15,11 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.folders import load_model
 from vla_rl.runs.policy_folder import find_policy
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of lerobot, transformers and diffusers; not ours
-KINDS = ["act", "diffusion", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("smolvla", "pi0"))]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # of lerobot, transformers and diffusers; not ours
+]
+KINDS = ["act", "diffusion", "smolvla", "pi0"]
 SHORT = [
     "budget={demonstrations: 2, supervised_steps: 2, rounds: 1, episodes_per_round: 1, steps_per_round: 2, "
     "evaluation_episodes: 1, checkpoint_every: 1}",

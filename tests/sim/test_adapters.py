@@ -108,6 +108,7 @@ def test_the_seed_decides_the_scene(name):
     assert any(not np.array_equal(first[camera], second[camera]) for camera in env.cameras)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", META_WORLD)
 def test_meta_worlds_experts_succeed(name, blind_env):
     make(name).close()
@@ -125,6 +126,7 @@ def test_meta_worlds_experts_succeed(name, blind_env):
     assert successes >= 3
 
 
+@pytest.mark.slow
 def test_meta_world_can_be_supervised(blind_env):
     make(META_WORLD[0]).close()
     env = blind_env(META_WORLD[0])

@@ -31,12 +31,14 @@ def test_expert_succeeds(task, blind_env, difficulty):
     assert np.mean([steps for _, steps in results]) < 1.4 * env.expert_steps
 
 
+@pytest.mark.slow
 def test_expert_succeeds_in_spite_of_its_noise(task, blind_env):
     env = blind_env(task)
     expert = sim.make_expert(env, action_noise=0.003)
     assert sum(episode(env, expert, seed)[0] for seed in range(10)) >= 9
 
 
+@pytest.mark.slow
 def test_expert_recovers_from_what_a_bad_policy_leaves_behind(task, blind_env):
     env = blind_env(task)
     expert = sim.make_expert(env)

@@ -71,6 +71,7 @@ def test_every_object_and_gripper_is_seen_at_the_start(task):
         assert {f"{arm.side}_finger_front" for arm in env.arms} <= bodies
 
 
+@pytest.mark.slow
 def test_picture_for_people_has_shadows(busy_env):
     picture = busy_env.render()
     assert picture.shape == (480, 480, 3)

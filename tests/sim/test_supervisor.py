@@ -42,6 +42,7 @@ def test_leaves_the_expert_alone(task, blind_env):
         assert not driving.any()
 
 
+@pytest.mark.slow
 def test_rescues_a_policy_that_does_nothing(task, blind_env):
     env = blind_env(task)
     supervisor = ScriptedSupervisor(env, ALWAYS)

@@ -75,6 +75,7 @@ def test_a_run_leaves_all_that_it_should(uninterrupted: Path) -> None:
     assert "<html" in (uninterrupted / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_only_a_run_that_came_to_its_end_is_finished(uninterrupted: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(uninterrupted, folder)
@@ -85,6 +86,7 @@ def test_only_a_run_that_came_to_its_end_is_finished(uninterrupted: Path, tmp_pa
     assert not RunFolder(tmp_path / "killed").is_finished()
 
 
+@pytest.mark.slow
 def test_an_error_in_a_worker_reaches_the_user_as_it_is(tmp_path: Path) -> None:
     """The same worker that cannot be built says the same, in this process or in one of its own."""
     job = RolloutJob("e", tmp_path, "none", (0,), None)
@@ -273,6 +275,7 @@ def test_a_run_can_start_from_another_ones_supervised_policy(uninterrupted: Path
     assert evaluations[0] == evaluations[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -291,6 +294,7 @@ def test_a_start_that_does_not_fit_is_refused(uninterrupted: Path, tmp_path: Pat
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_episode_stops_a_resumed_run_with_one_clear_line(uninterrupted: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(uninterrupted, folder)
@@ -307,6 +311,7 @@ def test_a_damaged_episode_stops_a_resumed_run_with_one_clear_line(uninterrupted
     assert "Traceback" not in stopped.stderr
 
 
+@pytest.mark.slow
 def test_practice_does_not_go_on_from_an_older_state(uninterrupted: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(uninterrupted, folder)
@@ -318,6 +323,7 @@ def test_practice_does_not_go_on_from_an_older_state(uninterrupted: Path, tmp_pa
     assert "goes on from gradient step 14" in stopped.stderr
 
 
+@pytest.mark.slow
 def test_two_processes_cannot_train_in_one_folder(uninterrupted: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     first = start("--config", "tiny", "--out", str(folder), "budget.supervised_steps=100000")

@@ -116,6 +116,7 @@ def test_the_anchor_and_the_memory_reach_beyond_the_window() -> None:
         assert differs.tolist() == [frame < seen for frame in range(9)], changes
 
 
+@pytest.mark.slow
 def test_the_cache_is_bounded() -> None:
     model = make_model()
     batch = make_batch(model, size=1)
@@ -133,6 +134,7 @@ def test_the_cache_is_bounded() -> None:
         assert torch.isfinite(hidden).all()
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_every_mechanism_gets_a_gradient() -> None:
     model = make_model(self_context=1.0)
     batch = make_batch(model, size=4, frames=6)

@@ -40,7 +40,7 @@ def test_no_seed_is_used_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"demonstrations": 0}, {"rounds": -1}, {"rounds": 50}, {"episodes_per_round": 10_000}]
+    "change", [{"demonstrations": -1}, {"rounds": -1}, {"rounds": 50}, {"episodes_per_round": 10_000}]
 )
 def test_an_impossible_budget_is_refused(change: dict[str, int]) -> None:
     with pytest.raises(ConfigError):

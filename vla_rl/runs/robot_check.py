@@ -118,7 +118,9 @@ def check_robot(name: str, policy: PolicyFolder, config: RolloutConfig, options:
         options: the robot's own.
     """
     items: list[Item] = []
-    request = RobotRequest(policy.spec, MonotonicClock(), config.gate, policy.discrete_dims, config.task, options)
+    request = RobotRequest(
+        policy.spec, MonotonicClock(), config.gate, policy.discrete_dims, config.task, config.takeover, options
+    )
     with _asked(items, "the robot fits policy and limits, and nobody else commands it", name):
         setup = set_up_robot(name, request)
     if not items[0].answer:

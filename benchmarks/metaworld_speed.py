@@ -5,6 +5,7 @@ not flatter them. Environment and bare benchmark take turns with the same action
 """
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -119,14 +120,16 @@ def _expert_actions(env: Any) -> list[np.ndarray]:
 
 
 def _ablation(task: str) -> list[dict[str, Any]]:
-    """Milliseconds for two pictures, means over an episode, of each way of drawing; EGL's where it loads."""
+    """Milliseconds for two pictures, means over an episode, of each way of drawing; EGL's where MuJoCo was told to use
+    it (``MUJOCO_GL=egl``) and it loads.
+    """
     import gymnasium
 
     from sim.egl import why_egl_does_not_load
 
     env: Any = gymnasium.make(task, image_size=IMAGE_SIZE).unwrapped
     ways = _raycast_ways(env)
-    if not why_egl_does_not_load():
+    if os.environ.get("MUJOCO_GL") == "egl" and not why_egl_does_not_load():
         ways |= _egl_ways(env)
     actions, times = _expert_actions(env), {name: list[float]() for name in ways}
     env.reset(seed=0)

@@ -106,7 +106,8 @@ def _cell(file: Path, measure: Callable[[], Cell]) -> Cell:
 def _in_process(options: argparse.Namespace, policy: str) -> Cell:
     """The same policy, executor, gate and seeds without topics; its answers come one tick late, as over topics."""
     from benchmarks.ros2_trials import EXECUTION
-    from robot_io.gate import GateConfig, SafetyGate
+    from robot_io.gate import SafetyGate
+    from robot_io.limits import RobotLimits
     from vla_rl.core.clock import VirtualClock
     from vla_rl.core.config import load_config
     from vla_rl.core.protocols import Policy
@@ -131,7 +132,7 @@ def _in_process(options: argparse.Namespace, policy: str) -> Cell:
     execution = replace(execution, discrete_dims=execution.discrete_dims or folder.discrete_dims)
     clock = VirtualClock()
     robot = open_robot(TaskConfig(difficulty=options.difficulty, image_size=folder.spec.image_size[0]), clock=clock)
-    gate = SafetyGate(load_config(GateConfig, CONFIGS / "robots" / "tabletop.yaml"), robot.control_hz)
+    gate = SafetyGate(load_config(RobotLimits, CONFIGS / "robots" / "tabletop.yaml"), robot.control_hz)
     planner = VirtualPlanner(acting, clock, robot.control_hz, LatencyConfig(typical=1.0))
     successes = 0
     for seed in range(options.episodes):

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from robot_io.gate import GateConfig, Reason
+from robot_io.gate import Reason
+from robot_io.limits import RobotLimits
 from tests.fakes.ros2_rig import Rig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
@@ -31,7 +32,7 @@ TASK = "insert the peg into the socket"  # of the default environment; a policy 
 TICK_MS = 50.0
 HOLD_TICKS = 20
 EXECUTION = (f"execution.hold_ticks={HOLD_TICKS}", "execution.execute_ticks=4")
-LIMITS = load_config(GateConfig, CONFIGS / "robots" / "tabletop.yaml")
+LIMITS = load_config(RobotLimits, CONFIGS / "robots" / "tabletop.yaml")
 # On the machine's clock other processes may hold everything up: readings are allowed to grow older.
 REALTIME_AGE_MS = 1000.0
 TRAVEL_M = min(LIMITS.body.frozen_travel)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_io.body import BodyWatch
-from robot_io.limits import GateConfig, agreed_posture, check_limits, rest_tolerance
+from robot_io.limits import GateConfig, RobotLimits, agreed_posture, check_limits, rest_tolerance
 from robot_io.smoothing import JerkLimiter
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Condition, Verdict
@@ -101,6 +101,7 @@ class SafetyGate:
         tool_position: Callable[[Float32Array], NDArray[np.floating]] | None = None,
         names: Sequence[str] = (),
     ) -> None:
+        config = RobotLimits.of(config)
         check_limits(config, rate_hz, commands_per_tick, has_tool_position=tool_position is not None)
         if names and len(names) != len(config.low):
             raise ConfigError(

@@ -1,7 +1,7 @@
 """The limits of a robot: what the safety gate holds every command to, and where an attempt may begin."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Self
 
 import numpy as np
@@ -33,11 +33,8 @@ class GateConfig:
         max_observation_age_ms: an older observation is a fault.
         max_action_age_ms: an action planned from an older observation is a fault; longer than a chunk and a delay.
         stop_after_ms: a fault that lasts this long latches the stop.
-        rest_tolerance: how far outside low and high a robot may be found at the start of an attempt; empty: a fiftieth
-            of the range between them.
         max_gap_ms: a longer pause between two ticks of an attempt latches the stop: the process stood still, and the
             robot with it.
-        body: what is watched of the robot itself, where it is measured.
     """
 
     low: tuple[float, ...] = ()
@@ -52,9 +49,7 @@ class GateConfig:
     max_observation_age_ms: float = 200.0
     max_action_age_ms: float = 3000.0
     stop_after_ms: float = 300.0
-    rest_tolerance: tuple[float, ...] = ()
     max_gap_ms: float = 500.0
-    body: BodyConfig = field(default_factory=BodyConfig)
 
     def filled(
         self,
@@ -74,7 +69,28 @@ class GateConfig:
         return replace(self, low=lowest, high=highest, max_velocity=velocity, discrete_dims=discrete, delta_dims=delta)
 
 
-def agreed_posture(readings: Float32Array, config: GateConfig, step: Float32Array) -> Float32Array:
+@dataclass(frozen=True)
+class RobotLimits(GateConfig):
+    """Those of a robot that measures itself, as its file of limits gives them; a simulated run has nothing to measure.
+
+    Attributes:
+        rest_tolerance: how far outside low and high a robot may be found at the start of an attempt; empty: a fiftieth
+            of the range between them.
+        body: what is watched of the robot itself.
+    """
+
+    rest_tolerance: tuple[float, ...] = ()
+    body: BodyConfig = field(default_factory=BodyConfig)
+
+    @classmethod
+    def of(cls, config: GateConfig) -> "RobotLimits":
+        """Limits of commands, with what is watched of a robot left at its defaults; a robot's own as they are."""
+        if isinstance(config, RobotLimits):
+            return config
+        return cls(**{name.name: getattr(config, name.name) for name in fields(config)})
+
+
+def agreed_posture(readings: Float32Array, config: RobotLimits, step: Float32Array) -> Float32Array:
     """Where a robot rests, float32 [A]: the median of readings that agree to within one tick of the limits.
 
     One bad reading would be the first command. So readings that are further apart than the robot may go in a tick, or
@@ -123,13 +139,13 @@ def agreed_posture(readings: Float32Array, config: GateConfig, step: Float32Arra
     return posture
 
 
-def rest_tolerance(config: GateConfig) -> Float32Array:
+def rest_tolerance(config: RobotLimits) -> Float32Array:
     """How far outside its limits a robot may be found, float32 [A]."""
     width = np.asarray(config.high, np.float32) - np.asarray(config.low, np.float32)
     return np.asarray(config.rest_tolerance or _REST_TOLERANCE * width, np.float32)
 
 
-def check_limits(config: GateConfig, rate_hz: float, commands_per_tick: int, has_tool_position: bool) -> None:
+def check_limits(config: RobotLimits, rate_hz: float, commands_per_tick: int, has_tool_position: bool) -> None:
     """Refuse limits that cannot hold.
 
     Raises:

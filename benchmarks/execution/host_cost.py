@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.cells import Cells
 from robot_io.gate import GateConfig, SafetyGate
+from robot_io.limits import RobotLimits
 from vla_rl.core.config import load_config
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
@@ -59,7 +60,7 @@ def measure(cells: Cells) -> None:
     """One cell: medians of both, and the median ratio over alternating blocks."""
     if "host" in cells:
         return
-    limits = load_config(GateConfig, CONFIGS / "robots" / "so101.yaml")
+    limits = load_config(RobotLimits, CONFIGS / "robots" / "so101.yaml")
     light = GateConfig(low=limits.low, high=limits.high, max_velocity=limits.max_velocity)
     ours, ours_light = _our_tick(limits), _our_tick(light)
     rivals = _lerobot_tick(_QueueEngine()), _lerobot_tick(_RtcEngine())

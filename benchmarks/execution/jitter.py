@@ -16,7 +16,8 @@ from typing import Any, override
 import numpy as np
 
 from benchmarks.cells import Cells
-from robot_io.gate import GateConfig, SafetyGate
+from robot_io.gate import SafetyGate
+from robot_io.limits import RobotLimits
 from robot_io.mock_robot import MockRobot, MockRobotConfig
 from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.config import load_config
@@ -144,7 +145,7 @@ def _attempt_ms(planner: Planner, seed: int) -> np.ndarray:
     """The periods of one attempt."""
     clock = MonotonicClock()
     robot = MockRobot(_ROBOT, clock=clock)
-    limits = load_config(GateConfig, CONFIGS / "robots" / "mock.yaml")
+    limits = load_config(RobotLimits, CONFIGS / "robots" / "mock.yaml")
     periods = Periods(clock)
     with realtime(RealtimeConfig()):
         run_episode(robot, Executor(planner, _EXECUTION), SafetyGate(limits, _HZ), seed=seed, subscribers=[periods])

@@ -12,6 +12,7 @@ from toys import ReachEnv, ReachPolicy
 
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
+from robot_io.limits import RobotLimits
 from robot_io.mock_robot import MockRobot, MockRobotConfig
 from robot_io.recorder import Recorder
 from robot_io.ros2.clock import RosTime
@@ -337,7 +338,7 @@ def the_time(arm: Arm) -> None:
 def test_whatever_ends_an_attempt_the_robot_is_braked_within_its_limits(
     name: str, control_hz: float, ending: Callable[[Arm], None], commands_per_tick: int
 ) -> None:
-    limits = load_config(GateConfig, ROBOTS / f"{name}.yaml")
+    limits = load_config(RobotLimits, ROBOTS / f"{name}.yaml")
     arm = Arm(limits, control_hz)
     ending(arm)
     recorder = Recorder(Origin.REAL, name, control_hz)
@@ -369,7 +370,7 @@ def test_a_world_that_ends_with_its_episode_is_not_braked() -> None:
 
 def test_a_robot_that_stood_still_before_an_exception_is_not_pushed_on() -> None:
     """The camera driver waited for half a second before it gave up: the last command has been reached long ago."""
-    limits = load_config(GateConfig, ROBOTS / "so101.yaml")
+    limits = load_config(RobotLimits, ROBOTS / "so101.yaml")
     arm = Arm(limits, 30.0)
 
     def time_out(number: int) -> None:
@@ -385,7 +386,7 @@ def test_a_robot_that_stood_still_before_an_exception_is_not_pushed_on() -> None
 
 
 def test_after_an_interruption_the_rest_of_the_tick_is_sent_before_the_braking() -> None:
-    limits = load_config(GateConfig, ROBOTS / "so101.yaml")
+    limits = load_config(RobotLimits, ROBOTS / "so101.yaml")
     arm = Arm(limits, 30.0)
 
     class Interrupting(VirtualClock):
@@ -407,7 +408,7 @@ def test_after_an_interruption_the_rest_of_the_tick_is_sent_before_the_braking()
 
 def test_an_interrupted_clock_of_the_machine_still_paces_the_braking() -> None:
     """As a ROS node is deactivated in the middle of a motion."""
-    limits = load_config(GateConfig, ROBOTS / "so101.yaml")
+    limits = load_config(RobotLimits, ROBOTS / "so101.yaml")
     arm, clock = Arm(limits, 30.0), RosTime(simulated=False)
     arm.clock = clock
     interrupted_ns: list[int] = []
@@ -434,7 +435,7 @@ def test_a_clock_that_nobody_can_wait_on_gets_no_braking_in_a_burst() -> None:
             if len(arm.writes) < 68:
                 super().sleep_until_ns(deadline_ns)
 
-    limits = load_config(GateConfig, ROBOTS / "so101.yaml")
+    limits = load_config(RobotLimits, ROBOTS / "so101.yaml")
     arm = Arm(limits, 30.0)
     arm.clock = Interrupted()
     run_episode(arm, race(limits), SafetyGate(limits, 30.0, 4), seed=0, max_ticks=17)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from robot_io.body import BodyConfig
-from robot_io.gate import GateConfig, Reason, SafetyGate
+from robot_io.gate import Reason, SafetyGate
 from robot_io.lerobot_robot import LerobotRobot
+from robot_io.limits import RobotLimits
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Condition
@@ -29,7 +30,7 @@ BODY = BodyConfig(
     effort_after_ms=200.0,
     beyond_after_ms=100.0,
 )
-LIMITS = GateConfig(low=(-1.0, -1.0, 0.0), high=(1.0, 1.0, 0.1), max_velocity=(1.0,) * 3, body=BODY)
+LIMITS = RobotLimits(low=(-1.0, -1.0, 0.0), high=(1.0, 1.0, 0.1), max_velocity=(1.0,) * 3, body=BODY)
 
 Feel = Callable[[int, Float32Array], tuple[Float32Array, Float32Array | None]]
 
@@ -39,7 +40,7 @@ def follows(ms: int, command: Float32Array) -> tuple[Float32Array, Float32Array 
     return command + np.float32([-0.01, -0.01, 0.001]) * np.float32(1 + 0.01 * (ms % 7)), None
 
 
-def drive(feel: Feel, limits: GateConfig = LIMITS, ticks: int = 60, names: tuple[str, ...] = ()) -> Any:
+def drive(feel: Feel, limits: RobotLimits = LIMITS, ticks: int = 60, names: tuple[str, ...] = ()) -> Any:
     """Sweep the first two joints, and shut the third. Returns the gate and the time of the latched stop, ms."""
     gate = SafetyGate(limits, HZ, names=names)
     command = gate.reset(np.zeros(3, np.float32))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from robot_io.gate import GateConfig, Reason, SafetyGate
+from robot_io.limits import RobotLimits
 from tests.fakes.faulty_attempts import broken_limits
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError
@@ -19,7 +20,7 @@ from vla_rl.core.types import Float32Array
 
 MS = 1_000_000
 RATE_HZ = 20.0
-LIGHT = GateConfig(
+LIGHT = RobotLimits(
     low=(-1.0, 0.0, 0.0), high=(1.0, 2.0, 0.08), max_velocity=(1.0, 2.0, 1.0), discrete_dims=(2,), stop_after_ms=200.0
 )
 SMOOTH = replace(LIGHT, max_acceleration=(4.0, 8.0, 1.0), max_jerk=(80.0, 100.0, 1.0))
@@ -259,7 +260,7 @@ def test_empty_limits_are_filled_from_the_action_space_and_given_ones_are_kept()
 
 @pytest.mark.parametrize("file", ROBOTS, ids=lambda file: file.stem)
 def test_the_robots_that_ship_have_limits_that_hold(file: Path) -> None:
-    config = load_config(GateConfig, file)
+    config = load_config(RobotLimits, file)
     if not config.low:
         config = config.filled([-1.0] * 3, [1.0] * 3)
     gate = SafetyGate(config, 30.0, 4)
@@ -297,7 +298,7 @@ def test_a_rest_that_cannot_be_held_is_refused(rest: list[float], message: str) 
 
 @pytest.mark.parametrize("file", [file for file in ROBOTS if file.stem != "simulation"], ids=lambda file: file.stem)
 def test_braking_takes_no_longer_than_declared(file: Path) -> None:
-    config = load_config(GateConfig, file)
+    config = load_config(RobotLimits, file)
     if not config.max_jerk:
         return
     gate = SafetyGate(config, 50.0)

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from robot_io.gate import GateConfig, SafetyGate
+from robot_io.gate import SafetyGate
 from robot_io.lerobot_robot import LerobotRobot
+from robot_io.limits import RobotLimits
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.robot import Ros2Robot
@@ -21,7 +22,7 @@ from vla_rl.execution.planner import InlinePlanner
 from vla_rl.runs.robots.ros2 import settings_from
 
 HZ = 20.0
-LIMITS = GateConfig(low=(-1.0, -1.0), high=(1.0, 1.0), max_velocity=(1.0, 1.0))
+LIMITS = RobotLimits(low=(-1.0, -1.0), high=(1.0, 1.0), max_velocity=(1.0, 1.0))
 ONE_TICK = 1.0 / HZ + 1e-6
 TRUE = (0.2, -0.3)
 
@@ -111,7 +112,7 @@ ONE = {lerobot: range(1), topics: range(19, 20)}
 ALL = range(10**6)
 
 
-def attempt(robot: EpisodicRobot, limits: GateConfig = LIMITS) -> None:
+def attempt(robot: EpisodicRobot, limits: RobotLimits = LIMITS) -> None:
     run_episode(robot, Executor(InlinePlanner(Stays())), SafetyGate(limits, HZ), seed=0)
 
 

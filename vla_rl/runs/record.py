@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from robot_io.gate import GateConfig
 from robot_io.keyboard import HELP, Keyboard, KeyboardConfig
 from robot_io.lerobot_robot import LerobotTakeover
+from robot_io.limits import RobotLimits
 from robot_io.motion import MotionSteps
 from robot_io.spacemouse import SpaceMouse
 from robot_io.terminal_keys import TerminalKeys
@@ -48,7 +48,7 @@ class RecordConfig:
 
     task: TaskConfig = field(default_factory=TaskConfig)
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
-    gate: GateConfig = field(default_factory=GateConfig)
+    gate: RobotLimits = field(default_factory=RobotLimits)
     keyboard: KeyboardConfig = field(default_factory=KeyboardConfig)
     robot: dict[str, Any] = field(default_factory=dict)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from robot_io.gate import GateConfig, SafetyGate
-from robot_io.limits import check_limits
+from robot_io.gate import SafetyGate
+from robot_io.limits import RobotLimits, check_limits
 from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PolicySpec
@@ -52,7 +52,7 @@ def _asked(items: list[Item], question: str, found: str = "") -> Iterator[None]:
 
 
 def settings_items(
-    policy: PolicyFolder, execution: ExecutionConfig, limits: GateConfig, control_hz: float, watched: bool = False
+    policy: PolicyFolder, execution: ExecutionConfig, limits: RobotLimits, control_hz: float, watched: bool = False
 ) -> list[Item]:
     """What can be said without the robot.
 

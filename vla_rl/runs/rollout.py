@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from robot_io.display import LiveDisplay
-from robot_io.gate import GateConfig
+from robot_io.limits import RobotLimits
 from vla_rl.core.clock import MonotonicClock, VirtualClock
 from vla_rl.core.config import fill_parts, load_config, part, read_yaml
 from vla_rl.core.errors import UserError
@@ -52,7 +52,7 @@ class RolloutConfig:
 
     execution: ExecutionConfig = part("strategies", inside="strategy", default="naive")
     latency: LatencyConfig = field(default_factory=LatencyConfig)
-    gate: GateConfig = field(default_factory=GateConfig)
+    gate: RobotLimits = field(default_factory=RobotLimits)
     realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
     task: dict[str, Any] = field(default_factory=dict)
     takeover: dict[str, Any] = field(default_factory=dict)

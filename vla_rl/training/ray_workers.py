@@ -40,8 +40,8 @@ class RayRolloutPool:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UserError(f"cannot join the Ray cluster {address!r}: {' '.join(str(error).split())}") from error
         actor = ray.remote(num_cpus=1)(_Actor)
-        packed = ray.cloudpickle.dumps(build)
-        self._actors = [actor.remote(list(sys.path), packed) for _ in range(workers)]
+        self._build = build
+        self._actors = [actor.remote(list(sys.path)) for _ in range(workers)]
 
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
         """Run the jobs, yielding each as it is saved, in any order.
@@ -56,7 +56,7 @@ class RayRolloutPool:
         while waiting or running:
             while waiting and idle:
                 actor, job = idle.pop(), waiting.pop()
-                running[actor.run.remote(job)] = (actor, job)
+                running[actor.run.remote(self._build, job)] = (actor, job)
             (done,), _ = self._ray.wait(list(running))
             actor, job = running.pop(done)
             try:
@@ -82,18 +82,15 @@ class _Actor:
 
     Args:
         path: where the learner finds modules: parts of anybody's are named module:Name.
-        packed: what makes the worker, opened only when these can be imported.
+            What makes the worker comes with a job, since Ray imports what an argument names before it makes the call.
     """
 
-    def __init__(self, path: list[str], packed: bytes) -> None:
+    def __init__(self, path: list[str]) -> None:
         torch.set_num_threads(1)
         sys.path.extend(entry for entry in path if entry not in sys.path)
-        self._packed = packed
         self._worker: RolloutWorker | None = None
 
-    def run(self, job: RolloutJob) -> None:
+    def run(self, build: Callable[[], RolloutWorker], job: RolloutJob) -> None:
         if self._worker is None:
-            import ray
-
-            self._worker = ray.cloudpickle.loads(self._packed)()
+            self._worker = build()
         self._worker.run(job)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from lerobot.robots.config import RobotConfig
-from lerobot.robots.robot import Robot
 from lerobot_programs import DIMS, SIZE, documented
 from tiny_policy import make_model
 
+from tests.fakes.lerobot_arm import MemoryArm
 from vla_rl.core.flow import guidance_weights
 from vla_rl.policies.guidance import sample_guided
 from vla_rl.policies.lerobot_plugin.__main__ import convert
@@ -28,7 +28,7 @@ class ArmInMemoryConfig(RobotConfig):
     pass
 
 
-class ArmInMemory(Robot):
+class ArmInMemory(MemoryArm):
     """Joints that follow at once, and two cameras."""
 
     config_class = ArmInMemoryConfig
@@ -37,23 +37,10 @@ class ArmInMemory(Robot):
     cameras: ClassVar = {"front": (SIZE, SIZE, 3), "top": (SIZE, SIZE, 3)}
     observation_features: ClassVar = {**dict.fromkeys(JOINTS, float), **cameras}
     action_features: ClassVar = dict.fromkeys(JOINTS, float)
-    is_calibrated = True
 
     def __init__(self, config: ArmInMemoryConfig) -> None:
         super().__init__(config)
         self._position = dict.fromkeys(JOINTS, 0.0)
-        self._connected = False
-
-    @property
-    def is_connected(self) -> bool:
-        return self._connected
-
-    def connect(self, calibrate: bool = True) -> None:
-        self._connected = True
-
-    def calibrate(self) -> None: ...
-
-    def configure(self) -> None: ...
 
     def get_observation(self) -> dict[str, Any]:
         return {**self._position, **{camera: np.zeros(shape, np.uint8) for camera, shape in self.cameras.items()}}
@@ -62,9 +49,6 @@ class ArmInMemory(Robot):
         self._position = dict(action)
         self.sent.append(action)
         return action
-
-    def disconnect(self) -> None:
-        self._connected = False
 
 
 def test_the_documented_line(

@@ -15,7 +15,6 @@ import draccus
 import numpy as np
 import pytest
 from lerobot.robots.config import RobotConfig
-from lerobot.robots.robot import Robot
 from lerobot.teleoperators.utils import TeleopEvents
 from lerobot.utils.errors import DeviceNotConnectedError
 
@@ -31,6 +30,7 @@ from robot_io.lerobot_robot import (
 from robot_io.recorder import Recorder
 from robot_io.spacemouse import SpaceMouse
 from robot_io.terminal_keys import TerminalKeys
+from tests.fakes.lerobot_arm import MemoryArm
 from vla_rl.core.clock import MonotonicClock, VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, PolicySpec, Source
@@ -52,7 +52,7 @@ class PluginArmConfig(RobotConfig):
     disable_torque_on_disconnect: bool = True
 
 
-class PluginArm(Robot):
+class PluginArm(MemoryArm):
     """Joints that follow at once, up to a limit of its own, and a camera; as a third-party package would bring it."""
 
     config_class = PluginArmConfig
@@ -61,7 +61,7 @@ class PluginArm(Robot):
     def __init__(self, config: PluginArmConfig) -> None:
         super().__init__(config)
         self.config = config
-        self._largest, self._connected = config.largest, False
+        self._largest = config.largest
         self.torque = True
         self.unreadable: range = range(0)  # readings that raise
         self.deaf: range = range(0)  # commands that raise
@@ -73,18 +73,6 @@ class PluginArm(Robot):
 
     observation_features: ClassVar = {**{f"{joint}.pos": float for joint in JOINTS}, "front": (4, 6, 3)}
     action_features: ClassVar = {f"{joint}.pos": float for joint in JOINTS}
-    is_calibrated = True
-
-    @property
-    def is_connected(self) -> bool:
-        return self._connected
-
-    def connect(self, calibrate: bool = True) -> None:
-        self._connected = True
-
-    def calibrate(self) -> None: ...
-
-    def configure(self) -> None: ...
 
     def get_observation(self) -> dict[str, Any]:
         self.pictures += 1
@@ -101,7 +89,7 @@ class PluginArm(Robot):
         return self.position
 
     def disconnect(self) -> None:
-        self._connected = False
+        super().disconnect()
         self.torque = not self.config.disable_torque_on_disconnect
         if self.commands in self.deaf:
             raise self.error

@@ -114,11 +114,12 @@ def _in_process(options: argparse.Namespace, policy: str) -> Cell:
     from vla_rl.execution.executor import Executor
     from vla_rl.execution.loop import run_episode
     from vla_rl.execution.virtual import LatencyConfig, VirtualPlanner
+    from vla_rl.runs.capability import load_corrector
     from vla_rl.runs.config import TaskConfig
     from vla_rl.runs.config_files import CONFIGS
     from vla_rl.runs.expert_policy import EXPERT, find_expert
     from vla_rl.runs.policy_folder import find_policy, load_acting_policy
-    from vla_rl.runs.rollout import RolloutConfig
+    from vla_rl.runs.rollout import resolve_config
     from vla_rl.runs.task import open_robot
 
     if policy.startswith(EXPERT):
@@ -127,17 +128,17 @@ def _in_process(options: argparse.Namespace, policy: str) -> Cell:
     else:
         folder = find_policy(Path(policy))
         acting = load_acting_policy(folder.path)
-    base = {"execution": folder.run.get("execution", {})}
-    execution = load_config(RolloutConfig, overrides=EXECUTION, base=base).execution
+    execution = resolve_config(folder, overrides=EXECUTION, realtime=True).execution  # as the node resolves it
     execution = replace(execution, discrete_dims=execution.discrete_dims or folder.discrete_dims)
     clock = VirtualClock()
     robot = open_robot(TaskConfig(difficulty=options.difficulty, image_size=folder.spec.image_size[0]), clock=clock)
     gate = SafetyGate(load_config(RobotLimits, CONFIGS / "robots" / "tabletop.yaml"), robot.control_hz)
     planner = VirtualPlanner(acting, clock, robot.control_hz, LatencyConfig(typical=1.0))
+    corrector = load_corrector(execution, folder)
     successes = 0
     for seed in range(options.episodes):
         gate.rearm()
-        successes += run_episode(robot, Executor(planner, execution), gate, seed=seed).success is True
+        successes += run_episode(robot, Executor(planner, execution, corrector), gate, seed=seed).success is True
     robot.close()
     return {"episodes": options.episodes, "successes": successes}
 

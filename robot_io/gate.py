@@ -13,6 +13,7 @@ Limits hold from command to command. That they hold per second too is the loop's
 tick closer together than their equal parts of it, and tells the gate how many of them there is still time for.
 """
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from enum import IntFlag
@@ -51,6 +52,9 @@ class Reason(IntFlag):
     GAP = 8192
     RIVAL = 16384
     E_STOP = 32768
+    SELF_COLLISION = 65536
+    DEAD_MAN = 131072
+    CONTROLLERS = 262144
 
 
 # Plain numbers for the control loop: arithmetic on an IntFlag takes a microsecond each time.
@@ -63,8 +67,9 @@ _OF_BODY = {
     BodyWatch.EFFORT: int(Reason.EFFORT),
     BodyWatch.BEYOND: int(Reason.BEYOND),
 }
-_GAP = int(Reason.GAP)
-_LATCHING = _GAP | int(Reason.RIVAL | Reason.E_STOP) | sum(_OF_BODY.values())  # no passing faults
+_GAP, _SELF_COLLISION = int(Reason.GAP), int(Reason.SELF_COLLISION)
+_ALARMS = int(Reason.RIVAL | Reason.E_STOP | Reason.DEAD_MAN | Reason.CONTROLLERS)
+_LATCHING = _GAP | _ALARMS | sum(_OF_BODY.values())  # no passing faults
 _FAULTS = _NOT_FINITE | _WRONG_SHAPE | _OBSERVATION_OLD | _ACTION_OLD | _LATCHING
 _LONG_AGO = 1 << 62
 
@@ -80,6 +85,8 @@ class SafetyGate:
         tool_position: the tool's x, y, z in metres, [3], at a command [A]; needed for workspace limits. Called up to
             twice a command.
         names: of the action dimensions, for what is said about them.
+        too_close: whether parts of the robot are too close to each other at a command [A]; needed for
+            ``self_distance``. Called as often.
 
     Attributes:
         counts: how many actions were changed for each reason, since the gate was made.
@@ -100,9 +107,10 @@ class SafetyGate:
         commands_per_tick: int = 1,
         tool_position: Callable[[Float32Array], NDArray[np.floating]] | None = None,
         names: Sequence[str] = (),
+        too_close: Callable[[Float32Array], bool] | None = None,
     ) -> None:
         config = RobotLimits.of(config)
-        check_limits(config, rate_hz, commands_per_tick, has_tool_position=tool_position is not None)
+        check_limits(config, rate_hz, commands_per_tick, tool_position is not None, too_close is not None)
         if names and len(names) != len(config.low):
             raise ConfigError(
                 f"the limits are those of {len(config.low)} dimensions, the robot takes {len(names)} "
@@ -117,6 +125,8 @@ class SafetyGate:
         self._max_step = (np.asarray(config.max_velocity) / command_hz).astype(np.float32)
         self._max_step[self._discrete_dims] = np.inf
         self._tool_position = tool_position if config.workspace_low else None
+        self._too_close = too_close if config.self_distance else None
+        self._guards_places = self._tool_position is not None or self._too_close is not None
         self._delta_dims = list(config.delta_dims)
         self._smooth_dims = np.setdiff1d(np.arange(len(config.low)), [*config.discrete_dims, *config.delta_dims])
         self._fractions = np.linspace(0, 1, commands_per_tick + 1, dtype=np.float32)[1:]
@@ -223,18 +233,18 @@ class SafetyGate:
         target = np.minimum(np.maximum(action, self._low), self._high)
         if (target != action).any():
             reasons = _JOINT_LIMIT
-        if self._tool_position is not None and not self._in_workspace(target):
-            reasons |= _WORKSPACE
+        if self._guards_places and (objections := self._objections(target)):
+            reasons |= objections
             target = self._target
         if self._limiter is not None and (action == self._previous).all():
             return self._rest(count), reasons  # a hold: come to rest where the motion ends, do not turn back
         targets = target[None] if self.commands_per_tick == 1 else self._interpolate(target, count)
         self._target = target
-        self._turned_back = False
-        guarded = self._tool_position is not None and self._in_workspace(self._previous)
+        self._turned_back = 0
+        # What the robot finds itself in already does not hold it: it may leave.
+        guarded = ~self._objections(self._previous) if self._guards_places else 0
         commands = self._limit_steps(targets, guarded) if self._limiter is None else self._smooth(targets, guarded)
-        if self._turned_back:
-            reasons |= _WORKSPACE
+        reasons |= self._turned_back
         if (commands != targets).any():
             reasons |= _RATE if self._limiter is None else _SMOOTHED
         return commands, reasons
@@ -246,31 +256,33 @@ class SafetyGate:
         targets[-1] = target
         return targets
 
-    def _smooth(self, targets: Float32Array, guarded: bool) -> Float32Array:
-        """float32 [count, A], within the velocity, acceleration and jerk limits, and the workspace if ``guarded``."""
+    def _smooth(self, targets: Float32Array, guarded: int) -> Float32Array:
+        """float32 [count, A], within the velocity, acceleration and jerk limits, none for which a reason among
+        ``guarded`` objects.
+        """
         assert self._limiter is not None
         commands = targets.copy()
         for command in commands:
             command[self._smooth_dims] = self._limiter.follow(
-                command[self._smooth_dims], self._may_rest_at if guarded else None
+                command[self._smooth_dims], functools.partial(self._may_rest_at, guarded) if guarded else None
             )
         return commands
 
-    def _may_rest_at(self, position: Float32Array) -> bool:
+    def _may_rest_at(self, guarded: int, position: Float32Array) -> bool:
         command = self._previous.copy()
         command[self._smooth_dims] = position
-        return self._may_go_to(command)
+        return self._may_go_to(command, guarded)
 
-    def _limit_steps(self, targets: Float32Array, guarded: bool) -> Float32Array:
-        """float32 [count, A], no two commands in a row further apart than the velocity limit allows, none outside the
-        workspace if ``guarded``.
+    def _limit_steps(self, targets: Float32Array, guarded: int) -> Float32Array:
+        """float32 [count, A], no two commands in a row further apart than the velocity limit allows, none for which a
+        reason among ``guarded`` objects.
         """
         commands = np.empty_like(targets)
         previous, step = self._previous, self._max_step
         for target, command in zip(targets, commands, strict=True):
             np.maximum(target, previous - step, out=command)
             np.minimum(command, previous + step, out=command)
-            if guarded and not self._may_go_to(command):
+            if guarded and not self._may_go_to(command, guarded):
                 command[:] = previous
             previous = command
         return commands
@@ -291,15 +303,21 @@ class SafetyGate:
         if self._limiter is not None:
             self._limiter.reset(self._previous[self._smooth_dims])
 
-    def _may_go_to(self, command: Float32Array) -> bool:
-        inside = self._in_workspace(command)
-        self._turned_back |= not inside
-        return inside
+    def _may_go_to(self, command: Float32Array, guarded: int) -> bool:
+        objections = self._objections(command) & guarded
+        self._turned_back |= objections
+        return not objections
 
-    def _in_workspace(self, command: Float32Array) -> bool:
-        assert self._tool_position is not None
-        position = self._tool_position(command)
-        return bool((position >= self.config.workspace_low).all() and (position <= self.config.workspace_high).all())
+    def _objections(self, command: Float32Array) -> int:
+        """Why the robot must not be at a command that its joints' limits allow: WORKSPACE, SELF_COLLISION."""
+        reasons = 0
+        if self._tool_position is not None:
+            position, config = self._tool_position(command), self.config
+            if not ((position >= config.workspace_low).all() and (position <= config.workspace_high).all()):
+                reasons = _WORKSPACE
+        if self._too_close is not None and self._too_close(command):
+            reasons |= _SELF_COLLISION
+        return reasons
 
     def _watch(self, faults: int, now_ns: int) -> int:
         """Keep the time of a fault and latch when it has lasted. Returns the reasons to hold."""

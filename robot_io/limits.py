@@ -76,10 +76,17 @@ class RobotLimits(GateConfig):
     Attributes:
         rest_tolerance: how far outside low and high a robot may be found at the start of an attempt; empty: a fiftieth
             of the range between them.
+        tool_link: the link of the robot's description that the workspace limits are about.
+        self_distance: parts of the robot may come so close to each other, metres; a command that brings them closer is
+            not followed, as one out of the workspace. 0: not watched. Links that one joint connects may touch.
+        touching: pairs of further links that may.
         body: what is watched of the robot itself.
     """
 
     rest_tolerance: tuple[float, ...] = ()
+    tool_link: str = ""
+    self_distance: float = 0.0
+    touching: tuple[tuple[str, str], ...] = ()
     body: BodyConfig = field(default_factory=BodyConfig)
 
     @classmethod
@@ -145,7 +152,9 @@ def rest_tolerance(config: RobotLimits) -> Float32Array:
     return np.asarray(config.rest_tolerance or _REST_TOLERANCE * width, np.float32)
 
 
-def check_limits(config: RobotLimits, rate_hz: float, commands_per_tick: int, has_tool_position: bool) -> None:
+def check_limits(
+    config: RobotLimits, rate_hz: float, commands_per_tick: int, has_tool_position: bool, sees_itself: bool = False
+) -> None:
     """Refuse limits that cannot hold.
 
     Raises:
@@ -174,8 +183,13 @@ def check_limits(config: RobotLimits, rate_hz: float, commands_per_tick: int, ha
         raise ConfigError("the gate's workspace_low and workspace_high need three numbers each (x, y, z), or none")
     if config.workspace_low and not has_tool_position:
         raise ConfigError(
-            "workspace limits need tool_position, the forward kinematics of the robot: "
-            "a program gives it to SafetyGate, no robot of the command line does"
+            "workspace limits need the forward kinematics of the robot: name its URDF (parameter robot_description, "
+            "option robot.urdf) and the limits' tool_link, or give SafetyGate a tool_position"
+        )
+    if not 0 <= config.self_distance < np.inf or (config.self_distance and not sees_itself):
+        raise ConfigError(
+            f"the gate's self_distance is {config.self_distance:g}; expected metres, and the robot's URDF (parameter "
+            "robot_description, option robot.urdf), which says where its parts are"
         )
     if config.delta_dims and commands_per_tick > 1:
         raise ConfigError(

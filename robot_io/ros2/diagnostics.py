@@ -33,6 +33,7 @@ def diagnose(
     robot: "Ros2Robot",
     health: Health,
     listeners: Mapping[str, int],
+    inputs: Mapping[str, str],
     taken_over: bool,
     stopped_because: str,
     standing_by: str,
@@ -44,6 +45,7 @@ def diagnose(
         robot: whose streams are looked at.
         health: of the session.
         listeners: output -> how many subscribe to it.
+        inputs: what the inputs that may stop the robot say.
         taken_over: a person has the commands.
         stopped_because: why the robot was stopped; empty if it was not.
         standing_by: why no attempt runs; empty if one does.
@@ -61,6 +63,12 @@ def diagnose(
             ERROR if deaf else OK,
             f"nobody listens to output {', '.join(deaf)}" if deaf else "every output has a listener",
             listeners,
+        ),
+        (
+            "stop inputs",
+            ERROR if robot.alarms else OK,
+            "; ".join(robot.alarms.values()) or "nobody objects",
+            inputs,
         ),
         (
             "policy",

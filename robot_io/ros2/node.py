@@ -14,20 +14,20 @@ from typing import Any, Protocol, override
 
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.clock import Clock, ClockType
-from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from std_msgs.msg import Header
 from std_srvs.srv import SetBool
 
 from robot_io.ros2.diagnostics import Health, diagnose
+from robot_io.ros2.lifecycle import answer_every_request
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
 from robot_io.ros2.parameters import Settings, declare_all, read_settings
 from robot_io.ros2.robot import Interrupted, Ros2Robot
+from robot_io.ros2.robot_description import read_description
 from robot_io.ros2.spinning import run_ros
 from robot_io.ros2.wiring import Interface, Wiring, add_label_services, add_trigger, answer
 from vla_rl.core.errors import UserError
 
-RCLError = rclpy_implementation.RCLError
 _OK, _NO = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 _SWITCH_INTERVAL_S = 5e-4  # a callback in Python gives the control thread its turn after this time, not after 5 ms
 
@@ -49,8 +49,8 @@ class Session(Protocol):
         """
         ...
 
-    def checklist(self) -> Sequence[str]:
-        """What a person should read before anything moves, a line each."""
+    def checklist(self, stop_input: str) -> Sequence[str]:
+        """What a person should read before anything moves, a line each. By ``stop_input`` it can be stopped by hand."""
         ...
 
     def rearm(self) -> None:
@@ -81,6 +81,7 @@ class PolicyNode(LifecycleNode):
         self._stopped_because = ""
         self._standing_by = "not started yet"
         self._attempts = 0
+        answer_every_request(self)
         declare_all(self)
         self.add_on_set_parameters_callback(self._on_set_parameters)
         self._make_services()
@@ -93,11 +94,12 @@ class PolicyNode(LifecycleNode):
         """Read the parameters, subscribe, and load the policy."""
         try:
             self._settings = settings = read_settings(self)
+            settings.description = read_description(self, settings)
             self._session = session = self._make_session(settings, self._desk)
             self._wiring = Wiring(self, settings, session.interface, self._desk)
             session.connect(self._wiring.robot, self._wiring.takeover)
-            self._wiring.check_alone()
-            for line in ("before it moves your arm:", *session.checklist(), self._wiring.stop_input()):
+            self._wiring.alarms.check_alone()
+            for line in ("before it moves your arm:", *session.checklist(self._wiring.alarms.stop_input())):
                 self.get_logger().info(line)
         except Exception as error:  # rclpy would swallow it without a word
             expected = isinstance(error, UserError)
@@ -142,15 +144,6 @@ class PolicyNode(LifecycleNode):
         """A transition raised: let go of everything; the node can be configured again."""
         self.close()
         return _OK
-
-    def _LifecycleNodeMixin__on_change_state(self, request: Any, response: Any) -> Any:
-        """Answers also a request that the present state does not allow: rclpy raises, and whoever asked waits on."""
-        try:
-            return super()._LifecycleNodeMixin__on_change_state(request, response)
-        except RCLError as error:
-            self.get_logger().error(f"the transition was refused: {error}")
-            response.success = False
-            return response
 
     def close(self) -> None:
         """End what runs and let go of everything."""
@@ -226,6 +219,7 @@ class PolicyNode(LifecycleNode):
     def _make_services(self) -> None:
         add_trigger(self, "start", self._start)
         add_trigger(self, "rearm", self._rearm)
+        add_trigger(self, "estop", self._estop)
         add_label_services(self, self._label, self._discard)
         self.create_service(
             SetBool,
@@ -258,6 +252,10 @@ class PolicyNode(LifecycleNode):
     def _rearm(self) -> str:
         if self._session is None:
             raise UserError("the node is not configured")
+        if not self._standing_by:  # an emergency stop of this moment may not have been noticed yet
+            return "nothing was stopped"
+        assert self._wiring is not None
+        self._wiring.alarms.release()
         if not self._stopped_because:
             return "nothing was stopped"
         self._session.rearm()
@@ -266,6 +264,12 @@ class PolicyNode(LifecycleNode):
         if self._settings["auto_start"]:
             self._desk.start()
         return "armed again"
+
+    def _estop(self) -> str:
+        if self._wiring is None:
+            raise UserError("the node is not configured: it moves nothing")
+        self._wiring.alarms.press()
+        return "stopped; nothing moves until ~/rearm"
 
     def _take_over(self, engaged: bool) -> str:
         if self._wiring is None:
@@ -290,6 +294,7 @@ class PolicyNode(LifecycleNode):
             wiring.robot,
             session.health(),
             wiring.listeners(),
+            wiring.alarms.values(),
             wiring.takeover.engaged,
             self._stopped_because,
             self._standing_by,

@@ -48,6 +48,8 @@ PARAMETERS = (
     Parameter("policy", "", "Folder of a run, of a policy version, or of a deployment"),
     Parameter("watch", "", "Folder of version_NNNN policies (a run's policies/): newer ones act as they appear"),
     Parameter("limits", "", "YAML file of the safety gate's limits, in the units of the joints; required"),
+    Parameter("robot_description", "", "URDF, as XML or as a file: limits may tighten its own, never loosen them"),
+    Parameter("robot_description_topic", "", "std_msgs/String from which it is taken instead; empty: none"),
     Parameter("strategy", "", "Execution strategy; empty: the best asynchronous one that the policy supports"),
     Parameter("overrides", [], "section.key=value settings of the sections execution and gate"),
     Parameter("task", "", "The task sentence"),
@@ -69,6 +71,11 @@ PARAMETERS = (
     Parameter("clock_timeout_s", 5.0, "With use_sim_time: /clock silent for so long ends the attempt, s", 0.1, 600.0),
     Parameter("detect_frozen_images", True, "A camera that repeats its frame counts as silent (not for simulations)"),
     Parameter("estop_topic", "", "std_msgs/Bool: true, or nobody who publishes it, stops the robot; empty: none"),
+    Parameter("deadman_topic", "", "std_msgs/Bool: has to say true again and again while the policy acts; empty: none"),
+    Parameter("deadman_timeout_ms", 300.0, "It was let go when it has not said so for so long, ms", 10.0, 10000.0),
+    Parameter("heartbeat_topic", "", "std_msgs/Bool: changes with every tick that is not stopped; empty: none"),
+    Parameter("controllers", [], "Controllers and hardware that have to be active, as the controller manager says"),
+    Parameter("controller_manager", "/controller_manager", "Node whose topic activity says so"),
     Parameter("stream_timeout_s", 10.0, "An attempt waits for fresh streams at most so long, s", 0.1, 600.0),
     Parameter("auto_start", False, "Begin the next attempt by itself; false: on the service start"),
     Parameter("attempts", 0, "Attempts after which the node stands by; 0: no end", 0, 1000000),
@@ -133,12 +140,16 @@ class Settings:
     Args:
         values: name -> value, as ROS gives them.
 
+    Attributes:
+        description: the robot's URDF, as XML or as a file; whoever has a node takes it from the topic.
+
     Raises:
         ConfigError: for a value that cannot work, naming the parameter.
     """
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self._values = dict(values)
+        self.description: str = self["robot_description"]
         self.cameras = [self._camera(name) for name in self["cameras"]]
         self.joints = tuple(self["joints"])
         self.outputs = [self._output(name) for name in self["outputs"]]

@@ -31,3 +31,11 @@ def clock() -> Any:
     from rclpy.qos import QoSProfile, QoSReliabilityPolicy
 
     return QoSProfile(depth=10, reliability=QoSReliabilityPolicy.RELIABLE)
+
+
+def latched() -> Any:
+    """Reliable, and the last one comes to whoever subscribes later: a description, a state that seldom changes."""
+    from rclpy.qos import QoSDurabilityPolicy, QoSProfile, QoSReliabilityPolicy
+
+    durability, reliability = QoSDurabilityPolicy.TRANSIENT_LOCAL, QoSReliabilityPolicy.RELIABLE
+    return QoSProfile(depth=1, reliability=reliability, durability=durability)

@@ -21,7 +21,7 @@ from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.streams import Streams
 from vla_rl.core.errors import UserError
-from vla_rl.core.protocols import REST_READINGS, Condition
+from vla_rl.core.protocols import REST_READINGS, Condition, Subscriber
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,8 @@ class Ros2Robot:
     Attributes:
         interrupted: nobody is to wait for anything any more.
         acting: an attempt is running.
-        alarms: reason -> why, for which the robot must not move: another commander, the emergency stop.
+        alarms: reason -> why, for which the robot must not move, see `robot_io.ros2.alarms`.
+        subscribers: to be told of every step of an attempt.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Ros2Robot:
         self.interrupted = False
         self.acting = False
         self.alarms: Mapping[Reason, str] = {}
+        self.subscribers: Sequence[Subscriber] = ()
 
     # The ROS thread.
 

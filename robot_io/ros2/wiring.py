@@ -3,7 +3,6 @@
 import functools
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from robot_io.gate import Reason
 from robot_io.ros2 import messages, qos
+from robot_io.ros2.alarms import LOOK_EVERY_S, Alarms, Heartbeat
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
 from robot_io.ros2.parameters import OutputSettings, Settings
@@ -25,8 +25,6 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array
 
 _SLICE_S = 0.05
-_LOOK_EVERY_S = 0.1
-_DISCOVERED_WITHIN_S = 1.0
 _ASK_AGAIN_S = 5.0
 
 
@@ -61,6 +59,7 @@ class Wiring:
     Attributes:
         robot: made of the topics.
         takeover: made of the topic ``~/takeover_command``; whoever has the service engages it.
+        alarms: what other topics say against its moving.
     """
 
     def __init__(self, node: Any, settings: Settings, interface: Interface, desk: OperatorDesk) -> None:
@@ -87,15 +86,18 @@ class Wiring:
             interface.silent_after_ms,
             self._reset_world if settings["reset_service"] else None,
         )
-        self._pressed = False
-        if settings["estop_topic"]:
-            self._subscribe(Bool, settings["estop_topic"], self._on_estop, qos.commands())
-        steady = Clock(clock_type=ClockType.STEADY_TIME)  # goes on when simulated time stands still
-        self._entities.append((node.destroy_timer, node.create_timer(_LOOK_EVERY_S, self._look_around, clock=steady)))
         relative = settings["takeover_mode"] == "relative"
         self.takeover = TopicTakeover(
             self.robot.last_command, clock.now_ns, relative, interface.gripper_dims, settings["takeover_timeout_ms"]
         )
+        self.alarms = Alarms(node, settings, self._subscribe, lambda: self.takeover.engaged, self._on_alarms)
+        steady = Clock(clock_type=ClockType.STEADY_TIME)  # goes on when simulated time stands still
+        timer = node.create_timer(LOOK_EVERY_S, self.alarms.look_around, clock=steady)
+        self._entities.append((node.destroy_timer, timer))
+        if topic := settings["heartbeat_topic"]:
+            publisher = node.create_publisher(Bool, topic, qos.commands())
+            self._entities.append((node.destroy_publisher, publisher))
+            self.robot.subscribers = [Heartbeat(publisher.publish)]
         for camera in settings.cameras:
             kind = Image if camera.type == "raw" else CompressedImage
             self._subscribe(kind, camera.topic, functools.partial(self.robot.on_image, camera.name))
@@ -112,55 +114,6 @@ class Wiring:
             output.name: node.count_subscribers(node.resolve_topic_name(output.topic))
             for output in self._settings.outputs
         }
-
-    def rival(self) -> str:
-        """Who else could command this robot, as a sentence; empty if nobody could."""
-        node = self._node
-        ours = f"{node.get_namespace().rstrip('/')}/{node.get_name()}"
-        known = [f"{space.rstrip('/')}/{name}" for name, space in node.get_node_names_and_namespaces()]
-        if known.count(ours) > 1:
-            return f"there is another node {ours}; one that was killed is gone after some 20 s"
-        topics = Counter(node.resolve_topic_name(output.topic) for output in self._settings.outputs)
-        for topic, own in topics.items():
-            if node.count_publishers(topic) > own:
-                infos = node.get_publishers_info_by_topic(topic)
-                names = sorted({f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in infos} - {ours})
-                return f"{', '.join(names) or 'another publisher'} also publishes on {topic}: end it, one may command"
-        return ""
-
-    def stop_input(self) -> str:
-        """The line of the checklist about the emergency stop."""
-        topic = self._settings["estop_topic"]
-        heard = bool(topic) and self._node.count_publishers(self._node.resolve_topic_name(topic)) > 0
-        found = (topic if heard else f"nobody publishes {topic}") if topic else "parameter estop_topic is empty"
-        return f"{'yes' if heard else 'NO '}  somebody can stop it by hand: {found}"
-
-    def check_alone(self) -> None:
-        """Refuse to drive a robot that somebody else may command. Others become known within a moment.
-
-        Raises:
-            UserError: naming them.
-        """
-        until_s = time.monotonic() + _DISCOVERED_WITHIN_S
-        while time.monotonic() < until_s:
-            if rival := self.rival():
-                raise UserError(rival)
-            time.sleep(_SLICE_S)
-
-    def _look_around(self) -> None:
-        alarms = {}
-        if rival := self.rival():
-            alarms[Reason.RIVAL] = rival
-        topic = self._settings["estop_topic"]
-        if self._pressed:
-            alarms[Reason.E_STOP] = f"the emergency stop on {topic} is pressed"
-        elif topic and self._node.count_publishers(self._node.resolve_topic_name(topic)) == 0:
-            alarms[Reason.E_STOP] = f"nobody publishes the emergency stop on {topic}"
-        self.robot.alarms = alarms
-
-    def _on_estop(self, message: Any) -> None:
-        self._pressed = bool(message.data)
-        self._look_around()
 
     def close(self) -> None:
         """Let go of topics and clients."""
@@ -184,6 +137,9 @@ class Wiring:
     def _subscribe(self, kind: Any, topic: str, callback: Callable[[Any], None], profile: Any = None) -> None:
         subscription = self._node.create_subscription(kind, topic, callback, profile or qos.sensors())
         self._entities.append((self._node.destroy_subscription, subscription))
+
+    def _on_alarms(self, alarms: Mapping[Reason, str]) -> None:
+        self.robot.alarms = alarms
 
     def _on_takeover_command(self, message: Any) -> None:
         self.takeover.move(messages.vector(message))

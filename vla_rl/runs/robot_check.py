@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from robot_io.description import Description
 from robot_io.gate import SafetyGate
 from robot_io.limits import RobotLimits, check_limits
 from vla_rl.core.clock import MonotonicClock
@@ -52,7 +53,12 @@ def _asked(items: list[Item], question: str, found: str = "") -> Iterator[None]:
 
 
 def settings_items(
-    policy: PolicyFolder, execution: ExecutionConfig, limits: RobotLimits, control_hz: float, watched: bool = False
+    policy: PolicyFolder,
+    execution: ExecutionConfig,
+    limits: RobotLimits,
+    control_hz: float,
+    watched: bool = False,
+    description: Description | None = None,
 ) -> list[Item]:
     """What can be said without the robot.
 
@@ -62,14 +68,18 @@ def settings_items(
         limits: of the gate.
         control_hz: rate of the loop.
         watched: newer versions will replace the policy.
+        description: of the robot, to which the limits have been held.
     """
     items: list[Item] = []
     sizes = sorted(policy.spec.action_sizes.values())
     with _asked(items, "limits are present and finite for each joint, watchdog times are finite", f"{len(limits.low)}"):
-        check_limits(limits, control_hz, 1, has_tool_position=False)
+        # Whether there are kinematics for what needs them has been looked at when the gate was made.
+        check_limits(limits, control_hz, 1, has_tool_position=True, sees_itself=True)
         limits.body.check(len(limits.low))
         if len(limits.low) not in sizes:
             raise UserError(f"the limits are those of {len(limits.low)} joints, the policy commands {sizes}")
+    if description is not None:
+        items.append(Item("limits are within the robot's description", True, description.words()))
     with _asked(items, "the rate is the policy's", f"{control_hz:g} Hz"):
         check_rate(policy.spec, control_hz, any_rate=False)
     with _asked(items, "the policy supports the execution strategy", execution.strategy):
@@ -97,9 +107,13 @@ def robot_items(setup: RobotSetup, policy: PolicySpec) -> list[Item]:
     told = ", ".join(f"{name} {age_ms:.0f} ms" for name, age_ms in (old or ages_ms).items())
     items.append(Item(f"readings are younger than {gate.config.max_observation_age_ms:g} ms", not old, told))
     items.append(_watched(gate, watches=hasattr(robot, "condition")))
-    stop = setup.stop_input
-    items.append(Item("somebody can stop it by hand", bool(stop), stop or "see docs/before_it_moves.md"))
+    items.append(stop_item(setup.stop_input))
     return items
+
+
+def stop_item(stop_input: str) -> Item:
+    """Whether a person can stop the robot beside the gate."""
+    return Item("somebody can stop it by hand", bool(stop_input), stop_input or "see docs/before_it_moves.md")
 
 
 def _watched(gate: SafetyGate, watches: bool) -> Item:
@@ -125,7 +139,8 @@ def check_robot(name: str, policy: PolicyFolder, config: RolloutConfig, options:
         setup = set_up_robot(name, request)
     if not items[0].answer:
         return [*settings_items(policy, config.execution, config.gate, policy.spec.control_hz), *items]
-    items = [*settings_items(policy, config.execution, setup.gate.config, setup.robot.control_hz), *items]
+    limits, hz = setup.gate.config, setup.robot.control_hz
+    items = [*settings_items(policy, config.execution, limits, hz, description=setup.description), *items]
     with _asked(items, "it can be connected"):
         setup.robot.connect()
     try:

@@ -124,7 +124,7 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> list[bool | None]:
             LiveView(order.live_view, setup.env_id) if order.live_view else nullcontext() as live_view,
         ):
             source = _source(planner, config.execution, policy, setup, order.takeover, added)
-            shown = [*displays, *([live_view] if live_view else [])]
+            shown = [*setup.subscribers, *displays, *([live_view] if live_view else [])]
             attempts = WatchedAttempts(setup, shown, added)
             # Last: the threads of a display or a teleoperator would inherit it.
             with prioritised(config.realtime) if order.realtime else nullcontext():

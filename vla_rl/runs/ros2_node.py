@@ -18,8 +18,9 @@ import numpy as np
 
 from deploy_trt.runtime import DeployedPolicy, is_deployment
 from deploy_trt.runtime.refresh import PolicyWatcher
+from robot_io.description import Description, make_gate
 from robot_io.display import LoopStatistics
-from robot_io.gate import Reason, SafetyGate
+from robot_io.gate import Reason
 from robot_io.ros2.diagnostics import Health
 from robot_io.ros2.node import run_node
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
@@ -41,7 +42,7 @@ from vla_rl.runs.attempt import Attempts
 from vla_rl.runs.capability import added_steps, check_strategy, load_corrector
 from vla_rl.runs.expert_policy import EXPERT, find_expert
 from vla_rl.runs.policy_folder import PolicyFolder, find_policy, load_acting_policy
-from vla_rl.runs.robot_check import settings_items
+from vla_rl.runs.robot_check import Item, settings_items, stop_item
 from vla_rl.runs.robots import check_fits, check_rate
 from vla_rl.runs.rollout import resolve_config
 
@@ -91,7 +92,9 @@ class PolicySession:
         control_hz = settings["control_hz"] or policy.spec.control_hz
         check_rate(policy.spec, control_hz, settings["any_rate"])
         robot_steps = config.gate.delta_dims
-        self._gate = SafetyGate(config.gate, control_hz, settings["commands_per_tick"], names=settings.command_joints)
+        joints = settings.command_joints
+        self._description = Description(settings.description, joints) if settings.description else None
+        self._gate = make_gate(config.gate, control_hz, settings["commands_per_tick"], joints, self._description)
         self._added = added_steps(policy.spec, robot_steps)
         execution = with_action_kinds(config.execution, policy.spec, policy.discrete_dims, config.gate.discrete_dims)
         self._execution = replace(execution, delta_dims=robot_steps)
@@ -119,9 +122,8 @@ class PolicySession:
         if view := self._settings["live_view"]:
             name = self._settings["robot_name"]
             self._subscribers.append(self._open.enter_context(LiveView(view, name)))
-        self._attempts = Attempts(
-            robot, self._gate, self._origin, self._settings["robot_name"], self._subscribers, rearms=False
-        )
+        subscribers, name = [*self._subscribers, *robot.subscribers], self._settings["robot_name"]
+        self._attempts = Attempts(robot, self._gate, self._origin, name, subscribers, rearms=False)
 
     def attempt(self, seed: int, wait_for_label: Callable[[], None]) -> str:
         """See `Session.attempt`."""
@@ -137,11 +139,12 @@ class PolicySession:
             return f"the policy gave no plan in time: {self._policy_error() or 'it is too slow'}"
         return ""
 
-    def checklist(self) -> list[str]:
+    def checklist(self, stop_input: str) -> list[str]:
         """See `Session.checklist`; how the robot is, is looked at when an attempt begins."""
         hz, watched = self.interface.control_hz, bool(self._settings["watch"])
-        items = settings_items(self._policy, self._execution, self._gate.config, hz, watched)
-        return [*map(str, items), "yes  nobody else commands it: looked for, and ten times a second from now on"]
+        items = settings_items(self._policy, self._execution, self._gate.config, hz, watched, self._description)
+        items += [Item("nobody else commands it", True, "looked for, and ten times a second from now on")]
+        return [*map(str, items), str(stop_item(stop_input))]
 
     def rearm(self) -> None:
         """See `Session.rearm`."""

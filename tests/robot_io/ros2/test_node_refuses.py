@@ -13,156 +13,60 @@ from tests.fakes.ros2_rig import RMWS, ros_environment
 from vla_rl.core.errors import UserError
 
 SCRIPT = """
-import json, sys, threading, time
-import numpy as np
+import json, time
 import rclpy
-from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState
-from rclpy.executors import SingleThreadedExecutor
-from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
-from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
-from robot_io.gate import GateConfig, SafetyGate
 from robot_io.ros2 import qos
-from robot_io.ros2.diagnostics import Health
-from robot_io.ros2.node import PolicyNode
-from robot_io.ros2.spinning import spin
-from robot_io.ros2.wiring import Interface
-from vla_rl.execution.loop import run_episode
-from vla_rl.execution.sources import Demonstrator
+from tests.fakes.holding_rig import HoldingRig
 
-LIMITS = GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(1.0,) * 2, max_observation_age_ms=2000.0,
-                    max_gap_ms=5000.0)
-
-
-class Holds:
-    interface = Interface(20.0, None, (), 50_000_000, 2000.0)
-
-    def __init__(self):
-        self.gate = SafetyGate(LIMITS, 20.0)
-
-    def connect(self, robot, takeover):
-        self.robot = robot
-
-    def attempt(self, seed, wait_for_label):
-        rest = np.zeros(2, np.float32)
-        source = Demonstrator(lambda: (rest, rest))
-        summary = run_episode(self.robot, source, self.gate, seed=seed)
-        if summary.success is None:
-            wait_for_label()
-        return self.gate.why if self.gate.latched else ""
-
-    def checklist(self):
-        return ["yes  it holds"]
-
-    def rearm(self):
-        self.gate.rearm()
-
-    def health(self):
-        return Health()
-
-    def close(self):
-        pass
-
-
-rclpy.init(args=["--ros-args", *[item for name, value in {
-    "policy": "p", "joints": "[a, b]", "label_timeout_s": "1.5", "estop_topic": "estop"}.items()
-    for item in ("-p", f"{name}:={value}")]])
-node = PolicyNode(lambda settings, desk: Holds())
-threading.Thread(target=spin, args=(node,), daemon=True).start()
-world = rclpy.create_node("world")
-joints = world.create_publisher(JointState, "joint_states", qos.sensors())
-estop = world.create_publisher(Bool, "estop", 1)
-
-
-def speak():
-    stamp = world.get_clock().now().to_msg()
-    message = JointState(name=["a", "b"], position=[0.0, 0.0])
-    message.header.stamp = stamp
-    joints.publish(message)
-
-
-world.create_timer(0.02, speak)
-executor = SingleThreadedExecutor()
-executor.add_node(world)
-threading.Thread(target=executor.spin, daemon=True).start()
-clients = {}
-
-
-def call(kind, name, request, within_s=15.0):
-    client = clients.setdefault(name, world.create_client(kind, f"policy_node/{name}"))
-    assert client.wait_for_service(20.0), name
-    done = threading.Event()
-    future = client.call_async(request)
-    future.add_done_callback(lambda _: done.set())
-    return future.result() if done.wait(within_s) else None
-
-
-def trigger(name):
-    answer = call(Trigger, name, Trigger.Request())
-    return answer and [answer.success, answer.message]
-
-
-def transition(name):
-    wanted = Transition(id=getattr(Transition, f"TRANSITION_{name.upper()}"))
-    answer = call(ChangeState, "change_state", ChangeState.Request(transition=wanted))
-    return None if answer is None else answer.success
-
-
-def until(condition, within_s=10.0):
-    end_s = time.monotonic() + within_s
-    while not condition() and time.monotonic() < end_s:
-        time.sleep(0.02)
-    return bool(condition())
-
-
-said = {"invalid": transition("activate")}
+rig = HoldingRig(estop_topic="estop")
+estop = rig.world.create_publisher(Bool, "estop", 1)
+said = {"invalid": rig.transition("activate")}
 rival = rclpy.create_node("rival")
 commands = rival.create_publisher(JointTrajectory, "arm_controller/joint_trajectory", qos.commands())
-said["configure beside a rival"] = transition("configure")
+said["configure beside a rival"] = rig.transition("configure")
 rival.destroy_publisher(commands)
 twin = rclpy.create_node("policy_node")
 time.sleep(1.0)
-said["configure beside a twin"] = transition("configure")
+said["configure beside a twin"] = rig.transition("configure")
 twin.destroy_node()
 time.sleep(1.0)
-said["configure"] = transition("configure")
-said["activate"] = transition("activate")
-said["success before"], said["discard before"] = trigger("success"), trigger("discard")
-said["start"] = trigger("start")
-assert until(lambda: node._standing_by == "")
+said["configure"] = rig.transition("configure")
+said["activate"] = rig.transition("activate")
+said["success before"], said["discard before"] = rig.trigger("success"), rig.trigger("discard")
+said["start"] = rig.trigger("start")
+assert rig.until(lambda: rig.node._standing_by == "")
 time.sleep(0.5)
-said["start during"] = trigger("start")
-said["success"] = trigger("success")
-assert until(lambda: node._standing_by == "waiting for ~/start")
+said["start during"] = rig.trigger("start")
+said["success"] = rig.trigger("success")
+assert rig.until(lambda: rig.node._standing_by == "waiting for ~/start")
 time.sleep(0.7)
-said["attempts after success"] = node._attempts
-said["success after"] = trigger("success")
-said["start 2"] = trigger("start")
+said["attempts after success"] = rig.node._attempts
+said["success after"] = rig.trigger("success")
+said["start 2"] = rig.trigger("start")
 time.sleep(0.5)
-said["discard"] = trigger("discard")
-assert until(lambda: node._attempts == 2)
-trigger("start")
+said["discard"] = rig.trigger("discard")
+assert rig.until(lambda: rig.node._attempts == 2)
+rig.trigger("start")
 time.sleep(0.5)
 commands = rival.create_publisher(JointTrajectory, "arm_controller/joint_trajectory", qos.commands())
-assert until(lambda: "re-armed" in node._standing_by)
-said["stopped by a rival"] = node._stopped_because
-said["rearm beside it"] = trigger("rearm")
-said["start beside it"] = trigger("start")
-assert until(lambda: "re-armed" in node._standing_by)
-said["why not"] = node._stopped_because
+assert rig.until(lambda: "re-armed" in rig.node._standing_by)
+said["stopped by a rival"] = rig.node._stopped_because
+said["rearm beside it"] = rig.trigger("rearm")
+said["start beside it"] = rig.trigger("start")
+assert rig.until(lambda: "re-armed" in rig.node._standing_by)
+said["why not"] = rig.node._stopped_because
 rival.destroy_publisher(commands)
 time.sleep(1.0)
-trigger("rearm")
-said["start again"] = trigger("start")
+rig.trigger("rearm")
+said["start again"] = rig.trigger("start")
 time.sleep(0.5)
 estop.publish(Bool(data=True))
-assert until(lambda: node._stopped_because)
-said["stopped by hand"] = node._stopped_because
+assert rig.until(lambda: rig.node._stopped_because)
+said["stopped by hand"] = rig.node._stopped_because
 print(json.dumps(said), flush=True)
-import os
-os._exit(0)
+rig.end()
 """
 
 

@@ -3,14 +3,15 @@ when it is named, so that no robot's packages are needed for another one; see `v
 name.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from robot_io.description import Description
 from robot_io.gate import GateConfig, SafetyGate
 from vla_rl.core.clock import Clock
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.protocols import Subscriber, TakeoverSource
 from vla_rl.core.registry import find
 from vla_rl.core.types import Origin, PolicySpec
 from vla_rl.execution.loop import EpisodicRobot
@@ -52,6 +53,8 @@ class RobotSetup:
         wait_for_person: returns when a person at the terminal lets the next attempt begin; None for simulators, and
             where a service prepares the scene.
         stop_input: how a person can stop it beside the gate; empty: nobody can.
+        description: the URDF to which the limits have been held; None: there is none.
+        subscribers: the robot's own, to be told of every step.
     """
 
     robot: EpisodicRobot
@@ -61,6 +64,8 @@ class RobotSetup:
     make_takeover: Callable[[], TakeoverSource] | None = None
     wait_for_person: Callable[[], None] | None = None
     stop_input: str = ""
+    description: Description | None = None
+    subscribers: Sequence[Subscriber] = ()
 
 
 def check_fits(policy: PolicySpec, cameras: Collection[str], state_dim: int, action_dim: int) -> None:

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from robot_io.gate import SafetyGate
+from robot_io.description import Description, make_gate
+from robot_io.limits import RobotLimits
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.parameters import Settings, all_parameters
 from robot_io.ros2.robot import Ros2Robot
@@ -29,8 +30,9 @@ def set_up(request: RobotRequest) -> RobotSetup:
         import rclpy
         from rclpy.signals import SignalHandlerOptions
 
+        from robot_io.ros2.robot_description import read_description
         from robot_io.ros2.spinning import spin
-        from robot_io.ros2.wiring import Interface, Wiring, add_label_services
+        from robot_io.ros2.wiring import Interface, Wiring, add_label_services, add_trigger
     except ImportError as error:
         raise UserError(f"there is no ROS 2 in this terminal ({error}); source it first") from error
     options, spec = dict(request.options), request.policy
@@ -42,15 +44,12 @@ def set_up(request: RobotRequest) -> RobotSetup:
     check_fits(spec, cameras, len(settings.joints), len(settings.command_joints))
     control_hz = settings["control_hz"] or spec.control_hz
     check_rate(spec, control_hz, settings["any_rate"])
-    gate = SafetyGate(
-        request.gate,
-        control_hz,
-        settings["commands_per_tick"],
-        names=settings.command_joints,
-    )
     if not rclpy.ok():
         rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
     node = rclpy.create_node("vla_rl_rollout", parameter_overrides=[rclpy.Parameter("use_sim_time", value=sim_time)])
+    xml, joints = read_description(node, settings), settings.command_joints
+    description = Description(xml, joints) if xml else None
+    gate = make_gate(RobotLimits.of(request.gate), control_hz, settings["commands_per_tick"], joints, description)
     desk = OperatorDesk()
     interface = Interface(
         control_hz=control_hz,
@@ -62,15 +61,25 @@ def set_up(request: RobotRequest) -> RobotSetup:
     wiring = Wiring(node, settings, interface, desk)
     labelling = (functools.partial(act, desk, wiring.robot) for act in (_label, _discard))
     add_label_services(node, *labelling)
+    add_trigger(node, "estop", functools.partial(_estop, wiring))
     spinning = threading.Thread(target=spin, args=(node,), name="ros", daemon=True)
     spinning.start()
     atexit.register(_end_ros, spinning)
     name, simulated = settings["robot_name"], settings["simulated"]
     origin = Origin.SIM if simulated else Origin.REAL
     wait_for_person = None if simulated or settings["reset_service"] else wait_for_enter
-    wiring.check_alone()
-    stop_input = f"topic {settings['estop_topic']}" if settings["estop_topic"] else ""
-    return RobotSetup(wiring.robot, gate, origin, name, lambda: wiring.takeover, wait_for_person, stop_input)
+    wiring.alarms.check_alone()
+    return RobotSetup(
+        wiring.robot,
+        gate,
+        origin,
+        name,
+        lambda: wiring.takeover,
+        wait_for_person,
+        wiring.alarms.stop_input(),
+        description,
+        wiring.robot.subscribers,
+    )
 
 
 def _end_ros(spinning: threading.Thread) -> None:
@@ -103,6 +112,11 @@ def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
+
+
+def _estop(wiring: Any) -> str:
+    wiring.alarms.press()
+    return "stopped; the program has to be started again"
 
 
 def _label(desk: OperatorDesk, robot: Ros2Robot, success: bool) -> str:

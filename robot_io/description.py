@@ -1,0 +1,390 @@
+"""What a URDF says of a robot: joint limits that a file of limits may tighten and never loosen, where the tool is at a
+command, and whether parts of the robot come too close to each other.
+
+Joint limits and soft limits (``safety_controller``) are read from the XML; the kinematics and the distances between
+collision shapes are MuJoCo's, which reads URDF itself. Meshes count as their convex hulls, which contain them. Whoever
+commands in other units than radians and metres says how large one of them is.
+"""
+
+import contextlib
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robot_io.gate import SafetyGate
+from robot_io.limits import RobotLimits
+from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.types import Float32Array
+
+_COMPILER = {"fusestatic": "false", "discardvisual": "true", "balanceinertia": "true", "strippath": "false"}
+_LIGHTEST = {"boundmass": "0.001", "boundinertia": "1e-6"}  # MuJoCo wants masses; kinematics does not
+_READABLE = (".stl", ".obj")
+_ROUNDING = 1e-5  # of the number: a file of limits is typed with so many digits
+_SAMPLES = 200
+_MOVES = ("revolute", "continuous", "prismatic")
+
+
+@dataclass(frozen=True)
+class JointLimits:
+    """Of one joint, in the units of the command; infinite where the description gives none.
+
+    Attributes:
+        low, high: the narrower of the joint's limits and its soft limits.
+        velocity: per second.
+        effort: N m or N, whatever the units of the command.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    velocity: float = math.inf
+    effort: float = math.inf
+
+
+class Description:
+    """The URDF of a robot, for the joints that are commanded.
+
+    Args:
+        source: the XML, or the path of a file.
+        joints: of the action, in its order; "" for a dimension that the description does not know.
+        units: the size of one unit of each dimension, in radians or metres, [A]; empty: all 1.
+
+    Attributes:
+        limits: of each dimension.
+        kinematics: after `gate`, if the limits ask for it.
+
+    Raises:
+        UserError: for XML that cannot be read, or a joint that it does not have.
+    """
+
+    def __init__(self, source: str, joints: Sequence[str], units: Sequence[float] = ()) -> None:
+        text = source.lstrip()
+        self._folder = Path()
+        if not text.startswith("<"):
+            path = Path(source).expanduser()
+            if not path.is_file():
+                raise UserError(f"the robot's description {source!r} is neither XML nor a file")
+            text, self._folder = path.read_text(), path.resolve().parent
+        try:
+            self._root = ElementTree.fromstring(text.encode())
+        except ElementTree.ParseError as error:
+            raise UserError(f"the robot's description is no XML ({error}); a xacro file has to be expanded") from error
+        if self._root.tag != "robot":
+            raise UserError(
+                f"the robot's description is <{self._root.tag}>, expected a URDF, which begins with <robot>"
+            )
+        self._joints = {joint.get("name", ""): joint for joint in self._root.findall("joint")}
+        self.joints = tuple(joints)
+        self._units = np.asarray(units or [1.0] * len(joints), np.float64)
+        moving = [name for name, joint in self._joints.items() if joint.get("type") in _MOVES]
+        for joint in filter(None, joints):
+            if joint not in moving:
+                raise UserError(
+                    f"the robot's description has no joint {joint!r} that moves.{did_you_mean(joint, moving)}"
+                )
+        self.kinematics: Kinematics | None = None
+        self.limits = tuple(self._limits_of(*pair) for pair in zip(joints, self._units, strict=True))
+
+    def tighten(self, limits: RobotLimits) -> RobotLimits:
+        """The limits, the empty ones filled with the description's. Steps (``delta_dims``) are left alone.
+
+        Raises:
+            ConfigError: for a limit that is wider than the description's, naming joint and numbers, or that neither of
+                the two gives.
+        """
+        low = self._merge(limits.low, "low", [joint.low for joint in self.limits], limits, above=False)
+        high = self._merge(limits.high, "high", [joint.high for joint in self.limits], limits)
+        velocity = self._merge(limits.max_velocity, "max_velocity", [joint.velocity for joint in self.limits], limits)
+        efforts, body = [joint.effort for joint in self.limits], limits.body
+        if body.max_effort or np.isfinite(efforts).all():
+            body = replace(body, max_effort=self._merge(body.max_effort, "body.max_effort", efforts, limits))
+        return replace(limits, low=low, high=high, max_velocity=velocity, body=body)
+
+    def gate(self, limits: RobotLimits, rate_hz: float, commands_per_tick: int, names: Sequence[str]) -> SafetyGate:
+        """The gate with these limits, tightened, and what they say of workspace and self-collision.
+
+        Raises:
+            UserError: see `tighten`, `Kinematics` and `SafetyGate`.
+        """
+        limits = self.tighten(limits)
+        if not (limits.workspace_low or limits.self_distance):
+            return SafetyGate(limits, rate_hz, commands_per_tick, names=names)
+        xml = self._xml(with_shapes=limits.self_distance > 0)
+        self.kinematics = sees = Kinematics(xml, self.joints, self._units, limits)
+        return SafetyGate(limits, rate_hz, commands_per_tick, sees.tool_position, names, sees.too_close)
+
+    def words(self) -> str:
+        """What of it holds the robot, for the list that is read before it moves."""
+        found = [f"{sum(map(bool, self.joints))} of {len(self.joints)} dimensions"]
+        if self.kinematics is None:
+            return found[0]
+        if tool := self.kinematics.tool:
+            found.append(f"the workspace of {tool}")
+        if pairs := self.kinematics.pairs:
+            found.append(f"{len(pairs)} pairs of links kept apart")
+        if unwatched := self.kinematics.unwatched:
+            found.append(f"NOT {', '.join(unwatched)}, which nobody commands")
+        return ", ".join(found)
+
+    def _limits_of(self, name: str, unit: float) -> JointLimits:
+        joint = self._joints.get(name)
+        if joint is None:
+            return JointLimits()
+        hard, soft = joint.find("limit"), joint.find("safety_controller")
+        bounds = [(_number(soft, "soft_lower_limit"), _number(soft, "soft_upper_limit"))]
+        if joint.get("type") != "continuous":
+            bounds.append((_number(hard, "lower", 0.0), _number(hard, "upper", 0.0)))
+        velocity, effort = _number(hard, "velocity"), _number(hard, "effort")
+        return JointLimits(
+            low=max((low / unit for low, _ in bounds if low is not None), default=-math.inf),
+            high=min((high / unit for _, high in bounds if high is not None), default=math.inf),
+            velocity=velocity / unit if velocity else math.inf,  # 0 stands there where nobody knew it
+            effort=effort or math.inf,
+        )
+
+    def _merge(
+        self, given: tuple[float, ...], what: str, described: Sequence[float], limits: RobotLimits, above: bool = True
+    ) -> tuple[float, ...]:
+        """Of each dimension the number of the file, which must not be wider, or the description's."""
+        if given and len(given) != len(described):
+            return given  # refused by the gate, which says what does not fit
+        for dim, bound in enumerate(described):
+            name = self.joints[dim] or f"dimension {dim}"
+            if not given and not math.isfinite(bound):
+                raise ConfigError(
+                    f"neither the limits nor the robot's description give {what} of {name}; write it down"
+                )
+            if not given or not math.isfinite(bound) or dim in limits.delta_dims:
+                continue
+            over = given[dim] - bound if above else bound - given[dim]
+            if over > _ROUNDING * max(abs(bound), 1e-3):
+                raise ConfigError(
+                    f"the limits let {what} of {name} be {given[dim]:g}, the robot's description says {bound:.6g}: "
+                    "limits may tighten it, never loosen it"
+                )
+        return given or tuple(map(float, described))
+
+    def _xml(self, with_shapes: bool) -> str:
+        """The URDF as MuJoCo takes it: meshes found, or no shapes at all."""
+        robot = ElementTree.fromstring(ElementTree.tostring(self._root))
+        for own in robot.findall("mujoco"):
+            robot.remove(own)
+        extension = ElementTree.SubElement(robot, "mujoco")
+        ElementTree.SubElement(extension, "compiler", {**_COMPILER, **_LIGHTEST})
+        for link in robot.findall("link"):
+            for visual in link.findall("visual"):
+                link.remove(visual)
+            for shape in link.findall("collision"):
+                mesh = shape.find("geometry/mesh")
+                if not with_shapes:
+                    link.remove(shape)
+                elif mesh is not None:
+                    mesh.set("filename", str(self._mesh(mesh.get("filename", ""), link.get("name", ""))))
+        return ElementTree.tostring(robot, encoding="unicode")
+
+    def _mesh(self, name: str, link: str) -> Path:
+        """Where a collision mesh lies."""
+        path = self._folder / name.removeprefix("file://")
+        if name.startswith("package://"):
+            package, _, inside = name.removeprefix("package://").partition("/")
+            with contextlib.suppress(Exception):  # no sourced ROS, or no such package: as if the file were not there
+                from ament_index_python.packages import get_package_share_directory
+
+                path = Path(get_package_share_directory(package)) / inside
+        if not path.is_file() or path.suffix.lower() not in _READABLE:
+            raise UserError(
+                f"self_distance needs the collision shape of link {link!r}, and {name!r} is no "
+                f"{' or '.join(_READABLE)} file that is here; source its package, or describe the link by cylinders, "
+                "boxes and spheres"
+            )
+        return path
+
+
+class Kinematics:
+    """Where the parts of a robot are at a command. Called from the control thread only.
+
+    A joint that nobody commands and that mimics none that is commanded rests at 0, or at the limit next to it. The tool
+    must not hang on one; links that do are not looked at for self-collision, see `unwatched`.
+
+    Args:
+        xml: a URDF with MuJoCo's extension.
+        joints, units: as of `Description`.
+        limits: with ``tool_link``, ``self_distance`` and ``touching``.
+
+    Attributes:
+        tool: the link whose place is limited; empty if none is.
+        pairs: the names of the links that are kept apart.
+        unwatched: links that nobody keeps apart from others, since nobody knows where they are.
+
+    Raises:
+        UserError: without MuJoCo, for a URDF that it does not read, a link that is not there or hangs on a joint that
+            nobody commands, and links that are always closer than ``self_distance``.
+    """
+
+    def __init__(self, xml: str, joints: Sequence[str], units: NDArray[np.float64], limits: RobotLimits) -> None:
+        try:
+            import mujoco
+        except ImportError as error:
+            raise UserError("kinematics of a robot's description need MuJoCo: pip install 'vla-rl[ros]'") from error
+        self._mujoco = mujoco
+        try:
+            self._model = model = mujoco.MjModel.from_xml_string(xml)
+        except ValueError as error:
+            raise UserError(f"MuJoCo does not read the robot's description: {' '.join(str(error).split())}") from error
+        self._data = mujoco.MjData(model)
+        self._links = [model.body(body).name for body in range(model.nbody)]
+        self._command_to_joints(ElementTree.fromstring(xml), joints, units)
+        self._distance = limits.self_distance
+        self.tool = limits.tool_link if limits.workspace_low else ""
+        if limits.workspace_low:
+            self._tool = self._find(limits.tool_link, "tool_link")
+            if self._free[self._tool]:
+                raise UserError(f"tool_link {limits.tool_link!r} hangs on a joint that nobody commands")
+        self.unwatched = sorted({self._links[body] for body in model.geom_bodyid if self._free[body]})
+        self._geoms = self._pairs_of_geoms([tuple(map(self._find_touching, pair)) for pair in limits.touching])
+        first, second = self._geoms.T
+        self._reach = model.geom_rbound[first] + model.geom_rbound[second] + self._distance
+        self.pairs = sorted({self._names_of(pair) for pair in self._geoms})
+        if self._distance:
+            self._refuse_always_close(limits)
+
+    def tool_position(self, command: Float32Array) -> NDArray[np.float64]:
+        """x, y, z of the tool's link in the frame of the root link, metres, float64 [3], at a command [A]."""
+        self._place(command)
+        position: NDArray[np.float64] = self._data.xpos[self._tool].copy()
+        return position
+
+    def too_close(self, command: Float32Array) -> bool:
+        """Whether two parts of the robot are closer than ``self_distance`` at a command [A]."""
+        self._place(command)
+        return any(self._closer(pair) for pair in self._near())
+
+    def closest(self, command: Float32Array) -> tuple[str, str] | None:
+        """The first two links that are closer than ``self_distance`` at a command [A]; None if no two are."""
+        self._place(command)
+        return next((self._names_of(pair) for pair in self._near() if self._closer(pair)), None)
+
+    def _place(self, command: Float32Array) -> None:
+        self._data.qpos[:] = self._offset + self._gain @ command
+        self._mujoco.mj_kinematics(self._model, self._data)
+
+    def _near(self) -> NDArray[np.intp]:
+        """Of the watched pairs of shapes those whose bounding spheres are close, [N, 2]."""
+        places = self._data.geom_xpos[self._geoms]
+        apart = np.linalg.norm(places[:, 0] - places[:, 1], axis=1)
+        near: NDArray[np.intp] = self._geoms[apart < self._reach]
+        return near
+
+    def _closer(self, pair: NDArray[np.intp]) -> bool:
+        distance = self._mujoco.mj_geomDistance(
+            self._model, self._data, int(pair[0]), int(pair[1]), self._distance, None
+        )
+        return bool(distance < self._distance)
+
+    def _command_to_joints(self, robot: Any, joints: Sequence[str], units: NDArray[np.float64]) -> None:
+        """Every joint of the model is ``offset + gain @ command``; links behind a joint that is not are free."""
+        model = self._model
+        mimics = {joint.get("name"): joint.find("mimic") for joint in robot.findall("joint")}
+        self._gain = np.zeros((model.nq, len(joints)))
+        self._offset = np.zeros(model.nq)
+        self._free = np.zeros(model.nbody, bool)
+        for index in range(model.njnt):
+            joint, factor, shift = model.joint(index).name, 1.0, 0.0
+            if (mimic := mimics.get(joint)) is not None:
+                joint = mimic.get("joint", "")
+                factor, shift = float(mimic.get("multiplier", 1.0)), float(mimic.get("offset", 0.0))
+            if joint in joints:
+                dim = joints.index(joint)
+                self._gain[index, dim], self._offset[index] = factor * units[dim], shift
+            else:
+                self._offset[index] = np.clip(0.0, *model.jnt_range[index]) if model.jnt_limited[index] else 0.0
+                self._free[model.jnt_bodyid[index]] = True
+        for body in range(1, model.nbody):  # parents come first
+            self._free[body] |= self._free[model.body_parentid[body]]
+
+    def _pairs_of_geoms(self, touching: Sequence[tuple[int, ...]]) -> NDArray[np.intp]:
+        """Shapes of links that neither one joint nor fixed ones connect, that may not touch, in places that are known,
+        [N, 2].
+        """
+        model, welded = self._model, self._model.body_weldid
+        parts = [int(part) for part in range(model.ngeom) if not self._free[model.geom_bodyid[part]]]
+        allowed = {frozenset(pair) for pair in touching}
+        pairs = []
+        for one, other in itertools.combinations(parts, 2):
+            bodies = int(model.geom_bodyid[one]), int(model.geom_bodyid[other])
+            a, b = bodies
+            joined = welded[a] == welded[b] or a == model.body_parentid[b] or b == model.body_parentid[a]
+            if not joined and frozenset(bodies) not in allowed:
+                pairs.append((one, other))
+        return np.asarray(pairs, np.intp).reshape(-1, 2)
+
+    def _refuse_always_close(self, limits: RobotLimits) -> None:
+        """Shapes that overlap in every posture would let nothing through."""
+        random = np.random.default_rng(0)
+        left = list(self._geoms)
+        for _ in range(_SAMPLES):
+            self._place(random.uniform(limits.low, limits.high).astype(np.float32))
+            left = [pair for pair in left if self._closer(pair)]
+            if not left:
+                return
+        names = ", ".join(f"[{first}, {second}]" for first, second in sorted(map(self._names_of, left)))
+        raise UserError(
+            f"these links are closer than {self._distance:g} m in all of {_SAMPLES} postures: {names}; "
+            "name them in the limits' touching if they may be"
+        )
+
+    def _names_of(self, pair: NDArray[np.intp]) -> tuple[str, str]:
+        first, second = sorted(self._links[self._model.geom_bodyid[part]] for part in pair)
+        return first, second
+
+    def _find_touching(self, link: str) -> int:
+        return self._find(link, "touching")
+
+    def _find(self, link: str, what: str) -> int:
+        if link not in self._links[1:]:
+            raise UserError(
+                f"{what} of the limits is {link!r}, which the robot's description does not have."
+                f"{did_you_mean(link, self._links[1:])}"
+            )
+        return self._links.index(link)
+
+
+def make_gate(
+    limits: RobotLimits,
+    rate_hz: float,
+    commands_per_tick: int,
+    names: Sequence[str],
+    description: Description | None,
+) -> SafetyGate:
+    """The gate of a robot, with what its description says, where it has one.
+
+    Raises:
+        UserError: see `Description.gate` and `SafetyGate`.
+    """
+    if description is None:
+        return SafetyGate(limits, rate_hz, commands_per_tick, names=names)
+    return description.gate(limits, rate_hz, commands_per_tick, names)
+
+
+def _number(element: Any, attribute: str, default: float | None = None) -> float | None:
+    """A finite attribute, or the default of an element that is there; None where there is none.
+
+    Raises:
+        UserError: for a text that is no number.
+    """
+    if element is None:
+        return None
+    text = element.get(attribute)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise UserError(f"the robot's description has {attribute}={text!r}, which is no number") from error
+    return value if math.isfinite(value) else None

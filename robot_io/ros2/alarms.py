@@ -1,0 +1,195 @@
+"""What the topics around a robot say against its moving: others who could command it, the emergency stop, a dead-man
+that was let go, controllers that do not run.
+
+Looked at ten times a second by the ROS thread, in wall time: neither simulated time nor the policy has a part in it.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from std_msgs.msg import Bool
+
+from robot_io.gate import Reason
+from robot_io.ros2 import qos
+from robot_io.ros2.parameters import Settings
+from vla_rl.core.errors import ConfigError, UserError
+
+LOOK_EVERY_S = 0.1
+_DISCOVERED_WITHIN_S = 1.0
+_SLICE_S = 0.05
+Subscribe = Callable[[Any, str, Callable[[Any], None], Any], None]
+
+
+class Alarms:
+    """See the module.
+
+    Args:
+        node: an rclpy node that somebody spins.
+        settings: of the robot.
+        subscribe: (type, topic, callback, quality of service), until whoever made this is closed.
+        taken_over: whether a person commands: the dead-man is there for autonomous motion.
+        changed: told the alarms, reason -> sentence, whenever they were looked at.
+
+    Raises:
+        ConfigError: if controllers are to be watched and ROS has no controller_manager_msgs.
+    """
+
+    def __init__(
+        self,
+        node: Any,
+        settings: Settings,
+        subscribe: Subscribe,
+        taken_over: Callable[[], bool],
+        changed: Callable[[Mapping[Reason, str]], None],
+    ) -> None:
+        self._node, self._settings = node, settings
+        self._taken_over, self._changed = taken_over, changed
+        self._pressed = self._called = False
+        self._held_s = -float("inf")  # when the dead-man said last that it is held
+        self._controllers: Mapping[str, str] = {}
+        if topic := settings["estop_topic"]:
+            subscribe(Bool, topic, self._on_estop, qos.commands())
+        if topic := settings["deadman_topic"]:
+            subscribe(Bool, topic, self._on_deadman, qos.sensors())
+        if settings["controllers"]:
+            subscribe(_activity_type(), self._activity, self._on_activity, qos.latched())
+
+    def press(self) -> None:
+        """The emergency stop was called for; it stays until `release`."""
+        self._called = True
+        self.look_around()
+
+    def release(self) -> None:
+        """A person has looked. What topics still say goes on counting."""
+        self._called = False
+        self.look_around()
+
+    def look_around(self) -> None:
+        """Find out who objects, and tell."""
+        found = {
+            Reason.RIVAL: self.rival(),
+            Reason.E_STOP: self._stop(),
+            Reason.DEAD_MAN: "" if self._taken_over() else self._let_go(),
+            Reason.CONTROLLERS: self._idle(),
+        }
+        self._changed({reason: why for reason, why in found.items() if why})
+
+    def rival(self) -> str:
+        """Who else could command this robot, as a sentence; empty if nobody could."""
+        node = self._node
+        ours = f"{node.get_namespace().rstrip('/')}/{node.get_name()}"
+        known = [f"{space.rstrip('/')}/{name}" for name, space in node.get_node_names_and_namespaces()]
+        if known.count(ours) > 1:
+            return f"there is another node {ours}; one that was killed is gone after some 20 s"
+        topics = Counter(node.resolve_topic_name(output.topic) for output in self._settings.outputs)
+        for topic, own in topics.items():
+            if node.count_publishers(topic) > own:
+                infos = node.get_publishers_info_by_topic(topic)
+                names = sorted({f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in infos} - {ours})
+                return f"{', '.join(names) or 'another publisher'} also publishes on {topic}: end it, one may command"
+        return ""
+
+    def check_alone(self) -> None:
+        """Refuse to drive a robot that somebody else may command. Others become known within a moment.
+
+        Raises:
+            UserError: naming them.
+        """
+        until_s = time.monotonic() + _DISCOVERED_WITHIN_S
+        while time.monotonic() < until_s:
+            if rival := self.rival():
+                raise UserError(rival)
+            time.sleep(_SLICE_S)
+
+    def stop_input(self) -> str:
+        """The topics by which somebody can stop the robot, for the checklist; empty if nobody speaks on any."""
+        topics = [self._settings[name] for name in ("estop_topic", "deadman_topic")]
+        return ", ".join(f"topic {topic}" for topic in topics if topic and self._speaks(topic))
+
+    def values(self) -> Mapping[str, str]:
+        """What each input says, for /diagnostics."""
+        settings, values = self._settings, {"stop called": str(self._called)}
+        if settings["estop_topic"]:
+            values["emergency stop"] = self._stop() or "released"
+        if settings["deadman_topic"]:
+            values["dead-man"] = self._let_go() or "held"
+        return values | {name: self._controllers.get(name, "unknown") for name in settings["controllers"]}
+
+    @property
+    def _activity(self) -> str:
+        return f"{self._settings['controller_manager']}/activity"
+
+    def _stop(self) -> str:
+        topic = self._settings["estop_topic"]
+        if self._called:
+            return "the service ~/estop was called"
+        if self._pressed:
+            return f"the emergency stop on {topic} is pressed"
+        return f"nobody publishes the emergency stop on {topic}" if topic and not self._speaks(topic) else ""
+
+    def _let_go(self) -> str:
+        topic, timeout_ms = self._settings["deadman_topic"], self._settings["deadman_timeout_ms"]
+        if not topic or time.monotonic() - self._held_s <= timeout_ms * 1e-3:
+            return ""
+        return f"the dead-man on {topic} was not held within {timeout_ms:g} ms"
+
+    def _idle(self) -> str:
+        wanted = self._settings["controllers"]
+        if wanted and not self._speaks(self._activity):
+            return f"nobody publishes {self._activity}: is the controller manager running?"
+        states = {name: self._controllers.get(name, "not known to it") for name in wanted}
+        idle = [f"{name} is {state}" for name, state in states.items() if state != "active"]
+        return f"the controller manager says that {', '.join(idle)}" if idle else ""
+
+    def _speaks(self, topic: str) -> bool:
+        return bool(self._node.count_publishers(self._node.resolve_topic_name(topic)))
+
+    def _on_estop(self, message: Any) -> None:
+        self._pressed = bool(message.data)
+        self.look_around()
+
+    def _on_deadman(self, message: Any) -> None:
+        self._held_s = time.monotonic() if message.data else -float("inf")
+        if not message.data:
+            self.look_around()
+
+    def _on_activity(self, message: Any) -> None:
+        self._controllers = {
+            item.name: item.state.label for item in (*message.hardware_components, *message.controllers)
+        }
+        self.look_around()
+
+
+def _activity_type() -> Any:
+    try:
+        from controller_manager_msgs.msg import ControllerManagerActivity
+    except ImportError as error:
+        raise ConfigError(
+            f"parameter controllers needs controller_manager_msgs of a recent ros2_control ({error}); "
+            "install it, or leave the parameter empty"
+        ) from error
+    return ControllerManagerActivity
+
+
+class Heartbeat:
+    """A std_msgs/Bool that changes with every control tick, for a watchdog in hardware: it stands still when the loop
+    does, when the gate's stop has latched, and between attempts. A `Subscriber` of the steps.
+    """
+
+    def __init__(self, publish: Callable[[Any], None]) -> None:
+        self._publish = publish
+        self._beat = False
+
+    def on_step(self, step: Any) -> None:
+        """A command was sent."""
+        if not int(step.extras["gate_reasons"]) & Reason.LATCHED:
+            self._beat = not self._beat
+            self._publish(Bool(data=self._beat))
+
+    def on_episode(self, episode: object) -> None:
+        """Nothing beats after the end."""
+
+    def on_metrics(self, metrics: object) -> None:
+        """Nothing to say."""

@@ -9,8 +9,10 @@ the gate that would have brought it to rest.
 """
 
 import dataclasses
+import fcntl
 import importlib
 import logging
+import os
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, override
@@ -87,10 +89,16 @@ class LerobotRobot:
         self._ended = False
         self._observation: Observation | None = None
         self._unreadable = self._deaf = False
+        self._ports: list[int] = []
 
     def connect(self) -> None:
-        """Connect, and calibrate if the robot asks for it."""
+        """Connect, and calibrate if the robot asks for it.
+
+        Raises:
+            UserError: if another program of ours drives it.
+        """
         if not self.device.is_connected:
+            self._ports = _lock_ports(getattr(self.device, "config", None))
             self.device.connect()
 
     def reset(self, seed: int) -> None:
@@ -194,6 +202,8 @@ class LerobotRobot:
                 self.device.disconnect()
         except Exception as error:  # see the module; what ended the program is told, not this
             _log.warning("%s could not be disconnected: %s", self.device.name, _line(error))
+        while self._ports:
+            os.close(self._ports.pop())
 
     @property
     def terminated(self) -> bool:
@@ -393,6 +403,34 @@ def _keep_torque(config: Any, options: Mapping[str, Any]) -> None:
         part = getattr(config, field.name)
         if dataclasses.is_dataclass(part):
             _keep_torque(part, options.get(field.name) or {})
+
+
+def _lock_ports(config: Any) -> list[int]:
+    """Take the robot's serial ports for this program alone; two that command one bus each hold half of the motors.
+
+    Returns the file descriptors that hold them. Drivers do not look at the lock, only programs of ours do.
+    """
+    held: list[int] = []
+    for port in _ports(config):
+        descriptor = os.open(port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+        held.append(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            for taken in held:
+                os.close(taken)
+            raise UserError(f"another program drives the robot on {port}: end it, one may command") from error
+    return held
+
+
+def _ports(config: Any) -> list[str]:
+    """The device files among the fields ``port`` of a config and its parts: two arms have one each."""
+    if not dataclasses.is_dataclass(config):
+        return []
+    parts = [getattr(config, field.name) for field in dataclasses.fields(config)]
+    port = getattr(config, "port", None)
+    own = [port] if isinstance(port, str) and os.path.exists(port) else []
+    return own + [found for part in parts for found in _ports(part)]
 
 
 def _line(error: Exception) -> str:

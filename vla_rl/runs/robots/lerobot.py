@@ -6,13 +6,18 @@ back, and the keys s, f and r end an attempt as a success, a failure, or one to 
 (``spacemouse``, ``gamepad``, ``keyboard_ee``) move robots whose first three actions are the tool's x, y, z, such as
 ``ee.x``.
 
+``robot.urdf=FILE robot.urdf_units=degrees`` holds the limits to those of the arm's URDF and gives the gate kinematics.
+An action ``elbow.pos`` is the joint ``elbow``; ``robot.urdf_joints={gripper.pos: ""}`` says which is another, or none.
+
 The arm stays under torque when the program ends; ``robot.disable_torque_on_disconnect=true`` lets it fall.
 """
 
+import math
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from robot_io.gate import SafetyGate
+from robot_io.description import Description, make_gate
 from robot_io.lerobot_robot import (
     LerobotRobot,
     LerobotTakeover,
@@ -20,15 +25,17 @@ from robot_io.lerobot_robot import (
     make_lerobot_robot,
     make_lerobot_teleoperator,
 )
+from robot_io.limits import RobotLimits
 from robot_io.spacemouse import SpaceMouse
 from robot_io.terminal_keys import TerminalKeys
 from vla_rl.core.clock import VirtualClock
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Origin
-from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
+from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits, check_rate
 
 _METRES_PER_TICK = 0.005
+_UNITS = {"radians": 1.0, "degrees": math.pi / 180}
 _RECORDED_HZ = 30.0  # where no policy says at which rate it was trained
 
 
@@ -41,17 +48,40 @@ def set_up(request: RobotRequest) -> RobotSetup:
     duration_s = float(options.pop("duration_s", 60.0))
     policy = request.policy
     control_hz = float(options.pop("control_hz", _RECORDED_HZ if policy is None else policy.control_hz))
+    any_rate = bool(options.pop("any_rate", False))
+    if policy is not None:
+        check_rate(policy, control_hz, any_rate)
+    urdf, urdf_units, urdf_joints = (options.pop(name, None) for name in ("urdf", "urdf_units", "urdf_joints"))
     image_size = None if policy is None else policy.image_size
     robot = make_lerobot_robot(
         options, control_hz, task, image_size=image_size, duration_s=duration_s, clock=request.clock
     )
     if policy is not None:
         check_fits(policy, robot.cameras, len(robot.state_names), len(robot.action_names))
-    gate = SafetyGate(request.gate, robot.control_hz, names=robot.action_names)
+    description = None if urdf is None else _description(str(urdf), urdf_units, urdf_joints, robot.action_names)
+    gate = make_gate(RobotLimits.of(request.gate), robot.control_hz, 1, robot.action_names, description)
     keys = TerminalKeys(robot.end)
     make_takeover = (lambda: _takeover(teleop, robot, request.gripper_dims, keys)) if teleop else None
     stop_input = "Ctrl-C at this terminal brakes it within its limits" if sys.stdin.isatty() else ""
-    return RobotSetup(robot, gate, Origin.REAL, str(options["type"]), make_takeover, keys.wait_for_enter, stop_input)
+    name, wait = str(options["type"]), keys.wait_for_enter
+    return RobotSetup(robot, gate, Origin.REAL, name, make_takeover, wait, stop_input, description)
+
+
+def _description(urdf: str, units: object, named: Mapping[str, str] | None, actions: Sequence[str]) -> Description:
+    """The arm's URDF for the actions of its driver.
+
+    Raises:
+        UserError: if nobody says in which units the driver commands, or names an action that there is not.
+    """
+    if units not in _UNITS:
+        raise UserError(
+            f"robot.urdf_units is {units!r}; say degrees or radians: lerobot does not tell what a driver's numbers are"
+        )
+    for action in named or {}:
+        if action not in actions:
+            raise UserError(f"robot.urdf_joints names {action!r}.{did_you_mean(action, actions)}")
+    joints = [(named or {}).get(action, action.rpartition(".")[0]) for action in actions]
+    return Description(urdf, joints, [_UNITS[str(units)]] * len(joints))
 
 
 def _takeover(

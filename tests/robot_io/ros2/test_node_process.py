@@ -1,0 +1,145 @@
+"""The node as a process of its own: stopped for a while by the system, and with the strategy that takes a head."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.fakes.ros2_rig import RMWS, ros_environment
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Episode, Origin, PolicySpec, Source
+from vla_rl.data.store import EpisodeStore
+from vla_rl.policies.corrector import FOLDER, ResidualCorrector
+from vla_rl.policies.corrector_training import CorrectorConfig, train_corrector
+from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
+from vla_rl.policies.normalization import Statistics
+
+pytestmark = pytest.mark.slow
+
+# A listener outside the node says what was commanded while the process stood still and after it woke up.
+STOPPED = """
+import json, os, signal, sys, time
+import numpy as np
+from trajectory_msgs.msg import JointTrajectory
+from benchmarks.ros2_trials import TASK, TrialsConfig, make_rig
+
+how, folder = sys.argv[1], sys.argv[2]
+small = "difficulty=0.3&image_size=32"
+config = TrialsConfig(folder, f"expert:sim:vla_rl/PegInsert-v0?{small}", lockstep=False,
+                      env_options={"difficulty": 0.3, "image_size": 32})
+with make_rig(config) as rig:
+    heard = []
+    rig.node.create_subscription(
+        JointTrajectory, "arm_controller/joint_trajectory",
+        lambda message: heard.append((time.monotonic(), list(message.points[-1].positions))), 100)
+    assert rig.transition("configure") and rig.transition("activate")
+    ticks = lambda: int(rig.status("attempts")[2].get("ticks", 0))
+    begun = rig.wait(ticks, 90.0, "the first tick")
+    rig.wait(lambda: ticks() >= begun + 15, 60.0, "fifteen ticks")
+    os.kill(rig.policy.process.pid, signal.SIGSTOP)
+    stopped_s = time.monotonic()
+    time.sleep(float(how))
+    os.kill(rig.policy.process.pid, signal.SIGCONT)
+    woke_s = time.monotonic()
+    rig.wait(lambda: rig.status("attempts")[0] == 2, 60.0, "the stop")
+    time.sleep(0.5)
+    after = np.array([positions for at_s, positions in heard if at_s > woke_s])
+    before = np.array([positions for at_s, positions in heard if at_s < stopped_s][-10:])
+    said = {
+        "heard": len(heard),
+        "moving before": float(np.abs(np.diff(before, axis=0)).max()),
+        "commands after": len(after),
+        "moved after": float(np.abs(after - before[-1]).max()) if len(after) else 0.0,
+        "why": rig.status("attempts")[1],
+        "start": rig.trigger("start"),
+    }
+    count = len(heard)
+    time.sleep(0.5)
+    said["still"] = len(heard) == count
+    said["rearm"] = rig.trigger("rearm")
+    said["goes on"] = bool(rig.wait(lambda: len(heard) > count + 10, 60.0, "commands after re-arming"))
+print(json.dumps(said))
+"""
+
+HEADED = """
+import json, sys
+from pathlib import Path
+from benchmarks.ros2_trials import TrialsConfig, make_rig
+from vla_rl.data.store import EpisodeStore
+
+folder, policy = sys.argv[1:]
+config = TrialsConfig(folder, policy, node={"overrides": [], "max_attempt_s": 3.0, "attempts": 1},
+                      env_options={"difficulty": 0.3, "image_size": 16})
+with make_rig(config) as rig:
+    assert rig.transition("configure") and rig.transition("activate")
+    store = EpisodeStore(Path(folder) / "episodes")
+    rig.wait(lambda: len(store), 90.0, "an episode")
+    print(json.dumps({"why": rig.status("attempts")[1]}))
+"""
+
+
+def run(script: str, *arguments: str) -> Any:
+    try:
+        environment = ros_environment(RMWS[0])
+    except UserError as missing:
+        pytest.skip(str(missing))
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_node_that_stood_still_does_not_move_on_by_itself(tmp_path: Path) -> None:
+    said = run(STOPPED, "3.0", str(tmp_path))
+    assert said["moving before"] > 0.0
+    assert said["moved after"] <= 1e-6, "it stays at the last command"
+    assert said["commands after"] <= 3
+    assert "GAP" in said["why"]
+    assert not said["start"][0]
+    assert said["still"], "only a person re-arms"
+    assert said["rearm"][0]
+    assert said["goes on"]
+
+
+def headed_policy(folder: Path) -> ResidualCorrector:
+    """A tiny policy that has learnt nothing, with a residual head that adds metres to the height of a hand."""
+    spec = PolicySpec("arms", ("front", "top"), (16, 16), 8, 8, control_hz=20.0)
+    random = np.random.default_rng(0)
+    vectors = random.uniform(-0.01, 0.05, (50, 8)).astype(np.float32)
+    config = FlowVLAConfig(vision=VisionConfig(widths=(4,), kernels=(4,), strides=(4,)), expert=ExpertConfig(width=16))
+    torch.manual_seed(0)
+    model = FlowVLA(config, spec, Statistics.from_arrays(vectors, vectors)).eval()
+    model.save(folder, {"policy_version": 0})
+    images = {camera: random.integers(0, 256, (20, 16, 16, 3), dtype=np.uint8) for camera in spec.cameras}
+    states, actions, source = vectors[:20], vectors[20:40], np.full(20, Source.POLICY, np.uint8)
+    about: dict[str, Any] = {"task": "", "success": True, "terminated": True, "origin": Origin.DEMO}
+    episode = Episode(
+        "e", images, states, actions, actions, source, seed=0, control_hz=20.0, env_id="arms", policy_version=0, **about
+    )
+    small = CorrectorConfig(width=8, steps=2, batch_size=16, plans_per_frame=1, held_out=0.5)
+    head = train_corrector(model, [episode, replace(episode, episode_id="f")], small, seed=0)[0]
+    weights = dict(head.weights)
+    last = f"head{head.spec.layers - 1}.bias"
+    weights[last] = weights[last] + np.float32([0, 0, 200, *[0] * 5])
+    marked = ResidualCorrector(head.spec, weights)
+    marked.save(folder / FOLDER)
+    return marked
+
+
+def test_a_policy_with_a_residual_head_acts_over_topics_with_a2c2(tmp_path: Path) -> None:
+    headed_policy(tmp_path / "policy")
+    said = run(HEADED, str(tmp_path), str(tmp_path / "policy"))
+    assert "stopped" not in said["why"], said
+    store = EpisodeStore(tmp_path / "episodes")
+    episode = store.read(store.ids()[0]).validate()
+    acted = episode.source == Source.POLICY
+    assert acted.sum() > 20
+    assert (episode.action_policy[acted, 2] > 1.0).all(), "every action was corrected; the policy alone plans 5 cm"
+    assert np.abs(episode.action_policy[acted, 1]).max() < 1.0
+    assert (np.diff(episode.action_sent[:, 2]) <= 1.0 / 20.0 + 1e-6).all(), "and went through the gate"

@@ -1,6 +1,6 @@
 """What /diagnostics says: a status each for attempts, streams, commands, policy and gate, with the reason of a stop."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,31 @@ class Health:
     gate_reasons: str = ""
     latched: bool = False
     values: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+
+class Steady:
+    """Keeps what was said of a part until it has been better for a while: a reading that is late now and then is one
+    warning, not ten a minute.
+
+    Args:
+        parts: endings of the names of the statuses; others are told as they are.
+        for_s: how long a part has to be better before that is said.
+    """
+
+    def __init__(self, parts: tuple[str, ...] = ("streams", "commands", "stop inputs"), for_s: float = 2.0) -> None:
+        self._parts, self._for_s = parts, for_s
+        self._worst: dict[str, tuple[float, Level, str]] = {}
+
+    def __call__(self, statuses: Sequence[Any], now_s: float) -> None:
+        """Change levels and messages in place; ``now_s`` on any steady clock."""
+        for status in statuses:
+            if not status.name.endswith(self._parts):
+                continue
+            said_s, level, message = self._worst.get(status.name, (now_s, OK, ""))
+            if status.level >= level or now_s - said_s >= self._for_s:
+                self._worst[status.name] = now_s, status.level, status.message
+            else:
+                status.level, status.message = level, message
 
 
 def diagnose(

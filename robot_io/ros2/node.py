@@ -8,6 +8,7 @@ present one at its next tick, cleanup closes the session. A stop of any kind sta
 import logging
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, override
@@ -18,7 +19,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from std_msgs.msg import Header
 from std_srvs.srv import SetBool
 
-from robot_io.ros2.diagnostics import Health, diagnose
+from robot_io.ros2.diagnostics import Health, Steady, diagnose
 from robot_io.ros2.lifecycle import answer_every_request
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
 from robot_io.ros2.parameters import Settings, declare_all, read_settings
@@ -81,6 +82,7 @@ class PolicyNode(LifecycleNode):
         self._stopped_because = ""
         self._standing_by = "not started yet"
         self._attempts = 0
+        self._steady = Steady()
         answer_every_request(self)
         declare_all(self)
         self.add_on_set_parameters_callback(self._on_set_parameters)
@@ -299,6 +301,7 @@ class PolicyNode(LifecycleNode):
             self._stopped_because,
             self._standing_by,
         )
+        self._steady(status, time.monotonic())
         header = Header(stamp=self.get_clock().now().to_msg())
         self._diagnostics.publish(DiagnosticArray(header=header, status=status))
 

@@ -11,7 +11,7 @@ from tests.fakes.ros2_rig import RMWS, ros_environment
 from vla_rl.core.errors import UserError
 
 SET_UP = """
-import json, sys, time
+import itertools, json, os, sys
 import rclpy
 from robot_io.gate import GateConfig
 from vla_rl.runs.robots import RobotRequest, set_up_robot
@@ -19,7 +19,11 @@ from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PolicySpec
 
+domains = itertools.count(90)
+
+
 def set_up(**options):
+    os.environ["ROS_DOMAIN_ID"] = str(next(domains))  # where the node of the one before is not found, nor refused
     spec = PolicySpec("arm", ("front",), (8, 8), 2, 2)
     gate = GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(1.0,) * 2)
     robot = {"joints": ["pan", "gripper"], "cameras": ["front"], **options}
@@ -28,8 +32,7 @@ def set_up(**options):
     except UserError as error:
         return str(error)
     answer = {"asks": setup.wait_for_person is not None, "grippers": setup.make_takeover()._clutch._absolute}
-    rclpy.shutdown()  # the next one would find this node, and refuse to command beside it
-    time.sleep(0.5)
+    rclpy.shutdown()
     return answer
 
 print(json.dumps([set_up(**options) for options in json.loads(sys.argv[1])]))

@@ -43,6 +43,4 @@ def generate_launch_description() -> LaunchDescription:
 def _record(context: LaunchContext) -> list[ExecuteProcess]:
     params, namespace, out = (LaunchConfiguration(name).perform(context) for name in ("params", "namespace", "out"))
     topics = topics_of(Path(params).expanduser(), namespace)
-    return [
-        ExecuteProcess(cmd=["ros2", "bag", "record", "-s", "mcap", "-o", out, *topics], output="screen")
-    ]
+    return [ExecuteProcess(cmd=["ros2", "bag", "record", "-s", "mcap", "-o", out, *topics], output="screen")]

@@ -57,7 +57,7 @@ def fingerprint(run: Path) -> dict[str, str]:
 
 def kill_when(process: "subprocess.Popen[bytes]", ready: Callable[[], bool]) -> None:
     """kill -9 at the first moment that the condition holds."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not ready():
         assert process.poll() is None, process.communicate()[0].decode()
         assert time.monotonic() < deadline

@@ -123,7 +123,7 @@ class RunConfig:
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     seed: int = 0
     workers: int = 2
-    environments_per_worker: int = 32
+    environments_per_worker: int = 16
     ray: str | None = None
     torch_threads: int = 2
     device: str = "cpu"

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         store = EpisodeStore(Path(folder) / "episodes")
         worker = SimulatorWorker(config)
         for seed in range(20):
-            worker.run(RolloutJob(f"demo-{seed}", store.path, config.task.env, (seed, seed + 100), policy=None))
+            list(worker.run([RolloutJob(f"demo-{seed}", store.path, config.task.env, (seed, seed + 100), policy=None)]))
         worker.close()
         cache = FrameCache(store, Path(folder) / "cache")
         cache.refresh()

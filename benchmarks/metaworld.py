@@ -89,7 +89,8 @@ def _name(task: str, seed: int) -> str:
 def _run(cell: tuple[str, int], folder: Path) -> None:
     task, seed = cell
     if not RunFolder(folder).is_finished():
-        arguments = ["train", "--config", "metaworld", "--seed", str(seed), f"task.env=vla_rl/MetaWorld{task}-v0"]
+        task_id, drawn = f"task.env=vla_rl/MetaWorld{task}-v0", "budget.evaluation_pictures=planned"
+        arguments = ["train", "--config", "metaworld", "--seed", str(seed), task_id, drawn]
         verb = start_verb(arguments, folder)
         verb.wait_or_fail()
         note = folder.with_suffix(".cpu_s")  # a run that was interrupted has several lines

@@ -1,11 +1,13 @@
 """A gymnasium environment as a robot, so that the one loop drives simulators, imagined worlds and real arms alike."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from robot_io.env_interface import EnvDeclaration, judge, read_actions, read_rate, read_sentence
 from robot_io.observation_space import ObservationReader
+from robot_io.pictures import PicturesOnDemand
 from vla_rl.core.clock import Clock, VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
@@ -32,6 +34,9 @@ class EnvRobot:
         reader: cameras and state.
         notes: what was assumed, changed or left out, in sentences.
         judged: the environment, or a person, said how the last episode went.
+        draws_always: every observation has its pictures. False, set before `reset`: an environment that can leave them
+            out (attributes ``drawing``, ``draw_now``, see `sim.interface.CameraEnv`) draws them when somebody looks at
+            them.
 
     Raises:
         UserError: if the environment's spaces or metadata do not fit.
@@ -58,7 +63,7 @@ class EnvRobot:
         self.notes = [*filter(None, (about_rate, about_task)), *self.actions.notes, *self.reader.notes]
         self._middle = np.asarray((self.actions.low + self.actions.high) / 2, np.float32)
         self._steps = np.array([kind == "delta" for kind in self.actions.kind])  # [A]
-        self._images: dict[str, Uint8Array] | None = None
+        self._images: Mapping[str, Uint8Array] | None = None
         self._last: Float32Array | None = None
         self._called: list[bool | None] = []
         self._tick = 0
@@ -67,6 +72,8 @@ class EnvRobot:
         self.truncated = False
         self.success: bool | None = None
         self.judged = False
+        self.draws_always = True
+        self._can_leave_out = all(hasattr(env.unwrapped, name) for name in ("drawing", "draw_now"))
 
     @property
     def action_kind(self) -> tuple[str, ...]:
@@ -87,6 +94,8 @@ class EnvRobot:
         Raises:
             UserError: if it observes something else than its space says.
         """
+        if self._can_leave_out:
+            self.env.unwrapped.drawing = self.draws_always
         self._raw, _ = self.env.reset(seed=seed)
         self.reader.check(self._raw)
         if isinstance(self.clock, VirtualClock):  # so that an episode does not depend on the ones before it
@@ -101,7 +110,7 @@ class EnvRobot:
         """The observation after the last step, captured now."""
         now_ns = self.clock.now_ns()
         if self._images is None:
-            self._images = self.reader.images_of(self._raw)
+            self._images = self._pictures()
         captured_ns = dict.fromkeys(self._images, now_ns)
         captured_ns["state"] = now_ns
         return Observation(self._images, self.reader.state_of(self._raw), self.task, self._tick, captured_ns)
@@ -126,6 +135,8 @@ class EnvRobot:
         """Step the environment. Returns the action: an environment sends what it is given."""
         if self._ended:
             raise UserError("the episode has ended; reset before the next command")
+        if isinstance(self._images, PicturesOnDemand):
+            self._images.end()
         self._raw, reward, terminated, truncated, info = self.env.step(action)
         self._images, self._last = None, action
         self._tick += 1
@@ -170,6 +181,17 @@ class EnvRobot:
             return ObservationReader(env.observation_space, declared.cameras, declared.state, image_size, draw)
         except UserError as error:
             raise type(error)(f"{env}: {error}") from error
+
+    def _pictures(self) -> Mapping[str, Uint8Array]:
+        if self.draws_always or not self._can_leave_out:
+            return self.reader.images_of(self._raw)
+        pictures = PicturesOnDemand(self.reader.camera_names, self._draw_now)
+        if self._tick == 0:
+            pictures.draw()  # what is repeated until the next one is drawn
+        return pictures
+
+    def _draw_now(self) -> dict[str, Uint8Array]:
+        return self.reader.images_of({**self._raw, "pixels": self.env.unwrapped.draw_now()})
 
     def _draw(self) -> Any:
         if self._raw is None:  # asked for its size before the first episode

@@ -1,4 +1,7 @@
-"""Pictures of a robot's cameras, brought to the size that a policy was trained on."""
+"""Pictures of a robot's cameras, brought to the size that a policy was trained on, or drawn when somebody looks."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import override
 
 import numpy as np
 
@@ -20,3 +23,56 @@ def resize(image: Uint8Array, size: tuple[int, int]) -> Uint8Array:
         raise UserError("pictures of another size need the package pillow: pip install pillow") from error
     picture = Image.fromarray(np.ascontiguousarray(image))
     return np.asarray(picture.resize((size[1], size[0]), Image.Resampling.BOX))
+
+
+class PicturesOnDemand(Mapping[str, Uint8Array]):
+    """The pictures of one moment of a simulation, drawn when the first of them is asked for.
+
+    Args:
+        cameras: their names.
+        draw: camera -> picture, uint8 [H, W, 3], of all cameras at the present moment.
+
+    Attributes:
+        drawn: somebody has looked.
+    """
+
+    def __init__(self, cameras: Sequence[str], draw: Callable[[], Mapping[str, Uint8Array]]) -> None:
+        self._cameras, self._draw = cameras, draw
+        self._images: Mapping[str, Uint8Array] | None = None
+        self._over = False
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there are pictures yet."""
+        return self._images is not None
+
+    def end(self) -> None:
+        """The moment is over: what has not been drawn can be drawn no more."""
+        self._over = True
+
+    def draw(self) -> Mapping[str, Uint8Array]:
+        """The pictures.
+
+        Raises:
+            UserError: if the moment is over and nobody has looked.
+        """
+        if self._images is None:
+            if self._over:
+                raise UserError(
+                    "the pictures of a moment that is over were not drawn; ask for them before the next command, or "
+                    "let the robot draw always"
+                )
+            self._images = self._draw()
+        return self._images
+
+    @override
+    def __getitem__(self, camera: str) -> Uint8Array:
+        return self.draw()[camera]
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cameras)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._cameras)

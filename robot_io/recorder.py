@@ -5,14 +5,15 @@ together when the attempt is over, after the loop has stopped the robot.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robot_io.pictures import PicturesOnDemand
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Subscriber
-from vla_rl.core.types import Episode, Origin, Step
+from vla_rl.core.types import PICTURED, Episode, Origin, Step, Uint8Array
 
 _BLOCK_BYTES = 1 << 20  # small: where memory is locked, all pages of a new block are filled at once
 
@@ -39,6 +40,7 @@ class Recorder:
         self._extras: dict[str, list[int | float]] = {}
         self._length = 0
         self._last: Step | None = None
+        self._last_images: Mapping[str, Uint8Array] = {}
         self._begun = False
         self.episode: Episode | None = None
 
@@ -64,8 +66,14 @@ class Recorder:
         if row == 0:
             self._start(step)
         columns = self._columns
-        for camera, image in observation.images.items():
+        images: Mapping[str, Uint8Array] = observation.images
+        if isinstance(images, PicturesOnDemand) and row:  # the first picture lays the columns out
+            self._extras[PICTURED].append(int(images.drawn))
+            if not images.drawn:
+                images = self._last_images
+        for camera, image in images.items():
             columns[camera].put(row, image)
+        self._last_images = images
         columns["#state"].put(row, observation.state)
         columns["#action_policy"].put(row, step.action_policy)
         columns["#action_sent"].put(row, step.action_sent)
@@ -135,6 +143,8 @@ class Recorder:
             self._columns = {name: _Column(shape, dtype) for name, (shape, dtype) in rows.items()}
         names = [*step.extras, *("captured_ns." + stream for stream in observation.captured_ns)]
         self._extras = {name: [] for name in names}
+        if isinstance(observation.images, PicturesOnDemand):
+            self._extras[PICTURED] = [1]
 
 
 class _Column:

@@ -31,7 +31,7 @@ class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
     Attributes:
         drawing: whether `reset` and `step` draw, which they do from the start. While it is False, their observations
             repeat the last pictures that were drawn. Who acts in chunks, or is blind, saves most of a step's time:
-            set it to True before the step whose pictures are wanted.
+            set it to True before the step whose pictures are wanted, or call `draw_now` after it.
 
     Raises:
         UserError: an argument that does not fit, or a renderer that does not load.
@@ -62,8 +62,11 @@ class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
 
     def pictures(self) -> dict[str, NDArray[np.uint8]]:
         """Pictures by camera, uint8 [H, W, 3]: of the present state, or the last ones while `drawing` is False."""
-        if self.drawing or not self._pictures:
-            self._pictures = {camera: self._draw(camera) for camera in self.cameras}
+        return self.draw_now() if self.drawing or not self._pictures else dict(self._pictures)
+
+    def draw_now(self) -> dict[str, NDArray[np.uint8]]:
+        """Pictures of the present state, whatever `drawing` says."""
+        self._pictures = {camera: self._draw(camera) for camera in self.cameras}
         return dict(self._pictures)
 
 

@@ -21,7 +21,7 @@ from vla_rl.core.types import Source
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.execution.virtual import Latency, LatencyConfig, VirtualPlanner
+from vla_rl.execution.virtual import FaultyLatencyConfig, Latency, LatencyConfig, VirtualPlanner
 
 
 def assert_aligned(columns: dict[str, np.ndarray]) -> None:
@@ -59,7 +59,7 @@ def test_a_fixed_delay_is_entered_at_the_ticks_that_passed(delay: int) -> None:
 
 def test_cold_start_consumes_nothing_and_the_estimate_forgets_it() -> None:
     warm_up_ticks = 14  # 0.7 s at 20 Hz
-    latency = LatencyConfig(typical=2.0, warm_up=float(warm_up_ticks - 2))
+    latency = FaultyLatencyConfig(typical=2.0, warm_up=float(warm_up_ticks - 2))
     columns = drive(ExecutionConfig(), latency, 100)
     assert not columns["planned"][:warm_up_ticks].any()
     assert (columns["value"][:warm_up_ticks] == REST[0]).all()
@@ -70,7 +70,7 @@ def test_cold_start_consumes_nothing_and_the_estimate_forgets_it() -> None:
 
 def test_the_delay_estimate_recovers_within_its_window() -> None:
     clock = VirtualClock()
-    planner = VirtualPlanner(TickPolicy(), clock, 20.0, LatencyConfig(typical=2.0, warm_up=12.0))
+    planner = VirtualPlanner(TickPolicy(), clock, 20.0, FaultyLatencyConfig(typical=2.0, warm_up=12.0))
     executor = Executor(planner, ExecutionConfig(delay_window=4, expected_delay_ticks=1))
     executor.reset(0, REST)
     estimates = []

@@ -28,11 +28,11 @@ from vla_rl.execution.plan import ActionSource
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.sources import Demonstrator, Replay, TakeoverSwitch
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.execution.virtual import Latency, LatencyConfig, VirtualPlanner
+from vla_rl.execution.virtual import FaultyLatencyConfig, Latency, LatencyConfig, VirtualPlanner
 
 LIMITS = GateConfig(low=(-1.0, -1.0), high=(1.0, 1.0), max_velocity=(1.0, 1.0))
 STEP = 1.0 / 20 + 1e-6
-JITTER = LatencyConfig(Latency.JITTERED, typical=3.0, spread=1.5, drop_probability=0.1)
+JITTER = FaultyLatencyConfig(Latency.JITTERED, typical=3.0, spread=1.5, drop_probability=0.1)
 
 
 def record(

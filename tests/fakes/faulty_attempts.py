@@ -15,12 +15,12 @@ from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.execution.virtual import Latency, LatencyConfig, VirtualPlanner
+from vla_rl.execution.virtual import FaultyLatencyConfig, Latency, LatencyConfig, VirtualPlanner
 
 HORIZON = 16
 TICK_NS = 50_000_000
 REST = np.full(1, -1, np.float32)
-CHAOS = LatencyConfig(
+CHAOS = FaultyLatencyConfig(
     Latency.HEAVY_TAILED,
     typical=3.0,
     spread=0.7,

@@ -18,11 +18,13 @@ from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.cli.main import main
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
+from vla_rl.core.types import PICTURED
+from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.report.sinks import read_records
 from vla_rl.runs.config import RunConfig
-from vla_rl.runs.simulator import SimulatorWorker
+from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs
 from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, RolloutPool, RolloutWorker
 
@@ -55,7 +57,7 @@ def fingerprint(run: Path) -> dict[str, str]:
 
 def kill_when(process: "subprocess.Popen[bytes]", ready: Callable[[], bool]) -> None:
     """kill -9 at the first moment that the condition holds."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not ready():
         assert process.poll() is None, process.communicate()[0].decode()
         assert time.monotonic() < deadline
@@ -121,7 +123,7 @@ def test_practice_may_be_in_low_precision_and_evaluation_never_is(uninterrupted:
         worker = SimulatorWorker(replace(config, rollout_precision=precision))
         for collects in (False, True):
             name = f"{precision}-{collects}"
-            worker.run(RolloutJob(name, store.path, config.task.env, (5,), policy, collects=collects))
+            list(worker.run([RolloutJob(name, store.path, config.task.env, (5,), policy, collects=collects)]))
         worker.close()
     played = {name: store.read(name).action_policy[0] for name in store.ids()}
     np.testing.assert_array_equal(played["torch-True"], played["torch-False"])
@@ -337,3 +339,32 @@ def test_two_processes_cannot_train_in_one_folder(uninterrupted: Path, tmp_path:
     finally:
         first.kill()
         first.communicate()
+
+
+@pytest.mark.slow
+def test_an_episode_does_not_depend_on_those_that_run_beside_it(uninterrupted: Path, tmp_path: Path) -> None:
+    """Alone or in turns, with every picture or only those that a plan looks at: the same to the last bit."""
+    config = load_config(RunConfig, uninterrupted / "config.yaml")
+    policy = uninterrupted / "policies" / "version_0001"
+    found = {}
+    for at_once, pictures in ((1, True), (3, True), (3, False)):
+        store = EpisodeStore(tmp_path / f"{at_once}-{pictures}")
+        worker = SimulatorWorker(replace(config, environments_per_worker=at_once))
+        jobs = evaluation_jobs(config.task.envs, policy, store.path, 5)
+        assert len(list(worker.run([replace(job, pictures=pictures) for job in jobs]))) == 5
+        worker.close()
+        found[at_once, pictures] = [store.read(name) for name in store.ids()]
+    alone = found[1, True]
+    for (_, pictures), episodes in found.items():
+        for episode, other in zip(episodes, alone, strict=True):
+            np.testing.assert_array_equal(episode.action_sent, other.action_sent)
+            np.testing.assert_array_equal(episode.state, other.state)
+            assert episode.success == other.success
+            pictured = episode.extras.get(PICTURED, np.ones(len(episode))).astype(bool)
+            assert pictured.all() == pictures
+            for camera, images in episode.images.items():
+                np.testing.assert_array_equal(images[pictured], other.images[camera][pictured])
+    planned = found[3, False][0].extras
+    np.testing.assert_array_equal(planned[PICTURED] == 1, planned["chunk_index"] == 0)
+    with pytest.raises(UserError, match="no picture at every step"):
+        FrameCache(EpisodeStore(tmp_path / "3-False"), tmp_path / "cache").refresh()

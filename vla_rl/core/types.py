@@ -16,6 +16,12 @@ Float32Array = NDArray[np.float32]
 Uint8Array = NDArray[np.uint8]
 
 
+PICTURED = "pictured"
+"""An extra column of episodes that were simulated without a picture at every step: 1 where there is one, 0 where the
+last one is repeated.
+"""
+
+
 class Source(IntEnum):
     """Who decided the action that was sent at a step. Stored as uint8."""
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.core.errors import StoreError
+from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.files import fsync_directory, write_atomic
-from vla_rl.core.types import Episode
+from vla_rl.core.types import PICTURED, Episode
 from vla_rl.data.episode_file import EpisodeHeader
 
 CACHE_VERSION = 2
@@ -162,7 +162,16 @@ class Index:
 
 
 def episode_rows(episode: Episode, layout: Layout) -> dict[str, NDArray[Any]]:
-    """The columns that the cache keeps of an episode."""
+    """The columns that the cache keeps of an episode.
+
+    Raises:
+        UserError: if it was simulated without a picture at every step.
+    """
+    if not episode.extras.get(PICTURED, np.ones(1)).all():
+        raise UserError(
+            f"episode {episode.episode_id!r} has no picture at every step, so nothing can be trained on it; it was "
+            "simulated with budget.evaluation_pictures=planned"
+        )
     rows: dict[str, NDArray[Any]] = {
         "state": _filled(episode.state, layout.state_dim),
         "action": _filled(episode.imitation_action(), layout.action_dim),

@@ -38,7 +38,7 @@ class LatencyUnit(StrEnum):
 
 @dataclass(frozen=True)
 class LatencyConfig:
-    """Latencies and faults of simulated inference. All durations in ``unit``.
+    """Latencies of simulated inference. All durations in ``unit``.
 
     Attributes:
         latency: the shape. fixed: always ``typical``. jittered: normal around it with deviation ``spread``, not below
@@ -48,6 +48,28 @@ class LatencyConfig:
         typical: see ``latency``.
         spread: see ``latency``.
         samples: measured latencies, for ``recorded``.
+
+    Raises:
+        ConfigError: for negative durations, or "recorded" without samples.
+    """
+
+    latency: Latency = Latency.FIXED
+    unit: LatencyUnit = LatencyUnit.TICKS
+    typical: float = 0.0
+    spread: float = 0.0
+    samples: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.latency is Latency.RECORDED and not self.samples:
+            raise ConfigError("latency 'recorded' needs samples: give the measured latencies")
+        _check_durations(self.typical, self.spread, *self.samples)
+
+
+@dataclass(frozen=True)
+class FaultyLatencyConfig(LatencyConfig):
+    """Latencies and faults of simulated inference, to try what a robot does then. All durations in ``unit``.
+
+    Attributes:
         warm_up: added to the first request after the planner was made.
         drop_probability: an answer never arrives.
         duplicate_probability: an answer arrives a second time, one latency later.
@@ -56,14 +78,9 @@ class LatencyConfig:
         stall: see above.
 
     Raises:
-        ConfigError: for negative durations, probabilities outside of 0 to 1, or "recorded" without samples.
+        ConfigError: also for probabilities outside of 0 to 1.
     """
 
-    latency: Latency = Latency.FIXED
-    unit: LatencyUnit = LatencyUnit.TICKS
-    typical: float = 0.0
-    spread: float = 0.0
-    samples: tuple[float, ...] = ()
     warm_up: float = 0.0
     drop_probability: float = 0.0
     duplicate_probability: float = 0.0
@@ -72,15 +89,17 @@ class LatencyConfig:
     stall: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.latency is Latency.RECORDED and not self.samples:
-            raise ConfigError("latency 'recorded' needs samples: give the measured latencies")
-        durations = (self.typical, self.spread, self.warm_up, self.stall, *self.samples)
-        if not all(duration >= 0 for duration in durations):
-            raise ConfigError(f"latency: durations cannot be negative, found {min(durations)}")
+        super().__post_init__()
+        _check_durations(self.warm_up, self.stall)
         for kind in ("drop", "duplicate", "reorder", "stall"):
             probability = getattr(self, f"{kind}_probability")
             if not 0 <= probability <= 1:
                 raise ConfigError(f"latency.{kind}_probability is {probability}; it must be from 0 to 1")
+
+
+def _check_durations(*durations: float) -> None:
+    if not all(duration >= 0 for duration in durations):
+        raise ConfigError(f"latency: durations cannot be negative, found {min(durations)}")
 
 
 class VirtualPlanner(Planner):
@@ -89,9 +108,9 @@ class VirtualPlanner(Planner):
     def __init__(self, policy: Policy, clock: VirtualClock, control_hz: float, config: LatencyConfig) -> None:
         self._policy = policy
         self._clock = clock
-        self._config = config
+        self._config = config if isinstance(config, FaultyLatencyConfig) else FaultyLatencyConfig(**vars(config))
         self._unit_ns = round(1e9 / control_hz) if config.unit is LatencyUnit.TICKS else 1_000_000
-        self._warm_up_ns = round(config.warm_up * self._unit_ns)
+        self._warm_up_ns = round(self._config.warm_up * self._unit_ns)
         self.reset(0)
 
     @override
@@ -175,7 +194,7 @@ def make_planner(policy: Policy, clock: Clock, control_hz: float, latency: Laten
     Raises:
         ConfigError: if a latency is asked for on a clock that is not virtual.
     """
-    if latency == LatencyConfig():
+    if latency in (LatencyConfig(), FaultyLatencyConfig()):
         return InlinePlanner(policy)
     if not isinstance(clock, VirtualClock):
         raise ConfigError("simulated latency needs a virtual clock; in real time inference takes the time it takes")

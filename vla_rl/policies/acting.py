@@ -1,6 +1,8 @@
 """A trainable policy behind the loop's `Policy` protocol. Numpy in, numpy out; one instance belongs to one thread."""
 
-from typing import TYPE_CHECKING
+import copy
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -15,6 +17,16 @@ if TYPE_CHECKING:
 
 Inputs = tuple[dict[str, Tensor], Tensor, Tensor]
 """Images, state and text of one observation, [1, ...]."""
+
+
+class Draw(NamedTuple):
+    """What one chunk is drawn from: the observation, [1, ...], its noise [1, H, A], and what is committed, [1, d, A] or
+    nothing.
+    """
+
+    inputs: Inputs
+    noise: Tensor
+    committed: Tensor | None
 
 
 class ActingPolicy:
@@ -34,14 +46,42 @@ class ActingPolicy:
         self._mean_state = np.asarray(model.statistics.state.mean, np.float32)
         self._mean_action = np.asarray(model.statistics.action.mean, np.float32)
         self._text: dict[str, Tensor] = {}
+        self._ask: Callable[[Draw], Tensor] | None = None
         self.reset(0)
+
+    def asking(self, ask: Callable[[Draw], Tensor]) -> Self:
+        """The same policy for one of several attempts that run in turns: it asks for what it draws, see `draw_all`."""
+        twin = copy.copy(self)
+        twin._ask = ask
+        twin.reset(0)
+        return twin
+
+    @torch.no_grad()
+    def draw_all(self, draws: Sequence[Draw]) -> list[Tensor]:
+        """The chunk of each, [1, H, A], of one forward pass for all that have as much committed."""
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for index, draw in enumerate(draws):
+            shapes = (0 if draw.committed is None else draw.committed.shape[1], *draw.inputs[2].shape)
+            alike.setdefault(shapes, []).append(index)
+        drawn: list[Tensor] = [draws[0].noise] * len(draws)
+        for indices in alike.values():
+            some = [draws[index] for index in indices]
+            images, states, texts = zip(*(draw.inputs for draw in some), strict=True)
+            inputs = {name: torch.cat([image[name] for image in images]) for name in images[0]}
+            fixed = [draw.committed for draw in some if draw.committed is not None]
+            noise = torch.cat([draw.noise for draw in some])
+            chunks = self._draw(
+                (inputs, torch.cat(states), torch.cat(texts)), noise, torch.cat(fixed) if fixed else None
+            )
+            for row, index in enumerate(indices):
+                drawn[index] = chunks[row : row + 1]
+        return drawn
 
     def reset(self, seed: int) -> None:
         """Start an episode: the sampling noise of each tick follows from the seed."""
         self._seed = seed
         self._chunk_id = 0
 
-    @torch.no_grad()
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
         """Plan a chunk that starts at the observation's tick.
 
@@ -54,7 +94,8 @@ class ActingPolicy:
         """
         inputs = self._inputs(observation)
         fixed = None if committed is None or len(committed) == 0 else self._actions(committed)
-        actions = self._draw(inputs, self._noise(observation.tick), fixed)
+        draw = Draw(inputs, self._noise(observation.tick), fixed)
+        actions = self.draw_all([draw])[0] if self._ask is None else self._ask(draw)
         if fixed is not None:  # also of a policy that was not trained to go on from them
             actions[:, : fixed.shape[1]] = fixed[:, : actions.shape[1]]
         return self._chunk(observation, actions)

@@ -97,6 +97,9 @@ class RunConfig:
         retention: which episodes training holds at most; the store keeps all.
         seed: of demonstrations, initial weights, batches and practice episodes.
         workers: rollout processes; 0 runs episodes in the learner's process.
+        environments_per_worker: how many episodes a process runs in turns, whose policy plans for all of them in one
+            forward pass. Their outcomes do not depend on it, nor does anything that is stored where the processor
+            computes a row of a batch like a batch of one.
         ray: address of a Ray cluster to run the workers on, whose machines see the run folder under the same path;
             "local" starts one here. null: processes on this machine.
         torch_threads: threads of the learner.
@@ -120,6 +123,7 @@ class RunConfig:
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     seed: int = 0
     workers: int = 2
+    environments_per_worker: int = 16
     ray: str | None = None
     torch_threads: int = 2
     device: str = "cpu"
@@ -130,8 +134,10 @@ class RunConfig:
         fill_parts(self)
         if not 0 <= self.seed < 1000:  # of the environments' seeds, those from 1,000,000,000 on are the evaluation's
             raise ConfigError(f"seed is {self.seed}; it must be from 0 to 999")
-        if self.workers < 0 or self.torch_threads < 1:
-            raise ConfigError("workers cannot be negative, and torch_threads must be at least 1")
+        if self.workers < 0 or self.torch_threads < 1 or self.environments_per_worker < 1:
+            raise ConfigError(
+                "workers cannot be negative; torch_threads and environments_per_worker must be at least 1"
+            )
         if self.imagination.coevolution.mode != "off":
             self._check_imagination()
         if self.ray is not None and self.workers == 0:

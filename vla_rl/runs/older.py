@@ -32,6 +32,14 @@ RETIRED: dict[str, Any] = {
         "recap": {"critic": _ENCODER},
         "next_latent": {"weight": 0.0},
     },
+    "latency": {
+        "warm_up": 0.0,
+        "drop_probability": 0.0,
+        "duplicate_probability": 0.0,
+        "reorder_probability": 0.0,
+        "stall_probability": 0.0,
+        "stall": 0.0,
+    },
     "takeover": {
         "options": {
             "setback": 0.12,
@@ -139,6 +147,12 @@ def _fewer_options_of_supervisors(raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "takeover": without(section, gone, gone if enabled else {}, "takeover.")}
 
 
+def _no_faults_in_practice(raw: dict[str, Any]) -> dict[str, Any]:
+    """Practice could lose, double or delay answers on purpose."""
+    section, gone = raw.get("latency"), RETIRED["latency"]
+    return {**raw, "latency": without(section, gone, gone, "latency.")} if isinstance(section, dict) else raw
+
+
 def _fewer_options_of_imagination(raw: dict[str, Any]) -> dict[str, Any]:
     """Imagination had an option for everything, without effect in a run that does not imagine."""
     section = raw.get("imagination")
@@ -161,5 +175,6 @@ _CHANGES = (
     _own_options_of_strategies,
     _fewer_options_of_policies,
     _fewer_options_of_supervisors,
+    _no_faults_in_practice,
     _fewer_options_of_imagination,
 )

@@ -25,7 +25,7 @@ from vla_rl.execution.realtime import RealtimeConfig
 from vla_rl.execution.realtime import realtime as prioritised
 from vla_rl.execution.sources import TakeoverSwitch
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.execution.virtual import LatencyConfig, make_planner
+from vla_rl.execution.virtual import FaultyLatencyConfig, make_planner
 from vla_rl.report.live_view import LiveView
 from vla_rl.runs.action_kinds import first_named, recorded_as_steps, with_action_kinds
 from vla_rl.runs.attempt import Attempts, free_names
@@ -51,7 +51,7 @@ class RolloutConfig:
     """
 
     execution: ExecutionConfig = part("strategies", inside="strategy", default="naive")
-    latency: LatencyConfig = field(default_factory=LatencyConfig)
+    latency: FaultyLatencyConfig = field(default_factory=FaultyLatencyConfig)
     gate: RobotLimits = field(default_factory=RobotLimits)
     realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
     task: dict[str, Any] = field(default_factory=dict)

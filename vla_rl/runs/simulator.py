@@ -2,7 +2,9 @@
 its store.
 """
 
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,9 @@ from vla_rl.execution.executor import Executor
 from vla_rl.execution.plan import ActionSource
 from vla_rl.execution.sources import TakeoverSwitch
 from vla_rl.execution.strategies import make_strategy
+from vla_rl.execution.turns import Turns
 from vla_rl.execution.virtual import make_planner
+from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.folders import load_policy
 from vla_rl.runs.action_kinds import with_action_kinds
 from vla_rl.runs.config import FULL_PRECISION, RunConfig
@@ -45,8 +49,9 @@ class SimulatorWorker:
     ) -> None:
         self._config, self._backend = config, backend
         self._low_precision = _low_precision(config.rollout_precision, calibration)
-        self._stations = {env_id: Station.build(env_id, config.task, config.gate) for env_id in config.task.envs}
-        self.specs = {env_id: station.spec() for env_id, station in self._stations.items()}
+        self._stations = {env_id: [self._build(env_id)] for env_id in config.task.envs}
+        self._free = {env_id: list(stations) for env_id, stations in self._stations.items()}
+        self.specs = {env_id: stations[0].spec() for env_id, stations in self._stations.items()}
         self.spec = shared_spec(list(self.specs.values()))
         self._policies: dict[bool, tuple[Path, Policy]] = {}  # the newest of full and of low precision
 
@@ -60,25 +65,56 @@ class SimulatorWorker:
         Raises:
             UserError: for what cannot be built: an environment without an expert, a strategy that does not exist...
         """
-        for station in self._stations.values():
+        for station, *_ in self._stations.values():
             if demonstrates:
                 station.demonstrator(self._config.task.demonstration_noise)
             if supervises:
                 station.supervisor(self._config.takeover)
         make_strategy(self._config.execution)
 
-    def run(self, job: RolloutJob) -> None:
-        """Run the episode and save it; a demonstration is tried again with the next seed until one succeeds."""
-        station = self._stations[job.task]
-        source: ActionSource
-        if job.policy is None:
-            source, version, origin = station.demonstrator(self._config.task.demonstration_noise), -1, Origin.DEMO
+    def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
+        """Run the episodes and save them, yielding each job as its own is saved.
+
+        Where a policy can plan for several observations in one forward pass, so many episodes as the config says run in
+        turns. A demonstration is tried again with the next seed until one succeeds.
+        """
+        for (folder, collects), alike in itertools.groupby(jobs, lambda job: (job.policy, job.collects)):
+            if folder is None:
+                for job in alike:
+                    yield self._run(job, None)
+                continue
+            policy = self._load(folder, collects and self._low_precision is not None)
+            if not isinstance(policy, ActingPolicy):
+                for job in alike:
+                    yield self._run(job, policy)
+                continue
+            turns = Turns(policy.draw_all)
+            attempts = (functools.partial(self._run, job, policy.asking(turns.ask)) for job in alike)
+            yield from turns.run(attempts, self._config.environments_per_worker)
+
+    def _run(self, job: RolloutJob, policy: Policy | None) -> RolloutJob:
+        """Run one episode on an environment that is free, and save it."""
+        free = self._free[job.task]
+        if not free:
+            self._stations[job.task].append(self._build(job.task))
+            free.append(self._stations[job.task][-1])
+        station = free.pop()
+        try:
+            self._attempt(job, station, policy)
+        finally:
+            free.append(station)
+        return job
+
+    def _attempt(self, job: RolloutJob, station: Station, policy: Policy | None) -> None:
+        if policy is None:
+            source: ActionSource = station.demonstrator(self._config.task.demonstration_noise)
+            version, origin = -1, Origin.DEMO
         else:
-            policy = self._load(job.policy, job.collects and self._low_precision is not None)
             source, version, origin = self._acting(station, policy, job.takeover), policy.version, Origin.SIM
+        station.robot.draws_always = job.pictures
         for seed in job.seeds:
             _, episode = station.attempts.run(source, job.episode_id, seed, version, origin=origin)
-            if job.policy is not None or episode.success:
+            if policy is not None or episode.success:
                 EpisodeStore(job.store).add(episode)
                 return
         raise UserError(f"the expert of {job.task} failed on all seeds {job.seeds}; lower the difficulty")
@@ -87,8 +123,11 @@ class SimulatorWorker:
         """Close the environments."""
         if self._low_precision is not None:
             self._low_precision.close()
-        for station in self._stations.values():
+        for station in itertools.chain(*self._stations.values()):
             station.robot.close()
+
+    def _build(self, env_id: str) -> Station:
+        return Station.build(env_id, self._config.task, self._config.gate)
 
     def _acting(self, station: Station, policy: Policy, takeover: bool) -> ActionSource:
         config = self._config

@@ -30,6 +30,9 @@ class BudgetConfig:
         episodes_per_round: practice episodes collected in a round.
         steps_per_round: gradient steps in a round.
         evaluation_episodes: episodes on held-out seeds behind every success figure.
+        evaluation_pictures: which pictures evaluation episodes keep: of ``every`` step, as a world model wants them, or
+            only those from which a chunk was ``planned``, where the simulator can leave the others out: it saves most
+            of the time, and success is the same.
         evaluate_every_round: also evaluate between the first and the last policy.
         checkpoint_every: gradient steps between checkpoints; what a crash costs at most.
     """
@@ -40,6 +43,7 @@ class BudgetConfig:
     episodes_per_round: int = 100
     steps_per_round: int = 1500
     evaluation_episodes: int = 100
+    evaluation_pictures: Literal["every", "planned"] = "every"
     evaluate_every_round: bool = True
     checkpoint_every: int = 500
 

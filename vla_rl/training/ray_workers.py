@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 
 from vla_rl.core.errors import UserError
-from vla_rl.training.workers import RolloutJob, RolloutWorker
+from vla_rl.training.workers import RolloutJob, RolloutWorker, parts
 
 LOCAL = "local"
 
@@ -50,15 +50,15 @@ class RayRolloutPool:
             UserError: if an actor dies; what was saved stays saved.
             Exception: what building a worker or running a job raised, as it was.
         """
-        waiting = list(reversed(jobs))
+        waiting = parts(jobs, len(self._actors))[::-1]
         idle: list[Any] = list(self._actors)
-        running: dict[Any, tuple[Any, RolloutJob]] = {}
+        running: dict[Any, tuple[Any, Sequence[RolloutJob]]] = {}
         while waiting or running:
             while waiting and idle:
-                actor, job = idle.pop(), waiting.pop()
-                running[actor.run.remote(self._build, job)] = (actor, job)
+                actor, part = idle.pop(), waiting.pop()
+                running[actor.run.remote(self._build, part)] = (actor, part)
             (done,), _ = self._ray.wait(list(running))
-            actor, job = running.pop(done)
+            actor, part = running.pop(done)
             try:
                 self._ray.get(done)
             except self._ray.exceptions.RayTaskError as error:
@@ -68,7 +68,7 @@ class RayRolloutPool:
                     "a rollout worker of the cluster died; saved episodes are safe, use --resume"
                 ) from error
             idle.append(actor)
-            yield job
+            yield from part
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +90,8 @@ class _Actor:
         sys.path.extend(entry for entry in path if entry not in sys.path)
         self._worker: RolloutWorker | None = None
 
-    def run(self, build: Callable[[], RolloutWorker], job: RolloutJob) -> None:
+    def run(self, build: Callable[[], RolloutWorker], jobs: Sequence[RolloutJob]) -> None:
         if self._worker is None:
             self._worker = build()
-        self._worker.run(job)
+        for _ in self._worker.run(jobs):
+            pass

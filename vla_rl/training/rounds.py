@@ -173,6 +173,7 @@ class PracticeRun(LearningRun):
                 self._task(index),
                 (plan.evaluation_seed(index),),
                 self.folder.policy(version),
+                pictures=self.budget.evaluation_pictures == "every",
             )
             for index in range(self.budget.evaluation_episodes)
         ]

@@ -15,6 +15,8 @@ import torch
 from vla_rl.core.errors import UserError
 from vla_rl.core.processes import belong_to_parent
 
+_PART = 64
+
 
 @dataclass(frozen=True)
 class RolloutJob:
@@ -28,6 +30,8 @@ class RolloutJob:
         policy: folder of the policy version that acts; None for the scripted expert.
         takeover: whether the supervisor may take over.
         collects: the episode is practice, which may be played in another precision than an evaluation.
+        pictures: every step keeps its picture; False: a simulator draws only what is looked at, where chunks are
+            planned.
     """
 
     episode_id: str
@@ -37,13 +41,16 @@ class RolloutJob:
     policy: Path | None
     takeover: bool = False
     collects: bool = False
+    pictures: bool = True
 
 
 class RolloutWorker(Protocol):
-    """Runs one job after the other; keeps its environment and the loaded policy between them."""
+    """Runs jobs; keeps its environments and the loaded policy between them."""
 
-    def run(self, job: RolloutJob) -> None:
-        """Run the episode and save it. What is saved depends on the job alone, not on the jobs before it."""
+    def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
+        """Run the episodes, several at a time where possible, yielding each job as its episode is saved, in any order.
+        What is saved depends on the job alone, not on the others.
+        """
         ...
 
     def close(self) -> None: ...
@@ -57,6 +64,12 @@ class Rollouts(Protocol):
         ...
 
 
+def parts(jobs: Sequence[RolloutJob], workers: int) -> list[Sequence[RolloutJob]]:
+    """The jobs in parts, one for each worker, or more, none of them too long to show how far it is."""
+    size = max(min(-(-len(jobs) // workers), _PART), 1)
+    return [jobs[first : first + size] for first in range(0, len(jobs), size)]
+
+
 class RolloutPool:
     """Spreads jobs over worker processes that live as long as the pool.
 
@@ -67,7 +80,7 @@ class RolloutPool:
     """
 
     def __init__(self, build: Callable[[], RolloutWorker], workers: int) -> None:
-        self._build = build
+        self._build, self._workers = build, workers
         self._local: RolloutWorker | None = None
         self._pool: ProcessPoolExecutor | None = None
         if workers:
@@ -84,15 +97,13 @@ class RolloutPool:
         """
         if self._pool is None:
             self._local = self._local or self._build()
-            for job in jobs:
-                self._local.run(job)
-                yield job
+            yield from self._local.run(jobs)
             return
-        futures = {self._pool.submit(_run_in_worker, job): job for job in jobs}
+        futures = {self._pool.submit(_run_in_worker, part): part for part in parts(jobs, self._workers)}
         try:
             for future in as_completed(futures):
                 future.result()
-                yield futures[future]
+                yield from futures[future]
         except BrokenProcessPool as error:
             raise UserError("a rollout worker died (out of memory?); saved episodes are safe, use --resume") from error
         finally:
@@ -122,7 +133,8 @@ def _start_worker(build: Callable[[], RolloutWorker]) -> None:
         _worker = error  # a pool whose initialiser raises says only that it is broken: the first job tells why
 
 
-def _run_in_worker(job: RolloutJob) -> None:
+def _run_in_worker(jobs: Sequence[RolloutJob]) -> None:
     if isinstance(_worker, Exception):
         raise _worker
-    _worker.run(job)
+    for _ in _worker.run(jobs):
+        pass

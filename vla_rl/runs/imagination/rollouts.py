@@ -2,6 +2,7 @@
 its store, origin = imagined.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,9 +84,11 @@ class ImaginationWorker:
         """The highest success probability along the last episode."""
         return self._env.highest_success
 
-    def run(self, job: RolloutJob) -> None:
-        """Imagine the episode and save it."""
-        EpisodeStore(job.store).add(self.imagine(job))
+    def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
+        """Imagine the episodes and save them."""
+        for job in jobs:
+            EpisodeStore(job.store).add(self.imagine(job))
+            yield job
 
     def imagine(self, job: RolloutJob) -> Episode:
         """Imagine the episode. One that was cut has no outcome."""

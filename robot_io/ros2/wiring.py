@@ -13,16 +13,15 @@ from rosgraph_msgs.msg import Clock as ClockMessage
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Bool, Float64MultiArray
 from std_srvs.srv import Trigger
-from trajectory_msgs.msg import JointTrajectory
 
 from robot_io.gate import Reason
 from robot_io.ros2 import messages, qos
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
-from robot_io.ros2.parameters import OutputSettings, Settings
-from robot_io.ros2.robot import Interrupted, Publish, Ros2Robot
+from robot_io.ros2.outputs import open_output
+from robot_io.ros2.parameters import Settings
+from robot_io.ros2.robot import Interrupted, Ros2Robot
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import Float32Array
 
 _SLICE_S = 0.05
 _LOOK_EVERY_S = 0.1
@@ -40,6 +39,7 @@ class Interface:
         gripper_dims: dimensions of the action that a takeover commands absolutely.
         command_period_ns: between two commands.
         silent_after_ms: a stream without a reading for so long stops the robot.
+        step_dims: dimensions of the action that are steps, ``delta_dims`` of the limits.
     """
 
     control_hz: float
@@ -47,6 +47,7 @@ class Interface:
     gripper_dims: tuple[int, ...]
     command_period_ns: int
     silent_after_ms: float
+    step_dims: tuple[int, ...] = ()
 
 
 class Wiring:
@@ -77,15 +78,17 @@ class Wiring:
         if settings["reset_service"]:
             self._resetting = node.create_client(Trigger, settings["reset_service"])
             self._entities.append((node.destroy_client, self._resetting))
+        self._outputs = [open_output(node, output, interface.command_period_ns) for output in settings.outputs]
         self.robot = Ros2Robot(
             settings,
             clock,
             desk,
             interface.control_hz,
             interface.image_size,
-            [self._publisher(output) for output in settings.outputs],
+            self._outputs,
             interface.silent_after_ms,
             self._reset_world if settings["reset_service"] else None,
+            interface.step_dims,
         )
         self._pressed = False
         if settings["estop_topic"]:
@@ -107,11 +110,7 @@ class Wiring:
 
     def listeners(self) -> Mapping[str, int]:
         """Output -> how many subscribe to its commands."""
-        node = self._node
-        return {
-            output.name: node.count_subscribers(node.resolve_topic_name(output.topic))
-            for output in self._settings.outputs
-        }
+        return {output.settings.name: output.sender.listeners() for output in self._outputs}
 
     def rival(self) -> str:
         """Who else could command this robot, as a sentence; empty if nobody could."""
@@ -120,12 +119,13 @@ class Wiring:
         known = [f"{space.rstrip('/')}/{name}" for name, space in node.get_node_names_and_namespaces()]
         if known.count(ours) > 1:
             return f"there is another node {ours}; one that was killed is gone after some 20 s"
-        topics = Counter(node.resolve_topic_name(output.topic) for output in self._settings.outputs)
-        for topic, own in topics.items():
-            if node.count_publishers(topic) > own:
+        own = Counter(node.resolve_topic_name(output.settings.topic) for output in self._outputs)
+        for output in self._outputs:
+            topic = node.resolve_topic_name(output.settings.topic)
+            if output.sender.senders() > own[topic]:
                 infos = node.get_publishers_info_by_topic(topic)
                 names = sorted({f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in infos} - {ours})
-                return f"{', '.join(names) or 'another publisher'} also publishes on {topic}: end it, one may command"
+                return f"{', '.join(names) or 'another node'} also publishes on {topic}: end it, one may command"
         return ""
 
     def stop_input(self) -> str:
@@ -164,22 +164,12 @@ class Wiring:
 
     def close(self) -> None:
         """Let go of topics and clients."""
+        for output in self._outputs:
+            output.sender.destroy()
+        self._outputs.clear()
         for destroy, entity in self._entities:
             destroy(entity)
         self._entities.clear()
-
-    def _publisher(self, output: OutputSettings) -> Publish:
-        kind = JointTrajectory if output.type == "trajectory" else Float64MultiArray
-        publisher = self._node.create_publisher(kind, output.topic, qos.commands())
-        self._entities.append((self._node.destroy_publisher, publisher))
-
-        def publish(command: Float32Array) -> None:
-            if output.type == "trajectory":
-                publisher.publish(messages.trajectory(output.joints, command, self._interface.command_period_ns))
-            else:
-                publisher.publish(messages.array(command))
-
-        return publish
 
     def _subscribe(self, kind: Any, topic: str, callback: Callable[[Any], None], profile: Any = None) -> None:
         subscription = self._node.create_subscription(kind, topic, callback, profile or qos.sensors())

@@ -46,12 +46,14 @@ class Recent(NamedTuple):
         times_ns: int64 [N], when they were to be sent: whole periods apart, in the time of message stamps.
         period_ns: between two commands.
         sent: float32 [A], the last one that was sent.
+        number: how many commands the attempt has had.
     """
 
     commands: Float32Array
     times_ns: NDArray[np.int64]
     period_ns: int
     sent: Float32Array
+    number: int
 
 
 class Curve(NamedTuple):
@@ -75,14 +77,16 @@ def curve(points: int, recent: Recent) -> Curve:
 
     The curve brings every command ``points`` periods after it was sent, and rests in the newest one. It carries the
     clock's time, so it does not depend on when its message arrives, and what it says of the next ``points`` - 2 periods
-    is what the message before has said.
+    is what the message before has said. Only the first ones of an attempt begin later than now: the controller leads
+    the robot from its own last command, which may be elsewhere, to the first command.
     """
     if points == 1:
         return Curve(recent.commands[-1:], [recent.period_ns])
-    times_ns = recent.times_ns[1:]
+    size = min(recent.number, points + 1)
+    times_ns = recent.times_ns[-size:]
     from_start_ns: list[int] = (times_ns - times_ns[0]).tolist()
-    velocities = smooth_velocities(recent.commands, (recent.times_ns - times_ns[0]) * 1e-9)
-    return Curve(recent.commands[1:], from_start_ns, velocities, int(times_ns[0]) + points * recent.period_ns)
+    velocities = smooth_velocities(recent.commands, (recent.times_ns - times_ns[0]) * 1e-9)[-size:]
+    return Curve(recent.commands[-size:], from_start_ns, velocities, int(times_ns[0]) + points * recent.period_ns)
 
 
 def smooth_velocities(commands: Float32Array, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -256,7 +260,7 @@ class Output:
         """An attempt begins at a posture, float32 [A]; no command of the one before counts any more."""
         self._recent.extend((0, rest) for _ in range(self.settings.points + 2))
         self._sent = rest
-        self._begun = False
+        self._number = 0
 
     def send(self, command: Float32Array) -> None:
         """Send a command, float32 [A]. `begin` comes first."""
@@ -267,17 +271,17 @@ class Output:
     def remember(self, command: Float32Array) -> Recent:
         """The last commands, with this one."""
         now_ns, period_ns = self._now_ns(), self._period_ns
-        if not self._begun:
-            self._begun = True
+        if not self._number:
             rest, size = self._recent[-1][1], len(self._recent)
             self._recent.extend([(now_ns - age * period_ns, rest) for age in range(size, 0, -1)])
         # Whole periods apart, however late this call is: the pace of the loop, which its clock follows slowly.
         last_ns = self._recent[-1][0]
         periods = max(round((now_ns - last_ns) / period_ns), 1)
         time_ns = last_ns + periods * period_ns
+        self._number += 1
         self._recent.append((time_ns + round(_FOLLOW_CLOCK * (now_ns - time_ns)), command))
         times_ns, commands = zip(*self._recent, strict=True)
-        return Recent(np.stack(commands), np.array(times_ns), period_ns, self._sent)
+        return Recent(np.stack(commands), np.array(times_ns), period_ns, self._sent, self._number)
 
 
 class _Topic:

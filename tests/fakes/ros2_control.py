@@ -285,11 +285,11 @@ def scripts() -> Mapping[str, Script]:
         ]
         stream[cycle] = (JOINTS, points, None)
     output = Output(OutputSettings("arm", "", "trajectory", JOINTS, 5), Nobody(), 10_000_000, lambda: now_ns)
-    output.begin(REST.astype(np.float32))
+    output.begin((REST - 0.02).astype(np.float32))  # it hangs below what the controller holds
     node = {}
     for sent in range(100):
         now_ns = 1_000_000_000 + sent * 10_000_000
-        command = REST + 0.3 * np.sin(0.05 * sent) * (sent < 80)
+        command = REST - 0.02 + 0.3 * np.sin(0.05 * sent) * (sent < 80)
         said = curve(5, output.remember(command.astype(np.float32)))
         cycle = 5 * sent + int(random.integers(0, 4))  # messages come late
         points = [

@@ -272,7 +272,7 @@ os._exit(0)
 @pytest.fixture(scope="module")
 def said() -> dict[str, Any]:
     try:
-        environment = ros_environment(RMWS[0], 48)
+        environment = ros_environment(RMWS[0], 51)
     except UserError as missing:
         pytest.skip(str(missing))
     command = [sys.executable, "-c", SCRIPT]

@@ -26,6 +26,7 @@ BENCHMARKS = (
     "world-model",
     "execution",
     "ros2",
+    "jtc",
     "deploy",
     "metaworld",
     "doors",

@@ -6,13 +6,14 @@ Looked at ten times a second by the ROS thread, in wall time: neither simulated 
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from std_msgs.msg import Bool
 
 from robot_io.gate import Reason
 from robot_io.ros2 import qos
+from robot_io.ros2.outputs import Output
 from robot_io.ros2.parameters import Settings
 from vla_rl.core.errors import ConfigError, UserError
 
@@ -28,6 +29,7 @@ class Alarms:
     Args:
         node: an rclpy node that somebody spins.
         settings: of the robot.
+        outputs: its receivers of commands.
         subscribe: (type, topic, callback, quality of service), until whoever made this is closed.
         taken_over: whether a person commands: the dead-man is there for autonomous motion.
         changed: told the alarms, reason -> sentence, whenever they were looked at.
@@ -40,11 +42,12 @@ class Alarms:
         self,
         node: Any,
         settings: Settings,
+        outputs: Sequence[Output],
         subscribe: Subscribe,
         taken_over: Callable[[], bool],
         changed: Callable[[Mapping[Reason, str]], None],
     ) -> None:
-        self._node, self._settings = node, settings
+        self._node, self._settings, self._outputs = node, settings, outputs
         self._taken_over, self._changed = taken_over, changed
         self._pressed = self._called = False
         self._held_s = -float("inf")  # when the dead-man said last that it is held
@@ -83,12 +86,13 @@ class Alarms:
         known = [f"{space.rstrip('/')}/{name}" for name, space in node.get_node_names_and_namespaces()]
         if known.count(ours) > 1:
             return f"there is another node {ours}; one that was killed is gone after some 20 s"
-        topics = Counter(node.resolve_topic_name(output.topic) for output in self._settings.outputs)
-        for topic, own in topics.items():
-            if node.count_publishers(topic) > own:
+        own = Counter(node.resolve_topic_name(output.settings.topic) for output in self._outputs)
+        for output in self._outputs:
+            topic = node.resolve_topic_name(output.settings.topic)
+            if output.sender.senders() > own[topic]:
                 infos = node.get_publishers_info_by_topic(topic)
                 names = sorted({f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in infos} - {ours})
-                return f"{', '.join(names) or 'another publisher'} also publishes on {topic}: end it, one may command"
+                return f"{', '.join(names) or 'another node'} also publishes on {topic}: end it, one may command"
         return ""
 
     def check_alone(self) -> None:

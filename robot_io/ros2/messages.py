@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.types import Float32Array, Uint8Array
@@ -69,13 +70,40 @@ def fill_image(message: Any, image: Uint8Array) -> None:
     message.data.frombytes(np.ascontiguousarray(image).data)
 
 
-def trajectory(joints: Sequence[str], positions: Float32Array, reach_ns: int) -> Any:
-    """A trajectory_msgs/JointTrajectory of one point, to be reached ``reach_ns`` after its arrival (stamp 0: now)."""
+def trajectory(
+    joints: Sequence[str],
+    positions: Float32Array,
+    from_start_ns: Sequence[int],
+    velocities: NDArray[np.float64] | None = None,
+    start_ns: int = 0,
+) -> Any:
+    """A trajectory_msgs/JointTrajectory.
+
+    Args:
+        joints: A names.
+        positions: float32 [N, A].
+        from_start_ns: N times.
+        velocities: float64 [N, A]; None leaves them out.
+        start_ns: the stamp; 0: begin on arrival.
+    """
     from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-    point = JointTrajectoryPoint(positions=positions.astype(np.float64).tolist())
-    point.time_from_start.sec, point.time_from_start.nanosec = divmod(reach_ns, 1_000_000_000)
-    return JointTrajectory(joint_names=list(joints), points=[point])
+    points = [JointTrajectoryPoint(positions=row) for row in positions.astype(np.float64).tolist()]
+    for point, time_ns in zip(points, from_start_ns, strict=True):
+        point.time_from_start.sec, point.time_from_start.nanosec = divmod(time_ns, 1_000_000_000)
+    if velocities is not None:
+        for point, row in zip(points, velocities.tolist(), strict=True):
+            point.velocities = row
+    return JointTrajectory(header=header("", start_ns), joint_names=list(joints), points=points)
+
+
+def header(frame: str, time_ns: int) -> Any:
+    """A std_msgs/Header."""
+    from std_msgs.msg import Header
+
+    stamped = Header(frame_id=frame)
+    stamped.stamp.sec, stamped.stamp.nanosec = divmod(time_ns, 1_000_000_000)
+    return stamped
 
 
 def array(values: Float32Array) -> Any:

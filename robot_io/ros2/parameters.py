@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from robot_io.ros2.outputs import KINDS, OutputSettings
 from vla_rl.core.errors import ConfigError, did_you_mean
 
 IMAGE_TYPES = ("raw", "compressed")
-OUTPUT_TYPES = ("trajectory", "array")
 TAKEOVER_MODES = ("relative", "absolute")
 
 Value = bool | int | float | str | list[str]
@@ -108,9 +108,15 @@ CAMERA_PARAMETERS = (
 )
 
 OUTPUT_PARAMETERS = (
-    Parameter("output.{name}.topic", "{name}_controller/joint_trajectory", "Command topic of output {name}"),
-    Parameter("output.{name}.type", "trajectory", "JointTrajectory or Float64MultiArray", one_of=OUTPUT_TYPES),
-    Parameter("output.{name}.joints", [], "Joints that output {name} commands; empty: all"),
+    Parameter("output.{name}.type", "trajectory", "What output {name} sends: see Outputs", one_of=tuple(KINDS)),
+    Parameter("output.{name}.topic", "", "Topic or action of output {name}; empty: the usual one of its type"),
+    Parameter("output.{name}.joints", [], "Joints that output {name} commands; empty: all. Of a twist: six names"),
+    Parameter(
+        "output.{name}.points", 1, "Trajectories: the last commands, as a smooth curve so many periods later", 1, 10
+    ),
+    Parameter("output.{name}.frame", "", "Frame of a twist or a pose"),
+    Parameter("output.{name}.tolerance", 0.0, "Gripper: smaller changes of the command are not sent", 0.0, 1000.0),
+    Parameter("output.{name}.max_effort", 0.0, "Gripper: of its goals; 0: the controller's own", 0.0, 10000.0),
 )
 
 
@@ -122,16 +128,6 @@ class CameraSettings:
     topic: str
     type: str
     latency_ms: float
-
-
-@dataclass(frozen=True)
-class OutputSettings:
-    """One receiver of commands, see `OUTPUT_PARAMETERS`."""
-
-    name: str
-    topic: str
-    type: str
-    joints: tuple[str, ...]
 
 
 class Settings:
@@ -168,14 +164,26 @@ class Settings:
         return CameraSettings(name, topic, kind, latency_ms)
 
     def _output(self, name: str) -> OutputSettings:
-        topic, kind, joints = (self[parameter.named(name).name] for parameter in OUTPUT_PARAMETERS)
-        return OutputSettings(name, topic, kind, tuple(joints) or self.joints)
+        named = [parameter.named(name).name for parameter in OUTPUT_PARAMETERS]
+        values = {parameter.rpartition(".")[2]: self[parameter] for parameter in named}
+        if (wrong := values["type"]) not in KINDS:
+            raise ConfigError(f"output.{name}.type {wrong!r} is no kind of output.{did_you_mean(wrong, KINDS)}")
+        kind = KINDS[values["type"]]
+        values["joints"] = tuple(values["joints"]) or self.joints
+        values["topic"] = values["topic"] or kind.topic.format(name=name)
+        if kind.size not in (0, len(values["joints"])):
+            raise ConfigError(
+                f"output.{name}.type {values['type']} takes {kind.size} numbers, output.{name}.joints names "
+                f"{len(values['joints'])}: {', '.join(values['joints'])}"
+            )
+        return OutputSettings(name, **values)
 
     def _check(self) -> None:
         if not self.joints:
             raise ConfigError("parameter joints is empty; list the joint names in the order of the policy's state")
+        unmeasured = {axis for output in self.outputs if KINDS[output.type].steps for axis in output.joints}
         for joint in self.command_joints:
-            if joint not in self.joints:
+            if joint not in self.joints and joint not in unmeasured:
                 raise ConfigError(f"an output commands joint {joint!r}.{did_you_mean(joint, self.joints)}")
         if len(set(self.command_joints)) != len(self.command_joints) or not self.command_joints:
             raise ConfigError(f"the outputs command {list(self.command_joints)}; every joint must stand there once")

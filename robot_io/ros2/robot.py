@@ -8,7 +8,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,7 +27,14 @@ from vla_rl.core.types import Float32Array, Observation, Uint8Array
 _log = logging.getLogger(__name__)
 
 _STATE = "state"
-Publish = Callable[[Float32Array], None]
+
+
+class CommandOutput(Protocol):
+    """Takes a part of the command, float32 [A]: see `robot_io.ros2.outputs.Output`."""
+
+    def begin(self, rest: Float32Array) -> None: ...
+
+    def send(self, command: Float32Array) -> None: ...
 
 
 class Ros2Robot:
@@ -42,9 +49,10 @@ class Ros2Robot:
         desk: labels of the operator.
         control_hz: rate of the loop.
         image_size: [height, width] of the observation's pictures; None leaves them as they come.
-        publishers: of each output, taking its part of the command.
+        outputs: in the order of the action.
         silent_after_ms: a stream without a newer reading is called silent; the gate's limit.
         reset_world: brings the world to the start of an attempt; None if a person does. It gives up on `interrupted`.
+        step_dims: dimensions of the action that are steps: at rest they are 0.
 
     Attributes:
         interrupted: nobody is to wait for anything any more.
@@ -60,9 +68,10 @@ class Ros2Robot:
         desk: OperatorDesk,
         control_hz: float,
         image_size: tuple[int, int] | None,
-        publishers: Sequence[Publish],
+        outputs: Sequence[CommandOutput],
         silent_after_ms: float,
         reset_world: Callable[[], None] | None = None,
+        step_dims: Sequence[int] = (),
     ) -> None:
         self.clock = clock
         self.control_hz = control_hz
@@ -71,8 +80,10 @@ class Ros2Robot:
         self._image_size = image_size
         self._silent_after_ms = silent_after_ms
         self._reset_world = reset_world
-        self._outputs = list(zip(publishers, _slices(settings), strict=True))
-        self._commanded = [settings.joints.index(joint) for joint in settings.command_joints]
+        self._outputs = list(zip(outputs, _slices(settings), strict=True))
+        known = {joint: index for index, joint in enumerate(settings.joints)}
+        self._commanded = [known.get(joint, -1) for joint in settings.command_joints]  # axes of a twist are no joints
+        self._step_dims = list(step_dims)
         self._latency_ns = {camera.name: round(camera.latency_ms * 1e6) for camera in settings.cameras}
         self._latency_ns[_STATE] = round(settings["state_latency_ms"] * 1e6)
         self._streams = Streams(list(self._latency_ns), settings["synchronise"])
@@ -182,8 +193,10 @@ class Ros2Robot:
             raise UserError(f"no fresh reading of {silent}, of the joints {REST_READINGS}; {why}")
         if alarms := self.alarms:
             raise UserError("; ".join(alarms.values()))
-        self._rest = np.stack(self._streams.since(_STATE, since_ns)[-REST_READINGS:])[:, self._commanded]
+        self._rest = self._of_command(np.stack(self._streams.since(_STATE, since_ns)[-REST_READINGS:]))
         self._command = self.rest_command()
+        for output, part in self._outputs:
+            output.begin(self._command[part])
         self._began_ns = self.clock.now_ns()
         self.acting = True
 
@@ -202,8 +215,7 @@ class Ros2Robot:
     def rest_command(self) -> Float32Array:
         """The newest measured positions of the commanded joints: a camera that is late must not send them back."""
         _, state = self._streams.newest(_STATE)
-        rest: Float32Array = state[self._commanded]
-        return rest
+        return self._of_command(state)
 
     def condition(self) -> Condition:
         """See `vla_rl.execution.loop.EpisodicRobot`. The effort is that of ``joint_states``, where it has any."""
@@ -213,7 +225,7 @@ class Ros2Robot:
             effort = np.array([self._efforts.get(joint, np.nan) for joint in self._settings.command_joints], np.float32)
         alarms, command = self.alarms, self.last_command()
         flags, why = int(sum(alarms)), "; ".join(alarms.values())
-        return Condition(state[self._commanded], command, captured_ns, effort, flags, why)
+        return Condition(self._of_command(state), command, captured_ns, effort, flags, why)
 
     def rest_readings(self) -> Float32Array:
         """See `vla_rl.execution.loop.EpisodicRobot`."""
@@ -221,8 +233,8 @@ class Ros2Robot:
 
     def write(self, action: Float32Array) -> Float32Array:
         """Publish one command to every output. Returns it: limits are the gate's and the controllers' affair."""
-        for publish, part in self._outputs:
-            publish(action[part])
+        for output, part in self._outputs:
+            output.send(action[part])
         self._command = action
         return action
 
@@ -235,7 +247,9 @@ class Ros2Robot:
         """Hold where the last command left the robot. After a fault the gate has brought it to rest before."""
         self.acting = False
         if self._command is not None:
-            self.write(self._command)
+            still = self._command.copy()
+            still[self._step_dims] = 0.0
+            self.write(still)
 
     def close(self) -> None:
         """Publishers and subscriptions are the node's."""
@@ -275,6 +289,12 @@ class Ros2Robot:
         if self.clock.jump_s is not None:
             complaints.insert(0, f"the clock jumped by {self.clock.jump_s:+.3f} s")
         return "; ".join(complaints)
+
+    def _of_command(self, state: Float32Array) -> Float32Array:
+        """The commanded dimensions of a state [..., S], float32 [..., A]; steps, which are not measured, are 0."""
+        measured = state[..., self._commanded]
+        measured[..., self._step_dims] = 0.0
+        return measured
 
     def _late_joints(self) -> str:
         """The joints whose driver keeps the others waiting, as an ending of a sentence; empty if all are as late."""

@@ -12,17 +12,16 @@ from rosgraph_msgs.msg import Clock as ClockMessage
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Bool, Float64MultiArray
 from std_srvs.srv import Trigger
-from trajectory_msgs.msg import JointTrajectory
 
 from robot_io.gate import Reason
 from robot_io.ros2 import messages, qos
 from robot_io.ros2.alarms import LOOK_EVERY_S, Alarms, Heartbeat
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
-from robot_io.ros2.parameters import OutputSettings, Settings
-from robot_io.ros2.robot import Interrupted, Publish, Ros2Robot
+from robot_io.ros2.outputs import open_output
+from robot_io.ros2.parameters import Settings
+from robot_io.ros2.robot import Interrupted, Ros2Robot
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import Float32Array
 
 _SLICE_S = 0.05
 _ASK_AGAIN_S = 5.0
@@ -38,6 +37,7 @@ class Interface:
         gripper_dims: dimensions of the action that a takeover commands absolutely.
         command_period_ns: between two commands.
         silent_after_ms: a stream without a reading for so long stops the robot.
+        step_dims: dimensions of the action that are steps, ``delta_dims`` of the limits.
     """
 
     control_hz: float
@@ -45,6 +45,7 @@ class Interface:
     gripper_dims: tuple[int, ...]
     command_period_ns: int
     silent_after_ms: float
+    step_dims: tuple[int, ...] = ()
 
 
 class Wiring:
@@ -76,21 +77,25 @@ class Wiring:
         if settings["reset_service"]:
             self._resetting = node.create_client(Trigger, settings["reset_service"])
             self._entities.append((node.destroy_client, self._resetting))
+        self._outputs = [open_output(node, output, interface.command_period_ns) for output in settings.outputs]
         self.robot = Ros2Robot(
             settings,
             clock,
             desk,
             interface.control_hz,
             interface.image_size,
-            [self._publisher(output) for output in settings.outputs],
+            self._outputs,
             interface.silent_after_ms,
             self._reset_world if settings["reset_service"] else None,
+            interface.step_dims,
         )
         relative = settings["takeover_mode"] == "relative"
         self.takeover = TopicTakeover(
             self.robot.last_command, clock.now_ns, relative, interface.gripper_dims, settings["takeover_timeout_ms"]
         )
-        self.alarms = Alarms(node, settings, self._subscribe, lambda: self.takeover.engaged, self._on_alarms)
+        self.alarms = Alarms(
+            node, settings, self._outputs, self._subscribe, lambda: self.takeover.engaged, self._on_alarms
+        )
         steady = Clock(clock_type=ClockType.STEADY_TIME)  # goes on when simulated time stands still
         timer = node.create_timer(LOOK_EVERY_S, self.alarms.look_around, clock=steady)
         self._entities.append((node.destroy_timer, timer))
@@ -109,30 +114,16 @@ class Wiring:
 
     def listeners(self) -> Mapping[str, int]:
         """Output -> how many subscribe to its commands."""
-        node = self._node
-        return {
-            output.name: node.count_subscribers(node.resolve_topic_name(output.topic))
-            for output in self._settings.outputs
-        }
+        return {output.settings.name: output.sender.listeners() for output in self._outputs}
 
     def close(self) -> None:
         """Let go of topics and clients."""
+        for output in self._outputs:
+            output.sender.destroy()
+        self._outputs.clear()
         for destroy, entity in self._entities:
             destroy(entity)
         self._entities.clear()
-
-    def _publisher(self, output: OutputSettings) -> Publish:
-        kind = JointTrajectory if output.type == "trajectory" else Float64MultiArray
-        publisher = self._node.create_publisher(kind, output.topic, qos.commands())
-        self._entities.append((self._node.destroy_publisher, publisher))
-
-        def publish(command: Float32Array) -> None:
-            if output.type == "trajectory":
-                publisher.publish(messages.trajectory(output.joints, command, self._interface.command_period_ns))
-            else:
-                publisher.publish(messages.array(command))
-
-        return publish
 
     def _subscribe(self, kind: Any, topic: str, callback: Callable[[Any], None], profile: Any = None) -> None:
         subscription = self._node.create_subscription(kind, topic, callback, profile or qos.sensors())

@@ -61,15 +61,20 @@ class LyingArm:
 
 
 class Topics:
-    """The same arm as a robot of topics, whose joints speak at every look at the clock."""
+    """The same arm as a robot of topics, whose joints speak at every look at the clock; it is its own output."""
+
+    def begin(self, rest: Any) -> None:
+        """Nothing is kept of commands."""
+
+    def send(self, command: Any) -> None:
+        self.sent.append(command.tolist())
 
     def __init__(self, error: float, readings: range) -> None:
         self.sent: list[list[float]] = []
         self._error, self._readings, self._reading = error, readings, -1
         clock = RosTime(simulated=True)
         options = {"joints": ["a", "b"], "cameras": [], "stream_timeout_s": 0.5, "max_attempt_s": 1.0}
-        publish = lambda command: self.sent.append(command.tolist())  # noqa: E731
-        self.robot = Ros2Robot(settings_from(options), clock, OperatorDesk(), HZ, None, [publish], 200.0)
+        self.robot = Ros2Robot(settings_from(options), clock, OperatorDesk(), HZ, None, [self], 200.0)
         self._clock, self._ns = clock, 10**9
         clock.on_clock(self._ns)
         clock.sleep_until_ns = self._sleep_until_ns  # type: ignore[method-assign]

@@ -24,6 +24,7 @@ from robot_io.gate import Reason
 from robot_io.ros2.diagnostics import Health
 from robot_io.ros2.node import run_node
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
+from robot_io.ros2.outputs import check_outputs
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.robot import Ros2Robot
 from robot_io.ros2.wiring import Interface
@@ -95,6 +96,7 @@ class PolicySession:
         joints = settings.command_joints
         self._description = Description(settings.description, joints) if settings.description else None
         self._gate = make_gate(config.gate, control_hz, settings["commands_per_tick"], joints, self._description)
+        check_outputs(settings.outputs, robot_steps)
         self._added = added_steps(policy.spec, robot_steps)
         execution = with_action_kinds(config.execution, policy.spec, policy.discrete_dims, config.gate.discrete_dims)
         self._execution = replace(execution, delta_dims=robot_steps)
@@ -106,6 +108,7 @@ class PolicySession:
             gripper_dims=self._execution.discrete_dims,
             command_period_ns=round(1e9 / control_hz / settings["commands_per_tick"]),
             silent_after_ms=config.gate.max_observation_age_ms,
+            step_dims=robot_steps,
         )
         store = settings.path("store")
         self._store = EpisodeStore(store) if store else None

@@ -37,7 +37,7 @@ far = start.copy()
 far[2] += 1.0  # out of its reach
 reached = []
 joints = [f"joint_{index + 1}" for index in range(8)]
-commands.publish(messages.trajectory(joints, far.astype(np.float32), 50_000_000))
+commands.publish(messages.trajectory(joints, far[None].astype(np.float32), [50_000_000]))
 time.sleep(3.0)
 held = env._target.copy()
 print(json.dumps({"away": float(abs(far[2] - start[2])), "held": float(abs(held[2] - seen[-1][2])),

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import robot_io.ros2
+from robot_io.ros2.outputs import KINDS
 from robot_io.ros2.parameters import PARAMETERS, Settings, all_parameters, markdown_table
 from tests.fakes.ros2_rig import RMWS, ros_environment
 from vla_rl.core.errors import ConfigError, UserError
@@ -75,6 +76,7 @@ def test_the_ament_package_is_whole() -> None:
     needed = {element.text for element in package.iter("exec_depend")}
     imported = {"rclpy", "sensor_msgs", "std_msgs", "std_srvs", "trajectory_msgs", "diagnostic_msgs", "rosgraph_msgs"}
     imported |= {"controller_manager_msgs"}
+    imported |= {kind.interface.partition(".")[0] for kind in KINDS.values()}
     assert imported <= needed
     assert f"script_dir=$base/lib/{name}" in (PACKAGE / "setup.cfg").read_text()
     setup = (PACKAGE / "setup.py").read_text()

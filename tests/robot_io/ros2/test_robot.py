@@ -19,6 +19,13 @@ HZ, TICK_MS = 20.0, 50
 LIMITS = GateConfig(low=(-9.0,) * 4, high=(9.0,) * 4, max_velocity=(99.0,) * 4)
 
 
+class Kept:
+    """An output that keeps what it is sent."""
+
+    def __init__(self, commands: list[Float32Array]) -> None:
+        self.begin, self.send = lambda rest: None, commands.append
+
+
 class Bench:
     """Two arms of two joints each, "l" and "r", on a clock that starts at 1 s."""
 
@@ -28,7 +35,7 @@ class Bench:
         options = {"joints": ["l1", "l2", "r1", "r2"], "cameras": [], **options}
         silent_ms = LIMITS.max_observation_age_ms
         self.robot = Ros2Robot(
-            settings_from(options), self.clock, OperatorDesk(), HZ, None, [self.published.append], silent_ms
+            settings_from(options), self.clock, OperatorDesk(), HZ, None, [Kept(self.published)], silent_ms
         )
         self.at(0)
 
@@ -229,3 +236,23 @@ def test_a_reading_of_the_world_before_the_reset_is_none_of_the_new_one() -> Non
     bench.robot._fresh.wait_for = wait_for  # type: ignore[method-assign, assignment]
     bench.robot.reset(0)
     assert bench.robot.rest_readings().tolist() == [[1] * 4] * 3
+
+
+def test_steps_are_not_repeated_when_the_robot_stops_and_are_not_measured() -> None:
+    """The last step of an attempt, sent again as its hold, would move the robot on: with a twist, for ever."""
+    options = {"joints": ["l1", "l2", "r1"], "outputs": ["arm", "tool"], "cameras": []}
+    axes = ["x", "y", "z", "roll", "pitch", "yaw"]
+    options["output"] = {"arm": {"joints": ["r1", "l1"]}, "tool": {"type": "twist", "joints": axes}}
+    clock, sent = RosTime(simulated=True), []
+    outputs = [Kept([]), Kept(sent)]
+    robot = Ros2Robot(
+        settings_from(options), clock, OperatorDesk(), HZ, None, outputs, 200.0, step_dims=tuple(range(2, 8))
+    )
+    clock.on_clock(10**9)
+    header = SimpleNamespace(stamp=SimpleNamespace(sec=1, nanosec=0))
+    robot.on_joints(SimpleNamespace(header=header, name=["l1", "l2", "r1"], position=[1, 2, 3]))
+    assert robot.rest_command().tolist() == [3, 1, 0, 0, 0, 0, 0, 0]
+    robot.write(np.full(8, 0.5, np.float32))
+    robot.stop()
+    assert [command.tolist() for command in sent] == [[0.5] * 6, [0.0] * 6]
+    assert robot.condition().position.tolist() == [3, 1, 0, 0, 0, 0, 0, 0]

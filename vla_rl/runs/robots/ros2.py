@@ -13,6 +13,7 @@ from typing import Any
 from robot_io.description import Description, make_gate
 from robot_io.limits import RobotLimits
 from robot_io.ros2.operator import OperatorDesk
+from robot_io.ros2.outputs import check_outputs
 from robot_io.ros2.parameters import Settings, all_parameters
 from robot_io.ros2.robot import Ros2Robot
 from robot_io.terminal_keys import wait_for_enter
@@ -44,6 +45,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
     check_fits(spec, cameras, len(settings.joints), len(settings.command_joints))
     control_hz = settings["control_hz"] or spec.control_hz
     check_rate(spec, control_hz, settings["any_rate"])
+    check_outputs(settings.outputs, request.gate.delta_dims)
     if not rclpy.ok():
         rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
     node = rclpy.create_node("vla_rl_rollout", parameter_overrides=[rclpy.Parameter("use_sim_time", value=sim_time)])
@@ -57,6 +59,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
         gripper_dims=request.gripper_dims,
         command_period_ns=round(1e9 / control_hz / settings["commands_per_tick"]),
         silent_after_ms=gate.config.max_observation_age_ms,
+        step_dims=gate.config.delta_dims,
     )
     wiring = Wiring(node, settings, interface, desk)
     labelling = (functools.partial(act, desk, wiring.robot) for act in (_label, _discard))

@@ -1,0 +1,347 @@
+"""How commands leave the node: one table of the kinds of output, and what each makes of the commands.
+
+A kind says which message or action its controller takes, and the name of that unless a parameter gives another one.
+Only what passed the gate is sent. A trajectory ends at rest in the newest command; `velocity` and `twist` last until
+the next message, so the robot ends an attempt with zeros. Nothing here waits, nor imports ROS before it is used.
+"""
+
+import importlib
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robot_io.ros2 import messages, qos
+from vla_rl.core.errors import ConfigError
+from vla_rl.core.types import Float32Array
+
+_log = logging.getLogger(__name__)
+
+_FOLLOW_CLOCK = 0.05
+
+
+@dataclass(frozen=True)
+class OutputSettings:
+    """One receiver of commands, see `robot_io.ros2.parameters.OUTPUT_PARAMETERS`."""
+
+    name: str
+    topic: str
+    type: str
+    joints: tuple[str, ...]
+    points: int = 1
+    frame: str = ""
+    tolerance: float = 0.0
+    max_effort: float = 0.0
+
+
+class Recent(NamedTuple):
+    """The last commands of an output, the newest at the end; before an attempt they are the posture it rests at.
+
+    Attributes:
+        commands: float32 [N, A], N = ``points`` + 2.
+        times_ns: int64 [N], when they were to be sent: whole periods apart, in the time of message stamps.
+        period_ns: between two commands.
+        sent: float32 [A], the last one that was sent.
+        number: how many commands the attempt has had.
+    """
+
+    commands: Float32Array
+    times_ns: NDArray[np.int64]
+    period_ns: int
+    sent: Float32Array
+    number: int
+
+
+class Curve(NamedTuple):
+    """Points of a trajectory.
+
+    Attributes:
+        positions: float32 [N, A].
+        from_start_ns: N times.
+        velocities: float64 [N, A]; None where only positions are sent.
+        start_ns: the stamp; 0: it begins on its arrival.
+    """
+
+    positions: Float32Array
+    from_start_ns: Sequence[int]
+    velocities: NDArray[np.float64] | None = None
+    start_ns: int = 0
+
+
+def curve(points: int, recent: Recent) -> Curve:
+    """One point, to be reached a period after its arrival; or a smooth curve through the last commands.
+
+    The curve brings every command ``points`` periods after it was sent, and rests in the newest one. It carries the
+    clock's time, so it does not depend on when its message arrives, and what it says of the next ``points`` - 2 periods
+    is what the message before has said. Only the first ones of an attempt begin later than now: the controller leads
+    the robot from its own last command, which may be elsewhere, to the first command.
+    """
+    if points == 1:
+        return Curve(recent.commands[-1:], [recent.period_ns])
+    size = min(recent.number, points + 1)
+    times_ns = recent.times_ns[-size:]
+    from_start_ns: list[int] = (times_ns - times_ns[0]).tolist()
+    velocities = smooth_velocities(recent.commands, (recent.times_ns - times_ns[0]) * 1e-9)[-size:]
+    return Curve(recent.commands[-size:], from_start_ns, velocities, int(times_ns[0]) + points * recent.period_ns)
+
+
+def smooth_velocities(commands: Float32Array, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """At all commands [N, A] but the first, so that cubics are smooth and stay between neighbours; 0 at the last one.
+
+    The weighted harmonic mean of the slopes on both sides, 0 where they differ in sign: Fritsch and Butland 1984, "A
+    method for constructing local monotone piecewise cubic interpolants".
+    """
+    lengths = np.diff(times_s)[:, None]
+    slopes = np.diff(commands.astype(np.float64), axis=0) / lengths
+    before, after = slopes[:-1], slopes[1:]
+    weight = (lengths[:-1] + 2 * lengths[1:]) / (3 * (lengths[:-1] + lengths[1:]))
+    same = before * after > 0
+    mixed = np.where(same, weight * after + (1 - weight) * before, 1.0)
+    inner = np.where(same, before * after / mixed, 0.0)
+    return np.concatenate([inner, np.zeros_like(slopes[:1])])
+
+
+def _trajectory(output: OutputSettings, recent: Recent) -> Any:
+    return messages.trajectory(output.joints, *curve(output.points, recent))
+
+
+def _array(_: OutputSettings, recent: Recent) -> Any:
+    return messages.array(recent.commands[-1])
+
+
+def _velocity(_: OutputSettings, recent: Recent) -> Any:
+    """What brings the robot from the command before to the newest one within the next period."""
+    return messages.array((recent.commands[-1] - recent.commands[-2]) * np.float32(1e9 / recent.period_ns))
+
+
+def _twist(output: OutputSettings, recent: Recent) -> Any:
+    """A step of x, y, z (m) and about them (rad) in one period, as velocities."""
+    from geometry_msgs.msg import Twist, TwistStamped, Vector3
+
+    linear, angular = (recent.commands[-1].astype(np.float64) * (1e9 / recent.period_ns)).reshape(2, 3).tolist()
+    twist = Twist(linear=Vector3(**_xyz(linear)), angular=Vector3(**_xyz(angular)))
+    return TwistStamped(header=messages.header(output.frame, int(recent.times_ns[-1])), twist=twist)
+
+
+def _pose(output: OutputSettings, recent: Recent) -> Any:
+    """x, y, z (m) and a quaternion x, y, z, w, whose length is made 1: single numbers are limited by the gate."""
+    from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion
+
+    values = recent.commands[-1].astype(np.float64)
+    turned = values[3:] / max(float(np.linalg.norm(values[3:])), 1e-6)
+    orientation = Quaternion(**_xyz(turned[:3].tolist()), w=float(turned[3]))
+    pose = Pose(position=Point(**_xyz(values[:3].tolist())), orientation=orientation)
+    return PoseStamped(header=messages.header(output.frame, int(recent.times_ns[-1])), pose=pose)
+
+
+def _gripper(output: OutputSettings, recent: Recent) -> Any:
+    """A goal when the command has changed; every goal ends the one before."""
+    from control_msgs.action import GripperCommand
+
+    if np.abs(recent.commands[-1] - recent.sent).max() <= output.tolerance:
+        return None
+    goal = GripperCommand.Goal()
+    goal.command.position, goal.command.max_effort = float(recent.commands[-1, 0]), output.max_effort
+    return goal
+
+
+def _follow(output: OutputSettings, recent: Recent) -> Any:
+    from control_msgs.action import FollowJointTrajectory
+
+    return FollowJointTrajectory.Goal(trajectory=_trajectory(output, recent))
+
+
+def _xyz(values: Sequence[float]) -> dict[str, float]:
+    return dict(zip("xyz", values, strict=True))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of output.
+
+    Attributes:
+        interface: the message or action, ``package.msg.Name``.
+        topic: its usual name; {name} is that of the output.
+        make: the message or goal of the newest command; None if there is nothing to say.
+        size: how many numbers it takes; 0: as many as there are.
+        steps: True, its numbers have to be steps (``delta_dims`` of the limits); False, targets; None, either.
+    """
+
+    interface: str
+    topic: str
+    make: Callable[[OutputSettings, Recent], Any]
+    size: int = 0
+    steps: bool | None = False
+
+    @property
+    def is_action(self) -> bool:
+        return ".action." in self.interface
+
+
+KINDS: Mapping[str, Kind] = {
+    "trajectory": Kind("trajectory_msgs.msg.JointTrajectory", "{name}_controller/joint_trajectory", _trajectory),
+    "array": Kind("std_msgs.msg.Float64MultiArray", "{name}_controller/commands", _array, steps=None),
+    "velocity": Kind("std_msgs.msg.Float64MultiArray", "{name}_controller/commands", _velocity),
+    "twist": Kind("geometry_msgs.msg.TwistStamped", "servo_node/delta_twist_cmds", _twist, size=6, steps=True),
+    "pose": Kind("geometry_msgs.msg.PoseStamped", "servo_node/pose_target_cmds", _pose, size=7),
+    "gripper": Kind("control_msgs.action.GripperCommand", "{name}_controller/gripper_cmd", _gripper, size=1),
+    "follow_joint_trajectory": Kind(
+        "control_msgs.action.FollowJointTrajectory", "{name}_controller/follow_joint_trajectory", _follow
+    ),
+}
+
+
+def check_outputs(outputs: Sequence[OutputSettings], step_dims: Sequence[int]) -> None:
+    """Refuse outputs that would take steps for targets, or targets for steps.
+
+    Args:
+        outputs: in the order of the action.
+        step_dims: dimensions of the action that are steps, ``delta_dims`` of the limits.
+
+    Raises:
+        ConfigError: naming the output.
+    """
+    first = 0
+    for output in outputs:
+        kind, dims = KINDS[output.type], set(range(first, first + len(output.joints)))
+        first += len(output.joints)
+        steps = dims & set(step_dims)
+        if kind.steps is True and steps != dims:
+            raise ConfigError(
+                f"output {output.name} of type {output.type} takes steps: name dimensions {sorted(dims)} in delta_dims "
+                "of the limits, and let a policy of steps act"
+            )
+        if kind.steps is False and steps:
+            raise ConfigError(
+                f"output {output.name} of type {output.type} takes targets, dimensions {sorted(steps)} of the limits "
+                "are steps (delta_dims): take them out, so that steps are added up, or choose another type"
+            )
+
+
+class Sender(Protocol):
+    """Where messages go."""
+
+    def send(self, message: Any) -> bool:
+        """Without waiting; False if nobody is there who could take it."""
+        ...
+
+    def listeners(self) -> int:
+        """How many take it."""
+        ...
+
+    def senders(self) -> int:
+        """How many send there, this one included."""
+        ...
+
+    def destroy(self) -> None: ...
+
+
+class Output:
+    """The commands of one output. Called by the control thread.
+
+    Args:
+        settings: of the output.
+        sender: where its messages go.
+        period_ns: between two commands.
+        now_ns: the time of message stamps.
+    """
+
+    def __init__(self, settings: OutputSettings, sender: Sender, period_ns: int, now_ns: Callable[[], int]) -> None:
+        self.settings, self.sender = settings, sender
+        self._make = KINDS[settings.type].make
+        self._period_ns, self._now_ns = period_ns, now_ns
+        self._recent: deque[tuple[int, Float32Array]] = deque(maxlen=settings.points + 2)
+
+    def begin(self, rest: Float32Array) -> None:
+        """An attempt begins at a posture, float32 [A]; no command of the one before counts any more."""
+        self._recent.extend((0, rest) for _ in range(self.settings.points + 2))
+        self._sent = rest
+        self._number = 0
+
+    def send(self, command: Float32Array) -> None:
+        """Send a command, float32 [A]. `begin` comes first."""
+        message = self._make(self.settings, self.remember(command))
+        if message is not None and self.sender.send(message):
+            self._sent = command
+
+    def remember(self, command: Float32Array) -> Recent:
+        """The last commands, with this one."""
+        now_ns, period_ns = self._now_ns(), self._period_ns
+        if not self._number:
+            rest, size = self._recent[-1][1], len(self._recent)
+            self._recent.extend([(now_ns - age * period_ns, rest) for age in range(size, 0, -1)])
+        # Whole periods apart, however late this call is: the pace of the loop, which its clock follows slowly.
+        last_ns = self._recent[-1][0]
+        periods = max(round((now_ns - last_ns) / period_ns), 1)
+        time_ns = last_ns + periods * period_ns
+        self._number += 1
+        self._recent.append((time_ns + round(_FOLLOW_CLOCK * (now_ns - time_ns)), command))
+        times_ns, commands = zip(*self._recent, strict=True)
+        return Recent(np.stack(commands), np.array(times_ns), period_ns, self._sent, self._number)
+
+
+class _Topic:
+    """A publisher."""
+
+    def __init__(self, node: Any, interface: Any, topic: str) -> None:
+        self._node, self._topic = node, node.resolve_topic_name(topic)
+        self._publisher = node.create_publisher(interface, topic, qos.commands())
+
+    def send(self, message: Any) -> bool:
+        self._publisher.publish(message)
+        return True
+
+    def listeners(self) -> int:
+        return int(self._node.count_subscribers(self._topic))
+
+    def senders(self) -> int:
+        return int(self._node.count_publishers(self._topic))
+
+    def destroy(self) -> None:
+        self._node.destroy_publisher(self._publisher)
+
+
+class _Action:
+    """A client of an action. Results are not waited for: what the robot does is measured."""
+
+    def __init__(self, node: Any, interface: Any, name: str) -> None:
+        from rclpy.action import ActionClient
+
+        self._node, self._name = node, name
+        self._service = node.resolve_topic_name(name) + "/_action/send_goal"
+        self._client = ActionClient(node, interface, name)
+        self._refused = False
+
+    def send(self, message: Any) -> bool:
+        if not self._client.server_is_ready():
+            return False
+        self._client.send_goal_async(message).add_done_callback(self._on_answer)
+        return True
+
+    def listeners(self) -> int:
+        return int(self._node.count_services(self._service))
+
+    def senders(self) -> int:
+        return int(self._node.count_clients(self._service))
+
+    def destroy(self) -> None:
+        self._client.destroy()
+
+    def _on_answer(self, future: Any) -> None:
+        refused = not future.result().accepted
+        if refused and not self._refused:
+            _log.warning("%s refuses goals: see the log of its controller", self._name)
+        self._refused = refused
+
+
+def open_output(node: Any, settings: OutputSettings, period_ns: int) -> Output:
+    """The output on a node, with `KINDS`' message or action."""
+    kind = KINDS[settings.type]
+    module, _, name = kind.interface.rpartition(".")
+    interface = getattr(importlib.import_module(module), name)
+    sender: Sender = (_Action if kind.is_action else _Topic)(node, interface, settings.topic)
+    return Output(settings, sender, period_ns, lambda: int(node.get_clock().now().nanoseconds))

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from robot_io.env_interface import EnvDeclaration, judge, read_actions, read_rate, read_sentence
+from robot_io.faults import Disturbance, Watch
 from robot_io.observation_space import ObservationReader
 from vla_rl.core.clock import Clock, VirtualClock
 from vla_rl.core.errors import UserError
@@ -32,6 +33,7 @@ class EnvRobot:
         reader: cameras and state.
         notes: what was assumed, changed or left out, in sentences.
         judged: the environment, or a person, said how the last episode went.
+        tap: what the sensors say goes through it, see `robot_io.faults`; None: they are sound.
 
     Raises:
         UserError: if the environment's spaces or metadata do not fit.
@@ -39,6 +41,9 @@ class EnvRobot:
 
     world_ends = True
     """No command reaches an environment after its episode, see `vla_rl.execution.loop.EpisodicRobot`."""
+
+    watches = (Watch.AGES, Watch.POLICY)
+    tap: Disturbance | None = None
 
     def __init__(
         self,
@@ -59,6 +64,7 @@ class EnvRobot:
         self._middle = np.asarray((self.actions.low + self.actions.high) / 2, np.float32)
         self._steps = np.array([kind == "delta" for kind in self.actions.kind])  # [A]
         self._images: dict[str, Uint8Array] | None = None
+        self._told: Observation | None = None
         self._last: Float32Array | None = None
         self._called: list[bool | None] = []
         self._tick = 0
@@ -92,7 +98,7 @@ class EnvRobot:
         if isinstance(self.clock, VirtualClock):  # so that an episode does not depend on the ones before it
             self.clock.restart()
         self._tick = 0
-        self._images = self._last = None
+        self._images = self._last = self._told = None
         self._called.clear()
         self._ended = self.terminated = self.truncated = False
         self.success, self.judged = None, False
@@ -104,7 +110,9 @@ class EnvRobot:
             self._images = self.reader.images_of(self._raw)
         captured_ns = dict.fromkeys(self._images, now_ns)
         captured_ns["state"] = now_ns
-        return Observation(self._images, self.reader.state_of(self._raw), self.task, self._tick, captured_ns)
+        observation = Observation(self._images, self.reader.state_of(self._raw), self.task, self._tick, captured_ns)
+        self._told = observation if self.tap is None else self.tap.observation(observation, self._told)
+        return self._told
 
     def rest_command(self) -> Float32Array:
         """The action that keeps everything still, float32 [A]: see `EnvDeclaration.rest_action`."""

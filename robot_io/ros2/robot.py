@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from robot_io.faults import Disturbance, Watch
 from robot_io.freshness import Freshness
 from robot_io.gate import Reason
 from robot_io.pictures import resize
@@ -50,7 +51,11 @@ class Ros2Robot:
         interrupted: nobody is to wait for anything any more.
         acting: an attempt is running.
         alarms: reason -> why, for which the robot must not move: another commander, the emergency stop.
+        tap: what the streams say goes through it, see `robot_io.faults`; None: they are sound.
     """
+
+    watches = (Watch.AGES, Watch.FRESHNESS, Watch.BODY, Watch.START, Watch.POLICY)
+    tap: Disturbance | None = None
 
     def __init__(
         self,
@@ -98,7 +103,10 @@ class Ros2Robot:
             return
         try:
             to_rgb = messages.image_to_rgb if hasattr(message, "encoding") else messages.compressed_to_rgb
-            image: Uint8Array = to_rgb(message)
+            taken: Uint8Array = to_rgb(message)
+            image = taken if self.tap is None else self.tap.image(camera, taken)
+            if image is None:
+                return
             image = self._freshness.image(camera, image, captured_ns)
             if self._image_size is not None:
                 image = resize(image, self._image_size)
@@ -133,7 +141,10 @@ class Ros2Robot:
         if captured_ns == self._joints_ns and message_ns != captured_ns:
             return
         self._joints_ns = captured_ns
-        position = np.array([known[joint][1] for joint in joints], np.float32)
+        told = np.array([known[joint][1] for joint in joints], np.float32)
+        position = told if self.tap is None else self.tap.state(told)
+        if position is None:
+            return
         if not np.isfinite(position).all():
             self._complain(_STATE, "the joints read numbers that are not finite")
             return

@@ -111,6 +111,8 @@ class Rig:
         namespace: of both, so that several rigs share one domain.
     """
 
+    policy_module = "vla_rl.runs.ros2_node"
+
     def __init__(
         self,
         folder: Path,
@@ -146,7 +148,7 @@ class Rig:
         self._spinning.start()
         self.start_robot()
         self.policy = NodeProcess(
-            "vla_rl.runs.ros2_node", self._policy_parameters, self._namespace, self._folder / "policy_node.log"
+            self.policy_module, self._policy_parameters, self._namespace, self._folder / "policy_node.log"
         )
         return self
 
@@ -223,6 +225,10 @@ class Rig:
             return -1, "", {}
         values = {pair.key: pair.value for pair in status.values}
         return int.from_bytes(status.level), str(status.message), values
+
+    def forget(self) -> None:
+        """What the diagnostics said until now does not count."""
+        self._statuses.clear()
 
     def robot_latency_ms(self) -> dict[str, float]:
         """How long commands took from the reading that they follow, as the robot has told last."""

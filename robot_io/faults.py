@@ -395,7 +395,7 @@ FAULTS = {
         Fault("twin", "a second node of the same name", _T, _looked_at_ms),
         Fault("estop_pressed", "the emergency stop says true", _T, _looked_at_ms),
         Fault("estop_gone", "nobody publishes the emergency stop any more", _T, _looked_at_ms),
-        Fault("start_twice", "a start during an attempt, then its success", _T, _one_tick_ms),
+        Fault("start_twice", "a start during an attempt, then its success", _T, _seen_ms),
         Fault("loss_30", "30 % of the messages are lost", _T, _silent_ms, _Loss30, tolerated=True),
         Fault("loss_70", "70 % of the messages are lost", _T, _silent_ms, _Loss70, tolerated=True),
     )

@@ -41,7 +41,8 @@ class CampaignConfig:
         trials: fault -> how often.
         seed: of the moments.
         refusals: try them.
-        strategies: execution strategy -> folder of a policy that supports it; each acts for some attempts.
+        strategies: execution strategy -> folder of a policy that supports it; each acts for an attempt.
+        node: parameters of the policy node that are not those of the campaign.
     """
 
     folder: str
@@ -49,6 +50,7 @@ class CampaignConfig:
     seed: int = 0
     refusals: bool = False
     strategies: dict[str, str] = field(default_factory=dict)
+    node: dict[str, Any] = field(default_factory=dict)
 
 
 class Campaign:
@@ -246,7 +248,7 @@ def main() -> int:
     folder = Path(config.folder)
     folder.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {}
-    with CampaignRig(folder) as rig:
+    with CampaignRig(folder, config.node) as rig:
         course = Course(rig, config.seed)
         if config.refusals:
             result["refusals"] = refusals(course, folder)

@@ -9,7 +9,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -202,10 +202,10 @@ class CampaignRig(Rig):
 
     policy_module = "benchmarks.campaign_node"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, node: Mapping[str, Any]) -> None:
         self.limits = folder / "limits.yaml"
         self.limits.write_text(yaml.safe_dump(json.loads(json.dumps(asdict(LIMITS)))))
-        super().__init__(folder, {**rig_parameters(), "limits": str(self.limits)}, {}, NAMESPACE)
+        super().__init__(folder, {**rig_parameters(), "limits": str(self.limits), **node}, {}, NAMESPACE)
 
     def start_robot(self) -> None:
         """The world begins."""

@@ -430,6 +430,18 @@ def chosen_faults(names: str, watches: Sequence[Watch]) -> list[Fault]:
     return chosen
 
 
+def sensor_fault(name: str) -> Fault:
+    """The fault of that name, if it disturbs what sensors say.
+
+    Raises:
+        UserError: for another name.
+    """
+    known = {fault.name: fault for fault in FAULTS.values() if fault.disturbance is not Disturbance}
+    if name not in known:
+        raise UserError(f"there is no fault of sensors {name!r}.{did_you_mean(name, known)}")
+    return known[name]
+
+
 class Sample(NamedTuple):
     """A command, as somebody outside the gate has seen it.
 

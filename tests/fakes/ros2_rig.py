@@ -206,12 +206,6 @@ class Rig:
         answer = self.call(SetParameters, "policy_node/set_parameters", request)
         return [result.reason for result in answer.results if not result.successful]
 
-    def inject(self, fault: str) -> None:
-        """A fault of the simulated robot, see `robot_io.ros2.env_node`; empty: mend it."""
-        from std_msgs.msg import String
-
-        self._faults.publish(String(data=fault))
-
     def move(self, positions: Sequence[float]) -> None:
         """A takeover command."""
         from std_msgs.msg import Float64MultiArray
@@ -290,10 +284,9 @@ class Rig:
 
     def _listen(self) -> None:
         from diagnostic_msgs.msg import DiagnosticArray
-        from std_msgs.msg import Float64MultiArray, String
+        from std_msgs.msg import Float64MultiArray
 
         self._clients: dict[str, Any] = {}
-        self._faults = self.node.create_publisher(String, "env_robot/fault", 1)
         self._takeover = self.node.create_publisher(Float64MultiArray, "policy_node/takeover_command", 1)
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
 

@@ -22,7 +22,8 @@ from benchmarks.campaign_course import ROUNDING, Course, SpoiledTrial
 from benchmarks.campaign_refusals import refusals, strategies
 from benchmarks.campaign_wave import HORIZON, HZ
 from benchmarks.campaign_world import LIMITS, PERIOD_NS, SETTINGS, SILENT_S, TICK_S, CampaignRig, World
-from robot_io.faults import FAULTS, Disturbance, Fault, Finding, judge
+from robot_io.disturbances import Disturbance
+from robot_io.faults import FAULTS, Fault, Finding, judge
 from vla_rl.core.errors import UserError
 
 _log = logging.getLogger(__name__)

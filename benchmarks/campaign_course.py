@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.campaign_wave import HZ
 from benchmarks.campaign_world import LIMITS, NAMESPACE, SILENT_S, CampaignRig
-from robot_io.faults import Disturbance
+from robot_io.disturbances import Disturbance
 from vla_rl.core.errors import UserError
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,8 @@ import yaml
 from benchmarks.campaign_causes import CAUSES, only_disturbed
 from benchmarks.campaign_course import Course
 from benchmarks.campaign_world import LIMITS, rig_parameters
-from robot_io.faults import FAULTS, Disturbance
+from robot_io.disturbances import Disturbance
+from robot_io.faults import FAULTS
 from robot_io.limits import RobotLimits
 from vla_rl.core.errors import UserError
 

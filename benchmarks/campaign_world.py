@@ -19,7 +19,8 @@ import yaml
 
 from benchmarks.campaign_wave import CAMERA, HORIZON, HZ, JOINTS, WHITE
 from robot_io.body import BodyConfig
-from robot_io.faults import Disturbance, Sample, Settings
+from robot_io.disturbances import Disturbance
+from robot_io.faults import Sample, Settings
 from robot_io.limits import RobotLimits
 from robot_io.ros2 import messages, qos
 from tests.fakes.ros2_rig import Rig

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from robot_io.disturbances import Disturbance
 from robot_io.env_interface import EnvDeclaration, judge, read_actions, read_rate, read_sentence
-from robot_io.faults import Disturbance, Watch
+from robot_io.faults import Watch
 from robot_io.observation_space import ObservationReader
 from vla_rl.core.clock import Clock, VirtualClock
 from vla_rl.core.errors import UserError

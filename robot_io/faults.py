@@ -5,25 +5,21 @@ One table for ``vla-rl rollout --inject`` and for the campaign over topics (``py
 """
 
 import itertools
-import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, override
+from typing import NamedTuple
 
 import numpy as np
 
+from robot_io import disturbances as disturb
+from robot_io.disturbances import Disturbance
 from robot_io.limits import RobotLimits
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.types import Float32Array, Observation, Uint8Array
+from vla_rl.core.types import Float32Array
 
-STATE = "state"
 _SEEN_TICKS = 3  # the fault is seen, the time passes between two ticks, the stop is told
-_FAR = 1e6
 _FOLLOWING_PART, _TRAVEL_PART = 0.1, 0.02  # of the range between the limits, see `robot_io.body`
-_TOO_FAR = 1.5  # of the tolerance
-_FUTURE_NS = 10_000_000_000
-_JUMP_NS = 3_000_000_000
 
 
 class Watch(StrEnum):
@@ -36,207 +32,6 @@ class Watch(StrEnum):
     START = "several readings before the first command"
     POLICY = "actions and plans"
     TOPICS = "the ROS 2 node"
-
-
-class Disturbance:
-    """What the sensors say goes through here; this one changes nothing.
-
-    Args:
-        randomly: decides what is left open.
-        limits: of the robot. Joints that need not follow their command are left alone.
-    """
-
-    def __init__(self, randomly: random.Random, limits: RobotLimits) -> None:
-        self._random, self._limits = randomly, limits
-        free = {*limits.discrete_dims, *limits.delta_dims, *limits.body.yielding_dims}
-        self._dim = randomly.choice([dim for dim in range(len(limits.low)) if dim not in free] or [0])
-        self._width = limits.high[self._dim] - limits.low[self._dim]
-        self._kept: dict[Any, Any] = {}
-
-    def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
-        """The picture of a camera, uint8 [H, W, 3]; None: it gives none."""
-        del camera
-        return image
-
-    def joint(self, dim: int, position: float) -> float | None:
-        """The position of a joint; None: it tells none."""
-        del dim
-        return position
-
-    def effort(self, dim: int, effort: float) -> float:
-        """The effort of a joint."""
-        del dim
-        return effort
-
-    def stamp_ns(self, stamp_ns: int) -> int:
-        """The capture time of a reading."""
-        return stamp_ns
-
-    def clock_ns(self, now_ns: int) -> int | None:
-        """The robot's time; None: it tells none."""
-        return now_ns
-
-    def loses_message(self) -> bool:
-        """Whether the next message is lost on its way."""
-        return False
-
-    def state(self, state: Float32Array) -> Float32Array | None:
-        """All joints at once, float32 [S]; None if any of them tells nothing."""
-        read = [self.joint(dim, float(position)) for dim, position in enumerate(state)]
-        return None if None in read else np.array(read, np.float32)
-
-    def observation(self, observation: Observation, told: Observation | None) -> Observation:
-        """A whole observation; of a stream that tells nothing, what was told last, with its capture time."""
-        told = told or observation
-        images, captured_ns = dict(observation.images), dict(observation.captured_ns)
-        for camera, image in observation.images.items():
-            if (shown := self.image(camera, image)) is None:
-                images[camera], captured_ns[camera] = told.images[camera], told.captured_ns[camera]
-            else:
-                images[camera] = shown
-        state = self.state(observation.state)
-        if state is None:
-            state, captured_ns[STATE] = told.state, told.captured_ns[STATE]
-        return replace(observation, images=images, state=state, captured_ns=captured_ns)
-
-
-class _CameraSilent(Disturbance):
-    @override
-    def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
-        return None if self._kept.setdefault("silent", camera) == camera else image
-
-
-class _CameraFrozen(Disturbance):
-    @override
-    def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
-        frozen: Uint8Array = self._kept.setdefault(camera, image.copy())
-        return frozen
-
-
-class _PicturesEmpty(Disturbance):
-    @override
-    def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
-        return image[:0, :0]
-
-
-class _PicturesTiny(Disturbance):
-    @override
-    def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
-        return image[:1, :1]
-
-
-class _PicturesCut(Disturbance):
-    @override
-    def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
-        return image[: len(image) // 3]
-
-
-class _JointsSilent(Disturbance):
-    @override
-    def joint(self, dim: int, position: float) -> float | None:
-        return None
-
-
-class _DriverSilent(Disturbance):
-    @override
-    def joint(self, dim: int, position: float) -> float | None:
-        return None if dim == self._dim else position
-
-
-class _JointsFrozen(Disturbance):
-    @override
-    def joint(self, dim: int, position: float) -> float | None:
-        frozen: float = self._kept.setdefault(dim, position)
-        return frozen
-
-
-class _JointFrozen(_JointsFrozen):
-    @override
-    def joint(self, dim: int, position: float) -> float | None:
-        return super().joint(dim, position) if dim == self._dim else position
-
-
-class _Off(Disturbance):
-    @override
-    def joint(self, dim: int, position: float) -> float | None:
-        if dim != self._dim:
-            return position
-        tolerance = self._limits.body.following_tolerance
-        off = _TOO_FAR * (tolerance[dim] if tolerance else _FOLLOWING_PART * self._width)
-        return position + (off if position < self._limits.low[dim] + self._width / 2 else -off)
-
-
-class _Beyond(Disturbance):
-    @override
-    def joint(self, dim: int, position: float) -> float | None:
-        return self._limits.high[dim] + self._width if dim == self._dim else position
-
-
-class _NotFinite(Disturbance):
-    @override
-    def joint(self, dim: int, position: float) -> float | None:
-        return float("nan") if dim == self._dim else position
-
-
-class _Effort(Disturbance):
-    @override
-    def effort(self, dim: int, effort: float) -> float:
-        return _FAR if dim == self._dim else effort
-
-
-class _OneBadReading(Disturbance):
-    amount = _FAR
-
-    @override
-    def joint(self, dim: int, position: float) -> float | None:
-        if dim != self._dim or self._kept:
-            return position
-        self._kept["told"] = True
-        return position + self.amount
-
-
-class _OneOffReading(_OneBadReading):
-    amount = 0.6
-
-
-class _FutureStamps(Disturbance):
-    @override
-    def stamp_ns(self, stamp_ns: int) -> int:
-        return stamp_ns + _FUTURE_NS
-
-
-class _ClockJump(Disturbance):
-    @override
-    def clock_ns(self, now_ns: int) -> int | None:
-        return now_ns + int(self._kept.setdefault("jump", self._random.choice((-_JUMP_NS, _JUMP_NS))))
-
-    @override
-    def stamp_ns(self, stamp_ns: int) -> int:
-        return self.clock_ns(stamp_ns) or stamp_ns
-
-
-class _ClockSilent(Disturbance):
-    @override
-    def clock_ns(self, now_ns: int) -> int | None:
-        return None
-
-
-class _AllSilent(_JointsSilent):
-    @override
-    def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
-        return None
-
-
-class _Loss30(Disturbance):
-    part = 0.3
-
-    @override
-    def loses_message(self) -> bool:
-        return self._random.random() < self.part
-
-
-class _Loss70(_Loss30):
-    part = 0.7
 
 
 @dataclass(frozen=True)
@@ -333,71 +128,43 @@ def _one_tick_ms(settings: Settings) -> float:
     return settings.ticks_ms(1)
 
 
-_A, _F, _B, _P, _T = Watch.AGES, Watch.FRESHNESS, Watch.BODY, Watch.POLICY, Watch.TOPICS
+_following_ms, _frozen_ms = _body_ms("following_after_ms"), _body_ms("frozen_after_ms")
+_effort_ms, _beyond_ms = _body_ms("effort_after_ms"), _body_ms("beyond_after_ms")
+_A, _F, _B, _E, _S, _P, _T = Watch
 FAULTS = {
     fault.name: fault
     for fault in (
-        Fault("camera_silent", "a camera gives no pictures any more", _A, _silent_ms, _CameraSilent),
-        Fault("camera_frozen", "the cameras repeat their picture", _F, _silent_ms, _CameraFrozen, Shows.REPEATED),
-        Fault("pictures_empty", "pictures of 0 x 0", _F, _silent_ms, _PicturesEmpty),
-        Fault("pictures_tiny", "pictures of 1 x 1", _F, _silent_ms, _PicturesTiny),
-        Fault("pictures_cut", "pictures of another shape", _F, _silent_ms, _PicturesCut),
-        Fault("joints_silent", "no joint is told any more", _A, _silent_ms, _JointsSilent),
-        Fault("joints_nan", "a joint reads NaN", _F, _silent_ms, _NotFinite),
-        Fault("driver_silent", "the driver of one joint falls silent", _T, _silent_ms, _DriverSilent),
-        Fault("robot_gone", "all streams fall silent, nobody hears the commands", _T, _silent_ms, _AllSilent),
-        Fault(
-            "joints_frozen",
-            "all joints repeat their reading",
-            _B,
-            _body_ms("frozen_after_ms"),
-            _JointsFrozen,
-            Shows.TRAVEL,
-        ),
-        Fault(
-            "joint_frozen", "one joint repeats its reading", _B, _body_ms("frozen_after_ms"), _JointFrozen, Shows.TRAVEL
-        ),
-        Fault(
-            "following_error",
-            "a joint is not where its command is",
-            _B,
-            _body_ms("following_after_ms"),
-            _Off,
-            Shows.DISTANCE,
-        ),
-        Fault("joint_beyond", "a joint reads a place outside its limits", _B, _body_ms("beyond_after_ms"), _Beyond),
-        Fault("effort", "a joint pushes too hard", Watch.EFFORT, _body_ms("effort_after_ms"), _Effort),
-        Fault(
-            "start_far",
-            "one reading before the first command is off by 1e6",
-            Watch.START,
-            _one_tick_ms,
-            _OneBadReading,
-            at_start=True,
-        ),
-        Fault(
-            "start_off",
-            "one reading before the first command is off by 0.6",
-            Watch.START,
-            _one_tick_ms,
-            _OneOffReading,
-            at_start=True,
-        ),
+        Fault("camera_silent", "a camera gives no pictures any more", _A, _silent_ms, disturb.CameraSilent),
+        Fault("camera_frozen", "the cameras repeat a picture", _F, _silent_ms, disturb.CameraFrozen, Shows.REPEATED),
+        Fault("pictures_empty", "pictures of 0 x 0", _F, _silent_ms, disturb.PicturesEmpty),
+        Fault("pictures_tiny", "pictures of 1 x 1", _F, _silent_ms, disturb.PicturesTiny),
+        Fault("pictures_cut", "pictures of another shape", _F, _silent_ms, disturb.PicturesCut),
+        Fault("joints_silent", "no joint is told any more", _A, _silent_ms, disturb.JointsSilent),
+        Fault("joints_nan", "a joint reads NaN", _F, _silent_ms, disturb.NotFinite),
+        Fault("driver_silent", "the driver of one joint falls silent", _T, _silent_ms, disturb.DriverSilent),
+        Fault("robot_gone", "all streams fall silent, nobody hears the commands", _T, _silent_ms, disturb.AllSilent),
+        Fault("joints_frozen", "all joints repeat their reading", _B, _frozen_ms, disturb.JointsFrozen, Shows.TRAVEL),
+        Fault("joint_frozen", "one joint repeats its reading", _B, _frozen_ms, disturb.JointFrozen, Shows.TRAVEL),
+        Fault("following_error", "a joint is not where its command is", _B, _following_ms, disturb.Off, Shows.DISTANCE),
+        Fault("joint_beyond", "a joint reads a place outside its limits", _B, _beyond_ms, disturb.Beyond),
+        Fault("effort", "a joint pushes too hard", _E, _effort_ms, disturb.Effort),
+        Fault("start_far", "one reading at the start is off by 1e6", _S, _one_tick_ms, disturb.FarStart, at_start=True),
+        Fault("start_off", "one reading at the start is off by 0.6", _S, _one_tick_ms, disturb.OffStart, at_start=True),
         Fault("policy_nan", "the policy plans NaN", _P, _stop_ms, shows=Shows.HELD),
         Fault("policy_silent", "the policy answers no more", _P, _chunk_ms),
         Fault("policy_killed", "the inference process is killed", _T, _chunk_ms),
         Fault("policy_hangs", "the inference process stands still (SIGSTOP)", _T, _chunk_ms),
-        Fault("stamps_future", "stamps lie 10 s in the future", _T, _silent_ms, _FutureStamps),
-        Fault("clock_jump", "the clock jumps by 3 s, forwards or back", _T, _silent_ms, _ClockJump),
-        Fault("clock_silent", "/clock falls silent", _T, _clock_ms, _ClockSilent),
+        Fault("stamps_future", "stamps lie 10 s in the future", _T, _silent_ms, disturb.FutureStamps),
+        Fault("clock_jump", "the clock jumps by 3 s, forwards or back", _T, _silent_ms, disturb.ClockJump),
+        Fault("clock_silent", "/clock falls silent", _T, _clock_ms, disturb.ClockSilent),
         Fault("node_paused", "the node stands still (SIGSTOP) and goes on", _T, _seen_ms, motion_only=True),
         Fault("rival", "somebody else publishes on the command topic", _T, _looked_at_ms),
         Fault("twin", "a second node of the same name", _T, _looked_at_ms),
         Fault("estop_pressed", "the emergency stop says true", _T, _looked_at_ms),
         Fault("estop_gone", "nobody publishes the emergency stop any more", _T, _looked_at_ms),
         Fault("start_twice", "a start during an attempt, then its success", _T, _seen_ms),
-        Fault("loss_30", "30 % of the messages are lost", _T, _silent_ms, _Loss30, tolerated=True),
-        Fault("loss_70", "70 % of the messages are lost", _T, _silent_ms, _Loss70, tolerated=True),
+        Fault("loss_30", "30 % of the messages are lost", _T, _silent_ms, disturb.Loss30, tolerated=True),
+        Fault("loss_70", "70 % of the messages are lost", _T, _silent_ms, disturb.Loss70, tolerated=True),
     )
 }
 

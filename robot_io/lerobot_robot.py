@@ -17,7 +17,8 @@ from typing import Any, Protocol, override
 
 import numpy as np
 
-from robot_io.faults import Disturbance, Watch
+from robot_io.disturbances import Disturbance
+from robot_io.faults import Watch
 from robot_io.freshness import Freshness
 from robot_io.pictures import resize
 from robot_io.takeover import Clutch

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from robot_io.faults import Disturbance, Watch
+from robot_io.disturbances import Disturbance
+from robot_io.faults import Watch
 from robot_io.freshness import Freshness
 from vla_rl.core.clock import Clock, VirtualClock
 from vla_rl.core.errors import UserError

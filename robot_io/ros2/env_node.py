@@ -28,8 +28,9 @@ from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
+from robot_io.disturbances import Disturbance
 from robot_io.env_robot import EnvRobot
-from robot_io.faults import Disturbance, sensor_fault
+from robot_io.faults import sensor_fault
 from robot_io.limits import RobotLimits
 from robot_io.ros2 import messages, qos
 from robot_io.ros2.parameters import Parameter, declare, value_of

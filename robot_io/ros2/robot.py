@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from robot_io.faults import Disturbance, Watch
+from robot_io.disturbances import Disturbance
+from robot_io.faults import Watch
 from robot_io.freshness import Freshness
 from robot_io.gate import Reason
 from robot_io.pictures import resize
@@ -54,7 +55,7 @@ class Ros2Robot:
         tap: what the streams say goes through it, see `robot_io.faults`; None: they are sound.
     """
 
-    watches = (Watch.AGES, Watch.FRESHNESS, Watch.BODY, Watch.START, Watch.POLICY)
+    watches = (Watch.AGES, Watch.FRESHNESS, Watch.BODY, Watch.EFFORT, Watch.START, Watch.POLICY)
     tap: Disturbance | None = None
 
     def __init__(
@@ -219,7 +220,10 @@ class Ros2Robot:
         captured_ns, state = self._streams.newest(_STATE)
         effort = None
         if self._efforts:
-            effort = np.array([self._efforts.get(joint, np.nan) for joint in self._settings.command_joints], np.float32)
+            told = [self._efforts.get(joint, np.nan) for joint in self._settings.command_joints]
+            if self.tap is not None:
+                told = [self.tap.effort(dim, pushed) for dim, pushed in enumerate(told)]
+            effort = np.array(told, np.float32)
         alarms, command = self.alarms, self.last_command()
         flags, why = int(sum(alarms)), "; ".join(alarms.values())
         return Condition(state[self._commanded], command, captured_ns, effort, flags, why)

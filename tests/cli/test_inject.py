@@ -2,21 +2,34 @@
 gate or a robot that overlooks a fault is found out.
 """
 
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from lerobot.robots.config import RobotConfig
 
 from robot_io.faults import FAULTS, Watch
-from robot_io.gate import SafetyGate
+from robot_io.gate import GateConfig, SafetyGate
+from robot_io.lerobot_robot import LerobotRobot
 from robot_io.limits import RobotLimits
 from robot_io.mock_robot import MockRobot
+from tests.fakes.lerobot_arm import MemoryArm
 from vla_rl.cli.main import main
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.clock import VirtualClock
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, PolicySpec
 from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.loop import run_episode
+from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
 from vla_rl.policies.normalization import Statistics
+from vla_rl.runs.injection import Injection
+from vla_rl.runs.robots import RobotSetup
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +48,7 @@ def inject(policy: Path, robot: str, faults: str, *more: str) -> int:
     return main(["rollout", str(policy), "--robot", robot, "--inject", faults, *more])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("robot", ["sim", "mock"])
 def test_every_fault_that_applies_is_met_in_time(
     policy: Path, robot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -89,6 +103,67 @@ def test_a_gate_that_never_looks_at_the_body_fails(
 def test_a_robot_without_a_tap_is_found_out(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MockRobot, "tap", property(lambda _: None, lambda *_: None), raising=True)
     assert inject(policy, "mock", "camera_silent") == 1, "a fault that never reaches the robot is no passed one"
+
+
+@RobotConfig.register_subclass("injected_arm")
+@dataclass(kw_only=True)
+class InjectedArmConfig(RobotConfig):
+    pass
+
+
+class InjectedArm(MemoryArm):
+    """Two joints that follow at once, and a camera."""
+
+    config_class = InjectedArmConfig
+    name = "injected_arm"
+    observation_features: ClassVar = {"a.pos": float, "b.pos": float, "front": (8, 8, 3)}
+    action_features: ClassVar = {"a.pos": float, "b.pos": float}
+
+    def __init__(self) -> None:
+        super().__init__(InjectedArmConfig())
+        self.position = {"a.pos": 0.1, "b.pos": -0.1}
+        self.pictures = 0
+
+    def get_observation(self) -> dict[str, Any]:
+        self.pictures += 1
+        return {**self.position, "front": np.full((8, 8, 3), self.pictures % 256, np.uint8)}
+
+    def send_action(self, action: dict[str, Any]) -> dict[str, Any]:
+        self.position = dict(action)
+        return self.position
+
+
+class Waves:
+    version = 0
+
+    def reset(self, seed: int) -> None: ...
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        ticks = observation.tick + np.arange(16)[:, None]
+        return ActionChunk(np.sin(0.2 * ticks + np.arange(2)).astype(np.float32) / 2, observation.tick, 0, 0)
+
+
+def test_a_robot_of_lerobot_gets_the_same_faults_and_the_same_refusals() -> None:
+    limits = GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(3.0,) * 2)
+    robot = LerobotRobot(InjectedArm(), 20.0, "", clock=VirtualClock())
+    setup = RobotSetup(robot, SafetyGate(limits, 20.0), Origin.REAL, "arm", wait_for_person=lambda: None)
+    with pytest.raises(UserError, match="a person looks at a real robot"):
+        Injection(replace(setup, wait_for_person=None), "all", 16, 10, seed=0)
+    execution = ExecutionConfig(execute_ticks=4, hold_ticks=10)
+    injection = Injection(setup, "all", 16, execution.hold_ticks, seed=0)
+    source = injection.source(Executor(injection.planner(InlinePlanner(Waves())), execution))
+    robot.connect()
+    while injection.pending:
+        injection.begin()
+        try:
+            injection.end(run_episode(injection.setup.robot, source, setup.gate, seed=0))
+        except UserError as refused:
+            injection.end(None, str(refused))
+    assert {finding.fault for finding in injection.findings} == {
+        name for name, fault in FAULTS.items() if fault.watch in LerobotRobot.watches
+    }
+    assert [finding for finding in injection.findings if not finding.passed] == []
+    assert robot.tap is None
 
 
 def test_every_fault_has_a_declared_time_and_a_name_for_one_thing() -> None:

@@ -10,7 +10,7 @@ from typing import Any, override
 
 import numpy as np
 
-from robot_io.faults import Fault, Finding, Sample, Settings, Shows, chosen_faults, judge
+from robot_io.faults import Fault, Finding, Sample, Settings, Shows, Watch, chosen_faults, judge
 from robot_io.limits import RobotLimits
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array, Observation, Origin
@@ -47,7 +47,10 @@ class Injection:
                 "after each fault a person looks at a real robot, and nobody is asked here: leave --unattended "
                 "and robot.reset_service out, or say robot.simulated=true"
             )
-        self._faults = chosen_faults(names, getattr(robot, "watches", ()))
+        watches = [*getattr(robot, "watches", ())]
+        if Watch.EFFORT in watches and not gate.config.body.max_effort:
+            watches.remove(Watch.EFFORT)
+        self._faults = chosen_faults(names, watches)
         self._gate, self._random = gate, random.Random(seed)
         self._settings = Settings(gate.config, robot.control_hz, chunk_ticks, hold_ticks, braking_s=gate.braking_s)
         self._robot = _FaultyRobot(robot)

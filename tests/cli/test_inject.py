@@ -3,6 +3,7 @@ gate or a robot that overlooks a fault is found out.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -153,12 +154,8 @@ def test_a_robot_of_lerobot_gets_the_same_faults_and_the_same_refusals() -> None
     injection = Injection(setup, "all", 16, execution.hold_ticks, seed=0)
     source = injection.source(Executor(injection.planner(InlinePlanner(Waves())), execution))
     robot.connect()
-    while injection.pending:
-        injection.begin()
-        try:
-            injection.end(run_episode(injection.setup.robot, source, setup.gate, seed=0))
-        except UserError as refused:
-            injection.end(None, str(refused))
+    for seed in injection.seeds(0):
+        injection.attempt(partial(run_episode, injection.setup.robot, source, setup.gate, seed=seed))
     assert {finding.fault for finding in injection.findings} == {
         name for name, fault in FAULTS.items() if fault.watch in LerobotRobot.watches
     }

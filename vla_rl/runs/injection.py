@@ -4,7 +4,9 @@ Sensors are disturbed below everything that looks at them (`robot_io.faults`), a
 gate. Who judges sees the commands as the robot gets them, behind the gate.
 """
 
+import itertools
 import random
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, override
 
@@ -71,15 +73,28 @@ class Injection:
         """There are faults to try."""
         return len(self.findings) < len(self._faults)
 
-    def begin(self) -> None:
-        """The next attempt begins. Somebody has looked at the robot."""
+    def seeds(self, first: int) -> Iterator[int]:
+        """Of as many attempts as the faults need."""
+        return itertools.takewhile(lambda _: self.pending, itertools.count(first))
+
+    def attempt(self, run: Callable[[], EpisodeSummary]) -> EpisodeSummary | None:
+        """Run an attempt with the next fault; None if it did not begin. Whoever has to look at the robot has looked."""
+        self._begin()
+        try:
+            summary = run()
+        except UserError as refused:
+            self._end(None, str(refused))
+            return None
+        self._end(summary)
+        return summary
+
+    def _begin(self) -> None:
         self._gate.rearm()
         fault = self._faults[len(self.findings)]
         fault = replace(fault, shows=Shows.AT_ONCE) if fault.shows is Shows.HELD else fault
         self._robot.await_fault(fault, self._gate.config, self._random)
 
-    def end(self, summary: EpisodeSummary | None, refused: str = "") -> None:
-        """The attempt is over, or did not begin: then ``refused`` says why."""
+    def _end(self, summary: EpisodeSummary | None, refused: str = "") -> None:
         robot, fault = self._robot, self._robot.fault
         robot.mend()
         declared_ms = fault.declared_ms(self._settings)

@@ -1,7 +1,6 @@
 """A policy acting on a robot, attempt after attempt: what ``vla-rl rollout`` puts together."""
 
 import functools
-import itertools
 import logging
 import sys
 from collections.abc import Iterator, Sequence
@@ -149,32 +148,21 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> RolloutResult:
             source = _source(planner, config.execution, policy, setup, order.takeover, added)
             source = source if injection is None else injection.source(source)
             shown = [*displays, *([live_view] if live_view else [])]
-            attempts = WatchedAttempts(setup, shown, added)
+            attempts = WatchedAttempts(setup, shown, added, rearmed=injection is not None)
+            seeds = range(order.seed, order.seed + order.episodes)
             # Last: the threads of a display or a teleoperator would inherit it.
             with prioritised(config.realtime) if order.realtime else nullcontext():
-                for seed in itertools.count(order.seed):
-                    if not (seed < order.seed + order.episodes if injection is None else injection.pending):
-                        break
+                for seed in seeds if injection is None else injection.seeds(order.seed):
                     episode_id = next(names)
-                    if injection is None:
-                        attempts.check_may_go_on()
+                    attempts.check_may_go_on()
                     if wait_for_person is not None:
                         print(f"{episode_id}: Enter begins. Is the scene ready, nobody near?", file=sys.stderr)
                         wait_for_person()
-                    if injection is not None:
-                        attempts.looked_at()
-                        injection.begin()
-                    try:
-                        summary = attempts.run(source, episode_id, seed, policy.version, order.store)
-                    except UserError as refused:
-                        if injection is None:
-                            raise
-                        injection.end(None, str(refused))
-                        continue
-                    outcomes.append(summary.success)
-                    logger.info(_sentence(episode_id, summary))
-                    if injection is not None:
-                        injection.end(summary)
+                    run = functools.partial(attempts.run, source, episode_id, seed, policy.version, order.store)
+                    summary = run() if injection is None else injection.attempt(run)
+                    if summary is not None:
+                        outcomes.append(summary.success)
+                        logger.info(_sentence(episode_id, summary))
     finally:
         setup.robot.close()
     return RolloutResult(outcomes, [] if injection is None else injection.findings)
@@ -187,10 +175,17 @@ class WatchedAttempts:
         setup: the robot, connected.
         subscribers: told of every step, after the recorder.
         added: dimensions of the policy's steps that were added up to targets; stored as steps again.
+        rearmed: stops are wanted; whoever causes them arms the gate again, when a person has looked.
     """
 
-    def __init__(self, setup: RobotSetup, subscribers: Sequence[Subscriber] = (), added: Sequence[int] = ()) -> None:
-        self._added = added
+    def __init__(
+        self,
+        setup: RobotSetup,
+        subscribers: Sequence[Subscriber] = (),
+        added: Sequence[int] = (),
+        rearmed: bool = False,
+    ) -> None:
+        self._added, self._rearmed = added, rearmed
         self._real, self._gate = setup.origin is Origin.REAL, setup.gate
         self._attempts = Attempts(
             setup.robot, setup.gate, setup.origin, setup.env_id, subscribers, rearms=not self._real
@@ -203,14 +198,9 @@ class WatchedAttempts:
         Raises:
             UserError: on a real robot after a stop, by the gate or because the policy fell silent.
         """
-        if self._real and (self._was_stopped or self._gate.latched):
+        if self._real and not self._rearmed and (self._was_stopped or self._gate.latched):
             why = "the gate's stop is latched" if self._gate.latched else "the policy gave no plan in time"
             raise UserError(f"the robot was stopped: {why}; look at the robot and at the log, then start again")
-
-    def looked_at(self) -> None:
-        """A person has looked at the robot, or it needs nobody."""
-        self._was_stopped = False
-        self._gate.rearm()
 
     def run(
         self, source: ActionSource, episode_id: str, seed: int, policy_version: int, store: EpisodeStore | None

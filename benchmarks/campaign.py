@@ -190,7 +190,7 @@ class Campaign:
             jump = max(jump, step / (LIMITS.max_velocity[0] / HZ))
             if step > 0:
                 worst_ms = max(worst_ms, (sample.at_ns - lossy.heard_ns(sample.at_ns)) * 1e-6)
-        passed = worst_ms <= LIMITS.max_observation_age_ms + SETTINGS.ticks_ms(1) and jump <= 1.0 + ROUNDING
+        passed = worst_ms <= declared_ms and jump <= 1.0 + ROUNDING
         if rig.stopped():
             course.free_ticks(_AFTER_TICKS)
             course.rearm()

@@ -118,7 +118,8 @@ def _measure(
     expert = {**env, "policy": _EXPERT.format(difficulty=options.difficulty)}
     trial = functools.partial(_trial, options.work / rmw, rmw, _TRIALS)
     campaign = functools.partial(_trial, options.work / rmw, rmw, _CAMPAIGN)
-    launch = {**env, "policy": policy, "episodes": options.episodes, "node": {"overrides": list(overrides)}}
+    node, robot = {"overrides": list(overrides)}, {"realtime_factor": 1.0}  # as the launch file leaves it
+    launch = {**env, "policy": policy, "episodes": options.episodes, "node": node, "robot": robot}
     cells = {
         "episodes": trial("episodes", launch),
         "takeovers": trial("takeovers", {**expert, "takeovers": options.takeovers}),

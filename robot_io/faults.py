@@ -14,7 +14,7 @@ import numpy as np
 
 from robot_io import disturbances as disturb
 from robot_io.disturbances import Disturbance
-from robot_io.limits import RobotLimits
+from robot_io.limits import RobotLimits, rest_tolerance
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.types import Float32Array
 
@@ -100,6 +100,10 @@ def _silent_ms(settings: Settings) -> float:
     return settings.limits.max_observation_age_ms + _stop_ms(settings)
 
 
+def _age_ms(settings: Settings) -> float:
+    return settings.limits.max_observation_age_ms + settings.ticks_ms(1)
+
+
 def _stop_ms(settings: Settings) -> float:
     return settings.limits.stop_after_ms + settings.ticks_ms(_SEEN_TICKS)
 
@@ -142,7 +146,7 @@ FAULTS = {
         Fault("joints_silent", "no joint is told any more", _A, _silent_ms, disturb.JointsSilent),
         Fault("joints_nan", "a joint reads NaN", _F, _silent_ms, disturb.NotFinite),
         Fault("driver_silent", "the driver of one joint falls silent", _T, _silent_ms, disturb.DriverSilent),
-        Fault("robot_gone", "all streams fall silent, nobody hears the commands", _T, _silent_ms, disturb.AllSilent),
+        Fault("robot_gone", "all streams fall silent at once", _T, _silent_ms, disturb.AllSilent),
         Fault("joints_frozen", "all joints repeat their reading", _B, _frozen_ms, disturb.JointsFrozen, Shows.TRAVEL),
         Fault("joint_frozen", "one joint repeats its reading", _B, _frozen_ms, disturb.JointFrozen, Shows.TRAVEL),
         Fault("following_error", "a joint is not where its command is", _B, _following_ms, disturb.Off, Shows.DISTANCE),
@@ -163,8 +167,8 @@ FAULTS = {
         Fault("estop_pressed", "the emergency stop says true", _T, _looked_at_ms),
         Fault("estop_gone", "nobody publishes the emergency stop any more", _T, _looked_at_ms),
         Fault("start_twice", "a start during an attempt, then its success", _T, _seen_ms),
-        Fault("loss_30", "30 % of the messages are lost", _T, _silent_ms, disturb.Loss30, tolerated=True),
-        Fault("loss_70", "70 % of the messages are lost", _T, _silent_ms, disturb.Loss70, tolerated=True),
+        Fault("loss_30", "30 % of the messages are lost", _T, _age_ms, disturb.Loss30, tolerated=True),
+        Fault("loss_70", "70 % of the messages are lost", _T, _age_ms, disturb.Loss70, tolerated=True),
     )
 }
 
@@ -277,7 +281,8 @@ def _onset_ns(fault: Fault, begun_ns: int, last: Sample, after: Sequence[Sample]
         return after[min(1, len(after) - 1)].at_ns
     commands = np.stack([last.command, *(sample.command for sample in after)])
     positions = np.stack([last.command if sample.position is None else sample.position for sample in after])
-    body, width = settings.limits.body, np.subtract(settings.limits.high, settings.limits.low)
+    limits, body = settings.limits, settings.limits.body
+    width = np.subtract(limits.high, limits.low) + 2 * rest_tolerance(limits)
     if fault.shows is Shows.HELD:
         showing = (np.diff(commands, axis=0) == 0).all(axis=1)
     elif fault.shows is Shows.TRAVEL:

@@ -25,6 +25,7 @@ BENCHMARKS = (
     "data",
     "world-model",
     "execution",
+    "robot",
     "ros2",
     "jtc",
     "deploy",

@@ -1,13 +1,13 @@
-"""What is asked of a policy node over topics: episodes, takeovers, faults. Runs in a process with ROS, see `ros2_rig`.
+"""What is asked of a policy node beside a simulated robot: episodes, takeovers, a soak, a robot that is killed.
+
+Runs in a process with ROS, see `ros2_rig`; faults at random moments are `benchmarks.campaign`'s.
 
 ``python -m benchmarks.ros2_trials JSON``, with the fields of `TrialsConfig`; the last line of its output is
 JSON. Reactions are counted in the recorded episodes, on the robot's own clock, so they hold on a busy machine too.
 """
 
-import contextlib
 import json
 import math
-import os
 import random
 import signal
 import sys
@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from robot_io.gate import Reason
 from robot_io.limits import RobotLimits
 from tests.fakes.ros2_rig import Rig
 from vla_rl.core.config import load_config
@@ -35,11 +34,8 @@ EXECUTION = (f"execution.hold_ticks={HOLD_TICKS}", "execution.execute_ticks=4")
 LIMITS = load_config(RobotLimits, CONFIGS / "robots" / "tabletop.yaml")
 # On the machine's clock other processes may hold everything up: readings are allowed to grow older.
 REALTIME_AGE_MS = 1000.0
-TRAVEL_M = min(LIMITS.body.frozen_travel)
-_HORIZON = 16
 _SOAK_HZ = 50.0
 _BETWEEN_ATTEMPTS_MS = 150.0
-_JUMPS = 10
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class TrialsConfig:
         seed: of the first one.
         takeovers: takeovers to try.
         soak_s: how long to run the loop at 50 Hz, on the machine's clock.
-        faults: names of faults to try, in this order; see `REACT_WITHIN_MS`.
+        kills: how often the robot's process is killed in an attempt.
     """
 
     folder: str
@@ -72,23 +68,7 @@ class TrialsConfig:
     seed: int = 0
     takeovers: int = 0
     soak_s: float = 0.0
-    faults: tuple[str, ...] = ()
-
-
-def react_within_ms(fault: str, max_age_ms: float) -> float:
-    """The declared time from a fault to the latched stop, as the gate, the executor and the node are set.
-
-    Three ticks: the fault is seen, the time passes between two ticks, the stop is told.
-    """
-    slack_ms = 3 * TICK_MS
-    stop_ms = LIMITS.stop_after_ms
-    if fault == "nan_action":
-        return stop_ms + slack_ms
-    if fault == "policy_killed":
-        return (_HORIZON + HOLD_TICKS) * TICK_MS + slack_ms
-    if fault == "joints_frozen":
-        return LIMITS.body.frozen_after_ms + slack_ms
-    return max_age_ms + stop_ms + slack_ms
+    kills: int = 0
 
 
 class Trials:
@@ -110,7 +90,7 @@ class Trials:
         result["latency_ms"] = self._rig.robot_latency_ms()
         result["loop"] = self._rig.status("attempts")[2]
         result["takeovers"] = [self.takeover() for _ in range(self._config.takeovers)]
-        result["faults"] = [{"fault": fault, **self.fault(fault)} for fault in self._config.faults]
+        result["kills"] = [self.kill() for _ in range(self._config.kills)]
         if self._config.soak_s:
             result["soak"] = self.soak()
         for name in ("deactivate", "cleanup", "unconfigured_shutdown"):
@@ -181,32 +161,28 @@ class Trials:
         values = self._rig.status("attempts")[2]
         return {name: int(values[name]) for name in ("ticks", "missed ticks")}
 
-    def fault(self, fault: str) -> dict[str, Any]:
-        """One fault at a random moment: how long the robot took to stop, what it said, and what made it go on."""
+    def kill(self) -> dict[str, Any]:
+        """The robot's process is killed: how long the node took to stop, and what made it go on."""
         rig = self._rig
-        if fault == "nan_action":
-            self._reconfigure(f"{self._config.policy}&nan_from_tick={self._random.randint(20, 40)}")
-        else:
-            self._act_for(self._random.randint(8, 30))
-        why, tries = self._stopped_by(fault)
+        self._act_for(self._random.randint(8, 30))
+        rig.robot.stop(signal.SIGKILL)
+        why = rig.wait(self._stop_reason, 60.0, "a stop after the robot was killed")
         said = "; ".join(rig.status(name)[1] for name in ("streams", "commands", "policy", "gate"))
         stored = self._store.ids()
         episode = self._store.read(stored[-1])
         refused = not rig.trigger("start")[0]
-        self._mend(fault)
+        rig.start_robot()
+        rig.wait(lambda: rig.status("streams")[0] == 0, 90.0, "the robot's return")
         ticks = self._ticks()
         time.sleep(0.3)
         still = self._ticks() == ticks and self._stop_reason() == why and len(self._store) == len(stored)
-        if fault == "nan_action":
-            self._reconfigure(self._config.policy)
         rearmed, _ = rig.trigger("rearm")
         self._act_for(5)
-        reaction, declared = reaction_ms(fault, episode), react_within_ms(fault, self._max_age_ms())
-        moved = moved_at_end(episode, still_steps=1 if fault == "joints_frozen" else 2)
+        reaction, declared = _reaction_ms(episode), REALTIME_AGE_MS + LIMITS.stop_after_ms + 3 * TICK_MS
+        moved = bool(np.abs(np.diff(episode.action_sent[-3:], axis=0)).max() > 0)
         return {
             "reaction_ms": reaction,
             "declared_ms": declared,
-            "tries": tries,
             "said": f"{why}; {said}",
             "start_refused": refused,
             "still_until_rearmed": still,
@@ -214,47 +190,6 @@ class Trials:
             "moved_after_fault": moved,
             "passed": reaction <= declared and refused and still and rearmed and not moved,
         }
-
-    def _stopped_by(self, fault: str) -> tuple[str, int]:
-        """Cause a fault and wait until the robot has stopped; returns what it says, and how often the fault was caused:
-        a jump between two attempts has nothing to stop, and cannot be told from one that was not noticed.
-        """
-        jumps = _JUMPS if fault == "clock_jump" else 0
-        for tries in range(1, jumps + 1):
-            self._cause(fault)
-            with contextlib.suppress(UserError):
-                return self._rig.wait(self._stop_reason, 3.0, f"a stop after {fault}"), tries
-        self._cause(fault)
-        return self._rig.wait(self._stop_reason, 60.0, f"a stop after {fault}"), jumps + 1
-
-    def _max_age_ms(self) -> float:
-        return REALTIME_AGE_MS if not self._config.lockstep else LIMITS.max_observation_age_ms
-
-    def _cause(self, fault: str) -> None:
-        if fault == "policy_killed":
-            os.kill(_inference_process(self._rig.policy.process.pid), signal.SIGKILL)
-        elif fault == "peer_gone":
-            self._rig.robot.stop(signal.SIGKILL)
-        elif fault == "clock_jump":
-            self._rig.inject(f"clock_jump {self._random.choice((-3.0, 3.0))}")
-        elif fault != "nan_action":
-            self._rig.inject(fault)
-
-    def _mend(self, fault: str) -> None:
-        if fault == "peer_gone":
-            self._rig.start_robot()
-            self._rig.wait(lambda: self._rig.status("streams")[0] == 0, 90.0, "the robot's return")
-        elif fault not in ("policy_killed", "nan_action"):
-            self._rig.inject("")
-
-    def _reconfigure(self, policy: str) -> None:
-        rig = self._rig
-        for name in ("deactivate", "cleanup"):
-            rig.transition(name)
-        if refused := rig.set_parameters({"policy": policy}):
-            raise UserError(f"the node refused a parameter: {refused}")
-        for name in ("configure", "activate"):
-            rig.transition(name)
 
     def _act_for(self, ticks: int) -> None:
         """Wait until the policy has acted for so many ticks of one attempt."""
@@ -269,29 +204,11 @@ class Trials:
         return message if level == 2 else ""
 
 
-def reaction_ms(fault: str, episode: Episode) -> float:
-    """From the moment at which a fault shows in a recorded attempt to its end, in the robot's time."""
-    extras = episode.extras
-    if fault == "nan_action":
-        onset = int(np.flatnonzero(np.asarray(extras["gate_reasons"], np.int64) & int(Reason.NOT_FINITE))[0])
-    elif fault == "policy_killed":
-        onset = int(np.flatnonzero(np.diff(extras["chunk_id"], prepend=-1) > 0)[-1])
-    elif fault == "joints_frozen":
-        moved = np.flatnonzero((np.diff(episode.state, axis=0) != 0).any(axis=1))
-        last = int(moved[-1]) + 1 if len(moved) else 0
-        travelled = np.abs(episode.action_sent[last:] - episode.action_sent[last]).max(axis=1) > TRAVEL_M
-        onset = last + int(travelled.argmax())
-    else:
-        captured = np.stack([extras[name] for name in extras if name.startswith("captured_ns.")])
-        onset = int(np.flatnonzero((np.diff(captured, axis=1) > 0).all(axis=0))[-1]) + 1
+def _reaction_ms(episode: Episode) -> float:
+    """From the last reading of a recorded attempt to its end, in the robot's time."""
+    captured = np.stack([episode.extras[name] for name in episode.extras if name.startswith("captured_ns.")])
+    onset = int(np.flatnonzero((np.diff(captured, axis=1) > 0).all(axis=0))[-1]) + 1
     return (len(episode) - 1 - onset) * TICK_MS
-
-
-def moved_at_end(episode: Episode, still_steps: int) -> bool:
-    """Whether a command changed in the last ticks: after a fault it must not. What has lasted when it is noticed
-    latches at once, and the attempt ends with the first command that holds.
-    """
-    return bool(np.abs(np.diff(episode.action_sent[-still_steps - 1 :], axis=0)).max() > 0)
 
 
 def make_rig(config: TrialsConfig) -> Rig:
@@ -339,16 +256,6 @@ def main() -> int:
 
 def _tick(answer: str) -> int:
     return int(answer.rpartition(" ")[2])
-
-
-def _inference_process(node: int) -> int:
-    """The process of the policy: the child of the node that multiprocessing spawned and that is not its tracker."""
-    for child in Path(f"/proc/{node}/task").glob("*/children"):
-        for process in map(int, child.read_text().split()):
-            with contextlib.suppress(OSError):
-                if "spawn_main" in Path(f"/proc/{process}/cmdline").read_text():
-                    return process
-    raise UserError("the policy node has no inference process")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from robot_io.disturbances import Disturbance
 from robot_io.env_interface import EnvDeclaration, judge, read_actions, read_rate, read_sentence
+from robot_io.faults import Watch
 from robot_io.observation_space import ObservationReader
 from robot_io.pictures import PicturesOnDemand
 from vla_rl.core.clock import Clock, VirtualClock
@@ -37,6 +39,7 @@ class EnvRobot:
         draws_always: every observation has its pictures. False, set before `reset`: an environment that can leave them
             out (attributes ``drawing``, ``draw_now``, see `sim.interface.CameraEnv`) draws them when somebody looks at
             them.
+        tap: what the sensors say goes through it, see `robot_io.faults`; None: they are sound.
 
     Raises:
         UserError: if the environment's spaces or metadata do not fit.
@@ -44,6 +47,9 @@ class EnvRobot:
 
     world_ends = True
     """No command reaches an environment after its episode, see `vla_rl.execution.loop.EpisodicRobot`."""
+
+    watches = (Watch.AGES, Watch.POLICY)
+    tap: Disturbance | None = None
 
     def __init__(
         self,
@@ -64,6 +70,7 @@ class EnvRobot:
         self._middle = np.asarray((self.actions.low + self.actions.high) / 2, np.float32)
         self._steps = np.array([kind == "delta" for kind in self.actions.kind])  # [A]
         self._images: Mapping[str, Uint8Array] | None = None
+        self._told: Observation | None = None
         self._last: Float32Array | None = None
         self._called: list[bool | None] = []
         self._tick = 0
@@ -101,7 +108,7 @@ class EnvRobot:
         if isinstance(self.clock, VirtualClock):  # so that an episode does not depend on the ones before it
             self.clock.restart()
         self._tick = 0
-        self._images = self._last = None
+        self._images = self._last = self._told = None
         self._called.clear()
         self._ended = self.terminated = self.truncated = False
         self.success, self.judged = None, False
@@ -113,7 +120,9 @@ class EnvRobot:
             self._images = self._pictures()
         captured_ns = dict.fromkeys(self._images, now_ns)
         captured_ns["state"] = now_ns
-        return Observation(self._images, self.reader.state_of(self._raw), self.task, self._tick, captured_ns)
+        observation = Observation(self._images, self.reader.state_of(self._raw), self.task, self._tick, captured_ns)
+        self._told = observation if self.tap is None else self.tap.observation(observation, self._told)
+        return self._told
 
     def rest_command(self) -> Float32Array:
         """The action that keeps everything still, float32 [A]: see `EnvDeclaration.rest_action`."""

@@ -19,6 +19,8 @@ from typing import Any, Protocol, override
 
 import numpy as np
 
+from robot_io.disturbances import Disturbance
+from robot_io.faults import Watch
 from robot_io.freshness import Freshness
 from robot_io.pictures import resize
 from robot_io.takeover import Clutch
@@ -55,7 +57,13 @@ class LerobotRobot:
 
     Raises:
         UserError: if an action has no measured counterpart, so that nobody could say how the robot rests.
+
+    Attributes:
+        tap: what the driver says goes through it, see `robot_io.faults`; None: it is sound.
     """
+
+    watches = (Watch.AGES, Watch.FRESHNESS, Watch.BODY, Watch.START, Watch.POLICY)
+    tap: Disturbance | None = None
 
     def __init__(
         self,
@@ -131,7 +139,7 @@ class LerobotRobot:
             return self._observation
         now_ns = self.clock.now_ns()
         try:
-            raw = self.device.get_observation()
+            raw = self._raw()
             images = {camera: self._freshness.image(camera, np.asarray(raw[camera]), now_ns) for camera in self.cameras}
         except Exception as error:  # see the module
             if self._observation is None:
@@ -149,6 +157,17 @@ class LerobotRobot:
             images = {camera: resize(image, self._image_size) for camera, image in images.items()}
         self._observation = Observation(images, self._state, self._task, 0, dict(self._freshness.captured_ns))
         return self._observation
+
+    def _raw(self) -> Mapping[str, Any]:
+        """What the driver says. Its readings come together: if one is missing, it has failed."""
+        raw: Mapping[str, Any] = self.device.get_observation()
+        if self.tap is None:
+            return raw
+        told = {camera: self.tap.image(camera, np.asarray(raw[camera])) for camera in self.cameras}
+        joints = {name: self.tap.joint(dim, float(raw[name])) for dim, name in enumerate(self.state_names)}
+        if silent := [name for name, value in {**told, **joints}.items() if value is None]:
+            raise TimeoutError(f"{silent[0]} says nothing")
+        return {**told, **joints}
 
     @property
     def moves_tool(self) -> bool:

@@ -3,12 +3,16 @@
 For trying out configurations, operators' screens and failures before a real arm moves. Lives on any clock.
 """
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
 
+from robot_io.disturbances import Disturbance
+from robot_io.faults import Watch
 from robot_io.freshness import Freshness
 from vla_rl.core.clock import Clock, VirtualClock
+from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Condition
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
@@ -67,8 +71,11 @@ class MockRobot:
         commands: how many commands were obeyed in the attempt.
         writes: every command of the attempt, obeyed or not: (when, float32 [A]).
         stopped_after: how many of them came before the first `stop`; None before it.
+        tap: what the sensors say goes through it, see `robot_io.faults`; None: they are sound.
     """
 
+    watches = (Watch.AGES, Watch.FRESHNESS, Watch.BODY, Watch.POLICY)
+    tap: Disturbance | None = None
     terminated = False
     success: bool | None = None
 
@@ -93,6 +100,8 @@ class MockRobot:
         self._image = self._picture()
         self._start_ns = self._moved_ns = self._commanded_ns = self.clock.now_ns()
         self._image_ns = self._start_ns
+        self._shown = dict.fromkeys(self.config.cameras, self._image)
+        self._measured: Float32Array = np.zeros(self.config.state_size or self.config.joints, np.float32)
         self._stalled = False
         self.stopped_ns: int | None = None
         self.commands = 0
@@ -118,9 +127,19 @@ class MockRobot:
             self._image_ns = now_ns
         state: Float32Array = np.zeros(self.config.state_size or self.config.joints, np.float32)
         state[: self.config.joints] = np.nan if elapsed_s >= faults.state_nan_s else self._position
-        self._measured = state = self._freshness.state(state, now_ns)
-        images = {camera: self._freshness.image(camera, self._image, self._image_ns) for camera in self.config.cameras}
-        return Observation(images, state, self.config.task, 0, dict(self._freshness.captured_ns))
+        told = state if self.tap is None else self.tap.state(state)
+        if told is not None:
+            self._measured = self._freshness.state(told, now_ns)
+        for camera in self.config.cameras:
+            self._show(camera)
+        return Observation(dict(self._shown), self._measured, self.config.task, 0, dict(self._freshness.captured_ns))
+
+    def _show(self, camera: str) -> None:
+        """Take the picture of a camera, unless it is none."""
+        image = self._image if self.tap is None else self.tap.image(camera, self._image)
+        if image is not None:
+            with contextlib.suppress(UserError):
+                self._shown[camera] = self._freshness.image(camera, image, self._image_ns)
 
     def rest_command(self) -> Float32Array:
         """See `vla_rl.core.protocols.Robot.rest_command`."""

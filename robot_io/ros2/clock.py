@@ -110,8 +110,10 @@ class RosTime(Clock):
             self._watch_system()
             now_ns = (self._sim_ns or 0) - self._offset_ns if self._simulated else time.monotonic_ns()
             loop_ns = stamp_ns - self._offset_ns
-        # On a simulation the picture of a moment may overtake the clock.
-        return None if loop_ns - now_ns > self._max_future_ns and not self._simulated else loop_ns
+            unknown = self._simulated and self._sim_ns is None
+        # On a simulation the picture of a moment may overtake the clock, by no more than /clock may step.
+        allowed_ns = self._max_jump_ns if self._simulated else self._max_future_ns
+        return None if loop_ns - now_ns > allowed_ns and not unknown else loop_ns
 
     def watch(self) -> None:
         """Look whether the machine's clock has jumped."""

@@ -2,7 +2,7 @@
 
 For everyone who has ROS 2 and no robot, and for the tests. The environment is named by its gymnasium id with the module
 that registers it (``sim:vla_rl/PegInsert-v0``). It says the outcome of an attempt as a person does: by calling the
-services of the policy node. Faults can be injected through the topic ``~/fault``.
+services of the policy node. The topic ``~/fault`` takes names of `robot_io.faults`.
 
 Time: with ``realtime_factor`` 1 the world runs with the machine; with another one, or with ``lockstep``, it has its own
 time and publishes /clock. In lockstep it waits, from the first command of an attempt on, for a command before every
@@ -12,6 +12,7 @@ thread receives commands and requests; a thread of its own steps the environment
 
 import json
 import logging
+import random
 import sys
 import threading
 import time
@@ -27,11 +28,14 @@ from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
+from robot_io.disturbances import Disturbance
 from robot_io.env_robot import EnvRobot
+from robot_io.faults import sensor_fault
+from robot_io.limits import RobotLimits
 from robot_io.ros2 import messages, qos
 from robot_io.ros2.parameters import Parameter, declare, value_of
 from robot_io.ros2.spinning import run_ros
-from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array, Observation
 
 PARAMETERS = (
@@ -47,7 +51,6 @@ PARAMETERS = (
     ),
     Parameter("operator", "", "Name of the policy node that is told the outcomes; empty: nobody"),
 )
-FAULTS = ("camera_silent", "camera_frozen", "joints_silent", "joints_frozen", "clock_jump")
 _LATENCIES = 512
 
 
@@ -65,7 +68,6 @@ class EnvNode(Node):
         self._own_time = self._lockstep or self._factor != 1.0
         self._period_ns = round(1e9 / self._robot.control_hz)
         self._time_ns = 1_000_000_000  # 0 would mean that there is no time yet
-        self._skew_ns = 0
         self._reset_asked = False
         self._condition = threading.Condition()
         self._target: Float32Array | None = None
@@ -73,8 +75,7 @@ class EnvNode(Node):
         self._commanded_ns = 0
         self._driven = False  # the world waits for nobody before the first command of an attempt
         self._command_timeout_ns = round(value_of(self, "command_timeout_ms") * 1e6)
-        self._fault = ""
-        self._frozen: Observation | None = None
+        self._tap = self._disturbance("")
         self._published_s = 0.0
         self._latencies_ms: list[float] = []
         self._open = True
@@ -166,28 +167,28 @@ class EnvNode(Node):
 
     def _publish(self, observation: Observation) -> None:
         """Readings first, then the time that they belong to."""
-        fault = self._fault
-        if fault and self._frozen is None:
-            self._frozen = observation
-        stamp_ns = self._time_ns if self._own_time else time.time_ns() + self._skew_ns
-        stamp = {"sec": stamp_ns // 1_000_000_000, "nanosec": stamp_ns % 1_000_000_000}
+        tap = self._tap
+        now_ns = self._time_ns if self._own_time else time.time_ns()
+        stamp_ns, clock_ns = tap.stamp_ns(now_ns), tap.clock_ns(now_ns)
         self._published_s = time.perf_counter()
-        if fault != "joints_silent":
-            shown = self._frozen if fault == "joints_frozen" and self._frozen else observation
-            message = JointState(name=list(self._joints), position=shown.state.astype(np.float64).tolist())
-            _set_stamp(message.header.stamp, stamp)
+        read = [tap.joint(dim, float(position)) for dim, position in enumerate(observation.state)]
+        told = [(name, position) for name, position in zip(self._joints, read, strict=True) if position is not None]
+        if told and not tap.loses_message():
+            message = JointState(name=[name for name, _ in told], position=[position for _, position in told])
+            _set_stamp(message.header.stamp, stamp_ns)
             self._joint_states.publish(message)
-        if fault != "camera_silent":
-            shown = self._frozen if fault == "camera_frozen" and self._frozen else observation
-            for camera, publisher in self._cameras.items():
-                picture = Image()
-                messages.fill_image(picture, shown.images[camera])
-                _set_stamp(picture.header.stamp, stamp)
-                picture.header.frame_id = camera
-                publisher.publish(picture)
-        if self._clock_publisher is not None:
+        for camera, publisher in self._cameras.items():
+            image = tap.image(camera, observation.images[camera])
+            if image is None or tap.loses_message():
+                continue
+            picture = Image()
+            messages.fill_image(picture, image)
+            _set_stamp(picture.header.stamp, stamp_ns)
+            picture.header.frame_id = camera
+            publisher.publish(picture)
+        if self._clock_publisher is not None and clock_ns is not None:
             message = ClockMessage()
-            _set_stamp(message.clock, stamp)
+            _set_stamp(message.clock, clock_ns)
             self._clock_publisher.publish(message)
 
     def _tell_outcome(self, success: bool) -> None:
@@ -230,17 +231,17 @@ class EnvNode(Node):
         return response
 
     def _on_fault(self, message: Any) -> None:
-        """``NAME`` injects a fault, ``clock_jump SECONDS`` moves the time, an empty text mends everything."""
-        name, _, amount = message.data.partition(" ")
-        if name and name not in FAULTS:
-            self.get_logger().error(f"there is no fault {name!r}.{did_you_mean(name, FAULTS)}")
-            return
-        with self._condition:
-            self._fault, self._frozen = name, None
-            if name == "clock_jump":
-                jump_ns = round(float(amount or "-1") * 1e9)
-                self._time_ns += jump_ns
-                self._skew_ns += jump_ns
+        """The name of a fault of `robot_io.faults` that disturbs sensors; an empty text mends everything."""
+        try:
+            self._tap = self._disturbance(message.data)
+        except UserError as error:
+            self.get_logger().error(str(error))
+
+    def _disturbance(self, name: str) -> Disturbance:
+        actions = self._robot.actions
+        limits = RobotLimits(low=tuple(actions.low), high=tuple(actions.high), discrete_dims=actions.gripper_dims)
+        kind = sensor_fault(name).disturbance if name else Disturbance
+        return kind(random.Random(self._seed), limits)
 
     def _tell_latency(self) -> None:
         """How long a command takes from the reading that it follows, wall time; exact in lockstep."""
@@ -268,8 +269,8 @@ def _make_env(name: str, options: str) -> Any:
         raise UserError(f"cannot make the environment {name!r} with {options}: {error}") from error
 
 
-def _set_stamp(stamp: Any, value: dict[str, int]) -> None:
-    stamp.sec, stamp.nanosec = value["sec"], value["nanosec"]
+def _set_stamp(stamp: Any, time_ns: int) -> None:
+    stamp.sec, stamp.nanosec = divmod(time_ns, 1_000_000_000)
 
 
 if __name__ == "__main__":

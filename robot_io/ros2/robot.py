@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from robot_io.disturbances import Disturbance
+from robot_io.faults import Watch
 from robot_io.freshness import Freshness
 from robot_io.gate import Reason
 from robot_io.pictures import resize
@@ -59,7 +61,11 @@ class Ros2Robot:
         acting: an attempt is running.
         alarms: reason -> why, for which the robot must not move, see `robot_io.ros2.alarms`.
         subscribers: to be told of every step of an attempt.
+        tap: what the streams say goes through it, see `robot_io.faults`; None: they are sound.
     """
+
+    watches = (Watch.AGES, Watch.FRESHNESS, Watch.BODY, Watch.EFFORT, Watch.START, Watch.POLICY)
+    tap: Disturbance | None = None
 
     def __init__(
         self,
@@ -111,7 +117,10 @@ class Ros2Robot:
             return
         try:
             to_rgb = messages.image_to_rgb if hasattr(message, "encoding") else messages.compressed_to_rgb
-            image: Uint8Array = to_rgb(message)
+            taken: Uint8Array = to_rgb(message)
+            image = taken if self.tap is None else self.tap.image(camera, taken)
+            if image is None:
+                return
             image = self._freshness.image(camera, image, captured_ns)
             if self._image_size is not None:
                 image = resize(image, self._image_size)
@@ -146,7 +155,10 @@ class Ros2Robot:
         if captured_ns == self._joints_ns and message_ns != captured_ns:
             return
         self._joints_ns = captured_ns
-        position = np.array([known[joint][1] for joint in joints], np.float32)
+        told = np.array([known[joint][1] for joint in joints], np.float32)
+        position = told if self.tap is None else self.tap.state(told)
+        if position is None:
+            return
         if not np.isfinite(position).all():
             self._complain(_STATE, "the joints read numbers that are not finite")
             return
@@ -222,7 +234,10 @@ class Ros2Robot:
         captured_ns, state = self._streams.newest(_STATE)
         effort = None
         if self._efforts:
-            effort = np.array([self._efforts.get(joint, np.nan) for joint in self._settings.command_joints], np.float32)
+            told = [self._efforts.get(joint, np.nan) for joint in self._settings.command_joints]
+            if self.tap is not None:
+                told = [self.tap.effort(dim, pushed) for dim, pushed in enumerate(told)]
+            effort = np.array(told, np.float32)
         alarms, command = self.alarms, self.last_command()
         flags, why = int(sum(alarms)), "; ".join(alarms.values())
         return Condition(self._of_command(state), command, captured_ns, effort, flags, why)

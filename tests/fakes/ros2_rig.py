@@ -111,6 +111,8 @@ class Rig:
         namespace: of both, so that several rigs share one domain.
     """
 
+    policy_module = "vla_rl.runs.ros2_node"
+
     def __init__(
         self,
         folder: Path,
@@ -146,7 +148,7 @@ class Rig:
         self._spinning.start()
         self.start_robot()
         self.policy = NodeProcess(
-            "vla_rl.runs.ros2_node", self._policy_parameters, self._namespace, self._folder / "policy_node.log"
+            self.policy_module, self._policy_parameters, self._namespace, self._folder / "policy_node.log"
         )
         return self
 
@@ -204,12 +206,6 @@ class Rig:
         answer = self.call(SetParameters, "policy_node/set_parameters", request)
         return [result.reason for result in answer.results if not result.successful]
 
-    def inject(self, fault: str) -> None:
-        """A fault of the simulated robot, see `robot_io.ros2.env_node`; empty: mend it."""
-        from std_msgs.msg import String
-
-        self._faults.publish(String(data=fault))
-
     def move(self, positions: Sequence[float]) -> None:
         """A takeover command."""
         from std_msgs.msg import Float64MultiArray
@@ -223,6 +219,10 @@ class Rig:
             return -1, "", {}
         values = {pair.key: pair.value for pair in status.values}
         return int.from_bytes(status.level), str(status.message), values
+
+    def forget(self) -> None:
+        """What the diagnostics said until now does not count."""
+        self._statuses.clear()
 
     def robot_latency_ms(self) -> dict[str, float]:
         """How long commands took from the reading that they follow, as the robot has told last."""
@@ -284,10 +284,9 @@ class Rig:
 
     def _listen(self) -> None:
         from diagnostic_msgs.msg import DiagnosticArray
-        from std_msgs.msg import Float64MultiArray, String
+        from std_msgs.msg import Float64MultiArray
 
         self._clients: dict[str, Any] = {}
-        self._faults = self.node.create_publisher(String, "env_robot/fault", 1)
         self._takeover = self.node.create_publisher(Float64MultiArray, "policy_node/takeover_command", 1)
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
 

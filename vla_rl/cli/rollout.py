@@ -6,6 +6,7 @@ Example: vla-rl rollout runs/demo --robot mock --realtime --episodes 3 --out run
 import argparse
 from pathlib import Path
 
+from robot_io.faults import findings_table
 from vla_rl.core.registry import names
 from vla_rl.data.store import EpisodeStore
 from vla_rl.runs.policy_folder import find_policy
@@ -27,6 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unattended", action="store_true", help="a real robot does not wait for Enter before attempts"
     )
+    parser.add_argument(
+        "--inject",
+        default="",
+        metavar="FAULTS",
+        help="faults at random moments, by name with commas, or all; as many attempts as they need, a table at the end",
+    )
     parser.add_argument("--rerun", metavar="TARGET", help="live view in rerun: FILE.rrd, spawn, or a viewer's address")
     parser.add_argument("--out", type=Path, metavar="STORE", help="episode store to add to (default: keep nothing)")
     parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", help="see RolloutConfig")
@@ -45,8 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
         unattended=arguments.unattended,
         live_view=arguments.rerun,
         store=EpisodeStore(arguments.out) if arguments.out else None,
+        inject=arguments.inject,
     )
-    outcomes = roll_out(order, config)
+    outcomes, findings = roll_out(order, config)
+    if findings:
+        print(findings_table(findings))
+        return 0 if all(finding.passed for finding in findings) else 1
     judged = [outcome for outcome in outcomes if outcome is not None]
     print(f"success {sum(judged)}/{len(judged)}" if judged else f"{len(outcomes)} attempts, none of them judged")
     return 0

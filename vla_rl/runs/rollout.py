@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from robot_io.display import LiveDisplay
+from robot_io.faults import Finding
 from robot_io.limits import RobotLimits
 from vla_rl.core.clock import MonotonicClock, VirtualClock
 from vla_rl.core.config import fill_parts, load_config, part, read_yaml
@@ -30,6 +31,7 @@ from vla_rl.report.live_view import LiveView
 from vla_rl.runs.action_kinds import first_named, recorded_as_steps, with_action_kinds
 from vla_rl.runs.attempt import Attempts, free_names
 from vla_rl.runs.capability import added_steps, best_strategy, check_strategy, load_corrector
+from vla_rl.runs.injection import Injection
 from vla_rl.runs.policy_folder import PolicyFolder, load_acting_policy
 from vla_rl.runs.robots import RobotRequest, RobotSetup, set_up_robot
 
@@ -76,6 +78,7 @@ class RolloutOrder:
         unattended: a real robot does not wait for a person before each attempt.
         live_view: target of a view in rerun; None: there is none.
         store: keeps the episodes; None: they are dropped.
+        inject: names of faults, or ``all``, that come at random moments, see `vla_rl.runs.injection`; empty: none.
     """
 
     policy: PolicyFolder
@@ -87,10 +90,23 @@ class RolloutOrder:
     unattended: bool = False
     live_view: str | None = None
     store: EpisodeStore | None = None
+    inject: str = ""
 
 
-def roll_out(order: RolloutOrder, config: RolloutConfig) -> list[bool | None]:
-    """Let the policy act. Returns the outcome of each attempt, None where nobody judged it.
+class RolloutResult(NamedTuple):
+    """What came of it.
+
+    Attributes:
+        outcomes: of each attempt, None where nobody judged it.
+        findings: how each injected fault was met.
+    """
+
+    outcomes: list[bool | None]
+    findings: list[Finding]
+
+
+def roll_out(order: RolloutOrder, config: RolloutConfig) -> RolloutResult:
+    """Let the policy act; with faults, as many attempts as these need.
 
     Raises:
         UserError: if policy, robot and config do not fit together, or a real robot was stopped and has to be looked at.
@@ -109,6 +125,11 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> list[bool | None]:
     added = added_steps(policy.spec, setup.gate.config.delta_dims)
     config = replace(config, execution=replace(execution, delta_dims=setup.gate.config.delta_dims))
     wait_for_person = None if order.unattended else setup.wait_for_person
+    injection = None
+    if order.inject:
+        setup = replace(setup, wait_for_person=wait_for_person)
+        injection = Injection(setup, order.inject, policy.horizon, config.execution.hold_ticks, order.seed)
+        setup = injection.setup
     if wait_for_person is not None and not sys.stdin.isatty():
         raise UserError(
             f"before each attempt of {setup.env_id!r} a person presses Enter, and the standard input is no terminal; "
@@ -123,23 +144,28 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> list[bool | None]:
             _display(order.realtime, setup) as displays,
             LiveView(order.live_view, setup.env_id) if order.live_view else nullcontext() as live_view,
         ):
+            planner = planner if injection is None else injection.planner(planner)
             source = _source(planner, config.execution, policy, setup, order.takeover, added)
+            source = source if injection is None else injection.source(source)
             shown = [*setup.subscribers, *displays, *([live_view] if live_view else [])]
-            attempts = WatchedAttempts(setup, shown, added)
+            attempts = WatchedAttempts(setup, shown, added, rearmed=injection is not None)
+            seeds = range(order.seed, order.seed + order.episodes)
             # Last: the threads of a display or a teleoperator would inherit it.
             with prioritised(config.realtime) if order.realtime else nullcontext():
-                for seed in range(order.seed, order.seed + order.episodes):
+                for seed in seeds if injection is None else injection.seeds(order.seed):
                     episode_id = next(names)
                     attempts.check_may_go_on()
                     if wait_for_person is not None:
                         print(f"{episode_id}: Enter begins. Is the scene ready, nobody near?", file=sys.stderr)
                         wait_for_person()
-                    summary = attempts.run(source, episode_id, seed, policy.version, order.store)
-                    outcomes.append(summary.success)
-                    logger.info(_sentence(episode_id, summary))
+                    run = functools.partial(attempts.run, source, episode_id, seed, policy.version, order.store)
+                    summary = run() if injection is None else injection.attempt(run)
+                    if summary is not None:
+                        outcomes.append(summary.success)
+                        logger.info(_sentence(episode_id, summary))
     finally:
         setup.robot.close()
-    return outcomes
+    return RolloutResult(outcomes, [] if injection is None else injection.findings)
 
 
 class WatchedAttempts:
@@ -149,10 +175,17 @@ class WatchedAttempts:
         setup: the robot, connected.
         subscribers: told of every step, after the recorder.
         added: dimensions of the policy's steps that were added up to targets; stored as steps again.
+        rearmed: stops are wanted; whoever causes them arms the gate again, when a person has looked.
     """
 
-    def __init__(self, setup: RobotSetup, subscribers: Sequence[Subscriber] = (), added: Sequence[int] = ()) -> None:
-        self._added = added
+    def __init__(
+        self,
+        setup: RobotSetup,
+        subscribers: Sequence[Subscriber] = (),
+        added: Sequence[int] = (),
+        rearmed: bool = False,
+    ) -> None:
+        self._added, self._rearmed = added, rearmed
         self._real, self._gate = setup.origin is Origin.REAL, setup.gate
         self._attempts = Attempts(
             setup.robot, setup.gate, setup.origin, setup.env_id, subscribers, rearms=not self._real
@@ -165,7 +198,7 @@ class WatchedAttempts:
         Raises:
             UserError: on a real robot after a stop, by the gate or because the policy fell silent.
         """
-        if self._real and (self._was_stopped or self._gate.latched):
+        if self._real and not self._rearmed and (self._was_stopped or self._gate.latched):
             why = "the gate's stop is latched" if self._gate.latched else "the policy gave no plan in time"
             raise UserError(f"the robot was stopped: {why}; look at the robot and at the log, then start again")
 

@@ -1,4 +1,4 @@
-"""The simulated robot's own watchdog: with the real rclpy, in a process of its own."""
+"""The simulated robot's own watchdog, and faults on request: with the real rclpy, in a process of its own."""
 
 import json
 import subprocess
@@ -40,7 +40,18 @@ joints = [f"joint_{index + 1}" for index in range(8)]
 commands.publish(messages.trajectory(joints, far[None].astype(np.float32), [50_000_000]))
 time.sleep(3.0)
 held = env._target.copy()
-print(json.dumps({"away": float(abs(far[2] - start[2])), "held": float(abs(held[2] - seen[-1][2])),
+from std_msgs.msg import String
+faults = client.create_publisher(String, "env_robot/fault", 1)
+while faults.get_subscription_count() == 0:
+    time.sleep(0.02)
+told = []
+for name in ("joints_silent", "no_such_fault", ""):
+    faults.publish(String(data=name))
+    time.sleep(0.5)
+    before = len(seen)
+    time.sleep(1.0)
+    told.append(len(seen) - before)
+print(json.dumps({"told": told, "away": float(abs(far[2] - start[2])), "held": float(abs(held[2] - seen[-1][2])),
                   "target": float(abs(held[2] - far[2]))}), flush=True)
 os._exit(0)
 """
@@ -57,4 +68,7 @@ def test_without_commands_for_too_long_the_simulated_robot_holds_where_it_is() -
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["held"] < 0.005, found
+    assert found["told"][:2] == [0, 0], "a name that is unknown mends nothing"
+    assert found["told"][2] > 2
+    assert "there is no fault of sensors 'no_such_fault'" in done.stdout + done.stderr
     assert found["target"] > 0.02, "the target of the last command was given up"

@@ -1,4 +1,4 @@
-"""The node with the real rclpy, in processes of its own: lifecycle, the default task over topics, takeover, faults."""
+"""The node with the real rclpy, in processes of its own: lifecycle, the default task, takeover, a robot that dies."""
 
 import json
 import subprocess
@@ -20,21 +20,9 @@ SMALL = {
     "env_options": {"difficulty": 0.3, "image_size": 32},
     "policy": "expert:sim:vla_rl/PegInsert-v0?difficulty=0.3&image_size=32",
 }
-SIMULATED = {
-    "episodes": 20,
-    "takeovers": 3,
-    "faults": ["camera_silent", "joints_frozen", "clock_jump", "policy_killed"],
-}
-REALTIME = {"lockstep": False, "episodes": 1, "faults": ["peer_gone", "nan_action"]}
+SIMULATED = {"episodes": 20, "takeovers": 3}
+REALTIME = {"lockstep": False, "episodes": 1, "kills": 1}
 LIFECYCLE = ["unconfigured", "inactive", "active", "inactive", "unconfigured", "finalized"]
-WHY = {
-    "camera_silent": "front: silent for",
-    "joints_frozen": "stands still while its command moves",
-    "clock_jump": "the clock jumped by",
-    "policy_killed": "the inference process died",
-    "peer_gone": "silent for",
-    "nan_action": "NOT_FINITE",
-}
 
 # Two joint drivers, of which the fast one speaks 50 times while the callbacks wait, and a robot that reads both.
 BUSY = """
@@ -145,12 +133,6 @@ def test_credit_of_an_attempt_with_a_takeover(simulated: tuple[Trials, EpisodeSt
     assert (credit.actor_kind[first:after] == ActorKind.INTERVENTION).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", SIMULATED["faults"])
-def test_a_fault_stops_the_robot_in_time(fault: str, simulated: tuple[Trials, EpisodeStore]) -> None:
-    check_fault(fault, simulated[0])
-
-
 @pytest.fixture(scope="module")
 def realtime(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trials, EpisodeStore]:
     folder = tmp_path_factory.mktemp("realtime")
@@ -167,9 +149,14 @@ def test_the_other_middleware_and_the_clock_of_the_machine(realtime: tuple[Trial
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", REALTIME["faults"])
-def test_a_fault_on_the_clock_of_the_machine(fault: str, realtime: tuple[Trials, EpisodeStore]) -> None:
-    check_fault(fault, realtime[0])
+def test_a_robot_whose_computer_is_gone_stops_the_node(realtime: tuple[Trials, EpisodeStore]) -> None:
+    (trial,) = realtime[0]["kills"]
+    assert trial["reaction_ms"] <= trial["declared_ms"]
+    assert "silent for" in trial["said"]
+    assert not trial["moved_after_fault"]
+    assert trial["start_refused"]
+    assert trial["still_until_rearmed"], "only a person re-arms"
+    assert trial["rearmed"]
 
 
 @pytest.mark.parametrize("rmw", RMWS)
@@ -182,13 +169,3 @@ def test_a_fast_driver_does_not_push_the_readings_of_a_slow_one_out(rmw: str) ->
         [sys.executable, "-c", BUSY], env=environment, capture_output=True, text=True, timeout=60.0, check=False
     )
     assert done.stdout.strip() == "[7.0, 0.0]", done.stdout + done.stderr
-
-
-def check_fault(fault: str, result: Trials) -> None:
-    (trial,) = [trial for trial in result["faults"] if trial["fault"] == fault]
-    assert trial["reaction_ms"] <= trial["declared_ms"]
-    assert WHY[fault] in trial["said"]
-    assert not trial["moved_after_fault"]
-    assert trial["start_refused"]
-    assert trial["still_until_rearmed"], "only a person re-arms"
-    assert trial["rearmed"]

@@ -80,6 +80,14 @@ def test_simulated_time_never_goes_back(jump_ns: int) -> None:
     assert clock.loop_ns(10**9 + 240 * MS + jump_ns) == before_ns + 40 * MS
 
 
+def test_on_a_simulation_a_stamp_may_be_a_step_ahead_of_the_clock_and_no_further() -> None:
+    clock = RosTime(simulated=True, max_jump_ms=500.0)
+    assert clock.loop_ns(3_000 * MS) is not None, "there is no clock yet"
+    clock.on_clock(1_000 * MS)
+    assert clock.loop_ns(1_400 * MS) == 1_400 * MS
+    assert clock.loop_ns(11_000 * MS) is None
+
+
 def test_waiting_for_simulated_time() -> None:
     clock = RosTime(simulated=True, timeout_s=0.05)
     clock.on_clock(10**9)

@@ -1,0 +1,260 @@
+"""What can happen to the readings of a robot on their way to everyone who looks at them; see `robot_io.faults`."""
+
+import random
+from dataclasses import replace
+from typing import Any, override
+
+import numpy as np
+
+from robot_io.limits import RobotLimits
+from vla_rl.core.types import Float32Array, Observation, Uint8Array
+
+STATE = "state"
+_FAR = 1e6
+_FOLLOWING_PART = 0.1  # of the range between the limits, see `robot_io.body`
+_TOO_FAR = 1.5  # of the tolerance
+_FUTURE_NS = 10_000_000_000
+_JUMP_NS = 3_000_000_000
+
+
+class Disturbance:
+    """What the sensors say goes through here; this one changes nothing.
+
+    Args:
+        randomly: decides what is left open.
+        limits: of the robot. Joints that need not follow their command are left alone.
+    """
+
+    def __init__(self, randomly: random.Random, limits: RobotLimits) -> None:
+        self._random, self._limits = randomly, limits
+        free = {*limits.discrete_dims, *limits.delta_dims, *limits.body.yielding_dims}
+        self._dim = randomly.choice([dim for dim in range(len(limits.low)) if dim not in free] or [0])
+        self._width = limits.high[self._dim] - limits.low[self._dim]
+        self._kept: dict[Any, Any] = {}
+
+    def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
+        """The picture of a camera, uint8 [H, W, 3]; None: it gives none."""
+        del camera
+        return image
+
+    def joint(self, dim: int, position: float) -> float | None:
+        """The position of a joint; None: it tells none."""
+        del dim
+        return position
+
+    def effort(self, dim: int, effort: float) -> float:
+        """The effort of a joint."""
+        del dim
+        return effort
+
+    def stamp_ns(self, stamp_ns: int) -> int:
+        """The capture time of a reading."""
+        return stamp_ns
+
+    def clock_ns(self, now_ns: int) -> int | None:
+        """The robot's time; None: it tells none."""
+        return now_ns
+
+    def loses_message(self) -> bool:
+        """Whether the next message is lost on its way."""
+        return False
+
+    def state(self, state: Float32Array) -> Float32Array | None:
+        """All joints at once, float32 [S]; None if any of them tells nothing."""
+        read = [self.joint(dim, float(position)) for dim, position in enumerate(state)]
+        return None if None in read else np.array(read, np.float32)
+
+    def observation(self, observation: Observation, told: Observation | None) -> Observation:
+        """A whole observation; of a stream that tells nothing, what was told last, with its capture time."""
+        told = told or observation
+        images, captured_ns = dict(observation.images), dict(observation.captured_ns)
+        for camera, image in observation.images.items():
+            if (shown := self.image(camera, image)) is None:
+                images[camera], captured_ns[camera] = told.images[camera], told.captured_ns[camera]
+            else:
+                images[camera] = shown
+        state = self.state(observation.state)
+        if state is None:
+            state, captured_ns[STATE] = told.state, told.captured_ns[STATE]
+        return replace(observation, images=images, state=state, captured_ns=captured_ns)
+
+
+class CameraSilent(Disturbance):
+    """One camera, the first that speaks, gives no pictures."""
+
+    @override
+    def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
+        return None if self._kept.setdefault("silent", camera) == camera else image
+
+
+class CameraFrozen(Disturbance):
+    """Every camera repeats one picture."""
+
+    @override
+    def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
+        frozen: Uint8Array = self._kept.setdefault(camera, image.copy())
+        return frozen
+
+
+class PicturesEmpty(Disturbance):
+    """Pictures of 0 x 0."""
+
+    @override
+    def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
+        return image[:0, :0]
+
+
+class PicturesTiny(Disturbance):
+    """Pictures of 1 x 1."""
+
+    @override
+    def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
+        return image[:1, :1]
+
+
+class PicturesCut(Disturbance):
+    """Pictures of a third of their height."""
+
+    @override
+    def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
+        return image[: len(image) // 3]
+
+
+class JointsSilent(Disturbance):
+    """No joint tells anything."""
+
+    @override
+    def joint(self, dim: int, position: float) -> float | None:
+        return None
+
+
+class DriverSilent(Disturbance):
+    """One joint tells nothing."""
+
+    @override
+    def joint(self, dim: int, position: float) -> float | None:
+        return None if dim == self._dim else position
+
+
+class JointsFrozen(Disturbance):
+    """All joints repeat a reading."""
+
+    @override
+    def joint(self, dim: int, position: float) -> float | None:
+        frozen: float = self._kept.setdefault(dim, position)
+        return frozen
+
+
+class JointFrozen(JointsFrozen):
+    """One joint repeats a reading."""
+
+    @override
+    def joint(self, dim: int, position: float) -> float | None:
+        return super().joint(dim, position) if dim == self._dim else position
+
+
+class Off(Disturbance):
+    """One joint reads a place away from where it is, towards the middle of its range."""
+
+    @override
+    def joint(self, dim: int, position: float) -> float | None:
+        if dim != self._dim:
+            return position
+        tolerance = self._limits.body.following_tolerance
+        off = _TOO_FAR * (tolerance[dim] if tolerance else _FOLLOWING_PART * self._width)
+        return position + (off if position < self._limits.low[dim] + self._width / 2 else -off)
+
+
+class Beyond(Disturbance):
+    """One joint reads a place outside its limits."""
+
+    @override
+    def joint(self, dim: int, position: float) -> float | None:
+        return self._limits.high[dim] + self._width if dim == self._dim else position
+
+
+class NotFinite(Disturbance):
+    """One joint reads NaN."""
+
+    @override
+    def joint(self, dim: int, position: float) -> float | None:
+        return float("nan") if dim == self._dim else position
+
+
+class Effort(Disturbance):
+    """One joint pushes far too hard."""
+
+    @override
+    def effort(self, dim: int, effort: float) -> float:
+        return _FAR if dim == self._dim else effort
+
+
+class FarStart(Disturbance):
+    """One reading of a joint is off, once."""
+
+    amount = _FAR
+
+    @override
+    def joint(self, dim: int, position: float) -> float | None:
+        if dim != self._dim or self._kept:
+            return position
+        self._kept["told"] = True
+        return position + self.amount
+
+
+class OffStart(FarStart):
+    """The same, by little."""
+
+    amount = 0.6
+
+
+class FutureStamps(Disturbance):
+    """Stamps lie in the future."""
+
+    @override
+    def stamp_ns(self, stamp_ns: int) -> int:
+        return stamp_ns + _FUTURE_NS
+
+
+class ClockJump(Disturbance):
+    """The clock has jumped, forwards or back."""
+
+    @override
+    def clock_ns(self, now_ns: int) -> int | None:
+        return now_ns + int(self._kept.setdefault("jump", self._random.choice((-_JUMP_NS, _JUMP_NS))))
+
+    @override
+    def stamp_ns(self, stamp_ns: int) -> int:
+        return self.clock_ns(stamp_ns) or stamp_ns
+
+
+class ClockSilent(Disturbance):
+    """The clock says nothing."""
+
+    @override
+    def clock_ns(self, now_ns: int) -> int | None:
+        return None
+
+
+class AllSilent(JointsSilent):
+    """Nothing is told any more."""
+
+    @override
+    def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
+        return None
+
+
+class Loss30(Disturbance):
+    """Messages are lost."""
+
+    part = 0.3
+
+    @override
+    def loses_message(self) -> bool:
+        return self._random.random() < self.part
+
+
+class Loss70(Loss30):
+    """More messages are lost."""
+
+    part = 0.7

@@ -1,0 +1,309 @@
+"""Faults on purpose: what can go wrong around a policy and its robot, and by when the robot has to stand still.
+
+One table for ``vla-rl rollout --inject`` and for the campaign over topics (``python -m benchmarks robot``). A
+`Disturbance` stands between the sensors of a robot and everything that looks at them; robots keep one as ``tap``.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from robot_io import disturbances as disturb
+from robot_io.disturbances import Disturbance
+from robot_io.limits import RobotLimits, rest_tolerance
+from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.types import Float32Array
+
+_SEEN_TICKS = 3  # the fault is seen, the time passes between two ticks, the stop is told
+_FOLLOWING_PART, _TRAVEL_PART = 0.1, 0.02  # of the range between the limits, see `robot_io.body`
+
+
+class Watch(StrEnum):
+    """What notices a fault. Robots name in ``watches`` what they have; the rest has everyone whom a gate guards."""
+
+    AGES = "ages of the readings"
+    FRESHNESS = "pictures and joints that are no news"
+    BODY = "the joints while they move"
+    EFFORT = "their effort"
+    START = "several readings before the first command"
+    POLICY = "actions and plans"
+    TOPICS = "the ROS 2 node"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """On what the declared times rest.
+
+    Attributes:
+        limits: of the gate.
+        control_hz: rate of the loop.
+        chunk_ticks: H, actions in a chunk.
+        hold_ticks: of the execution.
+        clock_timeout_s: of the node.
+        braking_s: of the gate, for limits with acceleration.
+    """
+
+    limits: RobotLimits
+    control_hz: float
+    chunk_ticks: int
+    hold_ticks: int
+    clock_timeout_s: float = 5.0
+    braking_s: float = 0.0
+
+    def ticks_ms(self, ticks: float) -> float:
+        """So many ticks, in ms."""
+        return 1e3 * ticks / self.control_hz
+
+
+class Shows(StrEnum):
+    """From when on the declared time counts."""
+
+    AT_ONCE = "at once"
+    REPEATED = "with the second reading"
+    TRAVEL = "when the command has moved on by body.frozen_travel"
+    DISTANCE = "when the joint is further from its command than body.following_tolerance"
+    HELD = "when the first bad action is held"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One line of the table.
+
+    Attributes:
+        name: as the command line takes it.
+        what: is disturbed.
+        watch: notices it.
+        declared_ms: from the fault to the latched stop, by the settings; see docs/ros2.md.
+        disturbance: how the sensors are disturbed, if they are.
+        shows: from when on the time counts.
+        at_start: it is there when an attempt begins, which has to be refused.
+        tolerated: the robot may go on, as long as it never moves on old readings.
+        motion_only: commands may come that repeat the last one.
+    """
+
+    name: str
+    what: str
+    watch: Watch
+    declared_ms: Callable[[Settings], float]
+    disturbance: type[Disturbance] = Disturbance
+    shows: Shows = Shows.AT_ONCE
+    at_start: bool = False
+    tolerated: bool = False
+    motion_only: bool = False
+
+
+def _silent_ms(settings: Settings) -> float:
+    return settings.limits.max_observation_age_ms + _stop_ms(settings)
+
+
+def _age_ms(settings: Settings) -> float:
+    return settings.limits.max_observation_age_ms + settings.ticks_ms(1)
+
+
+def _stop_ms(settings: Settings) -> float:
+    return settings.limits.stop_after_ms + settings.ticks_ms(_SEEN_TICKS)
+
+
+def _body_ms(name: str) -> Callable[[Settings], float]:
+    return lambda settings: getattr(settings.limits.body, name) + settings.ticks_ms(_SEEN_TICKS)
+
+
+def _chunk_ms(settings: Settings) -> float:
+    return settings.ticks_ms(settings.chunk_ticks + settings.hold_ticks + _SEEN_TICKS)
+
+
+def _looked_at_ms(settings: Settings) -> float:
+    return 100.0 + settings.ticks_ms(2)
+
+
+def _clock_ms(settings: Settings) -> float:
+    return 1e3 * settings.clock_timeout_s + settings.ticks_ms(2)
+
+
+def _seen_ms(settings: Settings) -> float:
+    return settings.ticks_ms(_SEEN_TICKS)
+
+
+def _one_tick_ms(settings: Settings) -> float:
+    return settings.ticks_ms(1)
+
+
+_following_ms, _frozen_ms = _body_ms("following_after_ms"), _body_ms("frozen_after_ms")
+_effort_ms, _beyond_ms = _body_ms("effort_after_ms"), _body_ms("beyond_after_ms")
+_A, _F, _B, _E, _S, _P, _T = Watch
+FAULTS = {
+    fault.name: fault
+    for fault in (
+        Fault("camera_silent", "a camera gives no pictures any more", _A, _silent_ms, disturb.CameraSilent),
+        Fault("camera_frozen", "the cameras repeat a picture", _F, _silent_ms, disturb.CameraFrozen, Shows.REPEATED),
+        Fault("pictures_empty", "pictures of 0 x 0", _F, _silent_ms, disturb.PicturesEmpty),
+        Fault("pictures_tiny", "pictures of 1 x 1", _F, _silent_ms, disturb.PicturesTiny),
+        Fault("pictures_cut", "pictures of another shape", _F, _silent_ms, disturb.PicturesCut),
+        Fault("joints_silent", "no joint is told any more", _A, _silent_ms, disturb.JointsSilent),
+        Fault("joints_nan", "a joint reads NaN", _F, _silent_ms, disturb.NotFinite),
+        Fault("driver_silent", "the driver of one joint falls silent", _T, _silent_ms, disturb.DriverSilent),
+        Fault("robot_gone", "all streams fall silent at once", _T, _silent_ms, disturb.AllSilent),
+        Fault("joints_frozen", "all joints repeat their reading", _B, _frozen_ms, disturb.JointsFrozen, Shows.TRAVEL),
+        Fault("joint_frozen", "one joint repeats its reading", _B, _frozen_ms, disturb.JointFrozen, Shows.TRAVEL),
+        Fault("following_error", "a joint is not where its command is", _B, _following_ms, disturb.Off, Shows.DISTANCE),
+        Fault("joint_beyond", "a joint reads a place outside its limits", _B, _beyond_ms, disturb.Beyond),
+        Fault("effort", "a joint pushes too hard", _E, _effort_ms, disturb.Effort),
+        Fault("start_far", "one reading at the start is off by 1e6", _S, _one_tick_ms, disturb.FarStart, at_start=True),
+        Fault("start_off", "one reading at the start is off by 0.6", _S, _one_tick_ms, disturb.OffStart, at_start=True),
+        Fault("policy_nan", "the policy plans NaN", _P, _stop_ms, shows=Shows.HELD),
+        Fault("policy_silent", "the policy answers no more", _P, _chunk_ms),
+        Fault("policy_killed", "the inference process is killed", _T, _chunk_ms),
+        Fault("policy_hangs", "the inference process stands still (SIGSTOP)", _T, _chunk_ms),
+        Fault("stamps_future", "stamps lie 10 s in the future", _T, _silent_ms, disturb.FutureStamps),
+        Fault("clock_jump", "the clock jumps by 3 s, forwards or back", _T, _silent_ms, disturb.ClockJump),
+        Fault("clock_silent", "/clock falls silent", _T, _clock_ms, disturb.ClockSilent),
+        Fault("node_paused", "the node stands still (SIGSTOP) and goes on", _T, _seen_ms, motion_only=True),
+        Fault("rival", "somebody else publishes on the command topic", _T, _looked_at_ms),
+        Fault("twin", "a second node of the same name", _T, _looked_at_ms),
+        Fault("estop_pressed", "the emergency stop says true", _T, _looked_at_ms),
+        Fault("estop_gone", "nobody publishes the emergency stop any more", _T, _looked_at_ms),
+        Fault("start_twice", "a start during an attempt, then its success", _T, _seen_ms),
+        Fault("loss_30", "30 % of the messages are lost", _T, _age_ms, disturb.Loss30, tolerated=True),
+        Fault("loss_70", "70 % of the messages are lost", _T, _age_ms, disturb.Loss70, tolerated=True),
+    )
+}
+
+
+def chosen_faults(names: str, watches: Sequence[Watch]) -> list[Fault]:
+    """The faults of a comma-separated list, or ``all`` that a robot notices.
+
+    Args:
+        names: of the faults.
+        watches: what of the robot is watched.
+
+    Raises:
+        UserError: for a name that is unknown, or a fault that does not apply to the robot.
+    """
+    if names == "all":
+        return [fault for fault in FAULTS.values() if fault.watch in watches]
+    chosen = []
+    for name in filter(None, (part.strip() for part in names.split(","))):
+        if name not in FAULTS:
+            raise UserError(f"there is no fault {name!r}.{did_you_mean(name, FAULTS)}")
+        if (fault := FAULTS[name]).watch not in watches:
+            where = "; python -m benchmarks robot tries it" if fault.watch is Watch.TOPICS else ""
+            raise UserError(
+                f"fault {name!r} does not apply to this robot ({fault.what}): "
+                f"it is noticed by {fault.watch}, and this robot has only {', '.join(watches)}{where}"
+            )
+        chosen.append(fault)
+    if not chosen:
+        raise UserError(f"--inject is empty; name faults, or all: {', '.join(FAULTS)}")
+    return chosen
+
+
+def sensor_fault(name: str) -> Fault:
+    """The fault of that name, if it disturbs what sensors say.
+
+    Raises:
+        UserError: for another name.
+    """
+    known = {fault.name: fault for fault in FAULTS.values() if fault.disturbance is not Disturbance}
+    if name not in known:
+        raise UserError(f"there is no fault of sensors {name!r}.{did_you_mean(name, known)}")
+    return known[name]
+
+
+class Sample(NamedTuple):
+    """A command, as somebody outside the gate has seen it.
+
+    Attributes:
+        at_ns: when, in the robot's time.
+        command: float32 [A].
+        position: float32 [A], the newest that the sensors have told of the commanded joints; None where nobody knows.
+    """
+
+    at_ns: int
+    command: Float32Array
+    position: Float32Array | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How a robot has met a fault.
+
+    Attributes:
+        fault: its name.
+        reaction_ms: from the moment at which the fault shows to the last command of the attempt.
+        declared_ms: by when it had to be.
+        passed: in time, and nothing moved after it.
+        why_not: what was wrong, as a sentence.
+    """
+
+    fault: str
+    reaction_ms: float
+    declared_ms: float
+    passed: bool
+    why_not: str = ""
+
+
+def judge(
+    fault: Fault, begun_ns: int, samples: Sequence[Sample], settings: Settings, known_ns: int | None = None
+) -> Finding:
+    """Whether the commands stopped in time, and stayed away.
+
+    Args:
+        fault: that was caused.
+        begun_ns: when, in the robot's time.
+        samples: all commands that were seen from some ticks before the fault until well after the declared time.
+        settings: give the declared time.
+        known_ns: from when on anybody could know of it, where that takes its time.
+    """
+    declared_ms = fault.declared_ms(settings) + 1e3 * settings.braking_s
+    before = [sample for sample in samples if sample.at_ns < begun_ns]
+    after = [sample for sample in samples if sample.at_ns >= begun_ns]
+    if len(before) < 2 or (before[-1].command == before[-2].command).all():
+        return Finding(fault.name, np.nan, declared_ms, False, "the robot did not move before the fault")
+    onset_ns = _onset_ns(fault, begun_ns, before[-1], after, settings)
+    moved = [now for then, now in itertools.pairwise([before[-1], *after]) if (now.command != then.command).any()]
+    last_ns = max((sample.at_ns for sample in (moved if fault.motion_only else after)), default=begun_ns)
+    if onset_ns is None:
+        return Finding(fault.name, (last_ns - begun_ns) * 1e-6, declared_ms, False, "the fault never showed")
+    reaction_ms = max(last_ns - max(onset_ns, known_ns or 0), 0) * 1e-6
+    late = reaction_ms > declared_ms + 1e-3
+    return Finding(fault.name, reaction_ms, declared_ms, not late, "commands went on for too long" if late else "")
+
+
+def _onset_ns(fault: Fault, begun_ns: int, last: Sample, after: Sequence[Sample], settings: Settings) -> int | None:
+    """When the fault shows; None if it does not, although commands went on."""
+    if fault.shows is Shows.AT_ONCE or not after:
+        return begun_ns
+    if fault.shows is Shows.REPEATED:
+        return after[min(1, len(after) - 1)].at_ns
+    commands = np.stack([last.command, *(sample.command for sample in after)])
+    positions = np.stack([last.command if sample.position is None else sample.position for sample in after])
+    limits, body = settings.limits, settings.limits.body
+    width = np.subtract(limits.high, limits.low) + 2 * rest_tolerance(limits)
+    if fault.shows is Shows.HELD:
+        showing = (np.diff(commands, axis=0) == 0).all(axis=1)
+    elif fault.shows is Shows.TRAVEL:
+        far = np.abs(commands[1:] - commands[0]) > (body.frozen_travel or _TRAVEL_PART * width)
+        showing = np.logical_or.accumulate((far & (positions == positions[0]).all(axis=0)).any(axis=1))
+    else:
+        showing = (np.abs(commands[1:] - positions) > (body.following_tolerance or _FOLLOWING_PART * width)).any(axis=1)
+    if not showing[-1]:
+        return None
+    quiet = np.flatnonzero(~showing)
+    return after[int(quiet[-1]) + 1 if len(quiet) else 0].at_ns
+
+
+def findings_table(findings: Sequence[Finding]) -> str:
+    """Markdown: a row for each fault."""
+    lines = ["| fault | trials | failed | longest reaction, ms | declared, ms | |", "|---|---|---|---|---|---|"]
+    for name in dict.fromkeys(finding.fault for finding in findings):
+        of_it = [finding for finding in findings if finding.fault == name]
+        failed = [finding for finding in of_it if not finding.passed]
+        reactions = [finding.reaction_ms for finding in of_it if np.isfinite(finding.reaction_ms)]
+        longest = f"{max(reactions):.0f}" if reactions else ""
+        said = f"FAILED: {failed[0].why_not}" if failed else "passed"
+        lines.append(f"| {name} | {len(of_it)} | {len(failed)} | {longest} | {of_it[0].declared_ms:.0f} | {said} |")
+    return "\n".join(lines)

@@ -1,0 +1,61 @@
+"""The campaign over topics, with the real node and rclpy: faults are met, and a node that overlooks one fails."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.ros2_rig import RMWS, ros_environment, run_with_ros
+from vla_rl.core.errors import UserError
+
+QUICK = ("camera_silent", "driver_silent", "joint_frozen", "effort", "clock_jump", "policy_nan", "node_paused")
+MORE = (
+    "policy_killed",
+    "policy_hangs",
+    "rival",
+    "twin",
+    "estop_pressed",
+    "estop_gone",
+    "start_twice",
+    "start_off",
+    "loss_70",
+)
+
+
+def campaign(folder: Path, rmw: str, **asked: Any) -> dict[str, Any]:
+    try:
+        environment = ros_environment(rmw)
+    except UserError as missing:
+        pytest.skip(str(missing))
+    arguments = json.dumps({"folder": str(folder), **asked})
+    found: dict[str, Any] = run_with_ros("benchmarks.campaign", [arguments], environment, timeout_s=500.0)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rmw", "faults"), [(RMWS[0], QUICK), (RMWS[1], MORE)])
+def test_faults_are_met_in_the_declared_time(rmw: str, faults: tuple[str, ...], tmp_path: Path) -> None:
+    found = campaign(tmp_path, rmw, trials=dict.fromkeys(faults, 2))
+    assert [trial["why_not"] for trial in found["trials"] if not trial["passed"]] == []
+    assert [trial["fault"] for trial in found["trials"]] == [fault for fault in faults for _ in range(2)]
+    assert max(found["first_jumps"]) <= 1.0 + 1e-4
+
+
+@pytest.mark.slow
+def test_a_node_that_does_not_look_is_found_out(tmp_path: Path) -> None:
+    """The limits of the node are not those that the campaign declares."""
+    blind = {"overrides": ["gate.max_observation_age_ms=60000", "execution.cold_start_ticks=400"], "estop_topic": ""}
+    found = campaign(tmp_path, RMWS[0], trials={"camera_silent": 1, "estop_pressed": 1, "effort": 1}, node=blind)
+    camera, estop, effort = found["trials"]
+    assert not camera["passed"]
+    assert not estop["passed"]
+    assert "too long" in camera["why_not"]
+    assert effort["passed"], "what it does look at is still noticed after the trials that failed"
+
+
+@pytest.mark.slow
+def test_what_has_to_be_refused_is_refused(tmp_path: Path) -> None:
+    found = campaign(tmp_path, RMWS[0], refusals=True)["refusals"]
+    assert len(found) > 40
+    assert [entry["refusal"] for entry in found if not entry["refused"]] == []

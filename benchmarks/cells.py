@@ -6,6 +6,7 @@ Every cell says at which commit and with which settings it was measured. Cells o
 import hashlib
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,11 @@ class Cells:
         """Keep a cell."""
         cell = {**values, "measured": {"commit": commit(), "settings": self.digest}}
         write_atomic(self.folder / f"{name}.json", (json.dumps(cell, indent=1) + "\n").encode())
+
+    def once(self, name: str, measure: Callable[[], dict[str, Any]]) -> None:
+        """Measure a cell unless it is there."""
+        if name not in self:
+            self.write(name, measure())
 
     def read(self) -> list[dict[str, Any]]:
         """All cells that have been measured, in the order of their names."""

@@ -13,25 +13,22 @@ Parts, each resumed cell by cell in OUT/world-model/ (the gain in its folder gai
 """
 
 import argparse
-import functools
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks import world_gain
 from benchmarks.cells import Cells, commits
-from benchmarks.runs import evaluations, start_verb
+from benchmarks.runs import start_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.runs.config import world_preset
 from vla_rl.runs.config_files import config_file
 from vla_rl.runs.imagination.near_success import PerturbationConfig
-from world_model.coevolution import Ledger
 from world_model.evaluation import HorizonConfig
 
-DEFAULT_TASKS = ("vla_rl/PegInsert-v0", "vla_rl/LidOnBox-v0")
 PARTS = ("model", "cost", "ranking", "unseen", "judge", "post", "ablate", "gain")
 POST_STEPS = 100
 SUPERVISED_STEPS = (60, 120, 200, 400)  # of the weaker policies that are ranked beside the run's own
@@ -43,28 +40,6 @@ ABLATIONS = {
 }
 # As far as an episode of the default task reaches; so long ones are mostly failures, hence a cell of their own.
 _LONG = HorizonConfig(horizons=(1, 2, 5, 10, 20, 40, 80, 100))
-# Equal real episodes: near successes would be spent in place of practice episodes, and at so small a budget those are
-# worth more. A world model of so few episodes is cheap to train and easy to please: success must be sure of itself, and
-# groups may move the policy a little only.
-_ROUNDS = 2
-_WITH = [
-    "imagination.near_success_episodes=0",
-    "imagination.env.success_threshold=0.9",
-    "imagination.group_updates=4",
-    "imagination.groups_at_once=4",
-    "imagination.group.learning_rate=1.0e-5",
-    "imagination.coevolution.mode=continuous",
-    "imagination.coevolution.train_cpu_seconds=240",
-    "imagination.coevolution.imagined_episodes=50",
-    "imagination.coevolution.gap_episodes=40",
-]
-VARIANTS = {
-    "without": [],
-    "with": _WITH,
-    "minus-keyframes": [*_WITH, "imagination.starts.keyframe_fraction=0"],
-    "minus-masking": [*_WITH, "imagination.group.mask_after_success=false"],
-    "minus-coevolution": [*_WITH, "imagination.coevolution.mode=frozen"],
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,11 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--episodes", type=int, default=50, help="imagined episodes of each ranked policy")
     parser.add_argument("--pairs", type=int, default=50, help="counterfactual pairs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the gain")
-    parser.add_argument("--tasks", nargs="+", default=list(DEFAULT_TASKS), help="of the gain")
+    parser.add_argument("--tasks", nargs="+", default=list(world_gain.DEFAULT_TASKS), help="of the gain")
     parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="changes to the preset")
     parser.add_argument("--config", default="demo", help="of the weaker policies that are ranked")
     parser.add_argument("--gain-config", default="algorithms", help="of the gain's runs: a small real budget")
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), help="of the gain")
+    parser.add_argument("--variants", nargs="+", default=list(world_gain.VARIANTS), help="of the gain")
     parser.add_argument("--ablations", nargs="+", default=list(ABLATIONS), help="of the model")
 
 
@@ -94,11 +69,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for part in options.parts:
         if part not in PARTS:
             raise UserError(f"there is no part {part!r} of this benchmark.{did_you_mean(part, PARTS)}")
-    for kind, known in (("variants", VARIANTS), ("ablations", ABLATIONS)):
+    for kind, known in (("variants", world_gain.VARIANTS), ("ablations", ABLATIONS)):
         for name in getattr(options, kind):
             if name not in known:
                 raise UserError(f"there is no {name!r} among the {kind}.{did_you_mean(name, known)}")
-    cells, gains = open_cells(options), open_gain_cells(options)
+    cells, gains = open_cells(options), world_gain.open_cells(options)
     runs = options.runs
     measure: dict[str, Callable[[argparse.Namespace, Cells], None]] = {
         "model": _measure_model,
@@ -108,7 +83,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "judge": _measure_judge,
         "post": _measure_post,
         "ablate": _measure_ablations,
-        "gain": _measure_gain,
+        "gain": world_gain.measure,
     }
     for part in PARTS:
         if part in options.parts:
@@ -129,17 +104,6 @@ def open_cells(options: argparse.Namespace) -> Cells:
         "sizes": [options.near_success, options.episodes, options.pairs],
     }
     return Cells(options.out / "world-model", settings)
-
-
-def open_gain_cells(options: argparse.Namespace) -> Cells:
-    """The cells of whole practice runs with a world model of their own."""
-    settings = {
-        "preset": read_yaml(world_preset(options.preset)),
-        "config": read_yaml(config_file(options.gain_config)),
-        "changes": [VARIANTS, _ROUNDS],
-        "near_success": asdict(PerturbationConfig()),
-    }
-    return Cells(options.out / "world-model" / "gain", settings)
 
 
 def table(result: dict[str, Any]) -> str:
@@ -180,8 +144,8 @@ def table(result: dict[str, Any]) -> str:
 
 def _measure_model(options: argparse.Namespace, cells: Cells) -> None:
     _train(options, options.runs / "world", options.set, options.near_success)
-    _once(cells, "horizons", lambda: _judge(options.runs / "world").horizons())
-    _once(cells, "horizons-long", lambda: _judge(options.runs / "world").horizons(_LONG))
+    cells.once("horizons", lambda: _judge(options.runs / "world").horizons())
+    cells.once("horizons-long", lambda: _judge(options.runs / "world").horizons(_LONG))
 
 
 def _measure_cost(options: argparse.Namespace, cells: Cells) -> None:
@@ -197,7 +161,7 @@ def _measure_cost(options: argparse.Namespace, cells: Cells) -> None:
             "cameras": len(judge.model.spec.cameras),
         }
 
-    _once(cells, "cost", measure)
+    cells.once("cost", measure)
 
 
 def _measure_ranking(options: argparse.Namespace, cells: Cells) -> None:
@@ -221,7 +185,7 @@ def _measure_ranking(options: argparse.Namespace, cells: Cells) -> None:
         judge = _judge(options.runs / "world")
         return judge.rank(policies, options.episodes, config.execution, config.gate)
 
-    _once(cells, "ranking", measure)
+    cells.once("ranking", measure)
 
 
 def _measure_unseen(options: argparse.Namespace, cells: Cells) -> None:
@@ -250,7 +214,7 @@ def _measure_unseen(options: argparse.Namespace, cells: Cells) -> None:
         judge = _judge(options.runs / "world")
         return judge.rank(policies, options.episodes, configs[0].execution, configs[0].gate)
 
-    _once(cells, "ranking-unseen", measure)
+    cells.once("ranking-unseen", measure)
 
 
 def _measure_judge(options: argparse.Namespace, cells: Cells) -> None:
@@ -261,8 +225,8 @@ def _measure_judge(options: argparse.Namespace, cells: Cells) -> None:
         source, _ = RunFolder.open(options.run, RunConfig)
         return dict(_judge(options.runs / "world").outcomes(source.policy_versions(), options.episodes))
 
-    _once(cells, "counterfactuals", lambda: _judge(options.runs / "world").counterfactuals(options.pairs))
-    _once(cells, "outcomes", outcomes)
+    cells.once("counterfactuals", lambda: _judge(options.runs / "world").counterfactuals(options.pairs))
+    cells.once("outcomes", outcomes)
 
 
 def _measure_post(options: argparse.Namespace, cells: Cells) -> None:
@@ -275,7 +239,7 @@ def _measure_post(options: argparse.Namespace, cells: Cells) -> None:
         judge = _judge(place, model="model_post")
         return {"horizons": judge.horizons(), "counterfactuals": judge.counterfactuals(options.pairs)}
 
-    _once(cells, "post", measure)
+    cells.once("post", measure)
 
 
 def _measure_ablations(options: argparse.Namespace, cells: Cells) -> None:
@@ -296,46 +260,7 @@ def _measure_ablations(options: argparse.Namespace, cells: Cells) -> None:
                 "counterfactuals": judge.counterfactuals(options.pairs),
             }
 
-        _once(cells, f"ablation-{name}", measure)
-
-
-def _measure_gain(options: argparse.Namespace, cells: Cells) -> None:
-    for task in options.tasks:
-        for seed in options.seeds:
-            for variant in options.variants:
-                measure = functools.partial(_measure_variant, options, task, seed, variant)
-                _once(cells, f"{_short(task)}-{seed}-{variant}", measure)
-
-
-def _measure_variant(options: argparse.Namespace, task: str, seed: int, variant: str) -> dict[str, Any]:
-    """One practice run. Those of a task and seed share demonstrations and supervised policy."""
-    common = ["--config", options.gain_config, "--seed", str(seed), f"task.env={task}", f"budget.rounds={_ROUNDS}"]
-    base = options.runs / f"{_short(task)}-{seed}"
-    start_verb(["train", *common[:-1], "budget.rounds=0"], base).wait_or_fail()
-    own = base.with_name(f"{base.name}-{variant}")
-    changes = [*VARIANTS[variant], "budget.evaluate_every_round=false"]
-    first = base.with_name(f"{base.name}-with") / "imagination" / "model_0000"
-    if variant not in ("without", "with") and (first / "config.json").exists():
-        changes.append(f"imagination.begin_with={first.resolve()}")
-    start_verb(["train", *common, "--from", str(base), *changes], own).wait_or_fail()
-    supervised, *_, last = evaluations(own)
-    rounds = [asdict(entry) for entry in Ledger.open(own / "imagination" / "ledger.json").entries]
-    return {
-        "task": task,
-        "seed": seed,
-        "variant": variant,
-        "supervised_successes": supervised["successes"],
-        "successes": last["successes"],
-        "episodes": last["episodes"],
-        "real_episodes": last["real_episodes"] + sum(entry["near_success_episodes"] for entry in rounds),
-        "wall_s": json.loads((own / "summary.json").read_text())["wall_s"],
-        "ledger": rounds,
-    }
-
-
-def _short(task: str) -> str:
-    """``vla_rl/PegInsert-v0`` -> ``PegInsert``, for files."""
-    return task.partition("/")[2].partition("-")[0]
+        cells.once(f"ablation-{name}", measure)
 
 
 def _train(options: argparse.Namespace, place: Path, changes: list[str], near: int) -> None:
@@ -351,12 +276,6 @@ def _judge(place: Path, instruments: Path | None = None, model: str = "model") -
     from vla_rl.runs.imagination.world_evaluation import WorldFolder, WorldJudge
 
     return WorldJudge(WorldFolder(place), model, None if instruments is None else WorldFolder(instruments))
-
-
-def _once(cells: Cells, name: str, measure: Callable[[], dict[str, Any]]) -> None:
-    """Measure a cell unless it is there."""
-    if name not in cells:
-        cells.write(name, measure())
 
 
 def _gather(found: Cells, gains: Cells) -> dict[str, Any]:
@@ -391,7 +310,7 @@ def _gather(found: Cells, gains: Cells) -> dict[str, Any]:
     for name in ABLATIONS:
         if (ablated := cells.get(f"ablation-{name}")) and "counterfactuals" in cells and "horizons-long" in cells:
             result |= _compared(name.replace("-", "_"), ablated, cells)
-    result |= gain_points(gains.read())
+    result |= world_gain.gain_points(gains.read())
     return {**result, "cells": {**cells, **{f"gain-{name}": cell for name, cell in gains.by_name().items()}}}
 
 
@@ -402,41 +321,6 @@ def _compared(name: str, ablated: dict[str, Any], whole: dict[str, Any]) -> dict
         f"longest_error_ratio_{name}": longest_mm[0] / longest_mm[1],
         f"counterfactual_agreement_{name}": ablated["counterfactuals"]["agreement"],
     }
-
-
-def gain_points(cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """Success with minus without imagination in percentage points, over tasks and seeds that have both, and the same
-    for every variant; intervals are bootstraps over those pairs.
-    """
-    import numpy as np
-
-    from vla_rl.report.statistics import bootstrap_interval
-
-    rate = {(cell["task"], cell["seed"], cell["variant"]): cell["successes"] / cell["episodes"] for cell in cells}
-    result: dict[str, Any] = {}
-    for variant in VARIANTS:
-        points = [
-            100 * (own - rate[task, seed, "without"])
-            for (task, seed, name), own in rate.items()
-            if name == variant != "without" and (task, seed, "without") in rate
-        ]
-        if points:
-            key = "imagination_gain_points" if variant == "with" else f"gain_points_{variant.replace('-', '_')}"
-            result[key] = float(np.mean(points))
-            result[f"{key}_interval"] = list(bootstrap_interval(np.array(points), np.mean, seed=0))
-            result[f"{key}_pairs"] = len(points)
-    wall_s = {(cell["task"], cell["seed"], cell["variant"]): cell["wall_s"] for cell in cells}
-    ratios = [
-        own / wall_s[task, seed, "without"]
-        for (task, seed, name), own in wall_s.items()
-        if name == "with" and (task, seed, "without") in wall_s
-    ]
-    if ratios:
-        result["gain_wall_ratio"] = float(np.median(ratios))
-    rounds = [entry for cell in cells if cell["variant"] == "with" for entry in cell["ledger"] if entry["round"]]
-    if rounds:
-        result["gain_rounds_used"] = float(np.mean([entry["used"] > 0 for entry in rounds]))
-    return result
 
 
 def _shown(result: dict[str, Any], key: str) -> str:

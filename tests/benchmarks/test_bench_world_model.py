@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import world_model
+from benchmarks import world_gain, world_model
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.runs.config_files import config_file
@@ -72,7 +72,7 @@ def test_unseen_policies_are_named_by_run_and_version(tmp_path: Path) -> None:
 
 def test_the_gain_pairs_runs_of_one_task_and_seed(tmp_path: Path) -> None:
     asked = options(tmp_path, "cost")
-    kept = world_model.open_gain_cells(asked)
+    kept = world_gain.open_cells(asked)
     successes = {"without": (100, 120), "with": (110, 140), "minus-masking": (90, None)}
     for variant, counts in successes.items():
         for seed, count in enumerate(counts):
@@ -102,14 +102,14 @@ def test_the_gain_pairs_runs_of_one_task_and_seed(tmp_path: Path) -> None:
     assert result["gain_rounds_used"] == 0.75
     shown = world_model.table({**result, "machine": {"cpu": "a"}, "command": "python -m benchmarks world-model"})
     assert "| gain of imagination, points | 7.50 [5.00, 10.00] of 2 pairs | > 0 |" in shown
-    assert world_model.gain_points([]) == {}
+    assert world_gain.gain_points([]) == {}
 
 
 def test_all_variants_of_the_gain_spend_the_same_real_episodes() -> None:
     def spent(changes: list[str]) -> int:
         values = dict(change.split("=", 1) for change in changes)
         near = int(values.get("imagination.near_success_episodes", 0))
-        return world_model._ROUNDS * int(values.get("budget.episodes_per_round", configured)) + near
+        return world_gain._ROUNDS * int(values.get("budget.episodes_per_round", configured)) + near
 
     configured = read_yaml(config_file("algorithms"))["budget"]["episodes_per_round"]
-    assert {spent(changes) for changes in world_model.VARIANTS.values()} == {world_model._ROUNDS * configured}
+    assert {spent(changes) for changes in world_gain.VARIANTS.values()} == {world_gain._ROUNDS * configured}

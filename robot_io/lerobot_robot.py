@@ -1,4 +1,4 @@
-"""Any robot and any teleoperator of lerobot behind our protocols.
+"""Any robot of lerobot behind our protocols.
 
 lerobot's drivers are called in the control thread: a robot's `get_observation` reads its bus and takes the newest
 picture of every camera's own thread. lerobot is imported when one of these is made from a config.
@@ -8,32 +8,24 @@ can.CanError too, which share no base below Exception. None of them may end the 
 the gate that would have brought it to rest.
 """
 
-import dataclasses
-import fcntl
-import importlib
 import logging
 import os
-import pkgutil
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, override
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from robot_io.disturbances import Disturbance
 from robot_io.faults import Watch
 from robot_io.freshness import Freshness
+from robot_io.lerobot_devices import lock_ports, make_device
 from robot_io.pictures import resize
-from robot_io.takeover import Clutch
 from vla_rl.core.clock import Clock, MonotonicClock
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.protocols import REST_READINGS, Condition, TakeoverSource
+from vla_rl.core.protocols import REST_READINGS, Condition
 from vla_rl.core.types import Float32Array, Observation
 
 _log = logging.getLogger(__name__)
-
-_DELTAS = ("delta_x", "delta_y", "delta_z")
-_TORQUE_OFF = "disable_torque_on_disconnect"
-_GRIPPER_STAYS = 1.0  # lerobot's gripper actions of devices that give deltas: 0 closes, 1 stays, 2 opens
 
 
 class LerobotRobot:
@@ -106,7 +98,7 @@ class LerobotRobot:
             UserError: if another program of ours drives it.
         """
         if not self.device.is_connected:
-            self._ports = _lock_ports(getattr(self.device, "config", None))
+            self._ports = lock_ports(getattr(self.device, "config", None))
             self.device.connect()
 
     def reset(self, seed: int) -> None:
@@ -235,130 +227,6 @@ class LerobotRobot:
         return self._ended or self.clock.now_ns() - self._start_ns >= self._duration_ns
 
 
-class Driven(Protocol):
-    """What a teleoperator must know of the robot that it drives."""
-
-    @property
-    def action_names(self) -> Sequence[str]:
-        """Of the A numbers of a command."""
-        ...
-
-    def last_command(self) -> Float32Array:
-        """The command that was sent last, float32 [A]."""
-        ...
-
-    def end(self, success: bool | None) -> None:
-        """The person ends the attempt: with its outcome, or without one."""
-        ...
-
-
-class LerobotTakeover(TakeoverSource):
-    """A lerobot teleoperator as the person who takes over, with lerobot's events.
-
-    A device with events (keyboard, gamepad, phone) says itself when it intervenes, and how an attempt ends; a leader
-    arm has none, so ``engaged`` says it (a pedal, a key, a service). A device that gives deltas (SpaceMouse, gamepad,
-    keyboard) moves the tool: ``step`` turns its motion into a command of this robot. A leader arm gives positions,
-    which move the robot relatively, so nothing jumps when its posture is another one.
-
-    Args:
-        device: a `lerobot.teleoperators.Teleoperator`, connected.
-        robot: is told the outcomes. A device that gives deltas also moves a robot without names for its joints, such
-            as an environment.
-        engaged: whether the person wants the commands, for devices without events.
-        step: (last command [A], motion [3] in the device's units, gripper -1 closes, 0 stays, +1 opens) -> command
-            [A]; needed for devices that give deltas.
-        absolute_dims: dimensions that follow a leader arm itself (grippers).
-
-    Raises:
-        UserError: if the device gives deltas and there is no ``step``, or lacks a joint of the robot.
-    """
-
-    def __init__(
-        self,
-        device: Any,
-        robot: Driven,
-        engaged: Callable[[], bool] | None = None,
-        step: Callable[[Float32Array, Float32Array, float], Float32Array] | None = None,
-        absolute_dims: Sequence[int] = (),
-    ) -> None:
-        self._device, self._robot = device, robot
-        self._has_events = hasattr(device, "get_teleop_events")
-        if not self._has_events and engaged is None:
-            raise UserError(f"{device.name} has no events; say with `engaged` when the person takes over")
-        self._engaged, self._step = engaged, step
-        self._clutch = Clutch(absolute_dims)
-        self._human = False
-        features = device.action_features
-        names = features.get("names", features)
-        self._gives_deltas = all(name in names for name in _DELTAS)
-        if self._gives_deltas and step is None:
-            raise UserError(
-                f"{device.name} gives motions of the tool in metres, and the action of the robot is "
-                f"{', '.join(robot.action_names)}; take over with a leader arm, or pass a `step` that makes "
-                "commands of motions"
-            )
-        for name in () if self._gives_deltas else robot.action_names:
-            if name not in names:
-                raise UserError(f"{device.name} gives no {name!r}.{did_you_mean(name, names)}")
-
-    @override
-    def reset(self, seed: int) -> None:
-        self._clutch.release()
-        self._human = False
-
-    @override
-    def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
-        """See `vla_rl.core.protocols.TakeoverSource.command`. A device that fails holds the robot where it is."""
-        last = self._robot.last_command()
-        try:
-            action: Mapping[str, float] = self._device.get_action()  # first: keyboards learn of keys here
-            intervenes = self._intervenes()
-        except Exception as error:  # see the module
-            _log.warning("the teleoperator failed (%s); the robot holds", error)
-            return last if self._human else None
-        self._human = intervenes
-        if not intervenes:
-            self._clutch.release()
-            return None
-        if self._gives_deltas:
-            assert self._step is not None
-            motion = np.array([action[name] for name in _DELTAS], np.float32)
-            return self._step(last, motion, float(action.get("gripper", _GRIPPER_STAYS)) - _GRIPPER_STAYS)
-        position = np.array([action[name] for name in self._robot.action_names], np.float32)
-        return self._clutch.command(position, last)
-
-    def _intervenes(self) -> bool:
-        """Whether the person acts; what they say about the attempt goes to the robot."""
-        if self._has_events:
-            from lerobot.teleoperators.utils import TeleopEvents
-
-            events = self._device.get_teleop_events()
-            if events.get(TeleopEvents.RERECORD_EPISODE):
-                self._robot.end(None)
-            elif events.get(TeleopEvents.SUCCESS):
-                self._robot.end(True)
-            elif events.get(TeleopEvents.TERMINATE_EPISODE) or events.get(TeleopEvents.FAILURE):
-                self._robot.end(False)
-            if self._engaged is None:
-                return bool(events.get(TeleopEvents.IS_INTERVENTION))
-        return self._engaged is not None and self._engaged()
-
-
-def cartesian_step(
-    metres_per_unit: float, gripper_dim: int | None = None, gripper_per_tick: float = 0.0
-) -> Callable[[Float32Array, Float32Array, float], Float32Array]:
-    """A ``step`` for robots whose first three commands are the tool's x, y, z in metres."""
-
-    def step(last: Float32Array, motion: Float32Array, gripper: float) -> Float32Array:
-        command = last.copy()
-        command[:3] += metres_per_unit * motion
-        if gripper_dim is not None:
-            command[gripper_dim] += gripper * gripper_per_tick
-        return command
-
-    return step
-
-
 def make_lerobot_robot(options: Mapping[str, Any], control_hz: float, task: str, **keywords: Any) -> LerobotRobot:
     """A robot from the fields of any lerobot `RobotConfig`, third-party plug-ins included.
 
@@ -372,84 +240,7 @@ def make_lerobot_robot(options: Mapping[str, Any], control_hz: float, task: str,
     Raises:
         UserError: if lerobot is missing, or the options do not fit the config.
     """
-    return LerobotRobot(_make("robot", options), control_hz, task, **keywords)
-
-
-def make_lerobot_teleoperator(options: Mapping[str, Any]) -> Any:
-    """A teleoperator from the fields of any lerobot `TeleoperatorConfig`, not yet connected.
-
-    Raises:
-        UserError: see `make_lerobot_robot`.
-    """
-    return _make("teleoperator", options)
-
-
-def _make(what: str, options: Mapping[str, Any]) -> Any:
-    """The robot or teleoperator of that type. lerobot registers a type when its module is imported: all are tried."""
-    package = f"lerobot.{what}s"
-    try:
-        import draccus
-        from lerobot.utils.import_utils import register_third_party_plugins
-
-        parent = importlib.import_module(package)
-    except ImportError as error:
-        raise UserError(f"robots of lerobot need the package: pip install lerobot ({error})") from error
-    register_third_party_plugins()
-    for module in pkgutil.iter_modules(parent.__path__):
-        try:
-            importlib.import_module(f"{package}.{module.name}")
-        except ImportError as error:  # the driver of another robot
-            _log.debug("%s.%s is left out: %s", package, module.name, error)
-    registry = getattr(importlib.import_module(f"{package}.config"), f"{what.capitalize()}Config")
-    known, name = registry.get_known_choices(), str(options.get("type"))
-    if name not in known:
-        raise UserError(f"lerobot has no {what} of type {name!r}.{did_you_mean(name, known)}")
-    make = getattr(importlib.import_module(f"{package}.utils"), f"make_{what}_from_config")
-    try:
-        config = draccus.decode(registry, dict(options))
-        if what == "robot":
-            _keep_torque(config, options)
-        return make(config)
-    except Exception as error:  # draccus and the drivers each raise their own
-        raise UserError(f"{what} {name!r}: {' '.join(str(error).split())}") from error
-
-
-def _keep_torque(config: Any, options: Mapping[str, Any]) -> None:
-    """Do not let an arm fall at disconnect, unless the options ask for it; two arms have a config each."""
-    if hasattr(config, _TORQUE_OFF) and _TORQUE_OFF not in options:
-        setattr(config, _TORQUE_OFF, False)
-    for field in dataclasses.fields(config):
-        part = getattr(config, field.name)
-        if dataclasses.is_dataclass(part):
-            _keep_torque(part, options.get(field.name) or {})
-
-
-def _lock_ports(config: Any) -> list[int]:
-    """Take the robot's serial ports for this program alone; two that command one bus each hold half of the motors.
-
-    Returns the file descriptors that hold them. Drivers do not look at the lock, only programs of ours do.
-    """
-    held: list[int] = []
-    for port in _ports(config):
-        descriptor = os.open(port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
-        held.append(descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            for taken in held:
-                os.close(taken)
-            raise UserError(f"another program drives the robot on {port}: end it, one may command") from error
-    return held
-
-
-def _ports(config: Any) -> list[str]:
-    """The device files among the fields ``port`` of a config and its parts: two arms have one each."""
-    if not dataclasses.is_dataclass(config):
-        return []
-    parts = [getattr(config, field.name) for field in dataclasses.fields(config)]
-    port = getattr(config, "port", None)
-    own = [port] if isinstance(port, str) and os.path.exists(port) else []
-    return own + [found for part in parts for found in _ports(part)]
+    return LerobotRobot(make_device("robot", options), control_hz, task, **keywords)
 
 
 def _line(error: Exception) -> str:

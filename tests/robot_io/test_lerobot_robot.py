@@ -19,14 +19,9 @@ from lerobot.teleoperators.utils import TeleopEvents
 from lerobot.utils.errors import DeviceNotConnectedError
 
 from robot_io.gate import GateConfig, SafetyGate
-from robot_io.lerobot_robot import (
-    LerobotRobot,
-    LerobotTakeover,
-    _keep_torque,
-    cartesian_step,
-    make_lerobot_robot,
-    make_lerobot_teleoperator,
-)
+from robot_io.lerobot_devices import _keep_torque
+from robot_io.lerobot_robot import LerobotRobot, make_lerobot_robot
+from robot_io.lerobot_takeover import LerobotTakeover, cartesian_step, make_lerobot_teleoperator
 from robot_io.recorder import Recorder
 from robot_io.spacemouse import SpaceMouse
 from robot_io.terminal_keys import TerminalKeys

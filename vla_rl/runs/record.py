@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from robot_io.keyboard import HELP, Keyboard, KeyboardConfig
-from robot_io.lerobot_robot import LerobotTakeover
+from robot_io.lerobot_takeover import LerobotTakeover
 from robot_io.limits import RobotLimits
 from robot_io.motion import MotionSteps
 from robot_io.spacemouse import SpaceMouse

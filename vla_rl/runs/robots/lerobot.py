@@ -18,13 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from robot_io.description import Description, make_gate
-from robot_io.lerobot_robot import (
-    LerobotRobot,
-    LerobotTakeover,
-    cartesian_step,
-    make_lerobot_robot,
-    make_lerobot_teleoperator,
-)
+from robot_io.lerobot_robot import LerobotRobot, make_lerobot_robot
+from robot_io.lerobot_takeover import LerobotTakeover, cartesian_step, make_lerobot_teleoperator
 from robot_io.limits import RobotLimits
 from robot_io.spacemouse import SpaceMouse
 from robot_io.terminal_keys import TerminalKeys

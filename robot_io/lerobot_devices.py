@@ -1,0 +1,94 @@
+"""Robots and teleoperators of lerobot from the fields of their configs, plug-ins of others included; their serial ports
+are this program's alone.
+"""
+
+import dataclasses
+import fcntl
+import importlib
+import logging
+import os
+import pkgutil
+from collections.abc import Mapping
+from typing import Any
+
+from vla_rl.core.errors import UserError, did_you_mean
+
+_log = logging.getLogger(__name__)
+
+_TORQUE_OFF = "disable_torque_on_disconnect"
+
+
+def make_device(what: str, options: Mapping[str, Any]) -> Any:
+    """The robot or teleoperator of that type. lerobot registers a type when its module is imported: all are tried.
+
+    Args:
+        what: "robot" or "teleoperator".
+        options: ``type`` and the fields of its config.
+
+    Raises:
+        UserError: if lerobot is missing, or the options do not fit the config.
+    """
+    package = f"lerobot.{what}s"
+    try:
+        import draccus
+        from lerobot.utils.import_utils import register_third_party_plugins
+
+        parent = importlib.import_module(package)
+    except ImportError as error:
+        raise UserError(f"robots of lerobot need the package: pip install lerobot ({error})") from error
+    register_third_party_plugins()
+    for module in pkgutil.iter_modules(parent.__path__):
+        try:
+            importlib.import_module(f"{package}.{module.name}")
+        except ImportError as error:  # the driver of another robot
+            _log.debug("%s.%s is left out: %s", package, module.name, error)
+    registry = getattr(importlib.import_module(f"{package}.config"), f"{what.capitalize()}Config")
+    known, name = registry.get_known_choices(), str(options.get("type"))
+    if name not in known:
+        raise UserError(f"lerobot has no {what} of type {name!r}.{did_you_mean(name, known)}")
+    make = getattr(importlib.import_module(f"{package}.utils"), f"make_{what}_from_config")
+    try:
+        config = draccus.decode(registry, dict(options))
+        if what == "robot":
+            _keep_torque(config, options)
+        return make(config)
+    except Exception as error:  # draccus and the drivers each raise their own
+        raise UserError(f"{what} {name!r}: {' '.join(str(error).split())}") from error
+
+
+def _keep_torque(config: Any, options: Mapping[str, Any]) -> None:
+    """Do not let an arm fall at disconnect, unless the options ask for it; two arms have a config each."""
+    if hasattr(config, _TORQUE_OFF) and _TORQUE_OFF not in options:
+        setattr(config, _TORQUE_OFF, False)
+    for field in dataclasses.fields(config):
+        part = getattr(config, field.name)
+        if dataclasses.is_dataclass(part):
+            _keep_torque(part, options.get(field.name) or {})
+
+
+def lock_ports(config: Any) -> list[int]:
+    """Take the robot's serial ports for this program alone; two that command one bus each hold half of the motors.
+
+    Returns the file descriptors that hold them. Drivers do not look at the lock, only programs of ours do.
+    """
+    held: list[int] = []
+    for port in _ports(config):
+        descriptor = os.open(port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+        held.append(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            for taken in held:
+                os.close(taken)
+            raise UserError(f"another program drives the robot on {port}: end it, one may command") from error
+    return held
+
+
+def _ports(config: Any) -> list[str]:
+    """The device files among the fields ``port`` of a config and its parts: two arms have one each."""
+    if not dataclasses.is_dataclass(config):
+        return []
+    parts = [getattr(config, field.name) for field in dataclasses.fields(config)]
+    port = getattr(config, "port", None)
+    own = [port] if isinstance(port, str) and os.path.exists(port) else []
+    return own + [found for part in parts for found in _ports(part)]

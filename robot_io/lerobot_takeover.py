@@ -1,0 +1,153 @@
+"""Any teleoperator of lerobot as the person who takes over. What its driver raises never ends the control loop, see
+`robot_io.lerobot_robot`.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, override
+
+import numpy as np
+
+from robot_io.lerobot_devices import make_device
+from robot_io.takeover import Clutch
+from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.types import Float32Array
+
+_log = logging.getLogger(__name__)
+
+_DELTAS = ("delta_x", "delta_y", "delta_z")
+_GRIPPER_STAYS = 1.0  # lerobot's gripper actions of devices that give deltas: 0 closes, 1 stays, 2 opens
+
+
+class Driven(Protocol):
+    """What a teleoperator must know of the robot that it drives."""
+
+    @property
+    def action_names(self) -> Sequence[str]:
+        """Of the A numbers of a command."""
+        ...
+
+    def last_command(self) -> Float32Array:
+        """The command that was sent last, float32 [A]."""
+        ...
+
+    def end(self, success: bool | None) -> None:
+        """The person ends the attempt: with its outcome, or without one."""
+        ...
+
+
+class LerobotTakeover(TakeoverSource):
+    """A lerobot teleoperator as the person who takes over, with lerobot's events.
+
+    A device with events (keyboard, gamepad, phone) says itself when it intervenes, and how an attempt ends; a leader
+    arm has none, so ``engaged`` says it (a pedal, a key, a service). A device that gives deltas (SpaceMouse, gamepad,
+    keyboard) moves the tool: ``step`` turns its motion into a command of this robot. A leader arm gives positions,
+    which move the robot relatively, so nothing jumps when its posture is another one.
+
+    Args:
+        device: a `lerobot.teleoperators.Teleoperator`, connected.
+        robot: is told the outcomes. A device that gives deltas also moves a robot without names for its joints, such
+            as an environment.
+        engaged: whether the person wants the commands, for devices without events.
+        step: (last command [A], motion [3] in the device's units, gripper -1 closes, 0 stays, +1 opens) -> command
+            [A]; needed for devices that give deltas.
+        absolute_dims: dimensions that follow a leader arm itself (grippers).
+
+    Raises:
+        UserError: if the device gives deltas and there is no ``step``, or lacks a joint of the robot.
+    """
+
+    def __init__(
+        self,
+        device: Any,
+        robot: Driven,
+        engaged: Callable[[], bool] | None = None,
+        step: Callable[[Float32Array, Float32Array, float], Float32Array] | None = None,
+        absolute_dims: Sequence[int] = (),
+    ) -> None:
+        self._device, self._robot = device, robot
+        self._has_events = hasattr(device, "get_teleop_events")
+        if not self._has_events and engaged is None:
+            raise UserError(f"{device.name} has no events; say with `engaged` when the person takes over")
+        self._engaged, self._step = engaged, step
+        self._clutch = Clutch(absolute_dims)
+        self._human = False
+        features = device.action_features
+        names = features.get("names", features)
+        self._gives_deltas = all(name in names for name in _DELTAS)
+        if self._gives_deltas and step is None:
+            raise UserError(
+                f"{device.name} gives motions of the tool in metres, and the action of the robot is "
+                f"{', '.join(robot.action_names)}; take over with a leader arm, or pass a `step` that makes "
+                "commands of motions"
+            )
+        for name in () if self._gives_deltas else robot.action_names:
+            if name not in names:
+                raise UserError(f"{device.name} gives no {name!r}.{did_you_mean(name, names)}")
+
+    @override
+    def reset(self, seed: int) -> None:
+        self._clutch.release()
+        self._human = False
+
+    @override
+    def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
+        """See `vla_rl.core.protocols.TakeoverSource.command`. A device that fails holds the robot where it is."""
+        last = self._robot.last_command()
+        try:
+            action: Mapping[str, float] = self._device.get_action()  # first: keyboards learn of keys here
+            intervenes = self._intervenes()
+        except Exception as error:  # see robot_io.lerobot_robot
+            _log.warning("the teleoperator failed (%s); the robot holds", error)
+            return last if self._human else None
+        self._human = intervenes
+        if not intervenes:
+            self._clutch.release()
+            return None
+        if self._gives_deltas:
+            assert self._step is not None
+            motion = np.array([action[name] for name in _DELTAS], np.float32)
+            return self._step(last, motion, float(action.get("gripper", _GRIPPER_STAYS)) - _GRIPPER_STAYS)
+        position = np.array([action[name] for name in self._robot.action_names], np.float32)
+        return self._clutch.command(position, last)
+
+    def _intervenes(self) -> bool:
+        """Whether the person acts; what they say about the attempt goes to the robot."""
+        if self._has_events:
+            from lerobot.teleoperators.utils import TeleopEvents
+
+            events = self._device.get_teleop_events()
+            if events.get(TeleopEvents.RERECORD_EPISODE):
+                self._robot.end(None)
+            elif events.get(TeleopEvents.SUCCESS):
+                self._robot.end(True)
+            elif events.get(TeleopEvents.TERMINATE_EPISODE) or events.get(TeleopEvents.FAILURE):
+                self._robot.end(False)
+            if self._engaged is None:
+                return bool(events.get(TeleopEvents.IS_INTERVENTION))
+        return self._engaged is not None and self._engaged()
+
+
+def cartesian_step(
+    metres_per_unit: float, gripper_dim: int | None = None, gripper_per_tick: float = 0.0
+) -> Callable[[Float32Array, Float32Array, float], Float32Array]:
+    """A ``step`` for robots whose first three commands are the tool's x, y, z in metres."""
+
+    def step(last: Float32Array, motion: Float32Array, gripper: float) -> Float32Array:
+        command = last.copy()
+        command[:3] += metres_per_unit * motion
+        if gripper_dim is not None:
+            command[gripper_dim] += gripper * gripper_per_tick
+        return command
+
+    return step
+
+
+def make_lerobot_teleoperator(options: Mapping[str, Any]) -> Any:
+    """A teleoperator from the fields of any lerobot `TeleoperatorConfig`, not yet connected.
+
+    Raises:
+        UserError: see `robot_io.lerobot_devices.make_device`.
+    """
+    return make_device("teleoperator", options)

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """Markdown."""
-    rows = [f"| a {name} of one's own, lines of code | {result[f'lines_own_{name}']} |" for name in EXAMPLES]
+    rows = [f"| {name} of one's own, lines of code | {result[f'lines_own_{name}']} |" for name in EXAMPLES]
     return "\n".join(
         [
             "| | |",

@@ -108,7 +108,8 @@ def read_actions(env: Any, declared: EnvDeclaration) -> ActionInterface:
             f"declare action_low and action_high, {size} numbers each"
         )
     kind = declared.action_kind if len(declared.action_kind) != 1 else declared.action_kind * size
-    kind = kind or tuple(getattr(env.unwrapped, "action_kind", ()))
+    said = getattr(env.unwrapped, "action_kind", ())
+    kind = kind or ((said,) * size if isinstance(said, str) else tuple(said))
     if not kind:
         kind = KINDS[:1] * size
         notes.append("actions are taken for targets (absolute): declare action_kind=[delta] if 0 keeps it still")

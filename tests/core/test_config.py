@@ -111,3 +111,13 @@ def test_words_that_old_yaml_takes_for_booleans_stay_words(word: str, tmp_path: 
     assert from_file == load_config(Words, overrides=[f"mode={word}", "sure=true"]) == Words(word, True)
     save_config(from_file, tmp_path / "again.yaml")
     assert load_config(Words, tmp_path / "again.yaml") == from_file
+
+
+def test_who_made_the_mistake_is_named(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("seed: 3\n")
+    bad.write_text("sede: 3\n")
+    with pytest.raises(ConfigError, match=r"^overrides: unknown key 'sede'"):
+        load_config(Outer, good, ["sede=4"])
+    with pytest.raises(ConfigError, match=r"bad\.yaml: unknown key 'sede'"):
+        load_config(Outer, bad, ["seed=4"])

@@ -13,7 +13,9 @@ from PIL import Image
 from robot_io.env_interface import EnvDeclaration
 from vla_rl.cli.main import main
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.runs.config import TaskConfig
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.runs.config import RunConfig, TaskConfig
+from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs
 from vla_rl.runs.task import ASSUMED_EPISODE_STEPS, episode_limit, make_env, open_robot
 from vla_rl.runs.task_check import check_task
 
@@ -53,6 +55,33 @@ class Handing(Still):
 class Needing(Still):
     def __init__(self, goal: str) -> None:
         super().__init__()
+
+
+class Endless(Still):
+    """Says how long an episode is and how its actions are meant, and does not keep to the first."""
+
+    max_episode_steps = 5
+    action_kind = "delta"
+
+
+class Mute(Still):
+    """Ends, and does not say how it went."""
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        return self._observe(), 0.0, True, False, {}
+
+
+class Resting:
+    """Plans rest."""
+
+    version = 0
+
+    def reset(self, seed: int) -> None:
+        del seed
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        del committed
+        return ActionChunk(np.zeros((4, 2), np.float32), observation.tick, 0, 0)
 
 
 class Drifting(Still):
@@ -167,3 +196,27 @@ def test_the_verb_says_what_it_found_and_shows_it(tmp_path: Path, capsys: pytest
     assert "problem: " in capsys.readouterr().out
     assert main(["task", "list"]) == 0
     assert "vla_rl/PegInsert-v0" in capsys.readouterr().out.split()
+
+
+def test_a_limit_that_an_environment_only_states_is_kept() -> None:
+    robot = open_robot(task(f"{HERE}:Endless"))
+    assert robot.action_kind == ("delta", "delta")
+    robot.reset(0)
+    for _ in range(5):
+        assert not robot.truncated
+        robot.write(robot.rest_command())
+    assert robot.truncated
+
+
+def test_an_environment_that_never_says_how_it_went_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, warnings in (("Mute", 1), ("Endless", 0)):
+        caplog.clear()
+        config = RunConfig(task=task(f"{HERE}:{name}"), workers=0)
+        worker = SimulatorWorker(config)
+        monkeypatch.setattr(worker, "_load", lambda folder, low: Resting())
+        jobs = evaluation_jobs(config.task.envs, tmp_path, tmp_path / name, 3)
+        assert len(list(worker.run(jobs))) == 3
+        worker.close()
+        assert sum("neither success nor failure" in record.message for record in caplog.records) == warnings

@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.difficulty is not None:
         config = replace(config, task=replace(config.task, difficulty=arguments.difficulty))
     # Episodes that are there already count, so each policy and difficulty has a store of its own.
-    out = arguments.out or folder.path / f"eval-v{version:04d}-difficulty-{config.task.difficulty:g}"
+    own = "" if arguments.difficulty is None else f"-difficulty-{config.task.difficulty:g}"
+    out = arguments.out or folder.path / f"eval-v{version:04d}{own}"
     jobs = evaluation_jobs(config.task.envs, folder.policy(version), out, arguments.episodes, f"v{version:04d}-")
     with make_pool(config) as pool:
         headers = run_missing(pool, jobs)

@@ -106,7 +106,14 @@ def load_config[ConfigT](
     raw = {**copy.deepcopy(dict(base or {})), **(read_yaml(file) if file is not None else {})}
     changed = _with_overrides(raw, overrides)
     left = _without_options_of_replaced_parts(config_class, raw, changed)
-    return config_from_dict(config_class, _with_overrides(left, overrides), where=str(file) if file else "overrides")
+    where = str(file) if file else "overrides"
+    if not overrides:
+        return config_from_dict(config_class, left, where)
+    try:
+        return config_from_dict(config_class, _with_overrides(left, overrides), "overrides")
+    except ConfigError:
+        config_from_dict(config_class, raw, where)  # raises in their place if they are not to blame
+        raise
 
 
 def config_from_dict[ConfigT](config_class: type[ConfigT], raw: dict[str, Any], where: str = "config") -> ConfigT:

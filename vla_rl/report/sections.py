@@ -130,7 +130,8 @@ def calibration(run: Run) -> str:
     title = "Is the viability critic right as often as it says?"
     forecasts = run.forecasts
     if not forecasts:
-        return _section(title, _missing("There are no forecasts yet: they begin with the second round of practice."))
+        why = "they begin with the second round of practice, for an algorithm that has a viability critic"
+        return _section(title, _missing(f"There are no forecasts: {why}."))
     lead = (
         "Measured on the practice episodes of a round with the critic as the round before left it, so that it was "
         "trained on none of them. Counted is every fourth of the policy's steps: with the outcome of the episode where "

@@ -4,6 +4,7 @@ its store.
 
 import functools
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from deploy_trt.runtime import is_deployment, load_deployed
 from deploy_trt.runtime.probe import BackendName
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy
-from vla_rl.core.types import Observation, Origin
+from vla_rl.core.types import Episode, Observation, Origin
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
@@ -33,6 +34,8 @@ from vla_rl.training.workers import RolloutJob, Rollouts
 
 if TYPE_CHECKING:
     from deploy_trt.exploration import ExplorationPolicies
+
+logger = logging.getLogger(__name__)
 
 
 class SimulatorWorker:
@@ -53,6 +56,7 @@ class SimulatorWorker:
         self._free = {env_id: list(stations) for env_id, stations in self._stations.items()}
         self.specs = {env_id: stations[0].spec() for env_id, stations in self._stations.items()}
         self.spec = shared_spec(list(self.specs.values()))
+        self._mute: set[str] = set()
         self._policies: dict[bool, tuple[Path, Policy]] = {}  # the newest of full and of low precision
 
     def check(self, demonstrates: bool, supervises: bool) -> None:
@@ -114,10 +118,21 @@ class SimulatorWorker:
         station.robot.draws_always = job.pictures
         for seed in job.seeds:
             _, episode = station.attempts.run(source, job.episode_id, seed, version, origin=origin)
+            self._tell_if_mute(station, episode)
             if policy is not None or episode.success:
                 EpisodeStore(job.store).add(episode)
                 return
         raise UserError(f"the expert of {job.task} failed on all seeds {job.seeds}; lower the difficulty")
+
+    def _tell_if_mute(self, station: Station, episode: Episode) -> None:
+        """Say once of an environment that it ends its episodes without an outcome."""
+        if episode.terminated and not station.robot.judged and station.env_id not in self._mute:
+            self._mute.add(station.env_id)
+            logger.warning(
+                "%s has ended an episode and said neither success nor failure: such episodes count as failed. Say it "
+                "in the info, or name where it stands: task.declare.success (vla-rl task check)",
+                station.env_id,
+            )
 
     def close(self) -> None:
         """Close the environments."""

@@ -46,9 +46,9 @@ def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
     spec.entry_point = functools.partial(_make_one, name, creator)
     limit = task.declare.max_episode_steps
     env: gymnasium.Env[Any, Any] = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **arguments)
-    if episode_limit(env) is None:
-        return gymnasium.wrappers.TimeLimit(env, ASSUMED_EPISODE_STEPS)
-    return env
+    if env.has_wrapper_attr("_max_episode_steps"):  # there is a TimeLimit around it
+        return env
+    return gymnasium.wrappers.TimeLimit(env, episode_limit(env) or ASSUMED_EPISODE_STEPS)
 
 
 def episode_limit(env: gymnasium.Env[Any, Any]) -> int | None:

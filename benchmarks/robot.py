@@ -6,7 +6,6 @@ sourced ROS 2, or the group ros-test. Without --run the scripted expert acts, in
 
 import argparse
 import functools
-import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,15 +13,19 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import jtc
+from benchmarks.campaign_wave import STEPS
+from benchmarks.cells import Cells, commits
 from robot_io.faults import FAULTS, Watch
 from tests.fakes.ros2_rig import RMWS, ros_environment, run_with_ros
 from vla_rl.core.config import read_yaml
-from vla_rl.core.files import write_atomic
 
 _TRIALS, _CAMPAIGN = "benchmarks.ros2_trials", "benchmarks.campaign"
 _EXPERT = "expert:sim:vla_rl/PegInsert-v0?difficulty={difficulty}"
 _LAUNCH = Path("robot_io/ros2/vla_rl_ros/config/simulation.yaml")
 _FAULTS_A_CELL = 6
+_FAULTS_OF_STEPS = ("camera_silent", "joint_frozen", "following_error", "start_off", "policy_nan", "policy_killed")
+_SETTINGS = ("episodes", "fault_trials", "takeovers", "peer_trials", "soak_minutes", "difficulty")
 
 Cell = dict[str, Any]
 
@@ -46,17 +49,18 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     policy = str(options.run.resolve()) if options.run else _EXPERT.format(difficulty=options.difficulty)
     overrides = read_yaml(_LAUNCH)["/**"]["ros__parameters"]["overrides"]
     policies = policies_for_strategies((options.work / "policies").resolve())
-    cells = {rmw: _measure(options, rmw, policy, overrides, policies) for rmw in options.rmw}
-    inside = _cell(
-        options.work / "in-process.json",
-        lambda: in_process(policy, options.difficulty, options.episodes, overrides),
-    )
+    settings = {name: getattr(options, name) for name in _SETTINGS}
+    kept = Cells(options.work, {**settings, "policy": policy, "faults": _campaign_faults()})
+    cells = {rmw: _measure(options, kept, rmw, policy, overrides, policies) for rmw in options.rmw}
+    inside = _cell(kept, "in-process", lambda: in_process(policy, options.difficulty, options.episodes, overrides))
     rows = [_row(rmw, cells[rmw], inside) for rmw in cells]
     trials = {rmw: _trials_of(cells[rmw]) for rmw in cells}
     return {
         "policy": "trained" if options.run else "expert",
         **_together(rows),
-        **_jtc(),
+        **jtc.measure(),
+        "jtc_controller": "emulated",
+        "measured": commits(kept.read()),
         "rows": rows,
         "faults": [_fault_row(name, trials) for name in _campaign_faults()],
     }
@@ -86,10 +90,8 @@ def table(result: dict[str, Any]) -> str:
     names = [row["rmw"] for row in rows]
     head = [f"| | {' | '.join(names)} |", "|---|" + "---|" * len(rows)]
     body = [f"| {name} | {' | '.join(show(row) for row in rows)} |" for name, show in lines]
-    jtc = (
-        f"Tracking error under an emulated JointTrajectoryController: {result['jtc_tracking_error']:.3g}."
-        if ("jtc_tracking_error" in result)
-        else ""
+    controller = (
+        f"Tracking error under an emulated JointTrajectoryController: {result['jtc_tracking_error'] * 1e3:.2f} mrad."
     )
     faults = [
         "| fault | declared, ms | longest reaction, ms | failed |",
@@ -103,21 +105,26 @@ def table(result: dict[str, Any]) -> str:
     ]
     acting = "A trained policy acts" if result["policy"] == "trained" else "The scripted expert acts"
     note = (
-        f"{acting}. Times are the robot's own; an observer of the command topic decides. {jtc} "
-        f"{result['machine']['cpu']}. Command: `{result['command']}`."
+        f"{acting}. Times are the robot's own; an observer of the command topic decides. {controller} "
+        f"{result['machine']['cpu']}. {result['measured']} Command: `{result['command']}`."
     )
     return "\n".join([*head, *body, "", *faults, "", note])
 
 
 def _measure(
-    options: argparse.Namespace, rmw: str, policy: str, overrides: Sequence[str], policies: Mapping[str, str]
+    options: argparse.Namespace,
+    kept: Cells,
+    rmw: str,
+    policy: str,
+    overrides: Sequence[str],
+    policies: Mapping[str, str],
 ) -> dict[str, Cell]:
     """All cells of a middleware."""
     env = {"env_options": {"difficulty": options.difficulty}}
     # Takeovers, the killed robot and the soak are the node's affair, not the policy's: the expert needs no training.
     expert = {**env, "policy": _EXPERT.format(difficulty=options.difficulty)}
-    trial = functools.partial(_trial, options.work / rmw, rmw, _TRIALS)
-    campaign = functools.partial(_trial, options.work / rmw, rmw, _CAMPAIGN)
+    trial = functools.partial(_trial, kept, rmw, _TRIALS)
+    campaign = functools.partial(_trial, kept, rmw, _CAMPAIGN)
     node, robot = {"overrides": list(overrides)}, {"realtime_factor": 1.0}  # as the launch file leaves it
     launch = {**env, "policy": policy, "episodes": options.episodes, "node": node, "robot": robot}
     cells = {
@@ -132,8 +139,10 @@ def _measure(
     for number, first in enumerate(range(0, len(names), _FAULTS_A_CELL)):
         asked = dict.fromkeys(names[first : first + _FAULTS_A_CELL], options.fault_trials)
         cells[f"faults-{number}"] = campaign(f"faults-{number}", {"trials": asked, "seed": number})
+    of_steps = dict.fromkeys(_FAULTS_OF_STEPS, options.fault_trials // 3)
+    cells["faults-steps"] = campaign("faults-steps", {"trials": of_steps, "node": {"policy": STEPS}})
     soak_s = options.soak_minutes * 60.0
-    cells["soak"] = trial(f"soak-{options.soak_minutes:g}", {**expert, "lockstep": False, "soak_s": soak_s})
+    cells["soak"] = trial("soak", {**expert, "lockstep": False, "soak_s": soak_s})
     return cells
 
 
@@ -142,9 +151,9 @@ def _campaign_faults() -> list[str]:
     return [name for name, fault in FAULTS.items() if fault.watch in set(Watch) and name != "policy_silent"]
 
 
-def _trial(folder: Path, rmw: str, module: str, name: str, config: dict[str, Any]) -> Cell:
+def _trial(kept: Cells, rmw: str, module: str, name: str, config: dict[str, Any]) -> Cell:
     """One run of a module with ROS."""
-    work = folder / name
+    work = kept.folder / rmw / name
 
     def measure() -> Cell:
         work.mkdir(parents=True, exist_ok=True)
@@ -152,18 +161,14 @@ def _trial(folder: Path, rmw: str, module: str, name: str, config: dict[str, Any
         found: Cell = run_with_ros(module, [arguments], ros_environment(rmw))
         return found
 
-    return _cell(folder / f"{name}.json", measure)
+    return _cell(kept, f"{rmw}-{name}", measure)
 
 
-def _cell(file: Path, measure: Callable[[], Cell]) -> Cell:
+def _cell(kept: Cells, name: str, measure: Callable[[], Cell]) -> Cell:
     """A finished cell, or what measuring it gives."""
-    if file.exists():
-        known: Cell = json.loads(file.read_text())
-        return known
-    found = measure()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(file, json.dumps(found, indent=1).encode())
-    return found
+    if name not in kept:
+        kept.write(name, measure())
+    return kept.by_name()[name]
 
 
 def _trials_of(cells: Mapping[str, Cell]) -> list[Cell]:
@@ -248,14 +253,6 @@ def _together(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "fault_trials": total("trials") + total("peer_trials"),
         "fault_trials_failed": total("trials_failed") + total("peer_failed"),
     }
-
-
-def _jtc() -> dict[str, float]:
-    """How well an emulated JointTrajectoryController follows what the node streams."""
-    if importlib.util.find_spec("benchmarks.jtc") is None:
-        return {}
-    measured: Mapping[str, float] = importlib.import_module("benchmarks.jtc").measure()
-    return dict(measured)
 
 
 def _is_exact(takeover: Cell) -> bool:

@@ -20,12 +20,13 @@ from robot_io.faults import FAULTS, Watch
 from tests.fakes.ros2_rig import RMWS, ros_environment, run_with_ros
 from vla_rl.core.config import read_yaml
 
-_TRIALS, _CAMPAIGN = "benchmarks.ros2_trials", "benchmarks.campaign"
-_EXPERT = "expert:sim:vla_rl/PegInsert-v0?difficulty={difficulty}"
-_LAUNCH = Path("robot_io/ros2/vla_rl_ros/config/simulation.yaml")
+_TRIALS, _CAMPAIGN, _LAUNCH = "benchmarks.ros2_trials", "benchmarks.campaign", "benchmarks.ros2_launch"
+_DIFFICULTY = 0.3  # the launch file's
+_EXPERT = f"expert:sim:vla_rl/PegInsert-v0?difficulty={_DIFFICULTY}"
+_LAUNCHED = Path("robot_io/ros2/vla_rl_ros/config/simulation.yaml")
 _FAULTS_A_CELL = 6
 _FAULTS_OF_STEPS = ("camera_silent", "joint_frozen", "following_error", "start_off", "policy_nan", "policy_killed")
-_SETTINGS = ("episodes", "fault_trials", "takeovers", "peer_trials", "soak_minutes", "difficulty")
+_SETTINGS = ("episodes", "fault_trials", "takeovers", "peer_trials", "soak_minutes")
 
 Cell = dict[str, Any]
 
@@ -38,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer-trials", type=int, default=10, help="of a robot whose computer is gone (SIGKILL)")
     parser.add_argument("--soak-minutes", type=float, default=10.0, help="of the loop at 50 Hz; 480 for 8 hours")
     parser.add_argument("--rmw", nargs="+", default=list(RMWS), help="middlewares")
-    parser.add_argument("--difficulty", type=float, default=0.3)
     parser.add_argument("--work", type=Path, default=Path("runs/bench/robot"), help="folder of the cells")
 
 
@@ -46,13 +46,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.campaign_policies import policies_for_strategies
     from benchmarks.robot_in_process import in_process
 
-    policy = str(options.run.resolve()) if options.run else _EXPERT.format(difficulty=options.difficulty)
-    overrides = read_yaml(_LAUNCH)["/**"]["ros__parameters"]["overrides"]
+    policy = str(options.run.resolve()) if options.run else _EXPERT
+    overrides = read_yaml(_LAUNCHED)["/**"]["ros__parameters"]["overrides"]
     policies = policies_for_strategies((options.work / "policies").resolve())
     settings = {name: getattr(options, name) for name in _SETTINGS}
-    kept = Cells(options.work, {**settings, "policy": policy, "faults": _campaign_faults()})
-    cells = {rmw: _measure(options, kept, rmw, policy, overrides, policies) for rmw in options.rmw}
-    inside = _cell(kept, "in-process", lambda: in_process(policy, options.difficulty, options.episodes, overrides))
+    kept = Cells(
+        options.work,
+        {**settings, "difficulty": _DIFFICULTY, "policy": policy, "faults": _campaign_faults()},
+    )
+    cells = {rmw: _measure(options, kept, rmw, policy, policies) for rmw in options.rmw}
+    inside = _cell(kept, "in-process", lambda: in_process(policy, _DIFFICULTY, options.episodes, overrides))
     rows = [_row(rmw, cells[rmw], inside) for rmw in cells]
     trials = {rmw: _trials_of(cells[rmw]) for rmw in cells}
     return {
@@ -112,23 +115,16 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _measure(
-    options: argparse.Namespace,
-    kept: Cells,
-    rmw: str,
-    policy: str,
-    overrides: Sequence[str],
-    policies: Mapping[str, str],
+    options: argparse.Namespace, kept: Cells, rmw: str, policy: str, policies: Mapping[str, str]
 ) -> dict[str, Cell]:
     """All cells of a middleware."""
-    env = {"env_options": {"difficulty": options.difficulty}}
     # Takeovers, the killed robot and the soak are the node's affair, not the policy's: the expert needs no training.
-    expert = {**env, "policy": _EXPERT.format(difficulty=options.difficulty)}
+    expert = {"env_options": {"difficulty": _DIFFICULTY}, "policy": _EXPERT}
     trial = functools.partial(_trial, kept, rmw, _TRIALS)
     campaign = functools.partial(_trial, kept, rmw, _CAMPAIGN)
-    node, robot = {"overrides": list(overrides)}, {"realtime_factor": 1.0}  # as the launch file leaves it
-    launch = {**env, "policy": policy, "episodes": options.episodes, "node": node, "robot": robot}
+    launch = functools.partial(_trial, kept, rmw, _LAUNCH)
     cells = {
-        "episodes": trial("episodes", launch),
+        "launch": launch("launch", {"policy": policy, "episodes": options.episodes}),
         "takeovers": trial("takeovers", {**expert, "takeovers": options.takeovers}),
         "peer": trial("peer", {**expert, "lockstep": False, "kills": options.peer_trials}),
         "refusals": campaign("refusals", {"refusals": True}),
@@ -178,7 +174,7 @@ def _trials_of(cells: Mapping[str, Cell]) -> list[Cell]:
 def _row(rmw: str, cells: Mapping[str, Cell], inside: Cell) -> dict[str, Any]:
     from vla_rl.report.statistics import wilson_interval
 
-    outside, loop = cells["episodes"]["episodes"], cells["episodes"]["loop"]
+    outside, loop = cells["launch"]["episodes"], cells["launch"]["loop"]
     low, high = wilson_interval(inside["successes"], inside["episodes"])
     theirs = wilson_interval(outside["successes"], outside["episodes"])
     trials, peers = _trials_of(cells), cells["peer"]["kills"]
@@ -190,7 +186,7 @@ def _row(rmw: str, cells: Mapping[str, Cell], inside: Cell) -> dict[str, Any]:
         "in_process": [inside["successes"], inside["episodes"]],
         "success_within_interval": low <= theirs[1] and theirs[0] <= high,
         "held_ticks_percent": 100.0 * int(loop["held ticks"]) / int(loop["ticks"]),
-        "latency_ms": cells["episodes"]["latency_ms"],
+        "latency_ms": cells["launch"]["latency_ms"],
         "period_p99_ms": soak["period_p99_ms"],
         "missed_commands": soak["missed"],
         "soak_ticks": soak["ticks"],

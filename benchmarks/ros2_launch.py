@@ -4,6 +4,7 @@
 output is JSON. It listens: nothing is set that the page does not type.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -66,7 +67,8 @@ class Launch:
         node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         executor = rclpy.executors.SingleThreadedExecutor(context=context)
         executor.add_node(node)
-        threading.Thread(target=executor.spin, daemon=True).start()
+        spinning = threading.Thread(target=self._spin, args=(executor,))
+        spinning.start()
         included = IncludeLaunchDescription(
             PythonLaunchDescriptionSource(str(self._file)), launch_arguments=self._arguments.items()
         )
@@ -76,6 +78,7 @@ class Launch:
         threading.Thread(target=self._end, args=(service,), daemon=True).start()
         service.run()
         rclpy.try_shutdown(context=context)
+        spinning.join()
         if len(self._outcomes) < self._episodes:
             raise UserError(f"the launch ended after {len(self._outcomes)} of {self._episodes} attempts")
         latency = self._statuses["/env_robot: reading to command"]
@@ -84,6 +87,13 @@ class Launch:
             "loop": self._statuses["/policy_node: attempts"],
             "latency_ms": {name.removesuffix(" ms"): float(value) for name, value in latency.items()},
         }
+
+    @staticmethod
+    def _spin(executor: Any) -> None:
+        from rclpy.executors import ExternalShutdownException
+
+        with contextlib.suppress(ExternalShutdownException):
+            executor.spin()
 
     def _end(self, service: Any) -> None:
         self._done.wait(_STARTED_WITHIN_S + self._episodes * _EPISODE_WITHIN_S)

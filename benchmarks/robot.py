@@ -19,6 +19,7 @@ from benchmarks.cells import Cells, commits
 from robot_io.faults import FAULTS, Watch
 from tests.fakes.ros2_rig import RMWS, ros_environment, run_with_ros
 from vla_rl.core.config import read_yaml
+from vla_rl.core.errors import UserError
 
 _TRIALS, _CAMPAIGN, _LAUNCH = "benchmarks.ros2_trials", "benchmarks.campaign", "benchmarks.ros2_launch"
 _DIFFICULTY = 0.3  # the launch file's
@@ -31,6 +32,22 @@ _SETTINGS = ("episodes", "fault_trials", "takeovers", "peer_trials", "soak_minut
 Cell = dict[str, Any]
 
 
+class _Kept(Cells):
+    """Cells that are measured where they are missing, unless only the finished ones are asked for."""
+
+    def __init__(self, folder: Path, settings: Any, finished_only: bool) -> None:
+        super().__init__(folder, settings)
+        self._finished_only = finished_only
+
+    def cell(self, name: str, measure: Callable[[], Cell]) -> Cell:
+        """A finished cell, or what measuring it gives; empty where nothing is to be measured."""
+        if name not in self:
+            if self._finished_only:
+                return {}
+            self.write(name, measure())
+        return self.by_name()[name]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", type=Path, help="a run of the default task, whose newest policy acts")
     parser.add_argument("--episodes", type=int, default=100, help="over topics, and as many in process")
@@ -39,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer-trials", type=int, default=10, help="of a robot whose computer is gone (SIGKILL)")
     parser.add_argument("--soak-minutes", type=float, default=10.0, help="of the loop at 50 Hz; 480 for 8 hours")
     parser.add_argument("--rmw", nargs="+", default=list(RMWS), help="middlewares")
+    parser.add_argument("--finished", action="store_true", help="measure nothing: gather the cells that are finished")
     parser.add_argument("--work", type=Path, default=Path("runs/bench/robot"), help="folder of the cells")
 
 
@@ -50,12 +68,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     overrides = read_yaml(_LAUNCHED)["/**"]["ros__parameters"]["overrides"]
     policies = policies_for_strategies((options.work / "policies").resolve())
     settings = {name: getattr(options, name) for name in _SETTINGS}
-    kept = Cells(
+    kept = _Kept(
         options.work,
         {**settings, "difficulty": _DIFFICULTY, "policy": policy, "faults": _campaign_faults()},
+        options.finished,
     )
     cells = {rmw: _measure(options, kept, rmw, policy, policies) for rmw in options.rmw}
-    inside = _cell(kept, "in-process", lambda: in_process(policy, _DIFFICULTY, options.episodes, overrides))
+    inside = kept.cell("in-process", lambda: in_process(policy, _DIFFICULTY, options.episodes, overrides))
+    for name in ("launch", "soak"):
+        if missing := [rmw for rmw in options.rmw if not cells[rmw][name]]:
+            raise UserError(f"cell {name} of {', '.join(missing)} is not finished")
     rows = [_row(rmw, cells[rmw], inside) for rmw in cells]
     trials = {rmw: _trials_of(cells[rmw]) for rmw in cells}
     return {
@@ -115,7 +137,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _measure(
-    options: argparse.Namespace, kept: Cells, rmw: str, policy: str, policies: Mapping[str, str]
+    options: argparse.Namespace, kept: _Kept, rmw: str, policy: str, policies: Mapping[str, str]
 ) -> dict[str, Cell]:
     """All cells of a middleware."""
     # Takeovers, the killed robot and the soak are the node's affair, not the policy's: the expert needs no training.
@@ -147,7 +169,7 @@ def _campaign_faults() -> list[str]:
     return [name for name, fault in FAULTS.items() if fault.watch in set(Watch) and name != "policy_silent"]
 
 
-def _trial(kept: Cells, rmw: str, module: str, name: str, config: dict[str, Any]) -> Cell:
+def _trial(kept: _Kept, rmw: str, module: str, name: str, config: dict[str, Any]) -> Cell:
     """One run of a module with ROS."""
     work = kept.folder / rmw / name
 
@@ -157,18 +179,11 @@ def _trial(kept: Cells, rmw: str, module: str, name: str, config: dict[str, Any]
         found: Cell = run_with_ros(module, [arguments], ros_environment(rmw))
         return found
 
-    return _cell(kept, f"{rmw}-{name}", measure)
-
-
-def _cell(kept: Cells, name: str, measure: Callable[[], Cell]) -> Cell:
-    """A finished cell, or what measuring it gives."""
-    if name not in kept:
-        kept.write(name, measure())
-    return kept.by_name()[name]
+    return kept.cell(f"{rmw}-{name}", measure)
 
 
 def _trials_of(cells: Mapping[str, Cell]) -> list[Cell]:
-    return [trial for name, cell in cells.items() if name.startswith("faults-") for trial in cell["trials"]]
+    return [trial for name, cell in cells.items() if name.startswith("faults-") for trial in cell.get("trials", [])]
 
 
 def _row(rmw: str, cells: Mapping[str, Cell], inside: Cell) -> dict[str, Any]:
@@ -177,9 +192,9 @@ def _row(rmw: str, cells: Mapping[str, Cell], inside: Cell) -> dict[str, Any]:
     outside, loop = cells["launch"]["episodes"], cells["launch"]["loop"]
     low, high = wilson_interval(inside["successes"], inside["episodes"])
     theirs = wilson_interval(outside["successes"], outside["episodes"])
-    trials, peers = _trials_of(cells), cells["peer"]["kills"]
-    takeovers, soak = cells["takeovers"]["takeovers"], cells["soak"]["soak"]
-    refusals, strategies = cells["refusals"]["refusals"], cells.get("strategies", {}).get("strategies", [])
+    trials, peers = _trials_of(cells), cells["peer"].get("kills", [])
+    takeovers, soak = cells["takeovers"].get("takeovers", []), cells["soak"]["soak"]
+    refusals, strategies = cells["refusals"].get("refusals", []), cells.get("strategies", {}).get("strategies", [])
     return {
         "rmw": rmw,
         "over_topics": [outside["successes"], outside["episodes"]],

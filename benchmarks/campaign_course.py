@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 
 ROUNDING = 1e-4
 _QUIET_LOOKS = 4
+_AT_REST = 1e-5  # radians in a tick
 _SETTLED_WITHIN_S = 0.3
 
 
@@ -64,6 +65,7 @@ class Course:
         """Start, and see the first command."""
         world, rig = self.world, self.rig
         world.samples.clear()
+        self.come_to_rest()
         for _ in range(100):
             if rig.trigger("start")[0]:
                 break
@@ -112,6 +114,14 @@ class Course:
         while quiet < _QUIET_LOOKS and time.monotonic() < until_s:
             quiet = quiet + 1 if _sleeps(self.rig.policy.process.pid) and _sleeps(os.getpid()) else 0
             time.sleep(0.002)
+
+    def come_to_rest(self) -> None:
+        """Let the robot arrive at its last command: what it moves on by itself is no jump of the node's."""
+        moved, before = True, self.world.position
+        while moved:
+            self.free_ticks(1)
+            position = self.world.position
+            moved, before = bool(np.abs(position - before).max() > _AT_REST), position
 
     def while_ticking(self, ask: Callable[[], object]) -> None:
         """Call a service while the world goes on."""

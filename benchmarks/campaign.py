@@ -131,6 +131,7 @@ class Campaign:
         course = self._course
         world, rig = course.world, course.rig
         world.samples.clear()
+        course.come_to_rest()
         declared_ms = fault.declared_ms(SETTINGS)
         rig.trigger("start")
         course.free_ticks(course.random.randint(0, 3))

@@ -83,6 +83,43 @@ def _nobody_presses(course: Course) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _stop_called(course: Course) -> Iterator[None]:
+    accepted, why = course.rig.trigger("estop")
+    if not accepted:
+        raise UserError(f"~/estop was refused: {why}")
+    yield
+
+
+@contextlib.contextmanager
+def _let_go(course: Course) -> Iterator[None]:
+    course.world.hold_deadman(False)
+    yield
+    course.world.hold_deadman(True)
+
+
+@contextlib.contextmanager
+def _falls_silent(course: Course) -> Iterator[None]:
+    course.world.hold_deadman(None)
+    yield
+    course.world.hold_deadman(True)
+
+
+@contextlib.contextmanager
+def _idle(course: Course) -> Iterator[None]:
+    course.world.tell_controllers("inactive")
+    yield
+    course.world.tell_controllers("active")
+
+
+@contextlib.contextmanager
+def _no_manager(course: Course) -> Iterator[None]:
+    course.world.end_manager()
+    yield
+    course.world.begin_manager()
+    course.free_ticks(10)
+
+
+@contextlib.contextmanager
 def only_disturbed(_: Course) -> Iterator[None]:
     yield
 
@@ -96,8 +133,14 @@ CAUSES: dict[str, Callable[[Course], contextlib.AbstractContextManager[None]]] =
     "twin": _twinned,
     "estop_pressed": _pressed,
     "estop_gone": _nobody_presses,
+    "estop_called": _stop_called,
+    "deadman_released": _let_go,
+    "deadman_silent": _falls_silent,
+    "controller_idle": _idle,
+    "manager_gone": _no_manager,
 }
-AT_THE_MACHINES_PACE = {"rival", "twin", "estop_pressed", "estop_gone", "clock_silent"}  # noticed in wall time
+AT_THE_MACHINES_PACE = {"clock_silent", *CAUSES} - {"policy_nan", "policy_killed", "policy_hangs", "node_paused"}
+"""What is noticed in wall time."""
 NO_LOCKSTEP = {"node_paused", "clock_silent"}
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import random
 import threading
 import time
@@ -20,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 ROUNDING = 1e-4
 _QUIET_LOOKS = 4
+_AT_REST = 1e-5  # radians in a tick
+_SETTLED_WITHIN_S = 0.3
 
 
 class SpoiledTrial(UserError):
@@ -62,6 +65,7 @@ class Course:
         """Start, and see the first command."""
         world, rig = self.world, self.rig
         world.samples.clear()
+        self.come_to_rest()
         for _ in range(100):
             if rig.trigger("start")[0]:
                 break
@@ -103,11 +107,21 @@ class Course:
             self.world.tick()
 
     def settle(self) -> None:
-        """Wait until the node has done all that there is to do: every command is the answer to the newest readings."""
-        until_s, quiet = time.monotonic() + SILENT_S, 0
+        """Wait until the node and the observer have done all that there is to do: every command is the answer to the
+        newest readings, and has been seen. Not for long: /clock stands still meanwhile.
+        """
+        until_s, quiet = time.monotonic() + _SETTLED_WITHIN_S, 0
         while quiet < _QUIET_LOOKS and time.monotonic() < until_s:
-            quiet = quiet + 1 if _sleeps(self.rig.policy.process.pid) else 0
+            quiet = quiet + 1 if _sleeps(self.rig.policy.process.pid) and _sleeps(os.getpid()) else 0
             time.sleep(0.002)
+
+    def come_to_rest(self) -> None:
+        """Let the robot arrive at its last command: what it moves on by itself is no jump of the node's."""
+        moved, before = True, self.world.position
+        while moved:
+            self.free_ticks(1)
+            position = self.world.position
+            moved, before = bool(np.abs(position - before).max() > _AT_REST), position
 
     def while_ticking(self, ask: Callable[[], object]) -> None:
         """Call a service while the world goes on."""
@@ -163,6 +177,11 @@ class Course:
 
 
 def _sleeps(process: int) -> bool:
-    """Whether no thread of a process runs, or waits for a processor."""
-    states = [task.joinpath("stat").read_text() for task in Path(f"/proc/{process}/task").iterdir()]
+    """Whether no thread of a process, but for the one that asks, runs or waits for a processor."""
+    us = str(threading.get_native_id())
+    try:
+        tasks = [task for task in Path(f"/proc/{process}/task").iterdir() if task.name != us]
+        states = [task.joinpath("stat").read_text() for task in tasks]
+    except OSError:  # a thread has just ended
+        return False
     return all(state.rpartition(")")[2].split()[0] != "R" for state in states)

@@ -6,14 +6,12 @@ import functools
 import sys
 from pathlib import Path
 
-from benchmarks.campaign_wave import HORIZON, WavePolicy, wave_spec
+from benchmarks.campaign_wave import HORIZON, STEPS, WAVE, WavePolicy, wave_spec
 from robot_io.ros2.node import run_node
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.parameters import Settings
 from vla_rl.runs import ros2_node
 from vla_rl.runs.policy_folder import PolicyFolder
-
-WAVE, STEPS = "wave", "wave:delta"
 
 
 def make_session(settings: Settings, desk: OperatorDesk) -> ros2_node.PolicySession:

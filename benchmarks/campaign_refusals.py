@@ -5,6 +5,7 @@ A refusal counts if the node says no, or begins no attempt, and if not one comma
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +16,8 @@ import yaml
 
 from benchmarks.campaign_causes import CAUSES, only_disturbed
 from benchmarks.campaign_course import Course
-from benchmarks.campaign_world import LIMITS, rig_parameters
+from benchmarks.campaign_wave import WAVE
+from benchmarks.campaign_world import LIMITS, SETTINGS, rig_parameters
 from robot_io.disturbances import Disturbance
 from robot_io.faults import FAULTS
 from robot_io.limits import RobotLimits
@@ -64,7 +66,7 @@ def strategies(course: Course, policies: dict[str, str]) -> list[dict[str, Any]]
             course.recover()
             found.append({"strategy": name, "ran": False, "moving": 0.0, "why_not": str(error)})
         course.unconfigure()
-        course.rig.set_parameters({"strategy": "", "policy": "wave", "overrides": rig_parameters()["overrides"]})
+        course.rig.set_parameters({"strategy": "", "policy": WAVE, "overrides": rig_parameters()["overrides"]})
     return found
 
 
@@ -167,6 +169,15 @@ def _lying_outside(course: Course) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _silent_hand(course: Course) -> Iterator[None]:
+    with _disturbed(course, "deadman_silent"):
+        until_s = time.monotonic() + 1.5e-3 * SETTINGS.deadman_timeout_ms
+        while time.monotonic() < until_s:
+            course.free_ticks(1)
+        yield
+
+
 def _starting(fault: str) -> Callable[[Course], Any]:
     return lambda course: _disturbed(course, fault)
 
@@ -184,6 +195,11 @@ _STARTS: dict[str, Callable[[Course], Any]] = {
     "a start beside a twin": _starting("twin"),
     "a start with the emergency stop pressed": _starting("estop_pressed"),
     "a start while nobody publishes the emergency stop": _starting("estop_gone"),
+    "a start with the emergency stop called": _starting("estop_called"),
+    "a start with the dead-man let go": _starting("deadman_released"),
+    "a start while the dead-man is silent": _silent_hand,
+    "a start beside a controller that is not active": _starting("controller_idle"),
+    "a start without the controller manager": _starting("manager_gone"),
 }
 
 

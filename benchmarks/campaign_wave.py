@@ -4,6 +4,7 @@ import numpy as np
 
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
 
+WAVE, STEPS = "wave", "wave:delta"  # parameter policy; the second one plans steps
 JOINTS = ("shoulder", "elbow", "wrist")
 CAMERA, PICTURE = "front", 16
 HORIZON, HZ = 16, 20.0

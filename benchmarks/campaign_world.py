@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks.campaign_wave import CAMERA, HORIZON, HZ, JOINTS, WHITE
+from benchmarks.campaign_wave import CAMERA, HORIZON, HZ, JOINTS, WAVE, WHITE
 from robot_io.body import BodyConfig
 from robot_io.disturbances import Disturbance
 from robot_io.faults import Sample, Settings
@@ -35,22 +35,29 @@ LIMITS = RobotLimits(
     body=BodyConfig(max_effort=(5.0,) * len(JOINTS)),
 )
 HOLD_TICKS = 20
-SETTINGS = Settings(LIMITS, HZ, HORIZON, HOLD_TICKS, clock_timeout_s=1.0)
+# What counts in wall time, on a machine that may be busy.
+SETTINGS = Settings(LIMITS, HZ, HORIZON, HOLD_TICKS, clock_timeout_s=2.0, deadman_timeout_ms=1000.0)
+CONTROLLER = "arm_controller"
 NAMESPACE = "/campaign"
 PERIOD_NS = round(1e9 / HZ)
 _LAG = 0.6  # of the way to its command a joint goes in a tick
 _SHOT = 48  # pixels of the camera, each way
 TICK_S = 0.004  # wall time of a tick at least, so that a plan takes a few of them at most
 _FREE_TICK_S = 0.015  # where nobody waits for the node, it has to keep up
+_HELD_EVERY_S = 0.05
 _EVERY_COMMAND = 1000  # depth of the observer's queue
 SILENT_S = 20.0  # wall time after which the node is taken for dead
 
 
 class World:
-    """The robot, its emergency stop, and the observer of its commands. Joints come in two messages, of two drivers."""
+    """The robot, its emergency stop, dead-man and controller manager, and the observer of its commands.
+
+    Joints come in two messages, of two drivers.
+    """
 
     def __init__(self, rig: Rig) -> None:
         import rclpy
+        from controller_manager_msgs.msg import ControllerManagerActivity
         from rosgraph_msgs.msg import Clock
         from sensor_msgs.msg import Image, JointState
         from std_msgs.msg import Bool
@@ -63,6 +70,11 @@ class World:
         self._joints = self._node.create_publisher(JointState, "joint_states", qos.sensors())
         self._camera = self._node.create_publisher(Image, f"{CAMERA}/image_raw", qos.sensors())
         self.press_publisher()
+        self._activity = ControllerManagerActivity
+        self.begin_manager()
+        self._deadman = self._node.create_publisher(Bool, "deadman", qos.commands())
+        self._held: bool | None = True
+        self._hand = rig.node.create_timer(_HELD_EVERY_S, self._hold)
         self._noise = np.random.default_rng(0)
         self._changed = threading.Condition()
         self._now_ns = 1_000_000_000
@@ -98,6 +110,32 @@ class World:
     def press(self, pressed: bool) -> None:
         """Press the emergency stop, or release it."""
         self._estop.publish(self._kinds[3](data=pressed))
+
+    def hold_deadman(self, held: bool | None) -> None:
+        """Hold the dead-man from now on, or let it go; None: it says nothing."""
+        self._held = held
+        self._hold()
+
+    def _hold(self) -> None:
+        if (held := self._held) is not None:
+            self._deadman.publish(self._kinds[3](data=held))
+
+    def begin_manager(self) -> None:
+        """The controller manager is there, and the controller active."""
+        self._manager = self._node.create_publisher(self._activity, "/controller_manager/activity", qos.latched())
+        self.tell_controllers("active")
+
+    def end_manager(self) -> None:
+        """The controller manager is gone."""
+        self._node.destroy_publisher(self._manager)
+
+    def tell_controllers(self, label: str) -> None:
+        """The state of the controller."""
+        from controller_manager_msgs.msg import NamedLifecycleState
+        from lifecycle_msgs.msg import State
+
+        state = NamedLifecycleState(name=CONTROLLER, state=State(label=label))
+        self._manager.publish(self._activity(controllers=[state]))
 
     @contextlib.contextmanager
     def moved_to(self, position: float) -> Iterator[None]:
@@ -172,16 +210,20 @@ class World:
 
     def close(self) -> None:
         """The robot is gone."""
+        self._rig.node.destroy_timer(self._hand)
         self._node.destroy_node()
 
 
 def rig_parameters() -> dict[str, Any]:
     """Parameters of the policy node, beside the file of limits."""
     return {
-        "policy": "wave",
+        "policy": WAVE,
         "joints": list(JOINTS),
         "cameras": [CAMERA],
         "estop_topic": "estop",
+        "deadman_topic": "deadman",
+        "deadman_timeout_ms": SETTINGS.deadman_timeout_ms,
+        "controllers": [CONTROLLER],
         "use_sim_time": True,
         "detect_frozen_images": True,
         "auto_start": False,

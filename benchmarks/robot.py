@@ -6,7 +6,6 @@ sourced ROS 2, or the group ros-test. Without --run the scripted expert acts, in
 
 import argparse
 import functools
-import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,17 +13,39 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import jtc
+from benchmarks.campaign_wave import STEPS
+from benchmarks.cells import Cells, commits
 from robot_io.faults import FAULTS, Watch
 from tests.fakes.ros2_rig import RMWS, ros_environment, run_with_ros
 from vla_rl.core.config import read_yaml
-from vla_rl.core.files import write_atomic
+from vla_rl.core.errors import UserError
 
-_TRIALS, _CAMPAIGN = "benchmarks.ros2_trials", "benchmarks.campaign"
-_EXPERT = "expert:sim:vla_rl/PegInsert-v0?difficulty={difficulty}"
-_LAUNCH = Path("robot_io/ros2/vla_rl_ros/config/simulation.yaml")
+_TRIALS, _CAMPAIGN, _LAUNCH = "benchmarks.ros2_trials", "benchmarks.campaign", "benchmarks.ros2_launch"
+_DIFFICULTY = 0.3  # the launch file's
+_EXPERT = f"expert:sim:vla_rl/PegInsert-v0?difficulty={_DIFFICULTY}"
+_LAUNCHED = Path("robot_io/ros2/vla_rl_ros/config/simulation.yaml")
 _FAULTS_A_CELL = 6
+_FAULTS_OF_STEPS = ("camera_silent", "joint_frozen", "following_error", "start_off", "policy_nan", "policy_killed")
+_SETTINGS = ("episodes", "fault_trials", "takeovers", "peer_trials", "soak_minutes")
 
 Cell = dict[str, Any]
+
+
+class _Kept(Cells):
+    """Cells that are measured where they are missing, unless only the finished ones are asked for."""
+
+    def __init__(self, folder: Path, settings: Any, finished_only: bool) -> None:
+        super().__init__(folder, settings)
+        self._finished_only = finished_only
+
+    def cell(self, name: str, measure: Callable[[], Cell]) -> Cell:
+        """A finished cell, or what measuring it gives; empty where nothing is to be measured."""
+        if name not in self:
+            if self._finished_only:
+                return {}
+            self.write(name, measure())
+        return self.by_name()[name]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer-trials", type=int, default=10, help="of a robot whose computer is gone (SIGKILL)")
     parser.add_argument("--soak-minutes", type=float, default=10.0, help="of the loop at 50 Hz; 480 for 8 hours")
     parser.add_argument("--rmw", nargs="+", default=list(RMWS), help="middlewares")
-    parser.add_argument("--difficulty", type=float, default=0.3)
+    parser.add_argument("--finished", action="store_true", help="measure nothing: gather the cells that are finished")
     parser.add_argument("--work", type=Path, default=Path("runs/bench/robot"), help="folder of the cells")
 
 
@@ -43,20 +64,28 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.campaign_policies import policies_for_strategies
     from benchmarks.robot_in_process import in_process
 
-    policy = str(options.run.resolve()) if options.run else _EXPERT.format(difficulty=options.difficulty)
-    overrides = read_yaml(_LAUNCH)["/**"]["ros__parameters"]["overrides"]
+    policy = str(options.run.resolve()) if options.run else _EXPERT
+    overrides = read_yaml(_LAUNCHED)["/**"]["ros__parameters"]["overrides"]
     policies = policies_for_strategies((options.work / "policies").resolve())
-    cells = {rmw: _measure(options, rmw, policy, overrides, policies) for rmw in options.rmw}
-    inside = _cell(
-        options.work / "in-process.json",
-        lambda: in_process(policy, options.difficulty, options.episodes, overrides),
+    settings = {name: getattr(options, name) for name in _SETTINGS}
+    kept = _Kept(
+        options.work,
+        {**settings, "difficulty": _DIFFICULTY, "policy": policy, "faults": _campaign_faults()},
+        options.finished,
     )
+    cells = {rmw: _measure(options, kept, rmw, policy, policies) for rmw in options.rmw}
+    inside = kept.cell("in-process", lambda: in_process(policy, _DIFFICULTY, options.episodes, overrides))
+    for name in ("launch", "soak"):
+        if missing := [rmw for rmw in options.rmw if not cells[rmw][name]]:
+            raise UserError(f"cell {name} of {', '.join(missing)} is not finished")
     rows = [_row(rmw, cells[rmw], inside) for rmw in cells]
     trials = {rmw: _trials_of(cells[rmw]) for rmw in cells}
     return {
         "policy": "trained" if options.run else "expert",
         **_together(rows),
-        **_jtc(),
+        **jtc.measure(),
+        "jtc_controller": "emulated",
+        "measured": commits(kept.read()),
         "rows": rows,
         "faults": [_fault_row(name, trials) for name in _campaign_faults()],
     }
@@ -86,10 +115,8 @@ def table(result: dict[str, Any]) -> str:
     names = [row["rmw"] for row in rows]
     head = [f"| | {' | '.join(names)} |", "|---|" + "---|" * len(rows)]
     body = [f"| {name} | {' | '.join(show(row) for row in rows)} |" for name, show in lines]
-    jtc = (
-        f"Tracking error under an emulated JointTrajectoryController: {result['jtc_tracking_error']:.3g}."
-        if ("jtc_tracking_error" in result)
-        else ""
+    controller = (
+        f"Tracking error under an emulated JointTrajectoryController: {result['jtc_tracking_error'] * 1e3:.2f} mrad."
     )
     faults = [
         "| fault | declared, ms | longest reaction, ms | failed |",
@@ -103,25 +130,23 @@ def table(result: dict[str, Any]) -> str:
     ]
     acting = "A trained policy acts" if result["policy"] == "trained" else "The scripted expert acts"
     note = (
-        f"{acting}. Times are the robot's own; an observer of the command topic decides. {jtc} "
-        f"{result['machine']['cpu']}. Command: `{result['command']}`."
+        f"{acting}. Times are the robot's own; an observer of the command topic decides. {controller} "
+        f"{result['machine']['cpu']}. {result['measured']} Command: `{result['command']}`."
     )
     return "\n".join([*head, *body, "", *faults, "", note])
 
 
 def _measure(
-    options: argparse.Namespace, rmw: str, policy: str, overrides: Sequence[str], policies: Mapping[str, str]
+    options: argparse.Namespace, kept: _Kept, rmw: str, policy: str, policies: Mapping[str, str]
 ) -> dict[str, Cell]:
     """All cells of a middleware."""
-    env = {"env_options": {"difficulty": options.difficulty}}
     # Takeovers, the killed robot and the soak are the node's affair, not the policy's: the expert needs no training.
-    expert = {**env, "policy": _EXPERT.format(difficulty=options.difficulty)}
-    trial = functools.partial(_trial, options.work / rmw, rmw, _TRIALS)
-    campaign = functools.partial(_trial, options.work / rmw, rmw, _CAMPAIGN)
-    node, robot = {"overrides": list(overrides)}, {"realtime_factor": 1.0}  # as the launch file leaves it
-    launch = {**env, "policy": policy, "episodes": options.episodes, "node": node, "robot": robot}
+    expert = {"env_options": {"difficulty": _DIFFICULTY}, "policy": _EXPERT}
+    trial = functools.partial(_trial, kept, rmw, _TRIALS)
+    campaign = functools.partial(_trial, kept, rmw, _CAMPAIGN)
+    launch = functools.partial(_trial, kept, rmw, _LAUNCH)
     cells = {
-        "episodes": trial("episodes", launch),
+        "launch": launch("launch", {"policy": policy, "episodes": options.episodes}),
         "takeovers": trial("takeovers", {**expert, "takeovers": options.takeovers}),
         "peer": trial("peer", {**expert, "lockstep": False, "kills": options.peer_trials}),
         "refusals": campaign("refusals", {"refusals": True}),
@@ -132,8 +157,10 @@ def _measure(
     for number, first in enumerate(range(0, len(names), _FAULTS_A_CELL)):
         asked = dict.fromkeys(names[first : first + _FAULTS_A_CELL], options.fault_trials)
         cells[f"faults-{number}"] = campaign(f"faults-{number}", {"trials": asked, "seed": number})
+    of_steps = dict.fromkeys(_FAULTS_OF_STEPS, options.fault_trials // 3)
+    cells["faults-steps"] = campaign("faults-steps", {"trials": of_steps, "node": {"policy": STEPS}})
     soak_s = options.soak_minutes * 60.0
-    cells["soak"] = trial(f"soak-{options.soak_minutes:g}", {**expert, "lockstep": False, "soak_s": soak_s})
+    cells["soak"] = trial("soak", {**expert, "lockstep": False, "soak_s": soak_s})
     return cells
 
 
@@ -142,9 +169,9 @@ def _campaign_faults() -> list[str]:
     return [name for name, fault in FAULTS.items() if fault.watch in set(Watch) and name != "policy_silent"]
 
 
-def _trial(folder: Path, rmw: str, module: str, name: str, config: dict[str, Any]) -> Cell:
+def _trial(kept: _Kept, rmw: str, module: str, name: str, config: dict[str, Any]) -> Cell:
     """One run of a module with ROS."""
-    work = folder / name
+    work = kept.folder / rmw / name
 
     def measure() -> Cell:
         work.mkdir(parents=True, exist_ok=True)
@@ -152,40 +179,29 @@ def _trial(folder: Path, rmw: str, module: str, name: str, config: dict[str, Any
         found: Cell = run_with_ros(module, [arguments], ros_environment(rmw))
         return found
 
-    return _cell(folder / f"{name}.json", measure)
-
-
-def _cell(file: Path, measure: Callable[[], Cell]) -> Cell:
-    """A finished cell, or what measuring it gives."""
-    if file.exists():
-        known: Cell = json.loads(file.read_text())
-        return known
-    found = measure()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(file, json.dumps(found, indent=1).encode())
-    return found
+    return kept.cell(f"{rmw}-{name}", measure)
 
 
 def _trials_of(cells: Mapping[str, Cell]) -> list[Cell]:
-    return [trial for name, cell in cells.items() if name.startswith("faults-") for trial in cell["trials"]]
+    return [trial for name, cell in cells.items() if name.startswith("faults-") for trial in cell.get("trials", [])]
 
 
 def _row(rmw: str, cells: Mapping[str, Cell], inside: Cell) -> dict[str, Any]:
     from vla_rl.report.statistics import wilson_interval
 
-    outside, loop = cells["episodes"]["episodes"], cells["episodes"]["loop"]
+    outside, loop = cells["launch"]["episodes"], cells["launch"]["loop"]
     low, high = wilson_interval(inside["successes"], inside["episodes"])
     theirs = wilson_interval(outside["successes"], outside["episodes"])
-    trials, peers = _trials_of(cells), cells["peer"]["kills"]
-    takeovers, soak = cells["takeovers"]["takeovers"], cells["soak"]["soak"]
-    refusals, strategies = cells["refusals"]["refusals"], cells.get("strategies", {}).get("strategies", [])
+    trials, peers = _trials_of(cells), cells["peer"].get("kills", [])
+    takeovers, soak = cells["takeovers"].get("takeovers", []), cells["soak"]["soak"]
+    refusals, strategies = cells["refusals"].get("refusals", []), cells.get("strategies", {}).get("strategies", [])
     return {
         "rmw": rmw,
         "over_topics": [outside["successes"], outside["episodes"]],
         "in_process": [inside["successes"], inside["episodes"]],
         "success_within_interval": low <= theirs[1] and theirs[0] <= high,
         "held_ticks_percent": 100.0 * int(loop["held ticks"]) / int(loop["ticks"]),
-        "latency_ms": cells["episodes"]["latency_ms"],
+        "latency_ms": cells["launch"]["latency_ms"],
         "period_p99_ms": soak["period_p99_ms"],
         "missed_commands": soak["missed"],
         "soak_ticks": soak["ticks"],
@@ -248,14 +264,6 @@ def _together(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "fault_trials": total("trials") + total("peer_trials"),
         "fault_trials_failed": total("trials_failed") + total("peer_failed"),
     }
-
-
-def _jtc() -> dict[str, float]:
-    """How well an emulated JointTrajectoryController follows what the node streams."""
-    if importlib.util.find_spec("benchmarks.jtc") is None:
-        return {}
-    measured: Mapping[str, float] = importlib.import_module("benchmarks.jtc").measure()
-    return dict(measured)
 
 
 def _is_exact(takeover: Cell) -> bool:

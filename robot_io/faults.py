@@ -44,6 +44,7 @@ class Settings:
         chunk_ticks: H, actions in a chunk.
         hold_ticks: of the execution.
         clock_timeout_s: of the node.
+        deadman_timeout_ms: of the node.
         braking_s: of the gate, for limits with acceleration.
     """
 
@@ -52,6 +53,7 @@ class Settings:
     chunk_ticks: int
     hold_ticks: int
     clock_timeout_s: float = 5.0
+    deadman_timeout_ms: float = 300.0
     braking_s: float = 0.0
 
     def ticks_ms(self, ticks: float) -> float:
@@ -120,6 +122,10 @@ def _looked_at_ms(settings: Settings) -> float:
     return 100.0 + settings.ticks_ms(2)
 
 
+def _deadman_ms(settings: Settings) -> float:
+    return settings.deadman_timeout_ms + _looked_at_ms(settings)
+
+
 def _clock_ms(settings: Settings) -> float:
     return 1e3 * settings.clock_timeout_s + settings.ticks_ms(2)
 
@@ -166,6 +172,11 @@ FAULTS = {
         Fault("twin", "a second node of the same name", _T, _looked_at_ms),
         Fault("estop_pressed", "the emergency stop says true", _T, _looked_at_ms),
         Fault("estop_gone", "nobody publishes the emergency stop any more", _T, _looked_at_ms),
+        Fault("estop_called", "the service ~/estop is called", _T, _looked_at_ms),
+        Fault("deadman_released", "the dead-man says that it was let go", _T, _deadman_ms),
+        Fault("deadman_silent", "the dead-man falls silent", _T, _deadman_ms),
+        Fault("controller_idle", "a watched controller is not active any more", _T, _looked_at_ms),
+        Fault("manager_gone", "the controller manager is gone", _T, _looked_at_ms),
         Fault("start_twice", "a start during an attempt, then its success", _T, _seen_ms),
         Fault("loss_30", "30 % of the messages are lost", _T, _age_ms, disturb.Loss30, tolerated=True),
         Fault("loss_70", "70 % of the messages are lost", _T, _age_ms, disturb.Loss70, tolerated=True),
@@ -287,7 +298,10 @@ def _onset_ns(fault: Fault, begun_ns: int, last: Sample, after: Sequence[Sample]
         showing = (np.diff(commands, axis=0) == 0).all(axis=1)
     elif fault.shows is Shows.TRAVEL:
         far = np.abs(commands[1:] - commands[0]) > (body.frozen_travel or _TRAVEL_PART * width)
-        showing = np.logical_or.accumulate((far & (positions == positions[0]).all(axis=0)).any(axis=1))
+        # The first of them may still follow a reading from before the fault.
+        same = positions == positions[min(1, len(positions) - 1)]
+        still = np.logical_and.accumulate(same[::-1])[::-1]
+        showing = np.logical_or.accumulate((far & still).any(axis=1))
     else:
         showing = (np.abs(commands[1:] - positions) > (body.following_tolerance or _FOLLOWING_PART * width)).any(axis=1)
     if not showing[-1]:

@@ -465,6 +465,16 @@ def test_a_late_tick_sends_fewer_commands_and_none_in_a_burst() -> None:
         assert [step.observation.tick for step in steps.steps][24:27] == [24, 26, 27]
 
 
+def test_an_ended_attempt_is_stopped_once_within_its_last_tick() -> None:
+    arm = Arm(LIMITS, 20.0)
+    the_time(arm)
+    stops_ns: list[int] = []
+    stop = arm.stop
+    arm.stop = lambda: (stops_ns.append(arm.clock.now_ns()), stop())[1]  # type: ignore[method-assign]
+    run_episode(arm, race(LIMITS), SafetyGate(LIMITS, 20.0), seed=0, max_ticks=100)
+    assert stops_ns == [arm.writes[-1][0]], "a tick later nothing is commanded any more"
+
+
 def test_a_posture_that_cannot_be_held_starts_nothing() -> None:
     arm = Arm(LIMITS, 20.0)
     arm._middle[1] = np.nan

@@ -270,7 +270,9 @@ class Rig:
         Raises:
             UserError: if it is not there, or does not answer.
         """
-        client = self._clients.setdefault(service, self.node.create_client(kind, service))
+        if service not in self._clients:  # each client more makes the executor slower
+            self._clients[service] = self.node.create_client(kind, service)
+        client = self._clients[service]
         if not client.wait_for_service(_LOADED_WITHIN_S):
             raise UserError(
                 f"there is no service {service} after {_LOADED_WITHIN_S:.0f} s; see the logs in {self._folder}"

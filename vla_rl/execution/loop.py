@@ -189,7 +189,7 @@ class _Attempt:
         self.pacer = Pacer(self._clock, self._period_ns, gate.commands_per_tick)
         self._condition: Callable[[], Condition] | None = getattr(robot, "condition", None)
         self._unsent: list[Float32Array] = []
-        self.ended = self._terminated = self._stopped = False
+        self.ended = self._terminated = self._stopped = self._at_rest = False
         self._ticks = self._held_ticks = self._human_ticks = self._frozen_ns = self._braking_ns = 0
 
     def observe(self) -> tuple[Observation, int]:
@@ -214,7 +214,9 @@ class _Attempt:
         return sent
 
     def come_to_rest(self) -> None:
-        """Brake within the limits, then stop the robot. Once at rest, it only stops the robot again."""
+        """Brake within the limits, then stop the robot. Once it was stopped, nothing more is sent."""
+        if self._at_rest:
+            return
         start_ns = self._clock.now_ns()
         try:
             # A stream of commands that broke off a while ago has stopped the robot: it must not move on after that.
@@ -223,6 +225,7 @@ class _Attempt:
                 self._brake(start_ns)
         finally:
             self._robot.stop()
+            self._at_rest = True
             self._braking_ns += self._clock.now_ns() - start_ns
 
     def _brake(self, start_ns: int) -> None:

@@ -102,15 +102,15 @@ def table(result: dict[str, Any]) -> str:
         ("added latency, reading to command, p50 / p99", lambda row: _latency(row["latency_ms"])),
         ("period p99 at 50 Hz (20 ms)", lambda row: f"{row['period_p99_ms']:.2f} ms"),
         ("soak", lambda row: f"{row['soak_ticks']} ticks, {row['missed_commands']} missed"),
-        ("takeovers exact to the tick, without a jump", lambda row: f"{row['takeovers_exact']}/{row['takeovers']}"),
+        ("takeovers exact to the tick, without a jump", lambda row: _of(row["takeovers_exact"], row["takeovers"])),
         (
             "execution strategies that ran",
-            lambda row: f"{row['strategies']}/{row['strategies_known']}" if row["strategies_known"] else "",
+            lambda row: _of(row["strategies"], row["strategies_known"]),
         ),
-        ("what has to be refused and was not", lambda row: f"{row['refusals_failed']}/{row['refusals']}"),
+        ("what has to be refused and was not", lambda row: _of(row["refusals_failed"], row["refusals"])),
         ("first command from the measured posture, at most", lambda row: f"{row['first_jump']:.2f} ticks"),
-        ("the robot's process killed, not met in time", lambda row: f"{row['peer_failed']}/{row['peer_trials']}"),
-        ("faults that were not met in time", lambda row: f"{row['trials_failed']}/{row['trials']}"),
+        ("the robot's process killed, not met in time", lambda row: _of(row["peer_failed"], row["peer_trials"])),
+        ("faults that were not met in time", lambda row: _of(row["trials_failed"], row["trials"])),
     ]
     names = [row["rmw"] for row in rows]
     head = [f"| | {' | '.join(names)} |", "|---|" + "---|" * len(rows)]
@@ -272,6 +272,10 @@ def _is_exact(takeover: Cell) -> bool:
 
 def _latency(latency_ms: Mapping[str, float]) -> str:
     return f"{latency_ms['p50']:.1f} / {latency_ms['p99']:.1f} ms"
+
+
+def _of(count: int, every: int) -> str:
+    return f"{count}/{every}" if every else "not run"
 
 
 def _share(counts: list[int]) -> str:

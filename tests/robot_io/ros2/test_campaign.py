@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from robot_io.faults import FAULTS, Sample, Settings, judge
+from robot_io.limits import RobotLimits
 from tests.fakes.ros2_rig import RMWS, ros_environment, run_with_ros
 from vla_rl.core.errors import UserError
 
@@ -17,6 +20,11 @@ MORE = (
     "twin",
     "estop_pressed",
     "estop_gone",
+    "estop_called",
+    "deadman_released",
+    "deadman_silent",
+    "controller_idle",
+    "manager_gone",
     "start_twice",
     "start_off",
     "loss_70",
@@ -52,6 +60,33 @@ def test_a_node_that_does_not_look_is_found_out(tmp_path: Path) -> None:
     assert not estop["passed"]
     assert "too long" in camera["why_not"]
     assert effort["passed"], "what it does look at is still noticed after the trials that failed"
+
+
+def test_a_command_that_was_under_way_does_not_hide_a_frozen_joint() -> None:
+    """The observer sees one more command that follows the reading before the fault."""
+    limits = RobotLimits(low=(-1.0,), high=(1.0,), max_velocity=(2.0,))
+    samples = [
+        Sample(tick * 50_000_000, np.float32([0.04 * tick]), np.float32([0.04 * min(tick, 3)])) for tick in range(16)
+    ]
+    finding = judge(FAULTS["joints_frozen"], samples[2].at_ns, samples, Settings(limits, 20.0, 16, 20))
+    assert (finding.passed, finding.why_not) == (True, "")
+    assert finding.reaction_ms == pytest.approx(600.0)
+    thawed = [*samples, Sample(16 * 50_000_000, np.float32([0.7]), np.float32([0.5]))]
+    finding = judge(FAULTS["joints_frozen"], samples[2].at_ns, thawed, Settings(limits, 20.0, 16, 20))
+    assert finding.why_not == "the fault never showed"
+
+
+@pytest.mark.slow
+def test_the_launch_of_the_page_runs_as_installed(tmp_path: Path) -> None:
+    asked = {"folder": str(tmp_path), "policy": "expert:sim:vla_rl/PegInsert-v0?difficulty=0.3", "episodes": 2}
+    try:
+        environment = ros_environment(RMWS[0])
+    except UserError as missing:
+        pytest.skip(str(missing))
+    found = run_with_ros("benchmarks.ros2_launch", [json.dumps(asked)], environment, timeout_s=300.0)
+    assert found["episodes"]["episodes"] == 2
+    assert int(found["loop"]["ticks"]) > 0
+    assert set(found["latency_ms"]) == {"p50", "p99"}
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The policy node under faults at random moments, with an observer outside; its refusals, its success and its timing.
 
-Cells in the folder --work resume: a finished one is not run again. ``--soak-minutes 480`` is the 8-hour soak. Needs a
+Cells in OUT/robot/ resume: a finished one is not run again. ``--soak-minutes 480`` is the 8-hour soak. Needs a
 sourced ROS 2, or the group ros-test. Without --run the scripted expert acts, in a twin of the world.
 """
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--soak-minutes", type=float, default=10.0, help="of the loop at 50 Hz; 480 for 8 hours")
     parser.add_argument("--rmw", nargs="+", default=list(RMWS), help="middlewares")
     parser.add_argument("--finished", action="store_true", help="measure nothing: gather the cells that are finished")
-    parser.add_argument("--work", type=Path, default=Path("runs/bench/robot"), help="folder of the cells")
+    parser.add_argument("--work", type=Path, default=Path("runs/bench/robot"), help="folder of logs and episodes")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -67,10 +67,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     policy = str(options.run.resolve()) if options.run else _EXPERT
     overrides = read_yaml(_LAUNCHED)["/**"]["ros__parameters"]["overrides"]
     policies = policies_for_strategies((options.work / "policies").resolve())
+    acting = "trained" if options.run else "expert"
     settings = {name: getattr(options, name) for name in _SETTINGS}
     kept = _Kept(
-        options.work,
-        {**settings, "difficulty": _DIFFICULTY, "policy": policy, "faults": _campaign_faults()},
+        options.out / "robot",
+        {**settings, "difficulty": _DIFFICULTY, "policy": acting, "faults": _campaign_faults()},
         options.finished,
     )
     cells = {rmw: _measure(options, kept, rmw, policy, policies) for rmw in options.rmw}
@@ -81,7 +82,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     rows = [_row(rmw, cells[rmw], inside) for rmw in cells]
     trials = {rmw: _trials_of(cells[rmw]) for rmw in cells}
     return {
-        "policy": "trained" if options.run else "expert",
+        "policy": acting,
         **_together(rows),
         **jtc.measure(),
         "jtc_controller": "emulated",
@@ -142,9 +143,9 @@ def _measure(
     """All cells of a middleware."""
     # Takeovers, the killed robot and the soak are the node's affair, not the policy's: the expert needs no training.
     expert = {"env_options": {"difficulty": _DIFFICULTY}, "policy": _EXPERT}
-    trial = functools.partial(_trial, kept, rmw, _TRIALS)
-    campaign = functools.partial(_trial, kept, rmw, _CAMPAIGN)
-    launch = functools.partial(_trial, kept, rmw, _LAUNCH)
+    trial = functools.partial(_trial, kept, options.work, rmw, _TRIALS)
+    campaign = functools.partial(_trial, kept, options.work, rmw, _CAMPAIGN)
+    launch = functools.partial(_trial, kept, options.work, rmw, _LAUNCH)
     cells = {
         "launch": launch("launch", {"policy": policy, "episodes": options.episodes}),
         "takeovers": trial("takeovers", {**expert, "takeovers": options.takeovers}),
@@ -169,9 +170,9 @@ def _campaign_faults() -> list[str]:
     return [name for name, fault in FAULTS.items() if fault.watch in set(Watch) and name != "policy_silent"]
 
 
-def _trial(kept: _Kept, rmw: str, module: str, name: str, config: dict[str, Any]) -> Cell:
+def _trial(kept: _Kept, folder: Path, rmw: str, module: str, name: str, config: dict[str, Any]) -> Cell:
     """One run of a module with ROS."""
-    work = kept.folder / rmw / name
+    work = folder / rmw / name
 
     def measure() -> Cell:
         work.mkdir(parents=True, exist_ok=True)

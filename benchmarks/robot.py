@@ -33,16 +33,16 @@ Cell = dict[str, Any]
 
 
 class _Kept(Cells):
-    """Cells that are measured where they are missing, unless only the finished ones are asked for."""
+    """Cells that are measured where they are missing, or only some of them."""
 
-    def __init__(self, folder: Path, settings: Any, finished_only: bool) -> None:
+    def __init__(self, folder: Path, settings: Any, only: Sequence[str] | None) -> None:
         super().__init__(folder, settings)
-        self._finished_only = finished_only
+        self._only = only
 
     def cell(self, name: str, measure: Callable[[], Cell]) -> Cell:
-        """A finished cell, or what measuring it gives; empty where nothing is to be measured."""
+        """A finished cell, or what measuring it gives; empty where it is not to be measured."""
         if name not in self:
-            if self._finished_only:
+            if self._only is not None and not any(part in name for part in self._only):
                 return {}
             self.write(name, measure())
         return self.by_name()[name]
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer-trials", type=int, default=10, help="of a robot whose computer is gone (SIGKILL)")
     parser.add_argument("--soak-minutes", type=float, default=10.0, help="of the loop at 50 Hz; 480 for 8 hours")
     parser.add_argument("--rmw", nargs="+", default=list(RMWS), help="middlewares")
-    parser.add_argument("--finished", action="store_true", help="measure nothing: gather the cells that are finished")
+    parser.add_argument("--cells", nargs="*", help="measure only those whose name has this in it; none: only gather")
     parser.add_argument("--work", type=Path, default=Path("runs/bench/robot"), help="folder of logs and episodes")
 
 
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     kept = _Kept(
         options.out / "robot",
         {**settings, "difficulty": _DIFFICULTY, "policy": acting, "faults": _campaign_faults()},
-        options.finished,
+        options.cells,
     )
     cells = {rmw: _measure(options, kept, rmw, policy, policies) for rmw in options.rmw}
     inside = kept.cell("in-process", lambda: in_process(policy, _DIFFICULTY, options.episodes, overrides))

@@ -76,7 +76,7 @@ assert not forbidden, forbidden
 
 def test_nothing_of_this_machine_is_in_the_folder(exported: Path) -> None:
     here = str(Path(__file__).parents[2]).encode()
-    assert not [file.name for file in exported.iterdir() if here in file.read_bytes()]
+    assert not [file.name for file in exported.iterdir() if file.is_file() and here in file.read_bytes()]
 
 
 def test_a_damaged_folder_is_named(exported: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -183,11 +184,12 @@ def test_a_person_at_the_keyboard_demonstrates(tmp_path: Path) -> None:
         text=True,
     ) as process:
         assert process.stderr is not None
+        threading.Timer(120.0, process.kill).start()  # a busy machine may miss a key
         for last in (b"r", b"s"):
             while "Enter begins demo" not in (line := process.stderr.readline()):
                 assert line, "it ended before it asked"
             os.write(master, b"\n")
-            _hold(master, b"\x1b[C", seconds=0.6)
+            _hold(master, b"\x1b[C", seconds=1.5)
             os.write(master, last)
         assert process.wait(timeout=60) == 0, process.stderr.read()
     store = EpisodeStore(tmp_path / "store", create=False)

@@ -1,6 +1,7 @@
 """Rollout workers on a Ray cluster: the same jobs, the same episodes, the same errors."""
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,12 @@ ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot
 class Writer:
     """Leaves a file for each job."""
 
-    def run(self, job: RolloutJob) -> None:
-        if job.episode_id == "bad":
-            raise UserError("the expert failed")
-        (job.store / job.episode_id).write_text(job.task)
+    def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
+        for job in jobs:
+            if job.episode_id == "bad":
+                raise UserError("the expert failed")
+            (job.store / job.episode_id).write_text(job.task)
+            yield job
 
     def close(self) -> None:
         """Nothing is open."""

@@ -6,10 +6,8 @@ a part asks for it by its name, in whichever process he is, so that rollout work
 process, the ROS node and a resumed run find what the first process found.
 """
 
-import functools
 import importlib
-import sys
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from vla_rl.core.errors import ConfigError, did_you_mean
@@ -32,7 +30,7 @@ def group(kind: str) -> str:
 
 def names(kind: str) -> tuple[str, ...]:
     """The names that installed packages declare, sorted."""
-    return tuple(sorted({point.name for point in _points(kind, tuple(sys.path))}))
+    return tuple(sorted({point.name for point in entry_points(group=group(kind))}))
 
 
 def find(kind: str, name: str) -> Any:
@@ -46,7 +44,7 @@ def find(kind: str, name: str) -> Any:
         ConfigError: for a name that nobody declares, one that two packages declare differently, or one that cannot be
             imported; it says what there is and where was looked.
     """
-    points = {point.value: point for point in _points(kind, tuple(sys.path)) if point.name == name}
+    points = {point.value: point for point in entry_points(group=group(kind)) if point.name == name}
     if len(points) > 1:
         packages = " and ".join(sorted(f"{_package(point)} ({point.value})" for point in points.values()))
         raise ConfigError(f"the {KINDS[kind]} {name!r} is declared by {packages}; name the one you mean as module:Name")
@@ -67,12 +65,6 @@ def find(kind: str, name: str) -> Any:
         declared = f", declared by {_package(points[target])}" if points else ""
         raise ConfigError(f"the {KINDS[kind]} {target!r}{declared} cannot be imported: {error}") from error
     return part
-
-
-@functools.cache
-def _points(kind: str, path: tuple[str, ...]) -> EntryPoints:  # noqa: ARG001
-    """What the packages on the path declare: reading all of them takes milliseconds, and every environment asks."""
-    return entry_points(group=group(kind))
 
 
 def _package(point: EntryPoint) -> str:

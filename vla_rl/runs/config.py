@@ -98,8 +98,8 @@ class RunConfig:
         seed: of demonstrations, initial weights, batches and practice episodes.
         workers: rollout processes; 0 runs episodes in the learner's process.
         environments_per_worker: how many episodes a process runs in turns, whose policy plans for all of them in one
-            forward pass. Their outcomes do not depend on it, nor does anything that is stored where the processor
-            computes a row of a batch like a batch of one.
+            forward pass. With more than one a resumed run equals an uninterrupted one only where the processor
+            computes a row of a batch like a batch of one; otherwise actions differ in their last bit.
         ray: address of a Ray cluster to run the workers on, whose machines see the run folder under the same path;
             "local" starts one here. null: processes on this machine.
         torch_threads: threads of the learner.
@@ -123,7 +123,7 @@ class RunConfig:
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     seed: int = 0
     workers: int = 2
-    environments_per_worker: int = 16
+    environments_per_worker: int = 1
     ray: str | None = None
     torch_threads: int = 2
     device: str = "cpu"

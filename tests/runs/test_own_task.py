@@ -184,7 +184,9 @@ def test_a_person_at_the_keyboard_demonstrates(tmp_path: Path) -> None:
         text=True,
     ) as process:
         assert process.stderr is not None
-        threading.Timer(120.0, process.kill).start()  # a busy machine may miss a key
+        too_late = threading.Timer(120.0, process.kill)  # a busy machine may miss a key
+        too_late.daemon = True
+        too_late.start()
         for last in (b"r", b"s"):
             while "Enter begins demo" not in (line := process.stderr.readline()):
                 assert line, "it ended before it asked"
@@ -192,6 +194,7 @@ def test_a_person_at_the_keyboard_demonstrates(tmp_path: Path) -> None:
             _hold(master, b"\x1b[C", seconds=1.5)
             os.write(master, last)
         assert process.wait(timeout=60) == 0, process.stderr.read()
+        too_late.cancel()
     store = EpisodeStore(tmp_path / "store", create=False)
     assert store.ids() == ["demo-000000"]
     episode = store.read("demo-000000")

@@ -26,6 +26,7 @@ from vla_rl.core.errors import UserError
 _INF, _NAN = float("inf"), float("nan")
 _STRATEGY_TICKS = 60
 _REFUSED_WITHIN_TICKS = 400
+_DISCOVERED_AFTER_S = 2.0
 
 
 def refusals(course: Course, folder: Path) -> list[dict[str, Any]]:
@@ -172,14 +173,30 @@ def _lying_outside(course: Course) -> Iterator[None]:
 @contextlib.contextmanager
 def _silent_hand(course: Course) -> Iterator[None]:
     with _disturbed(course, "deadman_silent"):
-        until_s = time.monotonic() + 1.5e-3 * SETTINGS.deadman_timeout_ms
-        while time.monotonic() < until_s:
-            course.free_ticks(1)
+        _wait(course, 1.5e-3 * SETTINGS.deadman_timeout_ms)
         yield
+
+
+@contextlib.contextmanager
+def _discovered(course: Course, fault: str) -> Iterator[None]:
+    """A node that the observer has discovered; the others discover it in a moment of their own."""
+    with _disturbed(course, fault):
+        _wait(course, _DISCOVERED_AFTER_S)
+        yield
+
+
+def _wait(course: Course, seconds: float) -> None:
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        course.free_ticks(1)
 
 
 def _starting(fault: str) -> Callable[[Course], Any]:
     return lambda course: _disturbed(course, fault)
+
+
+def _beside(fault: str) -> Callable[[Course], Any]:
+    return lambda course: _discovered(course, fault)
 
 
 _STARTS: dict[str, Callable[[Course], Any]] = {
@@ -191,8 +208,8 @@ _STARTS: dict[str, Callable[[Course], Any]] = {
     "a start without one driver": _starting("driver_silent"),
     "a start with a joint at NaN": _starting("joints_nan"),
     "a start with a joint that reads outside": _starting("joint_beyond"),
-    "a start beside a rival": _starting("rival"),
-    "a start beside a twin": _starting("twin"),
+    "a start beside a rival": _beside("rival"),
+    "a start beside a twin": _beside("twin"),
     "a start with the emergency stop pressed": _starting("estop_pressed"),
     "a start while nobody publishes the emergency stop": _starting("estop_gone"),
     "a start with the emergency stop called": _starting("estop_called"),

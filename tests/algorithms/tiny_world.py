@@ -30,6 +30,8 @@ def tiny(name: str, **changes: dict) -> Learning:
     small = {section: options for section, options in TINY.items() if hasattr(config, section)} | changes
     for section in small:
         options = {**TINY.get(section, {}), **changes.get(section, {})}
+        if hasattr(getattr(config, section), "chunk_ticks"):
+            options = {"chunk_ticks": 2, **options}
         config = replace(config, **{section: replace(getattr(config, section), **options)})
     return config
 

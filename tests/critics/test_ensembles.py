@@ -10,7 +10,7 @@ from vla_rl.critics.ensembles import (
     pessimistic_target,
     target_only_states,
 )
-from vla_rl.critics.heads import EnsembleHead, EnsembleLinear
+from vla_rl.policies.heads import EnsembleHead, EnsembleLinear
 
 REWARD, DISCOUNT = 0.1, 0.99
 

@@ -6,7 +6,9 @@ a part asks for it by its name, in whichever process he is, so that rollout work
 process, the ROS node and a resumed run find what the first process found.
 """
 
+import functools
 import importlib
+import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -44,6 +46,13 @@ def find(kind: str, name: str) -> Any:
         ConfigError: for a name that nobody declares, one that two packages declare differently, or one that cannot be
             imported; it says what there is and where was looked.
     """
+    return _found(kind, name, tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=256)
+def _found(kind: str, name: str, path: tuple[str, ...]) -> Any:
+    """See `find`. Looking through all installed packages takes tens of milliseconds, and every episode asks."""
+    del path
     points = {point.value: point for point in entry_points(group=group(kind)) if point.name == name}
     if len(points) > 1:
         packages = " and ".join(sorted(f"{_package(point)} ({point.value})" for point in points.values()))

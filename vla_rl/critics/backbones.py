@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError, did_you_mean
 from vla_rl.policies.encoders import TextEncoder, VisionConfig, VisionEncoder
+from vla_rl.policies.features import example_row, flat_features
 from vla_rl.policies.normalization import Normalizer
 from vla_rl.policies.trainable import TrainablePolicy
 
 BACKBONES = ("own", "policy", "state")
-_MOST_CONCATENATED_TOKENS = 16
 _OWN_VISION = VisionConfig(widths=(16, 32))
 _OWN_TOKEN_WIDTH = 64
 
@@ -50,34 +50,14 @@ class PolicyBackbone(nn.Module):
         super().__init__()
         # Not a submodule: the policy's weights are neither optimised nor saved nor copied with the critic.
         self._policy = [model]
-        self.width = self._flat(*example_features(model)).shape[1]
+        self.width = len(example_row(model))
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PolicyBackbone":
         return self  # a target network reads the present policy, not a copy of an old one
 
     @torch.no_grad()
     def forward(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> Tensor:
-        return self._flat(*self._policy[0].features(images, state, text))
-
-    def _flat(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Tokens [B, N, W] and mask [B, N] -> [B, width]."""
-        if tokens.shape[1] <= _MOST_CONCATENATED_TOKENS:
-            return tokens.flatten(1)
-        present = mask[..., None].to(tokens.dtype)
-        return (tokens * present).sum(1) / present.sum(1)
-
-
-@torch.no_grad()
-def example_features(model: TrainablePolicy) -> tuple[Tensor, Tensor]:
-    """The features of a policy for an observation of nothing, [1, N, width] and [1, N], for their sizes.
-
-    Raises:
-        UserError: if the policy gives none.
-    """
-    device, spec = next(model.parameters()).device, model.spec
-    image = torch.zeros(1, *spec.image_size, 3, dtype=torch.uint8, device=device)
-    state = torch.zeros(1, spec.state_dim, device=device)
-    return model.features(dict.fromkeys(spec.cameras, image), state, model.tokenize([""]).to(device))
+        return flat_features(*self._policy[0].features(images, state, text))
 
 
 class StateBackbone(nn.Module):

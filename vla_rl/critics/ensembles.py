@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
-from vla_rl.critics.heads import EnsembleHead
+from vla_rl.policies.heads import EnsembleHead
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vla_rl.core.errors import ConfigError
 from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.ensembles import diversity_loss
-from vla_rl.critics.heads import EnsembleHead
+from vla_rl.policies.heads import EnsembleHead
 
 FEATURE_WIDTH = 128
 HUBER_DELTA = 1.0  # the paper's, in units of ``efficiency_unit_steps``

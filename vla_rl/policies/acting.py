@@ -13,6 +13,7 @@ from vla_rl.core.flow import flow_noise
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, filled_up
 
 if TYPE_CHECKING:
+    from vla_rl.policies.choosing import Chooser
     from vla_rl.policies.trainable import TrainablePolicy
 
 Inputs = tuple[dict[str, Tensor], Tensor, Tensor]
@@ -20,11 +21,12 @@ Inputs = tuple[dict[str, Tensor], Tensor, Tensor]
 
 
 class Draw(NamedTuple):
-    """What one chunk is drawn from: the observation, [1, ...], its noise [1, H, A], and what is committed, [1, d, A] or
-    nothing.
+    """What one chunk is drawn from: the observation, [1, ...], its tick [1], noise [1, rows, A], and what is committed,
+    [1, d, A] or nothing.
     """
 
     inputs: Inputs
+    tick: Tensor
     noise: Tensor
     committed: Tensor | None
 
@@ -36,12 +38,16 @@ class ActingPolicy:
         model: put into eval mode; its weights may be replaced in place between calls.
         device: where the model runs.
         version: of the weights.
+
+    Attributes:
+        chooser: chooses among several draws; None: the first one is executed.
     """
 
     def __init__(self, model: "TrainablePolicy", device: str = "cpu", version: int = 0) -> None:
         self.model = model.to(device).eval()
         self.device = device
         self.version = version
+        self.chooser: Chooser | None = None
         self._action_size = model.spec.action_sizes
         self._mean_state = np.asarray(model.statistics.state.mean, np.float32)
         self._mean_action = np.asarray(model.statistics.action.mean, np.float32)
@@ -69,9 +75,11 @@ class ActingPolicy:
             images, states, texts = zip(*(draw.inputs for draw in some), strict=True)
             inputs = {name: torch.cat([image[name] for image in images]) for name in images[0]}
             fixed = [draw.committed for draw in some if draw.committed is not None]
-            noise = torch.cat([draw.noise for draw in some])
-            chunks = self._draw(
-                (inputs, torch.cat(states), torch.cat(texts)), noise, torch.cat(fixed) if fixed else None
+            chunks = self._drawn(
+                (inputs, torch.cat(states), torch.cat(texts)),
+                torch.cat([draw.tick for draw in some]),
+                torch.cat([draw.noise for draw in some]),
+                torch.cat(fixed) if fixed else None,
             )
             for row, index in enumerate(indices):
                 drawn[index] = chunks[row : row + 1]
@@ -94,11 +102,16 @@ class ActingPolicy:
         """
         inputs = self._inputs(observation)
         fixed = None if committed is None or len(committed) == 0 else self._actions(committed)
-        draw = Draw(inputs, self._noise(observation.tick), fixed)
+        draw = Draw(inputs, self._tick(observation), self._noise(observation.tick), fixed)
         actions = self.draw_all([draw])[0] if self._ask is None else self._ask(draw)
         if fixed is not None:  # also of a policy that was not trained to go on from them
             actions[:, : fixed.shape[1]] = fixed[:, : actions.shape[1]]
         return self._chunk(observation, actions)
+
+    def _drawn(self, inputs: Inputs, tick: Tensor, noise: Tensor, committed: Tensor | None) -> Tensor:
+        if self.chooser is not None:
+            return self.chooser.draw(self.model, inputs, tick, noise, committed)
+        return self._draw(inputs, noise, committed)
 
     def _draw(self, inputs: Inputs, noise: Tensor, committed: Tensor | None) -> Tensor:
         return self.model.draw(*inputs, noise, committed)
@@ -108,9 +121,14 @@ class ActingPolicy:
         images = {name: self._tensor(observation.images[name]) for name in self.model.spec.cameras}
         return images, self._tensor(filled_up(observation.state, self._mean_state)), self._tokens(observation.task)
 
+    def _tick(self, observation: Observation) -> Tensor:
+        return torch.tensor([float(observation.tick)], device=self.device)
+
     def _noise(self, tick: int) -> Tensor:
-        """[1, H, A], of this tick."""
-        return self._tensor(flow_noise(self._seed, tick, self.model.horizon, self.model.spec.action_dim))
+        """[1, rows, A], of this tick: H, or as many as a choice takes, of which the first H are the same."""
+        horizon = self.model.horizon
+        rows = horizon if self.chooser is None else self.chooser.noise_rows(horizon)
+        return self._tensor(flow_noise(self._seed, tick, rows, self.model.spec.action_dim))
 
     def _chunk(self, observation: Observation, actions: Tensor) -> ActionChunk:
         own = actions[0, :, : self._action_size[observation.state.size]].float().cpu().numpy()

@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.registry import find
 from vla_rl.core.types import PolicySpec
+from vla_rl.policies import choosing
+from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.checkpoint import check_spec
 from vla_rl.policies.lerobot_adapter.folder import is_lerobots
 from vla_rl.policies.trainable import TrainablePolicy
@@ -43,9 +45,19 @@ def load_model(folder: Path, expected: PolicySpec | None = None) -> tuple[Traina
 
 
 def load_policy(folder: Path, device: str = "cpu", expected: PolicySpec | None = None) -> Policy:
-    """The policy of a folder, ready to act. Arguments and errors as of `load_model`."""
+    """The policy of a folder, ready to act; with a critic in the folder it chooses among several draws. Arguments and
+    errors as of `load_model`.
+
+    Raises:
+        CheckpointError: also for a critic that is damaged, or of another policy.
+    """
     model, meta = load_model(folder, expected)
-    return model.acting(device, int(meta.get("policy_version", 0)))
+    policy = model.acting(device, int(meta.get("policy_version", 0)))
+    if (folder / choosing.FOLDER).is_dir():
+        if not isinstance(policy, ActingPolicy):
+            raise CheckpointError(f"{folder}: a policy of kind {model.config.kind!r} cannot choose among its draws")
+        policy.chooser = choosing.Chooser.load(folder / choosing.FOLDER, model, device)
+    return policy
 
 
 def _kind(folder: Path) -> str:

@@ -3,6 +3,7 @@
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -27,12 +28,15 @@ class EnsembleHead(nn.Module):
         inputs: I.
         hidden: widths of the hidden layers.
         outputs: O.
+        normalised: LayerNorm, without weights, before every rectifier.
     """
 
-    def __init__(self, members: int, inputs: int, hidden: tuple[int, ...], outputs: int) -> None:
+    def __init__(
+        self, members: int, inputs: int, hidden: tuple[int, ...], outputs: int, normalised: bool = False
+    ) -> None:
         super().__init__()
         widths = (inputs, *hidden)
-        self.members = members
+        self.members, self._normalised = members, normalised
         self.layers = nn.ModuleList(
             EnsembleLinear(members, width, following) for width, following in zip(widths, hidden, strict=False)
         )
@@ -42,5 +46,6 @@ class EnsembleHead(nn.Module):
         """Features [B, I]."""
         rows = features.expand(self.members, *features.shape)
         for layer in self.layers:
-            rows = torch.relu(layer(rows))
+            rows = layer(rows)
+            rows = torch.relu(F.layer_norm(rows, rows.shape[-1:]) if self._normalised else rows)
         return self.out(rows)

@@ -111,6 +111,26 @@ class TrainablePolicy(nn.Module, ABC):
                 them ignores them: whoever acts with it puts them in front.
         """
 
+    def draw_several(
+        self, images: dict[str, Tensor], state: Tensor, text: Tensor, noise: Tensor, committed: Tensor | None = None
+    ) -> Tensor:
+        """N chunks for each observation, [B, N, H, A]. Arguments as of `draw`, but for ``noise``, [B, N, horizon, A]:
+        one that is drawn here equals what `draw` gives for its noise.
+        """
+        count = noise.shape[1]
+
+        def repeated(tensor: Tensor) -> Tensor:
+            return tensor.repeat_interleave(count, 0)
+
+        chunks = self.draw(
+            {name: repeated(image) for name, image in images.items()},
+            repeated(state),
+            repeated(text),
+            noise.flatten(0, 1),
+            None if committed is None else repeated(committed),
+        )
+        return chunks.unflatten(0, (-1, count))
+
     @classmethod
     def build(cls, config: Any, spec: PolicySpec, statistics: Statistics, pretrained: bool = True) -> Self:
         """A policy of that config, on the CPU; its first weights follow from torch's generator.

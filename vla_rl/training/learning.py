@@ -109,7 +109,7 @@ class LearningRun:
                     logs["steps_per_s"] = (done - last_step) / (now_s - started_s)
                     started_s, last_step = now_s, done
                     self._publish("train", stage, done, logs)
-                    bar.set_postfix(loss=f"{logs['actor_loss']:.4f}")
+                    bar.set_postfix(loss=f"{logs.get('actor_loss', logs.get('critic_loss', 0.0)):.4f}")
                 if done % self._checkpoint_every == 0 or done == stage.end_step:
                     save_checkpoint(self.folder.checkpoints, done, learner.state_dict())
         self._save_traces(learner)

@@ -226,6 +226,20 @@ class FlowVLA(TrainablePolicy):
         prefix, unconditional = self.acting_prefixes(images, state, text)
         return self.sample(prefix, noise, committed, unconditional=unconditional)
 
+    def draw_several(
+        self, images: dict[str, Tensor], state: Tensor, text: Tensor, noise: Tensor, committed: Tensor | None = None
+    ) -> Tensor:
+        """See `TrainablePolicy.draw_several`; the observations are encoded once."""
+        count = noise.shape[1]
+        prefix, unconditional = self.acting_prefixes(images, state, text)
+        chunks = self.sample(
+            prefix.repeat(count),
+            noise.flatten(0, 1),
+            None if committed is None else committed.repeat_interleave(count, 0),
+            unconditional=None if unconditional is None else unconditional.repeat(count),
+        )
+        return chunks.unflatten(0, (-1, count))
+
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:
         """See `TrainablePolicy.acting`; it can be guided towards what is scheduled."""
         from vla_rl.policies.flow_vla.policy import FlowVLAPolicy

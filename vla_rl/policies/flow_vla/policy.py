@@ -39,17 +39,25 @@ class FlowVLAPolicy(ActingPolicy):
         Raises:
             UserError: as `infer`, or unless 0 <= d <= K <= H.
         """
-        model, noise = self.model, self._noise(observation.tick)
-        prefix, unconditional = model.acting_prefixes(*self._inputs(observation))
-        target = torch.zeros_like(noise)
+        model, chooser = self.model, self.chooser
+        noise, inputs = self._noise(observation.tick), self._inputs(observation)
+        starts = noise if chooser is None else chooser.starts(noise)[0]
+        prefix, unconditional = model.acting_prefixes(*inputs)
+        prefix = prefix.repeat(len(starts))
+        unconditional = None if unconditional is None else unconditional.repeat(len(starts))
+        target = torch.zeros_like(starts)
         target[:, : len(previous)] = model.action_normalizer.normalize(self._actions(previous))
         weights = torch.from_numpy(guidance_weights(model.horizon, delay_ticks, len(previous))).to(self.device)
 
         def velocity(actions: Tensor, tau: float) -> Tensor:
             return model.guided_velocity(actions, actions.new_full(actions.shape[:2], tau), prefix, unconditional)
 
-        actions = sample_guided(velocity, noise, target, weights, self.steps, exact_gradient=exact_gradient)
-        return self._chunk(observation, model.to_raw_actions(actions))
+        actions = sample_guided(velocity, starts, target, weights, self.steps, exact_gradient=exact_gradient)
+        raw = model.to_raw_actions(actions)
+        if chooser is not None:  # what is held to the old plan is not moved
+            tick = self._tick(observation)
+            raw = chooser.best(model, inputs, tick, noise, raw[None], 1.0 - weights, delay_ticks)
+        return self._chunk(observation, raw)
 
     def _draw(self, inputs: Inputs, noise: Tensor, committed: Tensor | None) -> Tensor:
         prefix, unconditional = self.model.acting_prefixes(*inputs)

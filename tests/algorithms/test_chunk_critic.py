@@ -1,0 +1,165 @@
+"""The critic of chunks: what credit lets it learn, and a policy that chooses by it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
+
+from vla_rl.algorithms.base import make_algorithm
+from vla_rl.algorithms.chunk_critic import windows
+from vla_rl.core.types import Observation
+from vla_rl.policies.folders import load_policy
+
+TICKS = 2
+
+
+def learner(cache, seed: int = 0, **changes: dict):
+    config = tiny("chunk_critic", critic={"chunk_ticks": TICKS, "hidden": (32,)}, **changes)
+    algorithm = make_algorithm("chunk_critic", config, make_model(), cache, seed)
+    algorithm.begin_round(cache, 1)
+    return algorithm
+
+
+def dark(episode):
+    """Nothing but state and action tells episodes apart."""
+    return replace(episode, images={"front": np.zeros_like(episode.images["front"])})
+
+
+def windows_of(cache, **credit) -> dict[str, list[tuple[int, float]]]:
+    """Episode -> the first steps of its windows and their labels."""
+    data = learner(cache, credit=credit).data
+    frames, label = windows(data, TICKS)
+    found: dict[str, list[tuple[int, float]]] = {episode.episode_id: [] for episode in cache.episodes}
+    for frame, worth in zip(frames, label, strict=True):
+        episode = cache.episodes[cache.episode_index[frame]]
+        found[episode.episode_id].append((int(frame - episode.start), float(worth)))
+    return found
+
+
+def test_a_rescue_is_not_earned_by_who_was_rescued(make_cache) -> None:
+    cache = make_cache([make_episode("round-0", [P] * 4 + [H] * 4 + [P] * 3, True)])
+    found = windows_of(cache)["round-0"]
+    policy = [(step, 0.0) for step in range(3)]  # from step 3 on a window would hold the person's steps as well
+    person = [(step, 1.0) for step in range(4, 7)]
+    suffix = [(step, 1.0) for step in range(8, 11)]  # the last window reaches beyond the end
+    assert found == policy + person + suffix
+
+
+def test_the_papers_rule_says_nothing_about_steps_before_a_rescue(make_cache) -> None:
+    cache = make_cache([make_episode("round-0", [P] * 4 + [H] * 4, True)])
+    assert windows_of(cache, rule="paper")["round-0"] == [(step, 1.0) for step in range(4, 8)]
+
+
+def test_what_has_no_outcome_teaches_nothing(make_cache) -> None:
+    cache = make_cache(
+        [
+            make_episode("demo-0", [D] * 3, True),
+            make_episode("round-0", [P] * 3, None),
+            make_episode("round-1", [P] * 3, False),
+        ]
+    )
+    assert windows_of(cache) == {
+        "demo-0": [(0, 1.0), (1, 1.0), (2, 1.0)],
+        "round-0": [],
+        "round-1": [(0, 0.0), (1, 0.0), (2, 0.0)],
+    }
+
+
+@pytest.mark.slow
+def test_the_erring_chunk_is_worth_nothing_and_the_repair_everything(make_cache) -> None:
+    """A policy that always errs in one state, and is always repaired: the episodes all succeed."""
+    episodes = []
+    for index in range(20):
+        random = np.random.default_rng(index)
+        erring, repair = np.full((4, 2), -1.0), np.full((4, 2), 1.0)
+        action = np.concatenate([erring, repair]) + random.normal(0, 0.1, (8, 2))
+        episode = make_episode(
+            f"round-{index:02d}",
+            [P] * 4 + [H] * 4,
+            True,
+            state=np.zeros((8, 2), np.float32),
+            action=action.astype(np.float32),
+        )
+        episodes.append(dark(episode))
+    cache = make_cache(episodes)
+    algorithm = learner(cache, critic_training={"learning_rate": 1e-2})
+    for step in range(100):
+        algorithm.update(step)
+    starts = np.array([episode.start for episode in cache.episodes])
+    erring = algorithm.trace(cache, starts)["viability"]
+    repaired = algorithm.trace(cache, starts + 4)["viability"]
+    assert erring.max() < 0.1
+    assert repaired.min() > 0.9
+
+
+@pytest.mark.slow
+def test_a_policy_learns_from_outcomes_alone_which_of_its_draws_to_execute(make_cache, tmp_path: Path) -> None:
+    """One state; an episode succeeds where the first action went up more than usual."""
+    model = make_model()
+    blank = {"front": np.zeros((8, 8, 3), np.uint8)}
+    policy = model.acting()
+    drawn = []
+    for seed in range(60):
+        policy.reset(seed)
+        drawn.append(policy.infer(Observation(blank, np.zeros(2, np.float32), "put it in", 0)).actions)
+    middle = float(np.median([chunk[:TICKS, 0].mean() for chunk in drawn]))
+    episodes = [
+        dark(
+            make_episode(
+                f"round-{seed:02d}",
+                [P] * 4,
+                bool(chunk[:TICKS, 0].mean() > middle),
+                state=np.zeros((4, 2), np.float32),
+                action=chunk[:4],
+            )
+        )
+        for seed, chunk in enumerate(drawn)
+    ]
+    algorithm = learner(make_cache(episodes), choice={"draws": 8, "offset": 0.0})
+    for step in range(150):
+        algorithm.update(step)
+    algorithm.save_policy(tmp_path / "policy", 1)
+    choosing = load_policy(tmp_path / "policy")
+    better = 0
+    for seed in range(100, 160):
+        choosing.reset(seed)
+        chunk = choosing.infer(Observation(blank, np.zeros(2, np.float32), "put it in", 0)).actions
+        better += bool(chunk[:TICKS, 0].mean() > middle)
+    assert better > 50, "of 60, where the policy itself has 30"
+
+
+def test_an_episode_is_judged_by_who_has_not_learnt_from_it(make_cache) -> None:
+    cache = make_cache([make_episode(f"round-{index}", [P] * 4, index % 2 == 0) for index in range(12)])
+    algorithm = learner(cache)
+    algorithm.update(0)
+    frames = np.arange(cache.total_frames)
+    before = algorithm.trace(cache, frames)["viability"]
+    judged = []
+    for member in range(algorithm.config.critic.members):
+        kept = algorithm.critic.head.out.bias.detach().clone()
+        with torch.no_grad():  # a change of one member changes only the values of what it judges
+            algorithm.critic.head.out.bias[member] += 1.0
+            changed = np.flatnonzero(before != algorithm.trace(cache, frames)["viability"])
+            algorithm.critic.head.out.bias.copy_(kept)
+        fold = algorithm._fold[changed]
+        assert not algorithm._seen(fold)[member].any()
+        judged.append(changed)
+    assert sorted(np.concatenate(judged)) == frames.tolist()
+
+
+def test_each_round_begins_with_a_new_critic_and_the_same_policy(make_cache) -> None:
+    cache = make_cache(MIXED)
+    algorithm = learner(cache)
+    policy = {name: tensor.clone() for name, tensor in algorithm.policy().state_dict().items()}
+    algorithm.update(0)
+    first = algorithm.critic
+    algorithm.update(1)
+    assert algorithm.critic is first
+    algorithm.begin_round(cache, 2)
+    assert algorithm.critic is first, "what is known of the new round's episodes is asked of the critic of the last"
+    algorithm.update(2)
+    assert algorithm.critic is not first
+    assert all(torch.equal(tensor, policy[name]) for name, tensor in algorithm.policy().state_dict().items())

@@ -1,0 +1,175 @@
+"""A policy that draws several chunks executes the one that its critic thinks most of, and is the policy as it was
+without one."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_policy import SPEC, make_model, make_observation
+
+from vla_rl.core.errors import CheckpointError, ConfigError
+from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.features import flat_features
+from vla_rl.policies.folders import load_policy
+
+TICKS, DRAWS = 4, 6
+SMALL = ChunkCriticConfig(chunk_ticks=TICKS, members=2, hidden=(8,))
+
+
+def liking(model, dimension: int, sign: float) -> ChunkCritic:
+    """A critic that likes what goes further than usual in one dimension, and nothing else."""
+    critic = ChunkCritic(model, SMALL)
+    column = len(critic.mean) - 2 * model.spec.action_dim + dimension
+    critic.head = _Linear(column, sign)
+    return critic
+
+
+class _Linear(torch.nn.Module):
+    def __init__(self, column: int, sign: float) -> None:
+        super().__init__()
+        self.column, self.sign = column, sign
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return (self.sign * rows[:, self.column])[None, :, None]
+
+
+def acting(model, critic: ChunkCritic | None, **choice: float):
+    policy = model.acting(version=1)
+    if critic is not None:
+        policy.chooser = Chooser(critic, ChoiceConfig(**choice))
+    policy.reset(5)
+    return policy
+
+
+@pytest.mark.parametrize("committed", [0, 2])
+def test_one_draw_without_an_offset_is_the_policy_as_it_is(committed: int) -> None:
+    model, observation = make_model(), make_observation()
+    given = np.full((committed, SPEC.action_dim), 0.1, np.float32)
+    plain = acting(model, None).infer(observation, given)
+    chosen = acting(model, liking(model, 0, 1.0), draws=1, offset=0.0).infer(observation, given)
+    np.testing.assert_allclose(chosen.actions, plain.actions, atol=1e-6)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_candidate_is_executed_that_the_critic_likes_best(sign: float) -> None:
+    model, observation = make_model(), make_observation()
+    critic = liking(model, 0, sign)
+    chosen = [acting(model, critic, draws=count, offset=0.5).infer(observation).actions for count in (1, 2, 4, 8, 16)]
+    liked = [float(sign * chunk[:TICKS, 0].mean()) for chunk in chosen]
+    assert liked == sorted(liked), "more candidates contain the fewer"
+    assert liked[-1] > liked[0]
+
+
+def test_what_is_committed_is_kept_and_what_follows_is_judged() -> None:
+    model, observation = make_model(), make_observation()
+    given = np.full((3, SPEC.action_dim), 0.2, np.float32)
+    chunks = [
+        acting(model, liking(model, 0, sign), draws=DRAWS, offset=0.5).infer(observation, given).actions
+        for sign in (1.0, -1.0)
+    ]
+    for chunk in chunks:
+        np.testing.assert_array_equal(chunk[:3], given)
+    assert chunks[0][3 : 3 + TICKS, 0].mean() > chunks[1][3 : 3 + TICKS, 0].mean()
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_guided_chunk_is_chosen_too_and_what_is_held_stays(exact: bool) -> None:
+    model, observation = make_model(), make_observation()
+    previous = np.full((5, SPEC.action_dim), 0.2, np.float32)
+
+    def guided(critic: ChunkCritic | None, **choice: float) -> np.ndarray:
+        return acting(model, critic, **choice).infer_guided(observation, previous, 2, exact_gradient=exact).actions
+
+    same = guided(liking(model, 0, 1.0), draws=1, offset=0.0)
+    np.testing.assert_allclose(same, guided(None), atol=1e-5)
+    up, down = (guided(liking(model, 0, sign), draws=DRAWS, offset=0.5) for sign in (1.0, -1.0))
+    assert up[2 : 2 + TICKS, 0].mean() > down[2 : 2 + TICKS, 0].mean()
+    moved = np.abs(up - down).max(1)
+    assert moved[:2].max() < 0.5 * moved[-3:].min()
+
+
+def test_offsets_are_of_normalised_size_and_none_for_the_first_candidate_and_discrete_dimensions() -> None:
+    model = make_model(discrete_dims=(1,))
+    chooser = Chooser(ChunkCritic(model, SMALL), ChoiceConfig(draws=DRAWS, offset=0.5))
+    noise = torch.randn(2000, DRAWS, 1, SPEC.action_dim, generator=torch.Generator().manual_seed(0))
+    offsets = chooser._offsets(model, noise)
+    assert not offsets[:, 0].any()
+    assert not offsets[..., 1].any()
+    assert float(offsets[:, 1:, 0, 0].std()) == pytest.approx(0.5 * model.statistics.action.std[0], rel=0.05)
+
+
+def test_choices_repeat_exactly_and_follow_the_seed() -> None:
+    model, observation = make_model(), make_observation()
+    policy = acting(model, liking(model, 0, 1.0), draws=DRAWS, offset=0.5)
+    first = policy.infer(observation).actions
+    policy.reset(5)
+    np.testing.assert_array_equal(policy.infer(observation).actions, first)
+    policy.reset(6)
+    assert not np.array_equal(policy.infer(observation).actions, first)
+
+
+def test_several_draws_equal_those_drawn_alone() -> None:
+    model, observation = make_model(), make_observation()
+    policy = acting(model, None)
+    inputs = policy._inputs(observation)
+    noise = torch.randn(1, 3, model.horizon, SPEC.action_dim, generator=torch.Generator().manual_seed(0))
+    several = model.draw_several(*inputs, noise)
+    for index in range(3):
+        torch.testing.assert_close(several[:, index], model.draw(*inputs, noise[:, index]))
+    torch.testing.assert_close(several, super(type(model), model).draw_several(*inputs, noise))
+
+
+def test_a_critic_travels_in_the_folder_of_its_policy(tmp_path: Path) -> None:
+    model, observation = make_model(), make_observation()
+    critic = ChunkCritic(model, SMALL)
+    model.save(tmp_path / "policy", {"policy_version": 3})
+    critic.save(tmp_path / "policy" / FOLDER, ChoiceConfig(draws=5, offset=0.3))
+    found = load_policy(tmp_path / "policy")
+    found.reset(5)
+    wanted = acting(model, critic, draws=5, offset=0.3).infer(observation)
+    np.testing.assert_array_equal(found.infer(observation).actions, wanted.actions)
+    assert found.version == 3
+
+
+@pytest.mark.parametrize("damage", ["weights", "format", "another policy", "not finite", "no json"])
+def test_a_critic_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
+    model, folder = make_model(), tmp_path / "policy"
+    model.save(folder)
+    critic = ChunkCritic(make_model(horizon=6) if damage == "another policy" else model, SMALL)
+    if damage == "another policy":
+        critic.head.out.bias.data = torch.zeros(3, 1, 1)
+    if damage == "not finite":
+        critic.head.out.bias.data.fill_(float("nan"))
+    critic.save(folder / FOLDER, ChoiceConfig())
+    file = folder / FOLDER / "config.json"
+    if damage == "weights":
+        weights = next((folder / FOLDER).glob("*.safetensors"))
+        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    elif damage == "format":
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"format_version": 99}))
+    elif damage == "no json":
+        file.write_text("{")
+    with pytest.raises(CheckpointError) as caught:
+        load_policy(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_nonsense_is_refused() -> None:
+    for wrong in ({"draws": 0}, {"offset": -0.1}, {"offset": float("nan")}):
+        with pytest.raises(ConfigError):
+            ChoiceConfig(**wrong)
+    for wrong in ({"chunk_ticks": 1}, {"members": 0}, {"hidden": ()}):
+        with pytest.raises(ConfigError):
+            ChunkCriticConfig(**wrong)
+    with pytest.raises(ConfigError, match="chunks have 8 actions"):
+        ChunkCritic(make_model(), replace(SMALL, chunk_ticks=9))
+
+
+def test_features_are_rows() -> None:
+    tokens, mask = torch.randn(2, 20, 3), torch.ones(2, 20, dtype=torch.bool)
+    mask[:, 10:] = False
+    torch.testing.assert_close(flat_features(tokens, mask), tokens[:, :10].mean(1))
+    assert flat_features(tokens[:, :4], mask[:, :4]).shape == (2, 12)

@@ -1,0 +1,198 @@
+"""A critic of action chunks, learnt from outcomes alone; the policy stays as it is and acts by choosing.
+
+Every episode in the store teaches: the policy's own, what people did when taking over, demonstrations, imagined ones.
+The label of a chunk is the outcome as credit allows it to whoever acted: with ``takeover_is_failure`` a chunk that
+led to a rescue is worth 0 and the rescue itself what came of it, so that nothing is carried across the takeover.
+
+In each round the critic is made anew and learns for the round's gradient steps. Member i never sees the i-th part of
+the episodes, so that every episode is judged by one that has not seen how it ends.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vla_rl.algorithms.actor import load_optimizer
+from vla_rl.algorithms.base import Algorithm
+from vla_rl.algorithms.config import Learning
+from vla_rl.algorithms.round_data import Frames, RoundData
+from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.core.errors import ConfigError
+from vla_rl.credit import CreditConfig, SegmentKind
+from vla_rl.critics.backbones import Backbone
+from vla_rl.data.cache import FrameCache
+from vla_rl.policies.choosing import FOLDER, ChoiceConfig, ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.features import flat_features
+
+_LEAST_SCALE = 1e-2
+
+
+@dataclass(frozen=True)
+class ChunkCriticTrainingConfig:
+    """The critic's optimisation.
+
+    Attributes:
+        batch_size: windows per gradient step.
+        learning_rate: of AdamW.
+        weight_decay: of AdamW.
+        input_noise: standard deviation of the noise on normalised inputs.
+    """
+
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.03
+    input_noise: float = 0.03
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or not self.learning_rate > 0:
+            raise ConfigError("critic_training: batch_size and learning_rate must be positive")
+        if not self.weight_decay >= 0 or not self.input_noise >= 0:
+            raise ConfigError("critic_training: weight_decay and input_noise cannot be negative")
+
+
+@dataclass(frozen=True)
+class ChunkCriticLearning(Learning):
+    """What the algorithm may be told; the actor's section is for the supervised policy only."""
+
+    critic: ChunkCriticConfig = field(default_factory=ChunkCriticConfig)
+    critic_training: ChunkCriticTrainingConfig = field(default_factory=ChunkCriticTrainingConfig)
+    choice: ChoiceConfig = field(default_factory=ChoiceConfig)
+    credit: CreditConfig = field(default_factory=lambda: CreditConfig(rule="takeover_is_failure"))
+
+
+class ChunkCriticLearner(Algorithm):
+    """See the module."""
+
+    name = "chunk_critic"
+    config_class: ClassVar[type] = ChunkCriticLearning
+    config: ChunkCriticLearning
+
+    def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
+        """Make the critic; it sees through the policy, whatever ``backbone`` is."""
+        del cache, backbone
+        self._rows: dict[str, Tensor] = {}  # by episode: they stay the same, as the policy does
+        self._make_critic()
+
+    def _make_critic(self) -> None:
+        self.critic = ChunkCritic(self.model, self.config.critic).to(next(self.model.parameters()).device)
+        training = self.config.critic_training
+        self._optimizer = torch.optim.AdamW(
+            self.critic.parameters(), training.learning_rate, weight_decay=training.weight_decay
+        )
+
+    def begin_round(self, cache: FrameCache, number: int) -> None:
+        """Take the windows of the episodes in the cache."""
+        super().begin_round(cache, number)
+        for episode in cache.episodes:
+            if episode.episode_id not in self._rows:
+                frames = np.arange(episode.start, episode.start + episode.length)
+                self._rows[episode.episode_id] = self._rows_of(frames, episode.start)
+        chosen, label = windows(self.data, self.config.critic.chunk_ticks)
+        every = [self.critic.mean.new_empty(0, len(self.critic.mean))]
+        every += [self._rows[episode.episode_id] for episode in cache.episodes]
+        self._inputs, self._label = torch.cat(every)[self.data.tensor(chosen)], self.data.tensor(label)
+        fold = np.array([self._fold_of(episode.episode_id) for episode in cache.episodes], dtype=np.int64)
+        self._fold = self.data.tensor(fold[cache.episode_index[chosen]])
+
+    @torch.no_grad()
+    def _rows_of(self, frames: Frames, start: int) -> Tensor:
+        """The critic's inputs at every step of an episode, [T, I]."""
+        ticks, model = self.config.critic.chunk_ticks, self.model.eval()
+        chunks, _ = self.data.cache.chunks(frames, ticks)
+        inputs = self.data.inputs(frames)
+        blank = torch.zeros(len(frames), model.horizon, model.spec.action_dim, device=self.data.device)
+        usual = model.draw(*inputs, blank)[:, :ticks]
+        tick = self.data.tensor((frames - start).astype(np.float32))
+        return self.critic.rows(flat_features(*model.features(*inputs)), tick, self.data.tensor(chunks), usual)
+
+    def update(self, step: int) -> dict[str, float]:
+        """One gradient step of every member, on the episodes that it may see; the first of a round makes them anew."""
+        if not len(self._inputs):
+            return {"critic_loss": 0.0}
+        if self.begins_round():
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(derived_seed(self.seed, "critic weights", self._round))
+                self._make_critic()
+            self.critic.mean.copy_(self._inputs.mean(0))
+            self.critic.scale.copy_(self._inputs.std(0, correction=0) + _LEAST_SCALE)
+        training, generator = self.config.critic_training, torch_generator(self.seed, "critic batch", step)
+        chosen = torch.randint(len(self._inputs), (training.batch_size,), generator=generator)
+        rows = self._inputs[chosen]
+        noise = torch.randn(rows.shape, generator=generator).to(rows)
+        logit = self.critic(rows + training.input_noise * noise * self.critic.scale)
+        loss = F.binary_cross_entropy_with_logits(logit, self._label[chosen].expand_as(logit), reduction="none")
+        seen = self._seen(self._fold[chosen])
+        loss = (loss * seen).sum() / seen.sum().clamp(min=1)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self._optimizer.step()
+        return {"critic_loss": float(loss.detach())}
+
+    def _fold_of(self, episode_id: str) -> int:
+        """The part of the episodes that one belongs to: the same in every round."""
+        return zlib.crc32(episode_id.encode()) % self.config.critic.members
+
+    def _seen(self, fold: Tensor) -> Tensor:
+        """Which members learn from steps of these folds, bool [M, B]. A single one learns from all."""
+        members = torch.arange(self.config.critic.members, device=fold.device)[:, None]
+        return (members != fold) | (len(members) == 1)
+
+    def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
+        """The chance of success of what was done at frames of the present round, foretold by members that have not
+        learnt from their episodes.
+        """
+        episodes = [cache.episodes[index] for index in cache.episode_index[frames]]
+        rows = torch.stack(
+            [self._rows[e.episode_id][frame - e.start] for e, frame in zip(episodes, frames, strict=True)]
+        )
+        fold = torch.tensor([self._fold_of(e.episode_id) for e in episodes], device=rows.device)
+        with torch.no_grad():
+            logit = self.critic(rows)
+        unseen = ~self._seen(fold) | (len(logit) == 1)
+        foretold = ((logit.sigmoid() * unseen).sum(0) / unseen.sum(0)).cpu().numpy()
+        return {"viability": foretold}
+
+    def save_policy(self, folder: Path, version: int) -> None:
+        """Write the policy, with the critic that chooses for it."""
+        super().save_policy(folder, version)
+        self.critic.save(folder / FOLDER, self.config.choice)
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"critic": self.critic.state_dict(), "critic_optimizer": self._optimizer.state_dict()}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.critic.load_state_dict(state["critic"])
+        load_optimizer(self._optimizer, state["critic_optimizer"])
+
+
+def windows(data: RoundData, ticks: int) -> tuple[Frames, NDArray[np.float32]]:
+    """Where a chunk of so many ticks begins that one and the same actor executed, and what came of it.
+
+    A window that reaches into another segment is left out; one that reaches beyond the end of its episode is not.
+
+    Args:
+        data: episodes and their credit.
+        ticks: C.
+
+    Returns:
+        frames: int64 [N].
+        label: float32 [N], 1 where what was done led to success.
+    """
+    credit, every = data.credit, np.arange(data.cache.total_frames)
+    person = np.isin(credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
+    judged = (credit.viability_mask & data.fresh) | (person & ~data.undecided)
+    last, _ = data.cache.later(every, data.cache.total_frames)
+    whole = (every + ticks <= credit.chunk_stop) | (credit.chunk_stop == last + 1)
+    frames = np.flatnonzero(judged & whole)
+    label = np.where(person, credit.actor_outcome, credit.viability_label > 0)
+    return frames, label[frames].astype(np.float32)

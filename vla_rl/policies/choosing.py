@@ -1,0 +1,251 @@
+"""A policy that thinks twice: it draws several chunks, and a critic of outcomes says which one is executed.
+
+The critic Q(s, a_1:C) judges the part of a chunk that is executed before the next one. It sees the state through the
+policy's own frozen features, and the chunk as its deviation from the policy's usual one (drawn from zero noise): what
+success has in common with the state is a matter of the state, and few episodes are enough to learn what the deviation
+adds. Candidates are the policy's draws, moved by one constant offset each: independent noise averages out over a chunk,
+a coherent offset does not. The idea of best-of-N with a critic over chunks: Q-chunking, arXiv 2507.07969.
+
+The critic lies in the folder of the policy that it was trained on and is loaded with it.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from vla_rl.core.config import config_from_dict, config_to_dict
+from vla_rl.core.errors import CheckpointError, ConfigError
+from vla_rl.core.files import write_atomic
+from vla_rl.policies.features import example_row, flat_features
+from vla_rl.policies.heads import EnsembleHead
+from vla_rl.policies.normalization import Normalizer
+
+if TYPE_CHECKING:
+    from vla_rl.policies.acting import Inputs
+    from vla_rl.policies.trainable import TrainablePolicy
+
+FORMAT = "vla-rl-chunk-critic"
+FORMAT_VERSION = 1
+FOLDER = "critic"
+"""Where the critic of a policy lies, in the policy's folder."""
+
+
+@dataclass(frozen=True)
+class ChoiceConfig:
+    """How a critic's policy acts.
+
+    Attributes:
+        draws: N candidates; 1 is the policy as it is.
+        offset: standard deviation of the candidates' constant offsets, in normalised action units; the first one has
+            none.
+    """
+
+    draws: int = 8
+    offset: float = 0.15
+
+    def __post_init__(self) -> None:
+        if self.draws < 1 or not self.offset >= 0:
+            raise ConfigError(f"choice: expected draws >= 1 and offset >= 0, found {self.draws} and {self.offset}")
+
+
+@dataclass(frozen=True)
+class ChunkCriticConfig:
+    """Architecture.
+
+    Attributes:
+        chunk_ticks: C, how many actions of a chunk are judged: those that are executed before the next chunk.
+        members: M.
+        hidden: widths of the hidden layers, each with a LayerNorm.
+    """
+
+    chunk_ticks: int = 6
+    members: int = 5
+    hidden: tuple[int, ...] = (256, 256)
+
+    def __post_init__(self) -> None:
+        if self.chunk_ticks < 2 or self.members < 1 or not self.hidden:
+            raise ConfigError(
+                "critic: expected chunk_ticks of at least 2, at least one member and one hidden layer, found "
+                f"{self.chunk_ticks}, {self.members} and {self.hidden}"
+            )
+
+
+class ChunkCritic(nn.Module):
+    """M members Q_i(s, a_1:C): the logit of the chance that the episode succeeds.
+
+    Args:
+        model: the policy whose features and statistics it reads; its weights are no part of the critic.
+        config: see `ChunkCriticConfig`.
+
+    Attributes:
+        mean, scale: of the input rows, [I]; set by whoever trains it.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, model: "TrainablePolicy", config: ChunkCriticConfig) -> None:
+        super().__init__()
+        if config.chunk_ticks > model.horizon:
+            raise ConfigError(
+                f"critic.chunk_ticks is {config.chunk_ticks}, the policy's chunks have {model.horizon} actions"
+            )
+        self.config = config
+        self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)
+        inputs = len(example_row(model)) + 1 + 2 * model.spec.action_dim
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("scale", torch.ones(inputs))
+        self.head = EnsembleHead(config.members, inputs, config.hidden, 1, normalised=True)
+
+    def rows(self, features: Tensor, tick: Tensor, chunk: Tensor, usual: Tensor) -> Tensor:
+        """The input rows [..., I] of chunks, raw.
+
+        Args:
+            features: [..., F], of `flat_features`.
+            tick: [...], ticks since the episode began.
+            chunk: [..., C, A], the actions that are executed, raw units.
+            usual: [..., C, A], those of the policy's chunk from zero noise.
+        """
+        deviation = self.action_normalizer.normalize(chunk) - self.action_normalizer.normalize(usual)
+        half = self.config.chunk_ticks // 2
+        slope = deviation[..., half:, :].mean(-2) - deviation[..., :half, :].mean(-2)
+        return torch.cat([features, tick[..., None], deviation.mean(-2), slope], -1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Logits [M, B] of rows [B, I]."""
+        return self.head((rows - self.mean) / self.scale)[..., 0]
+
+    def save(self, folder: Path, choice: ChoiceConfig) -> None:
+        """Write the critic and how to choose by it, weights first, config.json last."""
+        folder.mkdir(parents=True, exist_ok=True)
+        content = safetensors.torch.save(
+            {name: tensor.cpu().contiguous() for name, tensor in self.state_dict().items()}
+        )
+        digest = hashlib.sha256(content).hexdigest()
+        name = f"critic-{digest[:16]}.safetensors"
+        write_atomic(folder / name, content)
+        about = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "weights": name,
+            "sha256": digest,
+            "config": config_to_dict(self.config),
+            "choice": config_to_dict(choice),
+        }
+        write_atomic(folder / "config.json", json.dumps(about, indent=1).encode())
+        for stale in folder.glob("critic-*.safetensors"):
+            if stale.name != name:
+                stale.unlink()
+
+
+class Chooser:
+    """Draws candidates and returns the one that the critic thinks most of.
+
+    Args:
+        critic: of the policy that is asked.
+        config: see `ChoiceConfig`.
+    """
+
+    def __init__(self, critic: ChunkCritic, config: ChoiceConfig) -> None:
+        self.critic, self.config = critic.eval(), config
+
+    @classmethod
+    def load(cls, folder: Path, model: "TrainablePolicy", device: str = "cpu") -> Self:
+        """The chooser in a folder, for the policy beside it, on that policy's device.
+
+        Raises:
+            CheckpointError: if it is damaged, of another version or of another policy.
+        """
+        file = folder / "config.json"
+        try:
+            about = json.loads(file.read_bytes())
+            if (about["format"], about["format_version"]) != (FORMAT, FORMAT_VERSION):
+                raise CheckpointError(f"{file} is not the config of a {FORMAT} of version {FORMAT_VERSION}")
+            content = (folder / Path(about["weights"]).name).read_bytes()
+            if hashlib.sha256(content).hexdigest() != about["sha256"]:
+                raise CheckpointError(f"{folder / about['weights']} is damaged: its digest is not that of config.json")
+            critic = ChunkCritic(model, config_from_dict(ChunkCriticConfig, about["config"]))
+            weights = safetensors.torch.load(content)
+            if not all(tensor.isfinite().all() for tensor in weights.values()):
+                raise CheckpointError(f"{folder} holds numbers that are not finite; take an older version")
+            critic.load_state_dict(weights)
+            return cls(critic.to(device), config_from_dict(ChoiceConfig, about["choice"]))
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+            reason = " ".join(str(error).split())
+            raise CheckpointError(f"{folder} holds no critic that fits its policy: {reason}") from error
+
+    def noise_rows(self, horizon: int) -> int:
+        """Rows of noise of one choice: of every candidate those of a draw, then one for its offset."""
+        return self.config.draws * (horizon + 1)
+
+    @torch.no_grad()
+    def draw(
+        self, model: "TrainablePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None
+    ) -> Tensor:
+        """The chosen chunks, [B, H, A], raw units.
+
+        Args:
+            model: the policy.
+            inputs: of B observations.
+            tick: float [B].
+            noise: [B, `noise_rows`, A].
+            committed: [B, d, A] or None: what every candidate begins with.
+        """
+        done = 0 if committed is None else committed.shape[1]
+        free = (torch.arange(model.horizon, device=noise.device) >= done).float()
+        every = model.draw_several(*inputs, self.starts(noise), committed)
+        return self.best(model, inputs, tick, noise, every, free, done)
+
+    def starts(self, noise: Tensor) -> Tensor:
+        """What chunks are drawn from, [B, 1 + N, H, A]: zero for the usual one, then the candidates' noise."""
+        draws = noise.unflatten(1, (self.config.draws, -1))[:, :, :-1]
+        return torch.cat([torch.zeros_like(draws[:, :1]), draws], 1)
+
+    @torch.no_grad()
+    def best(
+        self,
+        model: "TrainablePolicy",
+        inputs: "Inputs",
+        tick: Tensor,
+        noise: Tensor,
+        drawn: Tensor,
+        free: Tensor,
+        done: int,
+    ) -> Tensor:
+        """The best of what was drawn, [B, H, A], raw units.
+
+        Args:
+            model, inputs, tick, noise: as of `draw`.
+            drawn: [B, 1 + N, H, A], of `starts`.
+            free: [H], from 0 to 1, how far an offset may move each action.
+            done: how many actions will have been executed before the chunk is used; those after them are judged.
+        """
+        usual, candidates = drawn[:, :1], drawn[:, 1:]
+        offset = noise.unflatten(1, (self.config.draws, -1))[:, :, -1:]
+        candidates = candidates + self._offsets(model, offset) * free[:, None]
+        judged = slice(done, done + self.critic.config.chunk_ticks)
+        if judged.stop > model.horizon:
+            return candidates[:, 0]
+        count = candidates.shape[1]
+        features = flat_features(*model.features(*inputs))[:, None].expand(-1, count, -1)
+        chunk, ticks = candidates[:, :, judged], tick[:, None].expand(-1, count)
+        rows = self.critic.rows(features, ticks, chunk, usual[:, :, judged].expand_as(chunk))
+        value = self.critic(rows.flatten(0, 1)).mean(0).unflatten(0, (-1, count))
+        return candidates[torch.arange(len(value), device=value.device), value.argmax(1)]
+
+    def _offsets(self, model: "TrainablePolicy", noise: Tensor) -> Tensor:
+        """One constant offset of each candidate, [B, N, 1, A], raw units, of noise of that shape: none for the first,
+        nor in discrete dimensions.
+        """
+        scale = self.critic.action_normalizer.scale.clone()
+        scale[list(model.statistics.discrete_dims)] = 0
+        offsets = self.config.offset * scale * noise
+        offsets[:, 0] = 0
+        return offsets

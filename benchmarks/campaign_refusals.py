@@ -25,8 +25,9 @@ from vla_rl.core.errors import UserError
 
 _INF, _NAN = float("inf"), float("nan")
 _STRATEGY_TICKS = 60
-_REFUSED_WITHIN_TICKS = 400
+_REFUSED_WITHIN_S = 10.0  # of the machine's time, which may be busy: free ticks take next to none
 _DISCOVERED_AFTER_S = 2.0
+_SLICE_S = 0.005
 
 
 def refusals(course: Course, folder: Path) -> list[dict[str, Any]]:
@@ -136,10 +137,10 @@ def _start_refused(course: Course, name: str, prepare: Callable[[Course], Any]) 
         course.free_ticks(20)
         world.samples.clear()
         rig.trigger("start")
-        for _ in range(_REFUSED_WITHIN_TICKS):
-            if rig.stopped() or world.samples:
-                break
+        until_s = time.monotonic() + _REFUSED_WITHIN_S
+        while not (rig.stopped() or world.samples) and time.monotonic() < until_s:
             course.free_ticks(1)
+            time.sleep(_SLICE_S)
     refused = bool(rig.stopped()) and not world.samples
     course.free_ticks(10)
     quiet = not world.samples

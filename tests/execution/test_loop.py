@@ -481,3 +481,51 @@ def test_a_posture_that_cannot_be_held_starts_nothing() -> None:
     with pytest.raises(UserError, match=r"dimensions \[1\]"):
         run_episode(arm, race(LIMITS), SafetyGate(LIMITS, 20.0), seed=0)
     assert not arm.writes
+
+
+def planned_late(arm: Arm, latency: LatencyConfig, **config: Any) -> Executor:
+    planner = VirtualPlanner(ReachPolicy(), arm.clock, 20.0, latency)
+    return Executor(planner, ExecutionConfig(strategy="naive", **config))
+
+
+class MeasuredArm(Arm):
+    """A real arm's readings before an attempt."""
+
+    def rest_readings(self) -> Float32Array:
+        return np.stack([self._middle] * 3)
+
+
+def arm_of_two() -> Arm:
+    arm = MeasuredArm(GateConfig(low=(-1.0, -1.0), high=(1.0, 1.0), max_velocity=(1.0, 1.0)), 20.0, duration_s=5.0)
+    arm.config = replace(arm.config, state_size=4)
+    return arm
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+def test_a_robot_rests_until_the_first_plan_is_here_and_then_never_holds(supervised: bool) -> None:
+    arm = arm_of_two()
+    executor = planned_late(arm, LatencyConfig(typical=2.5))
+    source = TakeoverSwitch(executor, ScheduledTakeover([], lambda _, action: action)) if supervised else executor
+    before_ns = arm.clock.now_ns()
+    summary = run_episode(arm, source, SafetyGate(LIMITS, 20.0), seed=0, max_ticks=30)
+    assert summary.held_ticks == 0
+    first_ns, first = arm.writes[0]
+    assert 2.5 <= (first_ns - before_ns) * 1e-9 * 20.0 <= 3.5, "nothing was sent before the plan was here"
+    assert np.abs(first - arm._middle).max() <= STEP
+
+
+def test_a_policy_that_never_answers_keeps_nobody_waiting() -> None:
+    arm = arm_of_two()
+    executor = planned_late(arm, FaultyLatencyConfig(typical=1.0, drop_probability=1.0), cold_start_ticks=5)
+    before_ns = arm.clock.now_ns()
+    summary = run_episode(arm, executor, SafetyGate(LIMITS, 20.0), seed=0, max_ticks=200)
+    assert summary.stopped
+    assert summary.held_ticks == summary.ticks
+    assert arm.clock.now_ns() - before_ns < 3e9
+    assert np.abs(stream(arm) - arm._middle).max() == 0
+
+
+def test_an_environment_begins_at_once() -> None:
+    robot = EnvRobot(ReachEnv())
+    summary, _ = record(robot, make_executor(robot, latency=LatencyConfig(typical=3.0)))
+    assert summary.held_ticks == 3

@@ -1,7 +1,7 @@
 """The tick-clock executor: one action per tick, from the chunk and index that the tick says, never waiting."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import override
 
 import numpy as np
@@ -90,6 +90,15 @@ class Executor(ActionSource):
         self._first_tick: int | None = None  # the first tick of this epoch that came from a chunk
         self._held_since: int | None = None
         self._planned_ns: int | None = None
+
+    @override
+    def ready(self, observe: Callable[[], Observation], now_ns: int) -> bool:
+        if self._strategy.freezes_world:  # it waits by itself
+            return True
+        if self._asked_tick is None:
+            self._ask(observe())
+        self._take_arrivals(0, now_ns)
+        return len(self._schedule.upcoming(0)) > 0
 
     @override
     def propose(self, observation: Observation, now_ns: int) -> TickAction:

@@ -53,6 +53,10 @@ class EpisodicRobot(Robot, Protocol):
 _FLOWING_TICKS = 2
 """A longer pause after a command and the robot stands at it."""
 
+_FIRST_PLAN_WITHIN_S = 0.4
+"""Shorter than what robots allow between commands before they stop by themselves."""
+_LOOKS_A_TICK = 10
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSummary:
@@ -155,8 +159,11 @@ def run_episode(
         UserError: if the gate refuses the posture that the robot rests at, or whatever the parts object to.
     """
     robot.reset(seed)
-    rest = gate.reset(getattr(robot, "rest_readings", robot.rest_command)())
+    measures = getattr(robot, "rest_readings", None)
+    rest = gate.reset((measures or robot.rest_command)())
     source.reset(seed, rest)
+    if measures:
+        _await_first_plan(robot, source)
     attempt = _Attempt(robot, gate, max_ticks)
     try:
         while not attempt.ended:
@@ -174,6 +181,16 @@ def run_episode(
     finally:
         attempt.come_to_rest()
     return attempt.summary()
+
+
+def _await_first_plan(robot: EpisodicRobot, source: ActionSource) -> None:
+    """A robot that measures its posture rests until the first plan is here: nothing is sent yet, and the first tick has
+    an action. Not for long: a policy that says nothing is the executor's affair.
+    """
+    clock, period_ns = robot.clock, round(1e9 / robot.control_hz)
+    until_ns = clock.now_ns() + round(_FIRST_PLAN_WITHIN_S * 1e9)
+    while not source.ready(lambda: replace(robot.read(), tick=0), clock.now_ns()) and clock.now_ns() < until_ns:
+        clock.sleep_until_ns(clock.now_ns() + period_ns // _LOOKS_A_TICK)
 
 
 class _Attempt:

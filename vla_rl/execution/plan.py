@@ -1,5 +1,6 @@
 """What travels between the control loop and the policy, and what comes out of the executor at every tick."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,6 +77,13 @@ class ActionSource(Protocol):
     def reset(self, seed: int, rest: Float32Array) -> None:
         """Start an attempt; ``rest`` float32 [A] is the command that keeps the robot where it is."""
         ...
+
+    def ready(self, observe: Callable[[], Observation], now_ns: int) -> bool:
+        """Whether there is something to do at the first tick. Asked again and again while the robot still rests, until
+        it is so or has taken too long; ``observe`` gives the newest observation, as of tick 0.
+        """
+        del observe, now_ns
+        return True
 
     def propose(self, observation: Observation, now_ns: int) -> TickAction:
         """The action of the observation's tick. Always one, and at once."""

@@ -35,6 +35,10 @@ class TakeoverSwitch(ActionSource):
         self._takeover.reset(seed)
 
     @override
+    def ready(self, observe: Callable[[], Observation], now_ns: int) -> bool:
+        return self._executor.ready(observe, now_ns)
+
+    @override
     def propose(self, observation: Observation, now_ns: int) -> TickAction:
         tick = observation.tick
         idle = self._human and not self._shadow

@@ -207,6 +207,10 @@ class _FaultySource(ActionSource):
         self._source.reset(seed, rest)
 
     @override
+    def ready(self, observe: Callable[[], Observation], now_ns: int) -> bool:
+        return self._source.ready(observe, now_ns)
+
+    @override
     def propose(self, observation: Observation, now_ns: int) -> TickAction:
         proposal = self._source.propose(observation, now_ns)
         if self._robot.going_on("policy_nan"):

@@ -30,6 +30,7 @@ BENCHMARKS = (
     "jtc",
     "deploy",
     "metaworld",
+    "outcomes",
     "doors",
 )
 

@@ -173,3 +173,18 @@ def test_features_are_rows() -> None:
     mask[:, 10:] = False
     torch.testing.assert_close(flat_features(tokens, mask), tokens[:, :10].mean(1))
     assert flat_features(tokens[:, :4], mask[:, :4]).shape == (2, 12)
+
+
+def test_exploration_moves_a_whole_chunk_and_nothing_discrete_or_committed() -> None:
+    model, observation = make_model(discrete_dims=(1,)), make_observation()
+    given = np.full((2, SPEC.action_dim), 0.1, np.float32)
+    policy = acting(model, None)
+    plain = policy.infer(observation, given).actions
+    policy.exploration = 0.2
+    moved = policy.infer(observation, given).actions - plain
+    assert not moved[:2].any()
+    assert not moved[:, 1].any()
+    np.testing.assert_allclose(moved[2:, 0], moved[2, 0], atol=1e-6)
+    assert 0 < abs(moved[2, 0]) < 1.0 * model.statistics.action.std[0]
+    policy.reset(5)
+    np.testing.assert_array_equal(policy.infer(observation, given).actions - plain, moved)

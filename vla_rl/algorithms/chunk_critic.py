@@ -154,11 +154,14 @@ class ChunkCriticLearner(Algorithm):
             [self._rows[e.episode_id][frame - e.start] for e, frame in zip(episodes, frames, strict=True)]
         )
         fold = torch.tensor([self._fold_of(e.episode_id) for e in episodes], device=rows.device)
-        with torch.no_grad():
-            logit = self.critic(rows)
-        unseen = ~self._seen(fold) | (len(logit) == 1)
-        foretold = ((logit.sigmoid() * unseen).sum(0) / unseen.sum(0)).cpu().numpy()
-        return {"viability": foretold}
+        return {"viability": self._foretell(rows, fold).cpu().numpy()}
+
+    @torch.no_grad()
+    def _foretell(self, rows: Tensor, fold: Tensor) -> Tensor:
+        """Chance of success [B], by the members that have not learnt from these folds."""
+        chance = self.critic(rows).sigmoid()
+        unseen = ~self._seen(fold) | (len(chance) == 1)
+        return (chance * unseen).sum(0) / unseen.sum(0)
 
     def save_policy(self, folder: Path, version: int) -> None:
         """Write the policy, with the critic that chooses for it."""

@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> Path:
     """From a checkpoint; quantised precisions go over fp32."""
     from deploy_trt.export import export_policy
+    from vla_rl.policies import choosing
     from vla_rl.policies.folders import load_model
     from vla_rl.runs.policy_folder import find_policy
 
@@ -82,6 +83,8 @@ def _export(arguments: argparse.Namespace) -> Path:
     observations = read_observations(arguments.calibration, 16) if arguments.calibration else []
     export_policy(model, out, meta, precision, arguments.unrolled, observations)
     print(f"{out}: version {policy.version} in {precision}")
+    if (policy.path / choosing.FOLDER).is_dir():
+        print(f"{policy.path / choosing.FOLDER} is not exported: the deployment executes its first draw")
     return out if full else _quantise(arguments, out)
 
 

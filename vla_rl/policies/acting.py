@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from vla_rl.policies.choosing import Chooser
     from vla_rl.policies.trainable import TrainablePolicy
 
+_EXPLORATION_SEED = 0x51ED270B  # so that an offset is not the noise of the draw
+
 Inputs = tuple[dict[str, Tensor], Tensor, Tensor]
 """Images, state and text of one observation, [1, ...]."""
 
@@ -41,6 +43,8 @@ class ActingPolicy:
 
     Attributes:
         chooser: chooses among several draws; None: the first one is executed.
+        exploration: standard deviation of an offset of each chunk, one and the same for all of its actions, in
+            normalised action units; 0: none.
     """
 
     def __init__(self, model: "TrainablePolicy", device: str = "cpu", version: int = 0) -> None:
@@ -48,6 +52,7 @@ class ActingPolicy:
         self.device = device
         self.version = version
         self.chooser: Chooser | None = None
+        self.exploration = 0.0
         self._action_size = model.spec.action_sizes
         self._mean_state = np.asarray(model.statistics.state.mean, np.float32)
         self._mean_action = np.asarray(model.statistics.action.mean, np.float32)
@@ -104,6 +109,8 @@ class ActingPolicy:
         fixed = None if committed is None or len(committed) == 0 else self._actions(committed)
         draw = Draw(inputs, self._tick(observation), self._noise(observation.tick), fixed)
         actions = self.draw_all([draw])[0] if self._ask is None else self._ask(draw)
+        if self.exploration:
+            actions = actions + self._offset(observation.tick)
         if fixed is not None:  # also of a policy that was not trained to go on from them
             actions[:, : fixed.shape[1]] = fixed[:, : actions.shape[1]]
         return self._chunk(observation, actions)
@@ -120,6 +127,14 @@ class ActingPolicy:
         self.model.spec.check(observation)
         images = {name: self._tensor(observation.images[name]) for name in self.model.spec.cameras}
         return images, self._tensor(filled_up(observation.state, self._mean_state)), self._tokens(observation.task)
+
+    def _offset(self, tick: int) -> Tensor:
+        """The offset of this tick's chunk, [1, 1, A], raw units: none in discrete dimensions."""
+        statistics = self.model.statistics
+        _, scale = statistics.action.affine(statistics.discrete_dims)
+        scale[list(statistics.discrete_dims)] = 0
+        noise = flow_noise(self._seed ^ _EXPLORATION_SEED, tick, 1, self.model.spec.action_dim)
+        return self._tensor(np.float32(self.exploration) * noise * scale)
 
     def _tick(self, observation: Observation) -> Tensor:
         return torch.tensor([float(observation.tick)], device=self.device)

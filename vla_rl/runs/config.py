@@ -105,6 +105,8 @@ class RunConfig:
         torch_threads: threads of the learner.
         device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
         rollout_device: where policies are run when they act.
+        exploration: of the policy that practises: standard deviation of a constant offset of each chunk, in normalised
+            action units. Independent noise averages out over a chunk; a coherent offset shows what it leads to.
         rollout_precision: of the policy that practises, where a robot's computer will act in a low one: ``fp32`` or
             ``int8-dynamic`` through ONNX Runtime. Learning and evaluation stay in full precision, ``torch``.
     """
@@ -128,12 +130,15 @@ class RunConfig:
     torch_threads: int = 2
     device: str = "cpu"
     rollout_device: str = "cpu"
+    exploration: float = 0.0
     rollout_precision: str = FULL_PRECISION
 
     def __post_init__(self) -> None:
         fill_parts(self)
         if not 0 <= self.seed < 1000:  # of the environments' seeds, those from 1,000,000,000 on are the evaluation's
             raise ConfigError(f"seed is {self.seed}; it must be from 0 to 999")
+        if not 0 <= self.exploration <= 1:
+            raise ConfigError(f"exploration is {self.exploration}; it must be from 0 to 1")
         if self.workers < 0 or self.torch_threads < 1 or self.environments_per_worker < 1:
             raise ConfigError(
                 "workers cannot be negative; torch_threads and environments_per_worker must be at least 1"

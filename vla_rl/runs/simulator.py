@@ -89,9 +89,12 @@ class SimulatorWorker:
                 continue
             policy = self._load(folder, collects and self._low_precision is not None)
             if not isinstance(policy, ActingPolicy):
+                if collects and self._config.exploration:
+                    raise UserError("only a policy of torch, not a deployment, can explore; set exploration=0")
                 for job in alike:
                     yield self._run(job, policy)
                 continue
+            policy.exploration = self._config.exploration if collects else 0.0
             turns = Turns(policy.draw_all)
             attempts = (functools.partial(self._run, job, policy.asking(turns.ask)) for job in alike)
             yield from turns.run(attempts, self._config.environments_per_worker)

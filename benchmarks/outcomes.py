@@ -1,0 +1,237 @@
+"""Practice without a person: what sparse outcomes alone make of a supervised policy, by several methods.
+
+Per task and seed all methods start from the same supervised policy and get the same number of real episodes. A cell is
+one run; finished cells are kept in OUT/outcomes/, so that the table fills up bit by bit. Cells that have not been run
+are left out.
+"""
+
+import argparse
+import functools
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cells import Cells, commits
+from benchmarks.runs import evaluations, start_verb
+from vla_rl.core.config import load_config, read_yaml
+from vla_rl.core.errors import UserError
+from vla_rl.report.statistics import bootstrap_interval, paired_p, wilson_interval
+from vla_rl.runs.config import RunConfig
+from vla_rl.runs.config_files import config_file
+from vla_rl.training.run_folder import RunFolder
+
+TASKS = ("vla_rl/PegInsert-v0",)
+OURS = "chunk_critic"
+_CLONING = [
+    "exploration=0",
+    "budget.steps_per_round=500",
+    "learning.actor.batch_size=128",
+    "learning.actor.learning_rate=1e-3",
+    "learning.actor.warmup_steps=50",
+    "learning.actor.decay_steps=500",
+    "learning.actor.schedule_every_round=true",
+]
+_WEIGHTED = [
+    "learning.critic_training.steps_per_actor_step=0.5",
+    "learning.critic_training.steps_before_round=300",
+]
+METHODS = {
+    OURS: [],
+    "filtered_bc": ["algorithm=filtered_bc", *_CLONING],
+    "habc": [
+        "algorithm=habc",
+        *_CLONING,
+        *_WEIGHTED,
+        "learning.critic.efficiency_return_steps=1000",
+        "learning.critic.efficiency_unit_steps=10",
+        "learning.advantage.warmup_steps=0",
+        "learning.advantage.advantage_horizon=24",
+        "learning.advantage.efficiency_scale=0.08",
+    ],
+    "awr": ["algorithm=awr", *_CLONING, *_WEIGHTED],
+    "sft": ["algorithm=sft", *_CLONING, "budget.episodes_per_round=0"],
+}
+_EVALUATION_EPISODES = 200
+_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    task: str
+    seed: int
+    method: str
+
+    @property
+    def name(self) -> str:
+        """For files and folders."""
+        return f"{self.base}-{self.method}"
+
+    @property
+    def base(self) -> str:
+        """The run that the cells of a task and seed start from."""
+        return f"{self.task.partition('/')[2].partition('-')[0]}-{self.seed}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS), metavar="NAME")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each")
+    parser.add_argument("--runs", type=Path, default=Path("runs/bench-outcomes"), help="where run folders are kept")
+    parser.add_argument("--gather", action="store_true", help="run nothing, show what has been measured")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure what is missing, seed by seed, and gather all cells."""
+    cells = Cells(options.out / "outcomes", {"config": read_yaml(config_file("alone")), "methods": METHODS})
+    runs = options.runs / cells.digest
+    grid = [Cell(task, seed, name) for seed in options.seeds for task in options.tasks for name in options.methods]
+    missing = [] if options.gather else [cell for cell in grid if cell.name not in cells]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(functools.partial(_run_base, runs=runs), {cell.base: cell for cell in missing}.values()))
+        list(pool.map(lambda cell: cells.write(cell.name, _run_cell(cell, runs)), missing))
+    if missing and "speed" not in cells:
+        cells.write("speed", _speed(runs / missing[0].base))
+    found = [cell for cell in cells.read() if "method" in cell]
+    if not any(cell["method"] == OURS for cell in found):
+        raise UserError(f"no run of {OURS} has been measured yet in {cells.folder}; leave --gather out")
+    ours = [cell for cell in found if cell["method"] == OURS and cell["task"] == TASKS[0]]
+    speed = cells.by_name().get("speed", {})
+    return {
+        "without_person_450": float(np.mean([cell["practised"]["success"] for cell in ours])),
+        "steps_ratio": float(np.mean([_steps_ratio(cell) for cell in ours])),
+        **{name: value for name, value in speed.items() if name != "measured"},
+        **_against_rivals(found),
+        "runs": found,
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: one row per task and method."""
+    cells: list[dict[str, Any]] = result["runs"]
+    head = [
+        "| task | method | seeds | supervised | after practice | gain, points | steps to success, first -> last "
+        "| processor minutes |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    groups = sorted({(cell["task"], list(METHODS).index(cell["method"])) for cell in cells})
+    rows = [
+        _row([cell for cell in cells if (cell["task"], cell["method"]) == (task, list(METHODS)[method])])
+        for task, method in groups
+    ]
+    note = (
+        f"{cells[0]['practice_episodes']} practice episodes without a person (`sft`: none, more steps on the "
+        f"demonstrations), {cells[0]['evaluation_episodes']} held-out evaluation seeds. Success pooled over seeds [95 "
+        "% Wilson interval of these very policies]; the gain is the mean over seeds [95 % bootstrap interval over "
+        f"seeds]. {result['machine']['cpu']}, one core a run. {commits(cells)} Command: `{result['command']}`."
+    )
+    return "\n".join([*head, *rows, "", note])
+
+
+def _row(cells: list[dict[str, Any]]) -> str:
+    first, last = (_percent(cells, name) for name in ("supervised", "practised"))
+    gains = np.array([cell["practised"]["success"] - cell["supervised"]["success"] for cell in cells])
+    low, high = bootstrap_interval(gains, np.mean, seed=0)
+    steps = " -> ".join(
+        f"{np.mean([cell[name]['steps'] for cell in cells]):.0f}" for name in ("supervised", "practised")
+    )
+    minutes = np.mean([cell["cpu_s"] for cell in cells]) / 60
+    return (
+        f"| {cells[0]['task']} | `{cells[0]['method']}` | {len(cells)} | {first} | **{last}** "
+        f"| {100 * gains.mean():+.0f} [{100 * low:+.0f}, {100 * high:+.0f}] | {steps} | {minutes:.1f} |"
+    )
+
+
+def _percent(cells: list[dict[str, Any]], name: str) -> str:
+    episodes = sum(cell["evaluation_episodes"] for cell in cells)
+    successes = sum(round(cell[name]["success"] * cell["evaluation_episodes"]) for cell in cells)
+    low, high = wilson_interval(successes, episodes)
+    return f"{successes / episodes:.0%} [{low * 100:.0f}, {high * 100:.0f}]"
+
+
+def _steps_ratio(cell: dict[str, Any]) -> float:
+    return float(cell["practised"]["steps"] / cell["supervised"]["steps"])
+
+
+def _against_rivals(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """The best rival by its mean over the runs that both have, and p of the paired difference over these."""
+    by_run = {(cell["task"], cell["seed"], cell["method"]): cell["practised"]["success"] for cell in cells}
+    ours = {key[:2]: success for key, success in by_run.items() if key[2] == OURS}
+    differences = {}
+    for rival in METHODS:
+        shared = [run for run in ours if (*run, rival) in by_run]
+        if rival != OURS and len(shared) > 1:
+            differences[rival] = np.array([ours[run] - by_run[*run, rival] for run in shared])
+    if not differences:
+        return {}
+    best = min(differences, key=lambda rival: float(differences[rival].mean()))
+    return {
+        "best_rival": best,
+        "points_more_than_best_rival": float(100 * differences[best].mean()),
+        "p_against_best_rival": paired_p(differences[best]),
+    }
+
+
+def _arguments(cell: Cell) -> list[str]:
+    drawn = [f"budget.evaluation_episodes={_EVALUATION_EPISODES}", "workers=0", f"environments_per_worker={_AT_ONCE}"]
+    return ["train", "--config", "alone", "--seed", str(cell.seed), f"task.env={cell.task}", *drawn]
+
+
+def _run_base(cell: Cell, runs: Path) -> None:
+    if not RunFolder(runs / cell.base).is_finished():
+        start_verb([*_arguments(cell), "budget.rounds=0"], runs / cell.base).wait_or_fail()
+
+
+def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
+    folder, base = runs / cell.name, runs / cell.base
+    cpu_s = 0.0
+    if not RunFolder(folder).is_finished():
+        verb = start_verb([*_arguments(cell), "--from", str(base), *METHODS[cell.method]], folder)
+        verb.wait_or_fail()
+        cpu_s = verb.cpu_s
+    first, last = evaluations(base)[-1], evaluations(folder)[-1]
+    budget = read_yaml(folder / "config.yaml")["budget"]
+    return {
+        "task": cell.task,
+        "seed": cell.seed,
+        "method": cell.method,
+        **{
+            name: {"success": entry["successes"] / entry["episodes"], "steps": entry["mean_success_length"]}
+            for name, entry in (("supervised", first), ("practised", last))
+        },
+        "evaluation_episodes": last["episodes"],
+        "practice_episodes": budget["rounds"] * budget["episodes_per_round"],
+        "cpu_s": round(cpu_s, 1),
+    }
+
+
+def _speed(base: Path) -> dict[str, float]:
+    """How many times as fast as one after the other so many episodes are that take turns, with pictures only where a
+    chunk is planned; on this core, in this process.
+    """
+    import torch
+
+    from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs
+
+    torch.set_num_threads(1)
+    config = load_config(RunConfig, base / "config.yaml")
+    took = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for at_once in (1, _AT_ONCE):
+            worker = SimulatorWorker(replace(config, environments_per_worker=at_once))
+            store = Path(folder) / str(at_once)
+            jobs = evaluation_jobs(config.task.envs, base / "policies" / "version_0000", store, 2 * _AT_ONCE)
+            jobs = [replace(job, pictures=at_once == 1) for job in jobs]
+            list(worker.run(jobs[:_AT_ONCE]))  # builds the environments
+            started_s = time.process_time()
+            list(worker.run(jobs[_AT_ONCE:]))
+            took[at_once] = time.process_time() - started_s
+            worker.close()
+    return {"acting_speedup_batched": took[1] / took[_AT_ONCE], "episodes_per_cpu_s": _AT_ONCE / took[_AT_ONCE]}

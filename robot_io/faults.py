@@ -18,6 +18,7 @@ from robot_io.limits import RobotLimits, rest_tolerance
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.types import Float32Array
 
+_DISCOVERY_MS = 3000.0
 _SEEN_TICKS = 3  # the fault is seen, the time passes between two ticks, the stop is told
 _FOLLOWING_PART, _TRAVEL_PART = 0.1, 0.02  # of the range between the limits, see `robot_io.body`
 
@@ -122,6 +123,11 @@ def _looked_at_ms(settings: Settings) -> float:
     return 100.0 + settings.ticks_ms(2)
 
 
+def _discovered_ms(settings: Settings) -> float:
+    """A node learns of another one when the middleware has discovered it, each in its own time."""
+    return _DISCOVERY_MS + _looked_at_ms(settings)
+
+
 def _deadman_ms(settings: Settings) -> float:
     return settings.deadman_timeout_ms + _looked_at_ms(settings)
 
@@ -168,8 +174,8 @@ FAULTS = {
         Fault("clock_jump", "the clock jumps by 3 s, forwards or back", _T, _silent_ms, disturb.ClockJump),
         Fault("clock_silent", "/clock falls silent", _T, _clock_ms, disturb.ClockSilent),
         Fault("node_paused", "the node stands still (SIGSTOP) and goes on", _T, _seen_ms, motion_only=True),
-        Fault("rival", "somebody else publishes on the command topic", _T, _looked_at_ms),
-        Fault("twin", "a second node of the same name", _T, _looked_at_ms),
+        Fault("rival", "somebody else publishes on the command topic", _T, _discovered_ms),
+        Fault("twin", "a second node of the same name", _T, _discovered_ms),
         Fault("estop_pressed", "the emergency stop says true", _T, _looked_at_ms),
         Fault("estop_gone", "nobody publishes the emergency stop any more", _T, _looked_at_ms),
         Fault("estop_called", "the service ~/estop is called", _T, _looked_at_ms),

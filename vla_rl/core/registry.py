@@ -46,12 +46,24 @@ def find(kind: str, name: str) -> Any:
         ConfigError: for a name that nobody declares, one that two packages declare differently, or one that cannot be
             imported; it says what there is and where was looked.
     """
-    return _found(kind, name, tuple(sys.path))
+    target, declared = _target(kind, name, tuple(sys.path))
+    module, _, attribute = target.partition(":")
+    try:
+        part: Any = importlib.import_module(module)
+        for step in attribute.split("."):
+            part = getattr(part, step)
+    except (ImportError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] != module.split(".")[0]:
+            raise  # the part is there, and lacks a package that it needs: whoever started us says how to get that
+        raise ConfigError(f"the {KINDS[kind]} {target!r}{declared} cannot be imported: {error}") from error
+    return part
 
 
 @functools.lru_cache(maxsize=256)
-def _found(kind: str, name: str, path: tuple[str, ...]) -> Any:
-    """See `find`. Looking through all installed packages takes tens of milliseconds, and every episode asks."""
+def _target(kind: str, name: str, path: tuple[str, ...]) -> tuple[str, str]:
+    """``module:Name`` of a part, and for messages who declares it. Looking through all installed packages takes tens of
+    milliseconds, and every episode asks.
+    """
     del path
     points = {point.value: point for point in entry_points(group=group(kind)) if point.name == name}
     if len(points) > 1:
@@ -64,16 +76,7 @@ def _found(kind: str, name: str, path: tuple[str, ...]) -> Any:
             f"there is no {KINDS[kind]} {name!r}.{did_you_mean(name, names(kind))} "
             f"Looked among the entry points {group(kind)!r} of the installed packages; any other is named module:Name"
         )
-    try:
-        part: Any = importlib.import_module(module)
-        for step in attribute.split("."):
-            part = getattr(part, step)
-    except (ImportError, AttributeError) as error:
-        if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] != module.split(".")[0]:
-            raise  # the part is there, and lacks a package that it needs: whoever started us says how to get that
-        declared = f", declared by {_package(points[target])}" if points else ""
-        raise ConfigError(f"the {KINDS[kind]} {target!r}{declared} cannot be imported: {error}") from error
-    return part
+    return target, f", declared by {_package(points[target])}" if points else ""
 
 
 def _package(point: EntryPoint) -> str:

@@ -10,12 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.cells import Cells, commits
-from benchmarks.runs import evaluations, start_verb
+from benchmarks.runs import evaluations, gain_columns, start_verb
 from vla_rl.core.config import read_yaml
-from vla_rl.report.statistics import bootstrap_interval, wilson_interval
 from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
@@ -63,23 +60,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _row(cells: list[dict[str, Any]]) -> str:
-    first, last = (_percent(cells, name) for name in ("supervised", "practised"))
-    gains = np.array([cell["practised"]["success"] - cell["supervised"]["success"] for cell in cells])
-    low, high = bootstrap_interval(gains, np.mean, seed=0)
-    lengths = [[cell[name]["steps"] for cell in cells if cell[name]["steps"]] for name in ("supervised", "practised")]
-    steps = " -> ".join(f"{np.mean(found):.0f}" if found else "-" for found in lengths)
-    minutes = np.mean([cell["cpu_s"] for cell in cells]) / 60
-    return (
-        f"| {cells[0]['task']} | {len(cells)} | {first} | **{last}** "
-        f"| {100 * gains.mean():+.0f} [{100 * low:+.0f}, {100 * high:+.0f}] | {steps} | {minutes:.1f} |"
-    )
-
-
-def _percent(cells: list[dict[str, Any]], name: str) -> str:
-    episodes = sum(cell["evaluation_episodes"] for cell in cells)
-    successes = sum(round(cell[name]["success"] * cell["evaluation_episodes"]) for cell in cells)
-    low, high = wilson_interval(successes, episodes)
-    return f"{successes / episodes:.0%} [{low * 100:.0f}, {high * 100:.0f}]"
+    return f"| {cells[0]['task']} | {len(cells)} {gain_columns(cells)}"
 
 
 def _name(task: str, seed: int) -> str:

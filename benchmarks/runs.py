@@ -8,7 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vla_rl.core.errors import UserError
+from vla_rl.report.statistics import bootstrap_interval, wilson_interval
 
 
 class RunningVerb:
@@ -53,3 +56,26 @@ def evaluations(folder: Path) -> list[dict[str, Any]]:
     """The evaluations of a run's own policies, in order."""
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     return [entry for entry in summary["evaluations"] if entry.get("control") is None]
+
+
+def gain_columns(cells: list[dict[str, Any]]) -> str:
+    """Columns of a table, of the same over several seeds: success before and after practice, the gain, steps to success
+    and processor minutes.
+    """
+    first, last = (_percent(cells, name) for name in ("supervised", "practised"))
+    gains = np.array([cell["practised"]["success"] - cell["supervised"]["success"] for cell in cells])
+    low, high = bootstrap_interval(gains, np.mean, seed=0)
+    lengths = [[cell[name]["steps"] for cell in cells if cell[name]["steps"]] for name in ("supervised", "practised")]
+    steps = " -> ".join(f"{np.mean(found):.0f}" if found else "-" for found in lengths)
+    minutes = np.mean([cell["cpu_s"] for cell in cells]) / 60
+    return (
+        f"| {first} | **{last}** | {100 * gains.mean():+.0f} [{100 * low:+.0f}, {100 * high:+.0f}] | {steps} "
+        f"| {minutes:.1f} |"
+    )
+
+
+def _percent(cells: list[dict[str, Any]], name: str) -> str:
+    episodes = sum(cell["evaluation_episodes"] for cell in cells)
+    successes = sum(round(cell[name]["success"] * cell["evaluation_episodes"]) for cell in cells)
+    low, high = wilson_interval(successes, episodes)
+    return f"{successes / episodes:.0%} [{low * 100:.0f}, {high * 100:.0f}]"

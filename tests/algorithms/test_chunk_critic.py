@@ -11,6 +11,7 @@ from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 from vla_rl.algorithms.base import make_algorithm
 from vla_rl.algorithms.chunk_critic import windows
 from vla_rl.core.types import Observation
+from vla_rl.policies.choosing import ChunkCritic
 from vla_rl.policies.folders import load_policy
 
 TICKS = 2
@@ -163,3 +164,16 @@ def test_each_round_begins_with_a_new_critic_and_the_same_policy(make_cache) -> 
     algorithm.update(2)
     assert algorithm.critic is not first
     assert all(torch.equal(tensor, policy[name]) for name, tensor in algorithm.policy().state_dict().items())
+
+
+def test_a_policy_that_is_there_has_its_critic(make_cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while the critic is written: the version is not there, and the resumed run makes it."""
+    algorithm = learner(make_cache(MIXED))
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ChunkCritic, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        algorithm.save_policy(tmp_path / "policy", 1)
+    assert not (tmp_path / "policy" / "config.json").exists()

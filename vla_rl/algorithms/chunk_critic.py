@@ -164,9 +164,11 @@ class ChunkCriticLearner(Algorithm):
         return (chance * unseen).sum(0) / unseen.sum(0)
 
     def save_policy(self, folder: Path, version: int) -> None:
-        """Write the policy, with the critic that chooses for it."""
-        super().save_policy(folder, version)
+        """Write the policy, with the critic that chooses for it: the critic first, since a policy's config.json says
+        that all of it is there.
+        """
         self.critic.save(folder / FOLDER, self.config.choice)
+        super().save_policy(folder, version)
 
     def state_dict(self) -> dict[str, Any]:
         own = {"critic": self.critic.state_dict(), "critic_optimizer": self._optimizer.state_dict()}

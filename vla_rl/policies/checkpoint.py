@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
-from vla_rl.core.files import write_atomic
+from vla_rl.core.files import write_weights
 from vla_rl.core.types import PolicySpec
 from vla_rl.policies.normalization import Statistics
 
@@ -29,27 +29,17 @@ FORMAT_VERSION = 1
 
 def save_checkpoint(folder: Path, model: "TrainablePolicy", meta: dict[str, Any]) -> None:
     """See `TrainablePolicy.save`: weights first, config.json last."""
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    content = safetensors.torch.save(tensors)
-    digest = hashlib.sha256(content).hexdigest()
-    weights = f"model-{digest[:16]}.safetensors"
-    write_atomic(folder / weights, content)
     description = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "weights": weights,
-        "sha256": digest,
         "spec": config_to_dict(model.spec),
         "horizon": model.horizon,
         "config": config_to_dict(model.config),
         "statistics": model.statistics.to_dict(),
         "meta": meta,
     }
-    write_atomic(folder / "config.json", json.dumps(description, indent=1).encode())
-    for stale in folder.glob("model-*.safetensors"):
-        if stale.name != weights:
-            stale.unlink()
+    write_weights(folder, "model", safetensors.torch.save(tensors), description)
 
 
 def load_checkpoint[PolicyT: TrainablePolicy](

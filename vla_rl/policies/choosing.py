@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.errors import CheckpointError, ConfigError
-from vla_rl.core.files import write_atomic
+from vla_rl.core.files import write_weights
 from vla_rl.policies.features import example_row, flat_features
 from vla_rl.policies.heads import EnsembleHead
 from vla_rl.policies.normalization import Normalizer
@@ -124,25 +124,14 @@ class ChunkCritic(nn.Module):
 
     def save(self, folder: Path, choice: ChoiceConfig) -> None:
         """Write the critic and how to choose by it, weights first, config.json last."""
-        folder.mkdir(parents=True, exist_ok=True)
-        content = safetensors.torch.save(
-            {name: tensor.cpu().contiguous() for name, tensor in self.state_dict().items()}
-        )
-        digest = hashlib.sha256(content).hexdigest()
-        name = f"critic-{digest[:16]}.safetensors"
-        write_atomic(folder / name, content)
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.state_dict().items()}
         about = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
-            "weights": name,
-            "sha256": digest,
             "config": config_to_dict(self.config),
             "choice": config_to_dict(choice),
         }
-        write_atomic(folder / "config.json", json.dumps(about, indent=1).encode())
-        for stale in folder.glob("critic-*.safetensors"):
-            if stale.name != name:
-                stale.unlink()
+        write_weights(folder, "critic", safetensors.torch.save(tensors), about)
 
 
 class Chooser:
@@ -219,7 +208,7 @@ class Chooser:
         free: Tensor,
         done: int,
     ) -> Tensor:
-        """The best of what was drawn, [B, H, A], raw units.
+        """The best of what was drawn, [B, H, A], raw units; the first, where fewer actions are left than are judged.
 
         Args:
             model, inputs, tick, noise: as of `draw`.

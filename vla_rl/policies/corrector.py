@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from vla_rl.core.errors import CheckpointError, UserError
-from vla_rl.core.files import write_atomic
+from vla_rl.core.files import write_weights
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 FORMAT = "vla-rl-corrector"
@@ -103,17 +103,10 @@ class ResidualCorrector:
 
     def save(self, folder: Path) -> None:
         """Write the corrector, weights first, config.json last."""
-        folder.mkdir(parents=True, exist_ok=True)
         content = safetensors.numpy.save({name: np.ascontiguousarray(part) for name, part in self.weights.items()})
-        digest = hashlib.sha256(content).hexdigest()
-        name = f"corrector-{digest[:16]}.safetensors"
-        write_atomic(folder / name, content)
         spec = {field: getattr(self.spec, field) for field in CorrectorSpec.__dataclass_fields__}
-        about = {"format": FORMAT, "format_version": FORMAT_VERSION, "weights": name, "sha256": digest, "spec": spec}
-        write_atomic(folder / "config.json", json.dumps(about, indent=1).encode())
-        for stale in folder.glob("corrector-*.safetensors"):
-            if stale.name != name:
-                stale.unlink()
+        about = {"format": FORMAT, "format_version": FORMAT_VERSION, "spec": spec}
+        write_weights(folder, "corrector", content, about)
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -11,7 +11,7 @@ from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 from vla_rl.algorithms.base import make_algorithm
 from vla_rl.algorithms.chunk_critic import windows
 from vla_rl.core.types import Observation
-from vla_rl.policies.choosing import ChunkCritic
+from vla_rl.policies.choosing import Chooser
 from vla_rl.policies.folders import load_policy
 
 TICKS = 2
@@ -173,7 +173,7 @@ def test_a_policy_that_is_there_has_its_critic(make_cache, tmp_path: Path, monke
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ChunkCritic, "save", killed)
+    monkeypatch.setattr(Chooser, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         algorithm.save_policy(tmp_path / "policy", 1)
     assert not (tmp_path / "policy" / "config.json").exists()

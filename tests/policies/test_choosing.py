@@ -12,7 +12,8 @@ from tiny_policy import SPEC, make_model, make_observation
 
 from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
-from vla_rl.policies.features import flat_features
+from vla_rl.policies.editing import Edit, EditConfig
+from vla_rl.policies.features import draw_from_flat, flat_features
 from vla_rl.policies.folders import load_policy
 
 TICKS, DRAWS = 4, 6
@@ -126,7 +127,7 @@ def test_a_critic_travels_in_the_folder_of_its_policy(tmp_path: Path) -> None:
     model, observation = make_model(), make_observation()
     critic = ChunkCritic(model, SMALL)
     model.save(tmp_path / "policy", {"policy_version": 3})
-    critic.save(tmp_path / "policy" / FOLDER, ChoiceConfig(draws=5, offset=0.3))
+    Chooser(critic, ChoiceConfig(draws=5, offset=0.3)).save(tmp_path / "policy" / FOLDER)
     found = load_policy(tmp_path / "policy")
     found.reset(5)
     wanted = acting(model, critic, draws=5, offset=0.3).infer(observation)
@@ -143,7 +144,7 @@ def test_a_critic_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, damag
         critic.head.out.bias.data = torch.zeros(3, 1, 1)
     if damage == "not finite":
         critic.head.out.bias.data.fill_(float("nan"))
-    critic.save(folder / FOLDER, ChoiceConfig())
+    Chooser(critic, ChoiceConfig()).save(folder / FOLDER)
     file = folder / FOLDER / "config.json"
     if damage == "weights":
         weights = next((folder / FOLDER).glob("*.safetensors"))
@@ -157,10 +158,72 @@ def test_a_critic_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, damag
     assert "\n" not in str(caught.value)
 
 
+def pushing(model, amount: float) -> Edit:
+    """An edit that wants every dimension moved by so much."""
+    edit = Edit(model, EditConfig(hidden=(8,)))
+    edit.net[-1].bias.data.fill_(amount)
+    return edit
+
+
+def test_an_edit_moves_what_is_free_and_continuous_by_one_bounded_offset() -> None:
+    model, observation = make_model(discrete_dims=(1,)), make_observation()
+    given = np.full((2, SPEC.action_dim), 0.1, np.float32)
+    policy, critic = acting(model, None), ChunkCritic(model, SMALL)
+    plain = policy.infer(observation, given).actions
+
+    def moved(amount: float) -> np.ndarray:
+        policy.chooser = Chooser(critic, ChoiceConfig(draws=1, offset=0.0), pushing(model, amount))
+        return (policy.infer(observation, given).actions - plain) / model.statistics.action.std[0]
+
+    assert np.abs(moved(0.0)).max() < 1e-5
+    for amount, least, most in ((0.1, 0.09, 0.1), (100.0, 0.49, 0.5)):
+        offset = moved(amount)
+        assert not offset[:2].any()
+        assert not offset[:, 1].any()
+        assert least < offset[2, 0] <= most + 1e-5
+        np.testing.assert_allclose(offset[2:, 0], offset[2, 0], atol=1e-5)
+
+
+def test_the_critic_judges_edited_candidates_and_both_travel_together(tmp_path: Path) -> None:
+    model, observation = make_model(), make_observation()
+    chooser = Chooser(ChunkCritic(model, SMALL), ChoiceConfig(draws=3, offset=0.2), pushing(model, 0.3))
+    model.save(tmp_path / "policy")
+    chooser.save(tmp_path / "policy" / FOLDER)
+    found = load_policy(tmp_path / "policy")
+    wanted = acting(model, None)
+    wanted.chooser = chooser
+    found.reset(5)
+    np.testing.assert_array_equal(found.infer(observation).actions, wanted.infer(observation).actions)
+    wanted.chooser = Chooser(chooser.critic, chooser.config)
+    assert not np.array_equal(found.infer(observation).actions, wanted.infer(observation).actions)
+
+
+def test_a_folder_without_an_edit_is_read_as_before(tmp_path: Path) -> None:
+    model, folder = make_model(), tmp_path / "policy"
+    model.save(folder)
+    Chooser(ChunkCritic(model, SMALL), ChoiceConfig()).save(folder / FOLDER)
+    file = folder / FOLDER / "config.json"
+    first = json.loads(file.read_text()) | {"format_version": 1}
+    del first["edit"]
+    file.write_text(json.dumps(first))
+    assert load_policy(folder).chooser.edit is None
+
+
+def test_a_chunk_from_features_is_the_chunk_of_their_observation() -> None:
+    model = make_model()
+    inputs = acting(model, None)._inputs(make_observation())
+    noise = torch.randn(1, model.horizon, SPEC.action_dim, generator=torch.Generator().manual_seed(0))
+    found = draw_from_flat(model, flat_features(*model.features(*inputs)), noise)
+    torch.testing.assert_close(found, model.draw(*inputs, noise))
+
+
 def test_nonsense_is_refused() -> None:
     for wrong in ({"draws": 0}, {"offset": -0.1}, {"offset": float("nan")}):
         with pytest.raises(ConfigError):
             ChoiceConfig(**wrong)
+    for wrong in ({"bound": 0.0}, {"hidden": ()}):
+        with pytest.raises(ConfigError):
+            EditConfig(**wrong)
     for wrong in ({"chunk_ticks": 1}, {"members": 0}, {"hidden": ()}):
         with pytest.raises(ConfigError):
             ChunkCriticConfig(**wrong)

@@ -29,7 +29,8 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.credit import CreditConfig, SegmentKind
 from vla_rl.critics.backbones import Backbone
 from vla_rl.data.cache import FrameCache
-from vla_rl.policies.choosing import FOLDER, ChoiceConfig, ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.editing import Edit
 from vla_rl.policies.features import flat_features
 
 _LEAST_SCALE = 1e-2
@@ -79,6 +80,8 @@ class ChunkCriticLearner(Algorithm):
         """Make the critic; it sees through the policy, whatever ``backbone`` is."""
         del cache, backbone
         self._rows: dict[str, Tensor] = {}  # by episode: they stay the same, as the policy does
+        self.edit: Edit | None = None
+        self._prepared: dict[str, float] = {}
         self._make_critic()
 
     def _make_critic(self) -> None:
@@ -95,12 +98,19 @@ class ChunkCriticLearner(Algorithm):
             if episode.episode_id not in self._rows:
                 frames = np.arange(episode.start, episode.start + episode.length)
                 self._rows[episode.episode_id] = self._rows_of(frames, episode.start)
-        chosen, label = windows(self.data, self.config.critic.chunk_ticks)
-        every = [self.critic.mean.new_empty(0, len(self.critic.mean))]
-        every += [self._rows[episode.episode_id] for episode in cache.episodes]
-        self._inputs, self._label = torch.cat(every)[self.data.tensor(chosen)], self.data.tensor(label)
+        self._frames, label = windows(self.data, self.config.critic.chunk_ticks)
+        self._inputs, self._label = self.every_row()[self.data.tensor(self._frames)], self.data.tensor(label)
         fold = np.array([self._fold_of(episode.episode_id) for episode in cache.episodes], dtype=np.int64)
-        self._fold = self.data.tensor(fold[cache.episode_index[chosen]])
+        self._fold = self.data.tensor(fold[cache.episode_index[self._frames]])
+
+    def every_row(self) -> Tensor:
+        """The critic's inputs at every frame of the cache, [N, I]."""
+        blank = self.critic.mean.new_empty(0, len(self.critic.mean))
+        return torch.cat([blank, *(self._rows[episode.episode_id] for episode in self.data.cache.episodes)])
+
+    def prepare(self) -> dict[str, float]:
+        """What is done once in a round, before the critic learns, and what to log of it; nothing here."""
+        return {}
 
     @torch.no_grad()
     def _rows_of(self, frames: Frames, start: int) -> Tensor:
@@ -118,6 +128,7 @@ class ChunkCriticLearner(Algorithm):
         if not len(self._inputs):
             return {"critic_loss": 0.0}
         if self.begins_round():
+            self._prepared = self.prepare()
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derived_seed(self.seed, "critic weights", self._round))
                 self._make_critic()
@@ -134,7 +145,7 @@ class ChunkCriticLearner(Algorithm):
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._optimizer.step()
-        return {"critic_loss": float(loss.detach())}
+        return {"critic_loss": float(loss.detach()), **self._prepared}
 
     def _fold_of(self, episode_id: str) -> int:
         """The part of the episodes that one belongs to: the same in every round."""
@@ -167,7 +178,7 @@ class ChunkCriticLearner(Algorithm):
         """Write the policy, with the critic that chooses for it: the critic first, since a policy's config.json says
         that all of it is there.
         """
-        self.critic.save(folder / FOLDER, self.config.choice)
+        Chooser(self.critic, self.config.choice, self.edit).save(folder / FOLDER)
         super().save_policy(folder, version)
 
     def state_dict(self) -> dict[str, Any]:

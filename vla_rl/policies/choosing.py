@@ -3,10 +3,10 @@
 The critic Q(s, a_1:C) judges the part of a chunk that is executed before the next one. It sees the state through the
 policy's own frozen features, and the chunk as its deviation from the policy's usual one (drawn from zero noise): what
 success has in common with the state is a matter of the state, and few episodes are enough to learn what the deviation
-adds. Candidates are the policy's draws, moved by one constant offset each: independent noise averages out over a chunk,
-a coherent offset does not. The idea of best-of-N with a critic over chunks: Q-chunking, arXiv 2507.07969.
+adds. Candidates are the policy's draws, moved by an edit if there is one (`editing`), and by one constant offset each.
+The idea of best-of-N with a critic over chunks: Q-chunking, arXiv 2507.07969.
 
-The critic lies in the folder of the policy that it was trained on and is loaded with it.
+Critic and edit lie in the folder of the policy that they were trained on and are loaded with it.
 """
 
 import hashlib
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.core.files import write_weights
+from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import example_row, flat_features
 from vla_rl.policies.heads import EnsembleHead
 from vla_rl.policies.normalization import Normalizer
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
     from vla_rl.policies.trainable import TrainablePolicy
 
 FORMAT = "vla-rl-chunk-critic"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 had no edit
 FOLDER = "critic"
 """Where the critic of a policy lies, in the policy's folder."""
+_EDIT = "edit."  # before the names of its weights
 
 
 @dataclass(frozen=True)
@@ -122,17 +124,6 @@ class ChunkCritic(nn.Module):
         """Logits [M, B] of rows [B, I]."""
         return self.head((rows - self.mean) / self.scale)[..., 0]
 
-    def save(self, folder: Path, choice: ChoiceConfig) -> None:
-        """Write the critic and how to choose by it, weights first, config.json last."""
-        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.state_dict().items()}
-        about = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "config": config_to_dict(self.config),
-            "choice": config_to_dict(choice),
-        }
-        write_weights(folder, "critic", safetensors.torch.save(tensors), about)
-
 
 class Chooser:
     """Draws candidates and returns the one that the critic thinks most of.
@@ -140,10 +131,27 @@ class Chooser:
     Args:
         critic: of the policy that is asked.
         config: see `ChoiceConfig`.
+        edit: moves every candidate before it is judged; None: nothing does.
     """
 
-    def __init__(self, critic: ChunkCritic, config: ChoiceConfig) -> None:
+    def __init__(self, critic: ChunkCritic, config: ChoiceConfig, edit: Edit | None = None) -> None:
         self.critic, self.config = critic.eval(), config
+        self.edit = None if edit is None else edit.eval()
+
+    def save(self, folder: Path) -> None:
+        """Write all of it, weights first, config.json last."""
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.critic.state_dict().items()}
+        about = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "config": config_to_dict(self.critic.config),
+            "choice": config_to_dict(self.config),
+            "edit": None,
+        }
+        if self.edit is not None:
+            about["edit"] = config_to_dict(self.edit.config)
+            tensors |= {_EDIT + name: tensor.cpu().contiguous() for name, tensor in self.edit.state_dict().items()}
+        write_weights(folder, "critic", safetensors.torch.save(tensors), about)
 
     @classmethod
     def load(cls, folder: Path, model: "TrainablePolicy", device: str = "cpu") -> Self:
@@ -155,8 +163,8 @@ class Chooser:
         file = folder / "config.json"
         try:
             about = json.loads(file.read_bytes())
-            if (about["format"], about["format_version"]) != (FORMAT, FORMAT_VERSION):
-                raise CheckpointError(f"{file} is not the config of a {FORMAT} of version {FORMAT_VERSION}")
+            if about["format"] != FORMAT or not 1 <= about["format_version"] <= FORMAT_VERSION:
+                raise CheckpointError(f"{file} is not the config of a {FORMAT} of version 1 to {FORMAT_VERSION}")
             content = (folder / Path(about["weights"]).name).read_bytes()
             if hashlib.sha256(content).hexdigest() != about["sha256"]:
                 raise CheckpointError(f"{folder / about['weights']} is damaged: its digest is not that of config.json")
@@ -164,8 +172,14 @@ class Chooser:
             weights = safetensors.torch.load(content)
             if not all(tensor.isfinite().all() for tensor in weights.values()):
                 raise CheckpointError(f"{folder} holds numbers that are not finite; take an older version")
-            critic.load_state_dict(weights)
-            return cls(critic.to(device), config_from_dict(ChoiceConfig, about["choice"]))
+            critic.load_state_dict({name: weight for name, weight in weights.items() if not name.startswith(_EDIT)})
+            choice, edit = config_from_dict(ChoiceConfig, about["choice"]), None
+            if about.get("edit") is not None:
+                edit = Edit(model, config_from_dict(EditConfig, about["edit"])).to(device)
+                edit.load_state_dict(
+                    {name.removeprefix(_EDIT): weight for name, weight in weights.items() if name.startswith(_EDIT)}
+                )
+            return cls(critic.to(device), choice, edit)
         except (OSError, KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
             reason = " ".join(str(error).split())
             raise CheckpointError(f"{folder} holds no critic that fits its policy: {reason}") from error
@@ -217,14 +231,18 @@ class Chooser:
             done: how many actions will have been executed before the chunk is used; those after them are judged.
         """
         usual, candidates = drawn[:, :1], drawn[:, 1:]
-        offset = noise.unflatten(1, (self.config.draws, -1))[:, :, -1:]
-        candidates = candidates + self._offsets(model, offset) * free[:, None]
-        judged = slice(done, done + self.critic.config.chunk_ticks)
-        if judged.stop > model.horizon:
-            return candidates[:, 0]
         count = candidates.shape[1]
         features = flat_features(*model.features(*inputs))[:, None].expand(-1, count, -1)
-        chunk, ticks = candidates[:, :, judged], tick[:, None].expand(-1, count)
+        ticks = tick[:, None].expand(-1, count)
+        judged = slice(done, done + self.critic.config.chunk_ticks)
+        if self.edit is not None:
+            edited = self.edit.raw(self.edit(self.edit.rows(features, ticks, candidates[:, :, judged])))
+            candidates = candidates + edited[:, :, None] * free[:, None]
+        offset = noise.unflatten(1, (self.config.draws, -1))[:, :, -1:]
+        candidates = candidates + self._offsets(model, offset) * free[:, None]
+        chunk = candidates[:, :, judged]
+        if chunk.shape[2] < self.critic.config.chunk_ticks:
+            return candidates[:, 0]
         rows = self.critic.rows(features, ticks, chunk, usual[:, :, judged].expand_as(chunk))
         value = self.critic(rows.flatten(0, 1)).mean(0).unflatten(0, (-1, count))
         return candidates[torch.arange(len(value), device=value.device), value.argmax(1)]

@@ -201,6 +201,23 @@ class TrainablePolicy(nn.Module, ABC):
             "'state'"
         )
 
+    def draw_from(
+        self,
+        tokens: Tensor,  # noqa: ARG002
+        mask: Tensor,  # noqa: ARG002
+        noise: Tensor,  # noqa: ARG002
+    ) -> Tensor:
+        """What `draw` gives, [B, H, A], for observations of which only the features are known: imagined ones.
+
+        Args:
+            tokens, mask: [B, N, width] and bool [B, N], of `features`.
+            noise: as of `draw`.
+
+        Raises:
+            UserError: if it cannot act from features.
+        """
+        raise UserError(f"the policy {self.config.kind!r} cannot act from features alone; it needs observations")
+
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:
         """The policy as the loop asks it, with these very weights; one thread's own."""
         return ActingPolicy(self, device, version)

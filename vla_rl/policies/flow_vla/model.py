@@ -240,6 +240,16 @@ class FlowVLA(TrainablePolicy):
         )
         return chunks.unflatten(0, (-1, count))
 
+    def draw_from(self, tokens: Tensor, mask: Tensor, noise: Tensor) -> Tensor:
+        """See `TrainablePolicy.draw_from`.
+
+        Raises:
+            UserError: for a policy with an indicator: its features do not say what it is asked for.
+        """
+        if self.config.indicator:
+            raise UserError("a policy with policy.indicator=true cannot act from features alone; switch it off")
+        return self.sample(Prefix(*self.expert.read_prefix(tokens, mask), mask), noise)
+
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:
         """See `TrainablePolicy.acting`; it can be guided towards what is scheduled."""
         from vla_rl.policies.flow_vla.policy import FlowVLAPolicy

@@ -1,0 +1,90 @@
+"""An edit that is practised in imagined branches, before the critic of the round learns."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_world import MIXED, P, make_episode, make_model, tiny
+
+from vla_rl.algorithms.base import make_algorithm
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.types import Observation
+from vla_rl.policies.folders import load_policy
+from vla_rl.runs.imagination.edit_learner import ImaginedEditLearning
+
+BLANK = {"front": np.zeros((8, 8, 3), np.uint8)}
+
+
+def learner(cache, model=None, **changes: dict):
+    algorithm = make_algorithm("imagined_edit", tiny("imagined_edit", **changes), model or make_model(), cache, 0)
+    algorithm.begin_round(cache, 1)
+    return algorithm
+
+
+def wandering(name: str, start: float, seed: int):
+    """The state adds up the first action; the episode succeeds where it ends above 0. Nothing is to be seen."""
+    action = np.random.default_rng(seed).normal(0, 1, (8, 2)).astype(np.float32).repeat(2, 0)
+    state = np.zeros((16, 2), np.float32)
+    state[:, 0] = start + 0.2 * np.concatenate([[0], action[:-1, 0].cumsum()])
+    episode = make_episode(name, [P] * 16, bool(state[-1, 0] > 0), state=state, action=action)
+    episode.images["front"][:] = 0
+    return episode
+
+
+@pytest.mark.slow
+def test_it_goes_where_real_outcomes_were_better(make_cache, tmp_path: Path) -> None:
+    cache = make_cache([wandering(f"round-{i:03d}", np.random.default_rng(i).normal(), 1000 + i) for i in range(80)])
+    algorithm = learner(
+        cache,
+        edit={"hidden": (32,)},
+        dynamics={"steps": 200, "hidden": (32,), "batch_size": 64},
+        value={"steps": 150, "look_every": 25, "hidden": (32,), "batch_size": 64},
+        branches={"updates": 12, "branches": 128, "epochs": 4, "learning_rate": 3e-3},
+        choice={"draws": 1, "offset": 0.0},
+    )
+    logs = algorithm.update(0)
+    assert logs["imagined_gain"] > 0.02
+    algorithm.save_policy(tmp_path / "policy", 1)
+    edited, plain = load_policy(tmp_path / "policy"), make_model().acting()
+    moved = []
+    for state in np.linspace(-0.5, 0.5, 5, dtype=np.float32):
+        observation = Observation(BLANK, np.array([state, 0], np.float32), "put it in", 0)
+        edited.reset(0)
+        plain.reset(0)
+        moved.append(float((edited.infer(observation).actions - plain.infer(observation).actions)[:2, 0].mean()))
+    assert min(moved) > 0.02, "wherever it is, it goes up more"
+
+
+def test_it_imagines_in_the_first_rounds_only_and_goes_on_as_if_never_interrupted(make_cache) -> None:
+    cache = make_cache(MIXED)
+    whole = learner(cache)
+    assert "imagined_gain" in whole.update(0)
+    first = {name: tensor.clone() for name, tensor in whole.edit.state_dict().items()}
+    resumed = learner(cache)
+    resumed.load_state_dict(whole.state_dict())
+    resumed.begin_round(cache, 1)
+    for algorithm in (whole, resumed):
+        algorithm.update(1)
+        algorithm.begin_round(cache, 2)
+        assert "imagined_gain" not in algorithm.update(2)
+        assert all(torch.equal(tensor, first[name]) for name, tensor in algorithm.edit.state_dict().items())
+    for name, tensor in whole.critic.state_dict().items():
+        assert torch.equal(tensor, resumed.critic.state_dict()[name])
+
+
+def test_without_steps_of_its_own_there_is_nothing_to_imagine(make_cache) -> None:
+    algorithm = learner(make_cache(MIXED[:2]))
+    assert "imagined_gain" not in algorithm.update(0)
+
+
+def test_a_policy_that_cannot_act_from_features_is_refused(make_cache) -> None:
+    with pytest.raises(UserError, match="indicator"):
+        learner(make_cache(MIXED), make_model(indicator=True)).update(0)
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(ConfigError, match="imagined_rounds"):
+        ImaginedEditLearning(imagined_rounds=-1)
+    with pytest.raises(ConfigError, match="members"):
+        tiny("imagined_edit", critic={"members": 1})

@@ -1,0 +1,136 @@
+"""The short-range world model in features, and an edit that is improved on branches in it."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from world_model.branches import BranchConfig, Starts, World, imagine, improve
+from world_model.feature_dynamics import FeatureDynamicsConfig, Transitions, fit_dynamics
+
+CHUNK, ACTIONS, TICKS = 3, 2, 6
+
+
+def toy_transitions(seed: int = 0, shuffled: bool = False, count: int = 600) -> Transitions:
+    """Two features move with the mean action, one of them not linearly; a third never changes."""
+    generator = torch.Generator().manual_seed(seed)
+    state = torch.randn(count, 2, generator=generator)
+    actions = torch.randn(count, CHUNK, ACTIONS, generator=generator)
+    mean = actions.mean(1)
+    change = torch.stack([mean[:, 0], state[:, 0].sign() * mean[:, 1]], 1)
+    if shuffled:
+        change = change[torch.randperm(count, generator=generator)]
+    constant = torch.full((count, 1), 5.0)
+    lasted = torch.arange(count) % 7 > 0
+    return Transitions(
+        torch.cat([state, constant], 1),
+        actions,
+        torch.cat([state + change, constant], 1),
+        lasted,
+        ~lasted & (state[:, 1] > 0),
+    )
+
+
+def fitted(data: Transitions):
+    torch.manual_seed(0)
+    return fit_dynamics(
+        data,
+        FeatureDynamicsConfig(members=2, hidden=(64, 64), steps=400, learning_rate=3e-3),
+        torch.Generator().manual_seed(1),
+    )
+
+
+def test_features_after_a_chunk_are_learnt_and_what_is_constant_stays() -> None:
+    data = toy_transitions()
+    dynamics = fitted(data)
+    fresh = toy_transitions(seed=1)
+    assert dynamics.unexplained(fresh) < 0.25, "what is linear is half of it"
+    assert fitted(toy_transitions(shuffled=True)).unexplained(fresh) > 0.9
+    later, success = dynamics(data.features, data.actions, torch.zeros(len(data.features), dtype=torch.int64))
+    assert torch.equal(later[:, 2], data.features[:, 2])
+    ends = ~data.lasted
+    assert success[ends & data.succeeded].mean() > success[ends & ~data.succeeded].mean() + 0.1
+
+
+def test_each_member_is_a_world_of_its_own() -> None:
+    data = toy_transitions()
+    dynamics = fitted(data)
+    both = [dynamics(data.features[:4], data.actions[:4], torch.full((4,), member))[0] for member in (0, 1)]
+    mixed, _ = dynamics(data.features[:4], data.actions[:4], torch.tensor([0, 1, 0, 1]))
+    assert not torch.equal(both[0], both[1])
+    torch.testing.assert_close(mixed[0::2], both[0][0::2])
+    torch.testing.assert_close(mixed[1::2], both[1][1::2])
+
+
+class Offset(nn.Module):
+    """An edit that proposes the same everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset = nn.Parameter(torch.zeros(ACTIONS))
+        self.moved = torch.tensor([1.0, 0.0])
+
+    def rows(self, features: Tensor, tick: Tensor, chunk: Tensor) -> Tensor:
+        del tick, chunk
+        return features
+
+    def raw(self, offset: Tensor) -> Tensor:
+        return 10 * offset
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return (self.offset * self.moved).expand(len(rows), -1)
+
+
+STARTS = Starts(torch.zeros(20, 1), torch.zeros(20), torch.zeros(20, dtype=torch.int64))
+
+
+def world(success: float = 0.0, last_tick: int = 100, useful: float = 1.0) -> World:
+    """The only feature adds up what was sent in the first dimension, and is the logit of the chance of success."""
+
+    def step(features: Tensor, chunk: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
+        del member
+        return features + useful * chunk[:, :, :1].mean(1) / 10, torch.full((len(features),), success)
+
+    return World(
+        lambda features: torch.zeros(len(features), CHUNK, ACTIONS),
+        step,
+        lambda features, tick, fold: features[:, 0].sigmoid(),
+        members=1,
+        chunk_ticks=TICKS,
+        last_tick=last_tick,
+    )
+
+
+def branches(**changes: float):
+    return imagine(
+        Offset(), world(**changes), STARTS, BranchConfig(branches=4, carry=1.0), torch.Generator().manual_seed(0)
+    )
+
+
+def test_an_advantage_is_what_the_value_rises_by_from_there_on() -> None:
+    found = branches()
+    assert found.advantage.shape == (12,)
+    assert not found.offset[:, 1].any(), "nothing is tried in a dimension that is not moved"
+    logit = torch.stack([torch.zeros(4), *found.offset[:, 0].unflatten(0, (3, 4)).cumsum(0)])
+    value = logit.sigmoid()
+    torch.testing.assert_close(found.advantage.unflatten(0, (3, 4)), value[-1] - value[:-1])
+    assert found.gain == pytest.approx(float((value[-1] - 0.5).mean()))
+
+
+def test_a_branch_ends_with_success_or_with_the_time() -> None:
+    torch.testing.assert_close(branches(success=1.0).advantage, torch.full((4,), 0.5))
+    torch.testing.assert_close(branches(last_tick=TICKS).advantage, torch.full((4,), -0.5))
+    assert len(branches(last_tick=2 * TICKS).advantage) == 8
+
+
+@pytest.mark.parametrize(
+    ("useful", "distance_cost", "least", "most"), [(1, 0, 0.2, 9), (-1, 0, -9, -0.2), (1, 30, -0.05, 0.05)]
+)
+def test_an_edit_goes_where_the_value_rises_and_not_far_if_that_costs(
+    useful: float, distance_cost: float, least: float, most: float
+) -> None:
+    edit = Offset()
+    config = BranchConfig(updates=15, branches=128, distance_cost=distance_cost, learning_rate=1e-2)
+    logs = improve(edit, world(useful=useful), STARTS, config, torch.Generator().manual_seed(0))
+    assert least < float(edit.offset[0].detach()) < most
+    assert float(edit.offset[1].detach()) == 0
+    assert (logs["gain"] > 0.05) == (distance_cost == 0)

@@ -1,0 +1,94 @@
+"""A small bounded correction of a frozen policy's chunks: one constant offset for all actions of a chunk.
+
+Independent noise on single actions averages out over a chunk, so that nothing is learnt from it; one coherent offset of
+few dimensions does not. The edit sees the state through the policy's own features, and the ends of the chunk that it
+moves. It begins as no correction at all. Residual policies on frozen ones: ResFiT, arXiv 2509.19301.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from vla_rl.core.errors import ConfigError
+from vla_rl.policies.features import example_row
+from vla_rl.policies.normalization import Normalizer
+
+if TYPE_CHECKING:
+    from vla_rl.policies.trainable import TrainablePolicy
+
+
+@dataclass(frozen=True)
+class EditConfig:
+    """Architecture.
+
+    Attributes:
+        bound: of an offset, in normalised action units.
+        hidden: widths of the hidden layers.
+    """
+
+    bound: float = 0.5
+    hidden: tuple[int, ...] = (256, 256)
+
+    def __post_init__(self) -> None:
+        if not self.bound > 0 or not self.hidden:
+            raise ConfigError(
+                f"edit: expected bound > 0 and at least one hidden layer, found {self.bound} and {self.hidden}"
+            )
+
+
+class Edit(nn.Module):
+    """The offset of a chunk, deterministic; whoever trains it adds noise.
+
+    Args:
+        model: the policy whose features and statistics it reads; its weights are no part of the edit.
+        config: see `EditConfig`.
+
+    Attributes:
+        mean, scale: of the input rows, [I]; set by whoever trains it.
+        moved: [A], 1 in the dimensions that are moved, 0 in discrete ones.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    moved: Tensor
+
+    def __init__(self, model: "TrainablePolicy", config: EditConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)
+        actions = model.spec.action_dim
+        moved = torch.ones(actions)
+        moved[list(model.statistics.discrete_dims)] = 0
+        self.register_buffer("moved", moved, persistent=False)
+        inputs = len(example_row(model)) + 1 + 2 * actions
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("scale", torch.ones(inputs))
+        widths = (inputs, *config.hidden)
+        layers: list[nn.Module] = []
+        for width, following in zip(widths, config.hidden, strict=False):
+            layers += [nn.Linear(width, following), nn.ReLU()]
+        self.net = nn.Sequential(*layers, nn.Linear(widths[-1], actions))
+        nn.init.zeros_(self.net[-1].weight)  # type: ignore[arg-type]
+        nn.init.zeros_(self.net[-1].bias)  # type: ignore[arg-type]
+
+    def rows(self, features: Tensor, tick: Tensor, chunk: Tensor) -> Tensor:
+        """The input rows [..., I] of chunks, raw.
+
+        Args:
+            features: [..., F], of `flat_features`.
+            tick: [...], ticks since the episode began.
+            chunk: [..., C, A], the actions that are executed, raw units.
+        """
+        ends = self.action_normalizer.normalize(chunk[..., (0, -1), :])
+        return torch.cat([features, tick[..., None], ends.flatten(-2)], -1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Offsets [..., A] of rows [..., I], in normalised action units; 0 in discrete dimensions."""
+        offset = self.net((rows - self.mean) / self.scale)
+        return self.config.bound * torch.tanh(offset / self.config.bound) * self.moved
+
+    def raw(self, offset: Tensor) -> Tensor:
+        """Offsets [..., A] in raw units."""
+        return offset * self.action_normalizer.scale

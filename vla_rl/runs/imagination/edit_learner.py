@@ -1,0 +1,131 @@
+"""A critic of chunks, and an edit that is practised in short imagined branches between two rounds of real episodes.
+
+In the first rounds (``imagined_rounds``), before the critic learns, a model of the policy's own features and a value of
+real outcomes are made from everything in the store, and the edit is improved on branches from the policy's own steps.
+From then on every candidate is edited before the critic chooses. The policy itself stays as it is, so that what was
+learnt about its features stays true.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_rl.algorithms.chunk_critic import ChunkCriticLearner, ChunkCriticLearning
+from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.core.errors import ConfigError
+from vla_rl.credit import SegmentKind
+from vla_rl.critics.backbones import Backbone
+from vla_rl.critics.outcome import OutcomeValueConfig, fit_outcome_value
+from vla_rl.data.cache import FrameCache
+from vla_rl.policies.editing import Edit, EditConfig
+from vla_rl.policies.features import draw_from_flat, example_row
+from world_model.branches import BranchConfig, Starts, World, improve
+from world_model.feature_dynamics import FeatureDynamicsConfig, Transitions, fit_dynamics
+
+logger = logging.getLogger(__name__)
+_SCALE_SAMPLES = 1024  # states by which the edit's inputs are scaled
+_LEAST_SCALE = 1e-2
+
+
+@dataclass(frozen=True)
+class ImaginedEditLearning(ChunkCriticLearning):
+    """What the algorithm may be told.
+
+    Attributes:
+        imagined_rounds: in how many rounds the edit is imagined; after them it is frozen, and only the critic learns.
+    """
+
+    edit: EditConfig = field(default_factory=EditConfig)
+    dynamics: FeatureDynamicsConfig = field(default_factory=FeatureDynamicsConfig)
+    value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)
+    branches: BranchConfig = field(default_factory=BranchConfig)
+    imagined_rounds: int = 1
+
+    def __post_init__(self) -> None:
+        if self.imagined_rounds < 0:
+            raise ConfigError(f"learning.imagined_rounds is {self.imagined_rounds}; it cannot be negative")
+        if self.critic.members < 2:
+            raise ConfigError(
+                "learning.critic.members is 1; branches are valued by members that have not seen their ends"
+            )
+
+
+class ImaginedEdit(ChunkCriticLearner):
+    """See the module."""
+
+    name = "imagined_edit"
+    config_class: ClassVar[type] = ImaginedEditLearning
+    config: ImaginedEditLearning
+    edit: Edit
+
+    def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
+        super().build_critics(cache, backbone)
+        self.edit = Edit(self.model, self.config.edit).to(next(self.model.parameters()).device)
+
+    def prepare(self) -> dict[str, float]:
+        """The edit is improved before the critic of the round learns."""
+        if self._round > self.config.imagined_rounds or not len(self._inputs):
+            return {}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(self.seed, "imagined edit", self._round))
+            self.edit = Edit(self.model, self.config.edit).to(self.data.device)
+            return self._imagine(torch_generator(self.seed, "imagination", self._round))
+
+    def _imagine(self, generator: torch.Generator) -> dict[str, float]:
+        config, cache, ticks = self.config, self.data.cache, self.config.critic.chunk_ticks
+        every = np.arange(cache.total_frames)
+        chunks, inside = cache.chunks(every, ticks)
+        later, _ = cache.later(every, ticks)
+        features = self.every_row()[:, : len(example_row(self.model))]
+        lasted = self.data.tensor(inside.all(1) & (later == every + ticks))
+        well = self.data.tensor(self.data.credit.terminal_success[cache.later(every, cache.total_frames)[0]])
+        transitions = Transitions(
+            features,
+            self.critic.action_normalizer.normalize(self.data.tensor(chunks)),
+            features[self.data.tensor(later)],
+            lasted,
+            well & ~lasted,
+        )
+        dynamics = fit_dynamics(transitions, config.dynamics, generator)
+        rows = self._inputs[:, : features.shape[1] + 1]
+        value, brier = fit_outcome_value(rows, self._label, self._fold, config.critic.members, config.value, generator)
+        person = np.isin(self.data.credit.segment[self._frames], (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
+        begin = lasted[self.data.tensor(self._frames)] & ~self.data.tensor(person)
+        if not begin.any():
+            return {}
+        starts = Starts(rows[begin, :-1], rows[begin, -1], self._fold[begin])
+        horizon, size = self.model.horizon, self.model.spec.action_dim
+
+        def draw(seen: Tensor) -> Tensor:
+            noise = torch.randn(len(seen), horizon, size, generator=generator).to(seen)
+            return draw_from_flat(self.model, seen, noise)[:, :ticks]
+
+        world = World(
+            draw,
+            lambda seen, chunk, member: dynamics(seen, self.critic.action_normalizer.normalize(chunk), member),
+            lambda seen, tick, part: value(torch.cat([seen, tick[:, None]], 1), part),
+            config.dynamics.members,
+            ticks,
+            self.data.longest,
+        )
+        with torch.no_grad():
+            some = torch.randint(len(starts.tick), (_SCALE_SAMPLES,), generator=generator)
+            seen = self.edit.rows(starts.features[some], starts.tick[some], draw(starts.features[some]))
+            self.edit.mean.copy_(seen.mean(0))
+            self.edit.scale.copy_(seen.std(0, correction=0) + _LEAST_SCALE)
+        logs = improve(self.edit, world, starts, config.branches, generator)
+        logs |= {"unexplained": dynamics.unexplained(transitions), "value_brier": brier}
+        logger.info("imagined edit: %s", ", ".join(f"{name} {number:.3f}" for name, number in logs.items()))
+        return {f"imagined_{name}": number for name, number in logs.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"edit": self.edit.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.edit.load_state_dict(state["edit"])

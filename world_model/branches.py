@@ -1,0 +1,207 @@
+"""Short imagined branches from real steps, and an edit of the policy that is improved on them.
+
+A branch begins where a real episode was, lasts a few chunks and is valued at its end by what real outcomes say. The
+advantage of an edit is what the value rose by along the branch; proximal policy optimisation (arXiv 1707.06347) with a
+cost on the distance from no edit keeps within what the model knows. Whole imagined episodes with an imagined reward
+drift; three chunks do not.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from tqdm import trange
+
+from vla_rl.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class BranchConfig:
+    """How an edit is improved by imagination.
+
+    Attributes:
+        updates: of the edit; each imagines anew.
+        branches: in an update.
+        chunks: of a branch.
+        spread: standard deviation of the offsets that are tried, in normalised action units.
+        distance_cost: weight of the divergence from no edit, in nats a chunk.
+        carry: lambda of the advantages, from chunk to chunk.
+        learning_rate: of Adam.
+        epochs: over the branches of an update.
+        batch_size: chunks per gradient step.
+        clip: of the ratio.
+    """
+
+    updates: int = 40
+    branches: int = 512
+    chunks: int = 3
+    spread: float = 0.15
+    distance_cost: float = 0.03
+    carry: float = 0.95
+    learning_rate: float = 3e-4
+    epochs: int = 8
+    batch_size: int = 256
+    clip: float = 0.2
+
+    def __post_init__(self) -> None:
+        if min(self.updates, self.branches, self.chunks, self.epochs, self.batch_size) < 1:
+            raise ConfigError("branches: updates, branches, chunks, epochs and batch_size must be at least 1")
+        if not self.spread > 0 or not self.learning_rate > 0 or not 0 < self.clip < 1:
+            raise ConfigError("branches: expected spread > 0, learning_rate > 0 and 0 < clip < 1")
+        if self.distance_cost < 0 or not 0 <= self.carry <= 1:
+            raise ConfigError("branches: expected distance_cost >= 0 and carry in [0, 1]")
+
+
+class Starts(NamedTuple):
+    """Real steps that branches begin at, N of them.
+
+    Attributes:
+        features: [N, F], what the policy saw.
+        tick: float [N], steps since the episode began.
+        fold: int64 [N], of the episode: the value that has not learnt from it judges the branch.
+    """
+
+    features: Tensor
+    tick: Tensor
+    fold: Tensor
+
+
+class Edit(Protocol):
+    """What is improved: see `vla_rl.policies.editing.Edit`."""
+
+    moved: Tensor
+
+    def rows(self, features: Tensor, tick: Tensor, chunk: Tensor) -> Tensor:
+        """Its inputs."""
+
+    def raw(self, offset: Tensor) -> Tensor:
+        """Offsets in raw units."""
+
+    def parameters(self) -> object:
+        """Its weights."""
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Offsets [B, A]."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What a branch is imagined with.
+
+    Attributes:
+        draw: features [B, F] -> the policy's chunks [B, C, A], the actions that are executed, raw.
+        step: features [B, F], chunks [B, C, A] raw, member int64 [B] -> features after them, chance of success [B].
+        value: features [B, F], tick [B], fold int64 [B] -> chance [B] that the episode succeeds.
+        members: how many worlds there are.
+        chunk_ticks: C.
+        last_tick: the episode has failed when this is reached.
+    """
+
+    draw: Callable[[Tensor], Tensor]
+    step: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    value: Callable[[Tensor, Tensor, Tensor], Tensor]
+    members: int
+    chunk_ticks: int
+    last_tick: int
+
+
+class Branches(NamedTuple):
+    """The chunks of imagined branches, K of them.
+
+    Attributes:
+        rows: [K, I], the edit's inputs.
+        offset: [K, A], what was tried.
+        mean: [K, A], what the edit proposed.
+        advantage: [K].
+        gain: by how much the value rose along a branch, on average.
+    """
+
+    rows: Tensor
+    offset: Tensor
+    mean: Tensor
+    advantage: Tensor
+    gain: float
+
+
+@torch.no_grad()
+def imagine(edit: Edit, world: World, starts: Starts, config: BranchConfig, generator: torch.Generator) -> Branches:
+    """Branches from starts drawn at random."""
+
+    def randn(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=generator).to(like)
+
+    chosen = torch.randint(len(starts.tick), (config.branches,), generator=generator)
+    features, tick, fold = (part[chosen] for part in starts)
+    member = torch.randint(world.members, (config.branches,), generator=generator).to(fold)
+    value = world.value(features, tick, fold)
+    first, alive = value, torch.ones_like(tick, dtype=torch.bool)
+    rows, offsets, means, rises, lived = [], [], [], [], []
+    for _ in range(config.chunks):
+        chunk = world.draw(features)
+        rows.append(edit.rows(features, tick, chunk))
+        means.append(edit(rows[-1]))
+        offsets.append(means[-1] + config.spread * randn(means[-1]) * edit.moved)
+        lived.append(alive)
+        features, success = world.step(features, chunk + edit.raw(offsets[-1])[:, None], member)
+        won = alive & (torch.rand(success.shape, generator=generator).to(success) < success)
+        tick = tick + world.chunk_ticks
+        late = tick >= world.last_tick
+        later = torch.where(late, 0.0, world.value(features, tick, fold))
+        later = torch.where(alive, torch.where(won, 1.0, later), value)
+        rises.append(later - value)
+        value, alive = later, alive & ~won & ~late
+    advantage, carried = [], torch.zeros_like(value)
+    for rise in reversed(rises):
+        carried = rise + config.carry * carried
+        advantage.append(carried)
+    kept = torch.cat(lived)
+    return Branches(
+        torch.cat(rows)[kept],
+        torch.cat(offsets)[kept],
+        torch.cat(means)[kept],
+        torch.cat(advantage[::-1])[kept],
+        float((value - first).mean()),
+    )
+
+
+def improve(
+    edit: Edit, world: World, starts: Starts, config: BranchConfig, generator: torch.Generator
+) -> dict[str, float]:
+    """Train an edit in place.
+
+    Args:
+        edit: where it begins.
+        world: see `World`.
+        starts: at least one.
+        config: see `BranchConfig`.
+        generator: of the CPU, of everything random.
+
+    Returns:
+        ``gain``, the rise of the value along the last update's branches, and ``size``, the root mean square of their
+        offsets' means.
+    """
+    optimizer = torch.optim.Adam(edit.parameters(), config.learning_rate)  # type: ignore[arg-type]
+    for _ in trange(config.updates, desc="imagined edit", unit="update", leave=False, disable=None):
+        branches = imagine(edit, world, starts, config, generator)
+        advantage = branches.advantage - branches.advantage.mean()
+        advantage = advantage / (advantage.std() + 1e-6)
+        before = _log_chance(branches.offset, branches.mean, config.spread)
+        for _ in range(config.epochs):
+            for batch in torch.randperm(len(advantage), generator=generator).split(config.batch_size):
+                mean = edit(branches.rows[batch])
+                ratio = (_log_chance(branches.offset[batch], mean, config.spread) - before[batch]).exp()
+                clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
+                gained = torch.minimum(ratio * advantage[batch], clipped * advantage[batch])
+                distance = (mean / config.spread).square().sum(1) / 2  # the divergence of two such Gaussians
+                loss = (config.distance_cost * distance - gained).mean()
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+    return {"gain": branches.gain, "size": float(branches.mean.square().mean().sqrt())}
+
+
+def _log_chance(offset: Tensor, mean: Tensor, spread: float) -> Tensor:
+    """[B], but for a constant."""
+    return -((offset - mean) / spread).square().sum(-1) / 2

@@ -1,0 +1,161 @@
+"""The short-range world model: what the policy will see after a chunk, in the policy's own frozen features.
+
+It is made for branches of a few chunks from real steps, thousands at a time, without a picture. A ridge regression
+carries what is linear, M small networks the rest; each is a world of its own. The video model (`dynamics`) remains for
+long horizons and for people to look at.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm import trange
+
+from vla_rl.core.errors import ConfigError
+from vla_rl.policies.heads import EnsembleHead
+
+_LEAST_SCALE = 1e-3
+_ENDING_WEIGHT = 0.3  # of the success within the chunk, beside the mean squared error of the features
+
+
+class Transitions(NamedTuple):
+    """What chunks did, N of them.
+
+    Attributes:
+        features: [N, F], what the policy saw when the chunk began.
+        actions: [N, C, A], what was sent, normalised.
+        later: [N, F], what it saw after the chunk; anything where ``lasted`` is False.
+        lasted: bool [N], the episode went on for as long as the chunk.
+        succeeded: bool [N], it ended well within the chunk.
+    """
+
+    features: Tensor
+    actions: Tensor
+    later: Tensor
+    lasted: Tensor
+    succeeded: Tensor
+
+
+@dataclass(frozen=True)
+class FeatureDynamicsConfig:
+    """Architecture and optimisation.
+
+    Attributes:
+        members: M.
+        hidden: widths of the hidden layers, each with a LayerNorm.
+        steps: gradient steps.
+        batch_size: transitions per step.
+        learning_rate: of AdamW, down to 0 by a cosine.
+        weight_decay: of AdamW.
+        ridge: of the linear part.
+        input_noise: standard deviation of the noise on normalised inputs.
+    """
+
+    members: int = 5
+    hidden: tuple[int, ...] = (384, 384)
+    steps: int = 1000
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.03
+    ridge: float = 10.0
+    input_noise: float = 0.03
+
+    def __post_init__(self) -> None:
+        if min(self.members, self.steps, self.batch_size) < 1 or not self.hidden:
+            raise ConfigError("dynamics: members, steps, batch_size and hidden must be positive")
+        if not self.learning_rate > 0 or min(self.weight_decay, self.ridge, self.input_noise) < 0:
+            raise ConfigError(
+                "dynamics: expected learning_rate > 0, and weight_decay, ridge and input_noise of at least 0"
+            )
+
+
+class FeatureDynamics(nn.Module):
+    """Features -> features one chunk later. Only features that vary in the data are predicted; the rest stay.
+
+    Args:
+        data: what it will be trained on, for its scales.
+        config: see `FeatureDynamicsConfig`.
+    """
+
+    def __init__(self, data: Transitions, config: FeatureDynamicsConfig) -> None:
+        super().__init__()
+        self.config = config
+        scale = data.features.std(0)
+        self.varying = torch.nonzero(scale > _LEAST_SCALE)[:, 0]
+        self._mean, self._scale = data.features.mean(0)[self.varying], scale[self.varying]
+        inputs, outputs = len(self.varying) + data.actions[0].numel(), len(self.varying)
+        self.head = EnsembleHead(config.members, inputs, config.hidden, outputs + 1, normalised=True)
+        change = (data.later - data.features)[data.lasted][:, self.varying]
+        self._change_scale = change.std(0) + _LEAST_SCALE
+        rows = _with_one(self._rows(data.features, data.actions))[data.lasted]
+        gram = rows.T @ rows + config.ridge * torch.eye(rows.shape[1], device=rows.device)
+        self._linear = torch.linalg.solve(gram, rows.T @ (change / self._change_scale))
+
+    def _rows(self, features: Tensor, actions: Tensor) -> Tensor:
+        return torch.cat([(features[:, self.varying] - self._mean) / self._scale, actions.flatten(1)], 1)
+
+    def loss(self, batch: Transitions, generator: torch.Generator) -> Tensor:
+        """Mean over members: squared error of the scaled change that is not linear, and cross-entropy of the success
+        within the chunk.
+        """
+        rows = self._rows(batch.features, batch.actions)
+        change = (batch.later - batch.features)[:, self.varying] / self._change_scale
+        noise = torch.randn(rows.shape, generator=generator).to(rows)
+        out = self.head(rows + self.config.input_noise * noise)
+        error = (out[..., :-1] - (change - _with_one(rows) @ self._linear)).square().mean(-1)
+        ending = F.binary_cross_entropy_with_logits(out[..., -1], batch.succeeded.to(out).expand_as(out[..., -1]))
+        return (error * batch.lasted).mean() + _ENDING_WEIGHT * ending
+
+    @torch.no_grad()
+    def forward(self, features: Tensor, actions: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
+        """One chunk on.
+
+        Args:
+            features: [B, F].
+            actions: [B, C, A], normalised.
+            member: int64 [B], whose world each row is in.
+
+        Returns:
+            features [B, F] after the chunk, and the chance [B] that the episode succeeds within it.
+        """
+        rows = self._rows(features, actions)
+        out = self.head(rows)[member, torch.arange(len(rows), device=rows.device)]
+        later = features.clone()
+        later[:, self.varying] += (_with_one(rows) @ self._linear + out[:, :-1]) * self._change_scale
+        return later, out[:, -1].sigmoid()
+
+    @torch.no_grad()
+    def unexplained(self, data: Transitions) -> float:
+        """The share of the features' change that the mean over members does not foretell; 0 is perfect, 1 nothing."""
+        rows = self._rows(data.features, data.actions)[data.lasted]
+        change = (data.later - data.features)[data.lasted][:, self.varying] / self._change_scale
+        foretold = _with_one(rows) @ self._linear + self.head(rows).mean(0)[:, :-1]
+        return float((foretold - change).square().mean() / (change - change.mean(0)).square().mean())
+
+
+def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: torch.Generator) -> FeatureDynamics:
+    """Train a model from scratch; its first weights follow from torch's own generator.
+
+    Args:
+        data: at least one transition that lasted.
+        config: see `FeatureDynamicsConfig`.
+        generator: of the CPU, of batches and noise.
+    """
+    dynamics = FeatureDynamics(data, config)
+    dynamics.to(data.features.device)
+    optimizer = torch.optim.AdamW(dynamics.parameters(), config.learning_rate, weight_decay=config.weight_decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
+    for _ in trange(config.steps, desc="dynamics", unit="step", leave=False, disable=None):
+        chosen = torch.randint(len(data.features), (config.batch_size,), generator=generator)
+        loss = dynamics.loss(Transitions(*(part[chosen] for part in data)), generator)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return dynamics.eval()
+
+
+def _with_one(rows: Tensor) -> Tensor:
+    return torch.cat([rows, torch.ones_like(rows[:, :1])], 1)

@@ -26,7 +26,7 @@ from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
 TASKS = ("vla_rl/PegInsert-v0",)
-OURS = "chunk_critic"
+OURS = ("imagined_edit", "chunk_critic")
 _CLONING = [
     "exploration=0",
     "budget.steps_per_round=500",
@@ -41,7 +41,8 @@ _WEIGHTED = [
     "learning.critic_training.steps_before_round=300",
 ]
 METHODS = {
-    OURS: [],
+    "imagined_edit": [],
+    "chunk_critic": ["algorithm=chunk_critic"],
     "filtered_bc": ["algorithm=filtered_bc", *_CLONING],
     "habc": [
         "algorithm=habc",
@@ -90,26 +91,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what is missing, seed by seed, and gather all cells."""
-    cells = Cells(options.out / "outcomes", {"config": read_yaml(config_file("alone")), "methods": METHODS})
+    cells = open_cells(options.out)
     runs = options.runs / cells.digest
     grid = [Cell(task, seed, name) for seed in options.seeds for task in options.tasks for name in options.methods]
-    missing = [] if options.gather else [cell for cell in grid if cell.name not in cells]
+    found = cells.by_name()
+    for cell in grid:
+        if cell.name in found and found[cell.name]["options"] != METHODS[cell.method]:
+            raise UserError(f"{cells.folder / cell.name}.json was measured with other options; move it away")
+    missing = [] if options.gather else [cell for cell in grid if cell.name not in found]
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(functools.partial(_run_base, runs=runs), {cell.base: cell for cell in missing}.values()))
         list(pool.map(lambda cell: cells.write(cell.name, _run_cell(cell, runs)), missing))
     if missing and "speed" not in cells:
         cells.write("speed", _speed(runs / missing[0].base))
-    found = [cell for cell in cells.read() if "method" in cell]
-    if not any(cell["method"] == OURS for cell in found):
-        raise UserError(f"no run of {OURS} has been measured yet in {cells.folder}; leave --gather out")
-    ours = [cell for cell in found if cell["method"] == OURS and cell["task"] == TASKS[0]]
     speed = cells.by_name().get("speed", {})
+    return {
+        **{name: value for name, value in speed.items() if name != "measured"},
+        **summary([cell for cell in cells.read() if "method" in cell]),
+    }
+
+
+def open_cells(out: Path) -> Cells:
+    """The runs that have been measured."""
+    return Cells(out / "outcomes", {"config": read_yaml(config_file("alone"))})
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of the runs that have been measured."""
+    ours = [cell for cell in runs if cell["method"] == OURS[0] and cell["task"] == TASKS[0]]
+    if not ours:
+        raise UserError(f"no run of {OURS[0]} has been measured yet; leave --gather out")
+    others = [cell for cell in runs if cell["method"] == OURS[0] and cell["task"] != TASKS[0]]
+    gains = [cell["practised"]["success"] - cell["supervised"]["success"] for cell in others]
     return {
         "without_person_450": float(np.mean([cell["practised"]["success"] for cell in ours])),
         "steps_ratio": float(np.mean([_steps_ratio(cell) for cell in ours])),
-        **{name: value for name, value in speed.items() if name != "measured"},
-        **_against_rivals(found),
-        "runs": found,
+        **({"mean_gain_other_tasks_points": 100 * float(np.mean(gains))} if gains else {}),
+        **_against_rivals(runs),
+        "runs": runs,
     }
 
 
@@ -117,9 +136,9 @@ def table(result: dict[str, Any]) -> str:
     """Markdown: one row per task and method."""
     cells: list[dict[str, Any]] = result["runs"]
     head = [
-        "| task | method | seeds | supervised | after practice | gain, points | steps to success, first -> last "
-        "| processor minutes |",
-        "|---|---|---|---|---|---|---|---|",
+        "| task | method | seeds | supervised | after each third, mean over seeds | after practice | gain, points "
+        "| steps to success, first -> last | processor minutes |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     groups = sorted({(cell["task"], list(METHODS).index(cell["method"])) for cell in cells})
     rows = [
@@ -136,7 +155,10 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _row(cells: list[dict[str, Any]]) -> str:
-    return f"| {cells[0]['task']} | `{cells[0]['method']}` | {len(cells)} {gain_columns(cells)}"
+    curve = np.mean([cell["curve"] for cell in cells], 0) if all(cell["curve"] for cell in cells) else []
+    thirds = ", ".join(f"{success:.0%}" for success in curve) or "-"
+    supervised, *rest = gain_columns(cells).removeprefix("|").split("|")
+    return f"| {cells[0]['task']} | `{cells[0]['method']}` | {len(cells)} |{supervised}| {thirds} |{'|'.join(rest)}"
 
 
 def _steps_ratio(cell: dict[str, Any]) -> float:
@@ -146,11 +168,11 @@ def _steps_ratio(cell: dict[str, Any]) -> float:
 def _against_rivals(cells: list[dict[str, Any]]) -> dict[str, Any]:
     """The best rival by its mean over the runs that both have, and p of the paired difference over these."""
     by_run = {(cell["task"], cell["seed"], cell["method"]): cell["practised"]["success"] for cell in cells}
-    ours = {key[:2]: success for key, success in by_run.items() if key[2] == OURS}
+    ours = {key[:2]: success for key, success in by_run.items() if key[2] == OURS[0]}
     differences = {}
     for rival in METHODS:
         shared = [run for run in ours if (*run, rival) in by_run]
-        if rival != OURS and len(shared) > 1:
+        if rival not in OURS and len(shared) > 1:
             differences[rival] = np.array([ours[run] - by_run[*run, rival] for run in shared])
     if not differences:
         return {}
@@ -164,7 +186,8 @@ def _against_rivals(cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _arguments(cell: Cell) -> list[str]:
     drawn = [f"budget.evaluation_episodes={_EVALUATION_EPISODES}", "workers=0", f"environments_per_worker={_AT_ONCE}"]
-    return ["train", "--config", "alone", "--seed", str(cell.seed), f"task.env={cell.task}", *drawn]
+    harder = [] if cell.task == TASKS[0] else ["task.difficulty=0.5"]
+    return ["train", "--config", "alone", "--seed", str(cell.seed), f"task.env={cell.task}", *harder, *drawn]
 
 
 def _run_base(cell: Cell, runs: Path) -> None:
@@ -179,12 +202,15 @@ def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
         verb = start_verb([*_arguments(cell), "--from", str(base), *METHODS[cell.method]], folder)
         verb.wait_or_fail()
         cpu_s = verb.cpu_s
-    first, last = evaluations(base)[-1], evaluations(folder)[-1]
+    first, played = evaluations(base)[-1], evaluations(folder)[1:]
+    last = played[-1]
     budget = read_yaml(folder / "config.yaml")["budget"]
     return {
         "task": cell.task,
         "seed": cell.seed,
         "method": cell.method,
+        "options": METHODS[cell.method],
+        "curve": [entry["successes"] / entry["episodes"] for entry in played],
         **{
             name: {"success": entry["successes"] / entry["episodes"], "steps": entry["mean_success_length"]}
             for name, entry in (("supervised", first), ("practised", last))

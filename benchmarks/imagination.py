@@ -1,0 +1,180 @@
+"""What imagined branches add to practice without a person, at equal real episodes; nothing else differs.
+
+*With* is `imagined_edit`, *without* is `chunk_critic`, both measured by `python -m benchmarks outcomes`: the same
+supervised policies, practice seeds and evaluation seeds. This gathers the pairs and measures the speed of branches.
+"""
+
+import argparse
+import itertools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import outcomes
+from benchmarks.cells import Cells, commits
+from vla_rl.core.errors import UserError
+from vla_rl.report.statistics import bootstrap_interval, paired_p
+
+WITH, WITHOUT = "imagined_edit", "chunk_critic"
+_GOAL = 0.8
+_UPDATES = 5
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A run with imagination and its twin without.
+
+    Attributes:
+        name: task and seed.
+        start: success before practice.
+        curves: of the two, success after each round.
+        cpu_s: of the two.
+        episodes: real ones of a round.
+    """
+
+    name: str
+    start: float
+    curves: tuple[list[float], list[float]]
+    cpu_s: tuple[float, float]
+    episodes: float
+
+    @property
+    def gain_first_round(self) -> float:
+        """Of imagination, in success."""
+        return self.curves[0][0] - self.curves[1][0]
+
+    def episodes_to_goal(self, which: int) -> float:
+        """Real episodes until 80 %, by straight lines between evaluations; all of the budget where it never gets
+        there.
+        """
+        success = [self.start, *self.curves[which]]
+        for index, (before, after) in enumerate(itertools.pairwise(success)):
+            if after >= _GOAL:
+                return self.episodes * (index + max(0.0, (_GOAL - before) / (after - before)))
+        return self.episodes * (len(success) - 1)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--policy", type=Path, help="measure the speed of branches with this policy folder")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Gather the pairs that have been measured."""
+    runs = outcomes.open_cells(options.out)
+    pairs = find_pairs([cell for cell in runs.read() if "method" in cell])
+    if not pairs:
+        raise UserError(f"{runs.folder} has no run of {WITH} with its twin of {WITHOUT}; run `outcomes` first")
+    speed = Cells(options.out / "imagination", {"updates": _UPDATES})
+    if options.policy is not None:
+        speed.once("speed", lambda: _speed(options.policy))
+    found = speed.by_name().get("speed", {})
+    gains = np.array([pair.gain_first_round for pair in pairs])
+    to_goal = np.array([[pair.episodes_to_goal(which) for which in (0, 1)] for pair in pairs])
+    cpu_s = np.array([pair.cpu_s for pair in pairs])
+    return {
+        "real_episodes_ratio_to_80": float(to_goal[:, 0].mean() / to_goal[:, 1].mean()),
+        "gain_158": 100 * float(gains.mean()),
+        **({"gain_p": paired_p(gains)} if len(pairs) > 1 else {}),
+        "wall_clock_ratio": float(cpu_s[:, 0].mean() / cpu_s[:, 1].mean()),
+        **{name: value for name, value in found.items() if name != "measured"},
+        "pairs": [
+            {"name": pair.name, "start": pair.start, "with": pair.curves[0], "without": pair.curves[1]}
+            for pair in pairs
+        ],
+        "commits": commits(runs.read()),
+    }
+
+
+def find_pairs(cells: list[dict[str, Any]]) -> list[Pair]:
+    """Runs of the same task and seed, with and without."""
+    by_run = {(cell["task"], cell["seed"], cell["method"]): cell for cell in cells}
+    keys = [key[:2] for key in by_run if key[2] == WITH and (*key[:2], WITHOUT) in by_run]
+    found = []
+    for key in sorted(keys):
+        both = [by_run[*key, method] for method in (WITH, WITHOUT)]
+        found.append(
+            Pair(
+                f"{key[0]}, seed {key[1]}",
+                both[0]["supervised"]["success"],
+                (both[0]["curve"], both[1]["curve"]),
+                (both[0]["cpu_s"], both[1]["cpu_s"]),
+                both[0]["practice_episodes"] / len(both[0]["curve"]),
+            )
+        )
+    return found
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: one row per pair."""
+    pairs = result["pairs"]
+    gains = np.array([pair["with"][0] - pair["without"][0] for pair in pairs])
+    low, high = bootstrap_interval(gains, np.mean, seed=0)
+    rows = [
+        f"| {pair['name']} | {pair['start']:.1%} | {_percents(pair['without'])} | {_percents(pair['with'])} |"
+        for pair in pairs
+    ]
+    p = f", p = {result['gain_p']:.3f} paired over runs" if "gain_p" in result else ""
+    return "\n".join(
+        [
+            "| run | supervised | without imagination, after 150, 300, 450 episodes | with |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            f"After the first round imagination is worth {100 * gains.mean():+.1f} points [{100 * low:+.1f}, "
+            f"{100 * high:+.1f}, bootstrap over runs{p}]; real episodes to 80 %, with over without: "
+            f"{result['real_episodes_ratio_to_80']:.2f} (a run that never gets there counts its whole budget); "
+            f"processor time {result['wall_clock_ratio']:.2f} times. {result['commits']} "
+            f"Command: `{result['command']}`.",
+        ]
+    )
+
+
+def _percents(curve: list[float]) -> str:
+    return ", ".join(f"{success:.1%}" for success in curve)
+
+
+def _speed(folder: Path) -> dict[str, float]:
+    """Chunks a second of imagination alone, without the updates of the edit, on one core: the policy's own draws, the
+    dynamics and the value at their default sizes. What they know does not matter here.
+    """
+    import torch
+
+    from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig
+    from vla_rl.policies.editing import Edit, EditConfig
+    from vla_rl.policies.features import draw_from_flat, example_row
+    from vla_rl.policies.folders import load_model
+    from world_model.branches import BranchConfig, Starts, World, imagine
+    from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions
+
+    torch.set_num_threads(1)
+    model, _ = load_model(folder)
+    ticks, count = 6, 1000
+    edit, generator = Edit(model, EditConfig()), torch.Generator().manual_seed(0)
+    features = example_row(model) + 0.1 * torch.randn(count, len(example_row(model)), generator=generator)
+    actions = torch.randn(count, ticks, model.spec.action_dim, generator=generator)
+    lasted = torch.ones(count, dtype=torch.bool)
+    dynamics = FeatureDynamics(
+        Transitions(features, actions, features.flip(0), lasted, ~lasted), FeatureDynamicsConfig()
+    )
+    tick = torch.zeros(count)
+    value = OutcomeValue(torch.cat([features, tick[:, None]], 1), 5, OutcomeValueConfig())
+    world = World(
+        lambda seen: draw_from_flat(model, seen, torch.randn(len(seen), model.horizon, model.spec.action_dim))[
+            :, :ticks
+        ],
+        lambda seen, chunk, member: dynamics(seen, edit.action_normalizer.normalize(chunk), member),
+        lambda seen, when, fold: value(torch.cat([seen, when[:, None]], 1), fold),
+        members=5,
+        chunk_ticks=ticks,
+        last_tick=10**6,
+    )
+    config, starts = BranchConfig(), Starts(features, tick, torch.zeros(count, dtype=torch.int64))
+    imagine(edit, world, starts, config, generator)
+    started_s = time.process_time()
+    for _ in range(_UPDATES):
+        imagine(edit, world, starts, config, generator)
+    chunks = _UPDATES * config.branches * config.chunks
+    return {"branch_chunks_per_s_core": chunks / (time.process_time() - started_s)}

@@ -1,9 +1,9 @@
 """A critic of chunks, and an edit that is practised in short imagined branches between two rounds of real episodes.
 
-In the first rounds (``imagined_rounds``), before the critic learns, a model of the policy's own features and a value of
-real outcomes are made from everything in the store, and the edit is improved on branches from the policy's own steps.
-From then on every candidate is edited before the critic chooses. The policy itself stays as it is, so that what was
-learnt about its features stays true.
+In every round, before the critic learns, a model of the policy's own features and a value of real outcomes are made
+from everything in the store, and an edit is made anew on branches from the policy's own steps. Every candidate is
+edited before the critic chooses. The policy itself stays as it is, so that what was learnt about its features stays
+true.
 """
 
 import logging
@@ -22,6 +22,7 @@ from vla_rl.credit import SegmentKind
 from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.outcome import OutcomeValueConfig, fit_outcome_value
 from vla_rl.data.cache import FrameCache
+from vla_rl.policies.choosing import ChoiceConfig
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import draw_from_flat, example_row
 from world_model.branches import BranchConfig, Starts, World, improve
@@ -34,21 +35,15 @@ _LEAST_SCALE = 1e-2
 
 @dataclass(frozen=True)
 class ImaginedEditLearning(ChunkCriticLearning):
-    """What the algorithm may be told.
+    """What the algorithm may be told. Candidates are not moved by offsets of chance: the edit moves them."""
 
-    Attributes:
-        imagined_rounds: in how many rounds the edit is imagined; after them it is frozen, and only the critic learns.
-    """
-
+    choice: ChoiceConfig = field(default_factory=lambda: ChoiceConfig(offset=0.0))
     edit: EditConfig = field(default_factory=EditConfig)
     dynamics: FeatureDynamicsConfig = field(default_factory=FeatureDynamicsConfig)
     value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)
     branches: BranchConfig = field(default_factory=BranchConfig)
-    imagined_rounds: int = 1
 
     def __post_init__(self) -> None:
-        if self.imagined_rounds < 0:
-            raise ConfigError(f"learning.imagined_rounds is {self.imagined_rounds}; it cannot be negative")
         if self.critic.members < 2:
             raise ConfigError(
                 "learning.critic.members is 1; branches are valued by members that have not seen their ends"
@@ -69,8 +64,6 @@ class ImaginedEdit(ChunkCriticLearner):
 
     def prepare(self) -> dict[str, float]:
         """The edit is improved before the critic of the round learns."""
-        if self._round > self.config.imagined_rounds or not len(self._inputs):
-            return {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "imagined edit", self._round))
             self.edit = Edit(self.model, self.config.edit).to(self.data.device)

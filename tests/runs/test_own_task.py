@@ -30,7 +30,7 @@ from vla_rl.training.run_folder import RunFolder
 PACKAGE = Path(__file__).resolve().parents[1] / "fakes" / "own_package"
 TASK = "point_world:PointReach-v0"
 DEMONSTRATIONS = 20
-TINY = ["--config", "tiny", f"task.env={TASK}", "task.image_size=24", "budget.rounds=1", "workers=2"]
+TINY = ["--config", "tiny", f"task.env={TASK}", "task.image_size=24", "budget.rounds=1", "workers=1"]
 GIVEN = ["budget.demonstrations=0"]
 ALONE = "takeover.enabled=false"
 
@@ -53,7 +53,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Practised alone, by two workers, from demonstrations that are gone afterwards."""
+    """Practised alone, by a worker, from demonstrations that are gone afterwards."""
     folder = tmp_path_factory.mktemp("runs") / "alone"
     copy = folder.with_name("demonstrations")
     shutil.copytree(recorded, copy)
@@ -120,7 +120,7 @@ def test_it_is_resumed_evaluated_and_exported(
 @pytest.mark.filterwarnings("default")  # ray's own
 def test_actors_of_a_cluster_find_it(recorded: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra scale is not installed")
-    options = [*TINY, *GIVEN, f"task.demonstrations={recorded}", ALONE, "ray=local", "workers=1", "budget.rounds=0"]
+    options = [*TINY, *GIVEN, f"task.demonstrations={recorded}", ALONE, "ray=local", "budget.rounds=0"]
     options += ["budget.evaluation_episodes=1", "takeover.supervisor=point_world:Guide"]
     assert main(["train", *options, "--out", str(tmp_path / "run")]) == 0
 

@@ -17,6 +17,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.policies.folders import load_model
 from vla_rl.runs.policy_folder import find_policy
 
+pytestmark = pytest.mark.slow
 OWN = Path(__file__).parents[1] / "fakes" / "own_policy"
 SHORT = [
     "budget={demonstrations: 2, supervised_steps: 4, rounds: 1, episodes_per_round: 2, steps_per_round: 4, "

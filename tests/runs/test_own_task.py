@@ -76,6 +76,7 @@ def test_a_script_demonstrates(recorded: Path) -> None:
     assert np.abs(episode.action_sent[-1] - episode.state[-1]).max() < 0.2, "the state is where the point is"
 
 
+@pytest.mark.slow
 def test_it_trains_from_what_was_brought_and_practises_alone(trained: Path, recorded: Path) -> None:
     ours, theirs = EpisodeStore(trained / "episodes", create=False), EpisodeStore(recorded, create=False)
     demonstrations = [name for name in ours.ids() if name.startswith("demo-")]
@@ -91,6 +92,7 @@ def test_it_trains_from_what_was_brought_and_practises_alone(trained: Path, reco
     assert "<html" in (trained / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_supervisor_of_his_own_takes_over(trained: Path, tmp_path: Path) -> None:
     """From the policy of another run, which brings its demonstrations along."""
     supervised = ["takeover.supervisor=point_world:Guide", "takeover.options.from_tick=2"]
@@ -103,6 +105,7 @@ def test_a_supervisor_of_his_own_takes_over(trained: Path, tmp_path: Path) -> No
     assert (tmp_path / "run/policies/version_0001").exists()
 
 
+@pytest.mark.slow
 def test_it_is_resumed_evaluated_and_exported(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +175,7 @@ def test_what_is_missing_is_said_in_one_line(
     assert not (tmp_path / "run").exists(), "nothing is written for a bad config"
 
 
+@pytest.mark.slow
 def test_a_person_at_the_keyboard_demonstrates(tmp_path: Path) -> None:
     """On a real pseudo-terminal: an attempt that is dropped, then one that is called a success."""
     master, terminal = pty.openpty()

@@ -26,6 +26,7 @@ from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs
 from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, RolloutPool, RolloutWorker
 
+UNWATCHED = ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1"]
 EXPECTED_EPISODES = {f"demo-{i:05d}" for i in range(3)} | {f"round{r:03d}-{i:05d}" for r in (1, 2) for i in range(3)}
 
 
@@ -171,7 +172,7 @@ def test_practice_in_imagination_resumes_exactly(tmp_path: Path, horizon: int) -
         "coevolution.largest_gap": 1,
     }
     options = ["--config", "tiny", *(f"imagination.{name}={value}" for name, value in imagination.items())]
-    options += ["learning.critic_training.bootstrap_imagined=true"]
+    options += ["learning.critic_training.bootstrap_imagined=true", *UNWATCHED]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(*options, "--out", whole)
     said, resume = tmp_path / "killed.log", ["--resume", str(killed)]
@@ -214,7 +215,7 @@ def test_a_round_begins_with_the_improved_policy(
 
     monkeypatch.setattr(WeightedCloning, "update", noting)
     monkeypatch.setattr("vla_rl.runs.practice.make_imagination", lambda *_: OtherPolicy(other))
-    train("--config", "tiny", "--out", tmp_path / "run")
+    train("--config", "tiny", "--out", tmp_path / "run", *UNWATCHED)
     assert before
     assert all(before)
     ours, theirs = fingerprint(tmp_path / "run"), fingerprint(uninterrupted)

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.fakes.ros2_scripts import ros_or_skip
 
 SCRIPT = """
@@ -54,6 +56,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_without_commands_for_too_long_the_simulated_robot_holds_where_it_is() -> None:
     environment = ros_or_skip(domain=48)
     done = subprocess.run(

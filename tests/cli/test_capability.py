@@ -1,8 +1,6 @@
 """Which strategy acts on a robot, what is refused before anything starts, and steps on a robot of targets."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.mock_robot import MockRobot, MockRobotConfig
 from robot_io.recorder import Recorder
-from tests.fakes.ros2_rig import RMWS, ros_environment
+from tests.fakes.ros2_scripts import ros_or_skip, said_by
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, PolicySpec, Source
 from vla_rl.execution.executor import Executor
@@ -192,10 +190,7 @@ print(json.dumps([session(case) for case in cases]))
 
 
 def test_the_node_chooses_and_refuses_by_the_same_code(tmp_path: Path) -> None:
-    try:
-        environment = ros_environment(RMWS[0], 49)
-    except UserError as missing:
-        pytest.skip(str(missing))
+    environment = ros_or_skip(domain=49)
     folder(tmp_path / "policy")
     limits = tmp_path / "limits.yaml"
     limits.write_text("{low: [-1, -1, -1], high: [1, 1, 1], max_velocity: [1, 1, 1]}")
@@ -211,10 +206,9 @@ def test_the_node_chooses_and_refuses_by_the_same_code(tmp_path: Path) -> None:
         {"control_hz": 50.0, "any_rate": True},
         {"limits": str(short)},
     ]
-    command = [sys.executable, "-c", SESSION, str(tmp_path / "policy"), str(limits), json.dumps(cases)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    default, named, overridden, headless, steps, fast, wanted, small = json.loads(done.stdout.splitlines()[-1])
+    arguments = [str(tmp_path / "policy"), str(limits), json.dumps(cases)]
+    answers = said_by(SESSION, *arguments, environment=environment)
+    default, named, overridden, headless, steps, fast, wanted, small = answers
     assert default == ["rtc", [], []]
     assert (named[0], overridden[0], wanted[0]) == ("naive", "sync", "rtc")
     assert "needs a residual head" in headless

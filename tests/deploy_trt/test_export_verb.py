@@ -26,6 +26,7 @@ def make_store(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_checkpoint_becomes_verified_folders(
     model: FlowVLA, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -166,6 +166,7 @@ def test_quantised_policies_are_close_and_differ(exported: Path, policy: Deploye
             refresh(quantised, exported)
 
 
+@pytest.mark.slow
 def test_collecting_in_low_precision_follows_the_versions(
     newer: tuple[FlowVLA, Path], model: FlowVLA, tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def test_3_cosine_is_not_enough_and_a_graph_that_kept_old_weights_is_found(deplo
     assert not any(rungs(KeepsOldWeights))
 
 
+@pytest.mark.slow
 def test_4_precision_comes_from_types_and_never_from_a_builder_flag(model: FlowVLA) -> None:
     """TensorRT 11 has no weak typing: a flag for half precision gives float32 there, without an error."""
     source = inspect.getsource(deploy_trt.build)
@@ -126,6 +127,7 @@ def test_5_versions_that_lose_a_bias_are_refused() -> None:
         check_version(version)
 
 
+@pytest.mark.slow
 def test_6_the_integration_is_in_float32_in_every_precision(model: FlowVLA) -> None:
     """In half precision small steps vanish beside large actions; pi0.5 came out with a cosine of -0.55."""
     graphs = flow_vla_graphs(model, "fp16")

@@ -62,7 +62,7 @@ def test_both_modes_are_sampled_as_often_as_they_weigh(positive_weight: float) -
         batch = two_modes(model, generator)
         return batch, torch.where(batch.actions[:, 0, 0] > 0, positive_weight, 1.0)
 
-    train(model, draw, 300)
+    train(model, draw, 200)
     chunks = sample(model, blank_batch(model, torch.zeros(256, 8, 2)))
     assert (chunks.abs() - 1).abs().mean() < 0.25
     assert (chunks[..., 0] * chunks[..., 1] < 0).float().mean() > 0.95
@@ -75,7 +75,7 @@ def test_both_modes_are_sampled_as_often_as_they_weigh(positive_weight: float) -
 @pytest.mark.slow
 def test_a_committed_prefix_decides_the_mode() -> None:
     model = make_model(vision=BLIND, flow_samples=4, prefix_max=3)
-    train(model, lambda model, generator: (two_modes(model, generator), torch.ones(64)), 300)
+    train(model, lambda model, generator: (two_modes(model, generator), torch.ones(64)), 200)
     for sign in (1.0, -1.0):
         committed = sign * torch.tensor([1.0, -1.0]).expand(64, 2, 2)
         chunks = sample(model, blank_batch(model, torch.zeros(64, 8, 2)), committed)
@@ -92,7 +92,7 @@ def test_the_indicator_decides_between_good_and_bad() -> None:
         batch.indicator = torch.where(good, int(Indicator.POSITIVE), int(Indicator.NEGATIVE))
         return batch, torch.ones(64)
 
-    train(model, draw, 300)
+    train(model, draw, 200)
     batch = blank_batch(model, torch.zeros(128, 8, 2))
     share = {}
     for indicator in Indicator:
@@ -113,7 +113,7 @@ def test_the_sentence_decides_between_two_tasks() -> None:
         batch.text = model.tokenize(sentences)[chosen]
         return batch, torch.ones(64)
 
-    train(model, draw, 300)
+    train(model, draw, 200)
     for index, sign in ((0, -1.0), (1, 1.0)):
         chunks = sample(model, blank_batch(model, torch.zeros(64, 8, 2), [sentences[index]] * 64))
         assert (chunks[..., 0] * sign > 0).float().mean() > 0.95
@@ -136,7 +136,7 @@ def test_a_place_in_the_image_becomes_a_place_to_go() -> None:
             batch.images["top"][index, y : y + 4, x : x + 4] = 255
         return batch, torch.ones(size)
 
-    train(model, draw, 400)
+    train(model, draw, 280)
     batch, _ = draw(model, torch.Generator().manual_seed(5), 200)
     error_pixels = (sample(model, batch) - batch.actions).abs().mean() * 6
     assert error_pixels < 1.0

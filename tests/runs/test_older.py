@@ -121,6 +121,7 @@ def test_a_fine_tuning_of_then_is_read(tmp_path: Path) -> None:
     assert config.learning.advantage.warmup_steps == 4
 
 
+@pytest.mark.slow
 def test_a_run_of_then_goes_on(tmp_path: Path) -> None:
     """With a checkpoint that calls the counter of critic steps by its older name, and policies with all the options."""
     whole = tmp_path / "whole"

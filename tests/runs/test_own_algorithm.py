@@ -75,6 +75,7 @@ def run(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_it_weighs_with_its_own_option(run: Path) -> None:
     assert read_yaml(run / "config.yaml")["learning"]["hurry"] == {"half_life_steps": 5.0}
     logged = [entry for entry in read_records(run / "metrics.jsonl") if entry["kind"] == "train" and entry["round"]]
@@ -86,6 +87,7 @@ def test_it_weighs_with_its_own_option(run: Path) -> None:
     assert (run / "report.html").read_text().count("weight in the actor")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_in_the_same_weights(run: Path, tmp_path: Path) -> None:
     again = interrupted(run, tmp_path / "again")
     assert main(["train", "--resume", str(again)]) == 0

@@ -1,4 +1,4 @@
-"""Somebody else's policy, from a folder that only PYTHONPATH knows: trained, practised by workers, resumed, evaluated,
+"""Somebody else's policy, from a folder that only PYTHONPATH knows: trained, practised by a worker, resumed, evaluated,
 and on a robot.
 """
 
@@ -17,12 +17,13 @@ from vla_rl.core.errors import UserError
 from vla_rl.policies.folders import load_model
 from vla_rl.runs.policy_folder import find_policy
 
+pytestmark = pytest.mark.slow
 OWN = Path(__file__).parents[1] / "fakes" / "own_policy"
 SHORT = [
     "budget={demonstrations: 2, supervised_steps: 4, rounds: 1, episodes_per_round: 2, steps_per_round: 4, "
     "evaluation_episodes: 2, checkpoint_every: 2}",
     "policy={kind: 'chunk_mlp:ChunkMLP', hidden: 16}",
-    "workers=2",
+    "workers=1",
 ]
 
 
@@ -35,7 +36,7 @@ def on_path() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of habc in a process that knows the policy from its environment alone, as do its two workers."""
+    """A run of habc in a process that knows the policy from its environment alone, as does its worker."""
     folder = tmp_path_factory.mktemp("own") / "run"
     command = [sys.executable, "-m", "vla_rl.cli.main", "train", "--config", "tiny", "--out", str(folder), *SHORT]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(OWN), os.environ.get("PYTHONPATH", "")])}
@@ -55,7 +56,7 @@ def test_it_practises(run: Path) -> None:
 def test_another_algorithm_starts_from_it(run: Path, tmp_path: Path) -> None:
     other = tmp_path / "filtered"
     arguments = ["--config", "tiny", "--from", str(run), "--out", str(other), *SHORT, "algorithm=filtered_bc"]
-    assert main(["train", *arguments]) == 0
+    assert main(["train", *arguments, "workers=0"]) == 0
     assert weights(other, 0) == weights(run, 0)
     assert weights(other, 1) != weights(run, 0)
 

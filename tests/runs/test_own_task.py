@@ -30,7 +30,7 @@ from vla_rl.training.run_folder import RunFolder
 PACKAGE = Path(__file__).resolve().parents[1] / "fakes" / "own_package"
 TASK = "point_world:PointReach-v0"
 DEMONSTRATIONS = 20
-TINY = ["--config", "tiny", f"task.env={TASK}", "task.image_size=24", "budget.rounds=1", "workers=2"]
+TINY = ["--config", "tiny", f"task.env={TASK}", "task.image_size=24", "budget.rounds=1", "workers=1"]
 GIVEN = ["budget.demonstrations=0"]
 ALONE = "takeover.enabled=false"
 
@@ -53,7 +53,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Practised alone, by two workers, from demonstrations that are gone afterwards."""
+    """Practised alone, by a worker, from demonstrations that are gone afterwards."""
     folder = tmp_path_factory.mktemp("runs") / "alone"
     copy = folder.with_name("demonstrations")
     shutil.copytree(recorded, copy)
@@ -76,6 +76,7 @@ def test_a_script_demonstrates(recorded: Path) -> None:
     assert np.abs(episode.action_sent[-1] - episode.state[-1]).max() < 0.2, "the state is where the point is"
 
 
+@pytest.mark.slow
 def test_it_trains_from_what_was_brought_and_practises_alone(trained: Path, recorded: Path) -> None:
     ours, theirs = EpisodeStore(trained / "episodes", create=False), EpisodeStore(recorded, create=False)
     demonstrations = [name for name in ours.ids() if name.startswith("demo-")]
@@ -91,6 +92,7 @@ def test_it_trains_from_what_was_brought_and_practises_alone(trained: Path, reco
     assert "<html" in (trained / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_supervisor_of_his_own_takes_over(trained: Path, tmp_path: Path) -> None:
     """From the policy of another run, which brings its demonstrations along."""
     supervised = ["takeover.supervisor=point_world:Guide", "takeover.options.from_tick=2"]
@@ -103,6 +105,7 @@ def test_a_supervisor_of_his_own_takes_over(trained: Path, tmp_path: Path) -> No
     assert (tmp_path / "run/policies/version_0001").exists()
 
 
+@pytest.mark.slow
 def test_it_is_resumed_evaluated_and_exported(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,7 +123,7 @@ def test_it_is_resumed_evaluated_and_exported(
 @pytest.mark.filterwarnings("default")  # ray's own
 def test_actors_of_a_cluster_find_it(recorded: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra scale is not installed")
-    options = [*TINY, *GIVEN, f"task.demonstrations={recorded}", ALONE, "ray=local", "workers=1", "budget.rounds=0"]
+    options = [*TINY, *GIVEN, f"task.demonstrations={recorded}", ALONE, "ray=local", "budget.rounds=0"]
     options += ["budget.evaluation_episodes=1", "takeover.supervisor=point_world:Guide"]
     assert main(["train", *options, "--out", str(tmp_path / "run")]) == 0
 
@@ -172,6 +175,7 @@ def test_what_is_missing_is_said_in_one_line(
     assert not (tmp_path / "run").exists(), "nothing is written for a bad config"
 
 
+@pytest.mark.slow
 def test_a_person_at_the_keyboard_demonstrates(tmp_path: Path) -> None:
     """On a real pseudo-terminal: an attempt that is dropped, then one that is called a success."""
     master, terminal = pty.openpty()

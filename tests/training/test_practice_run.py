@@ -2,18 +2,16 @@
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tests.fakes.forked import start
 from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.cli.main import main
 from vla_rl.core.config import load_config
@@ -28,23 +26,18 @@ from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs
 from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, RolloutPool, RolloutWorker
 
-TRAIN = [sys.executable, "-m", "vla_rl.cli.main", "train"]
+UNWATCHED = ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1"]
 EXPECTED_EPISODES = {f"demo-{i:05d}" for i in range(3)} | {f"round{r:03d}-{i:05d}" for r in (1, 2) for i in range(3)}
 
 
-def start(*arguments: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([*TRAIN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-def finish(process: "subprocess.Popen[bytes]") -> None:
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output.decode()
+def train(*arguments: object) -> None:
+    assert main(["train", *map(str, arguments)]) == 0
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    finish(start("--config", "tiny", "--out", str(folder)))
+    train("--config", "tiny", "--out", folder)
     return folder
 
 
@@ -55,15 +48,15 @@ def fingerprint(run: Path) -> dict[str, str]:
     return weights | {name: store.read_header(name).digest for name in store.ids()}
 
 
-def kill_when(process: "subprocess.Popen[bytes]", ready: Callable[[], bool]) -> None:
-    """kill -9 at the first moment that the condition holds."""
+def kill_when(folder: Path, appears: str, process: ForkServerProcess) -> None:
+    """kill -9 at the first moment that there is something of that name in the folder."""
     deadline = time.monotonic() + 300
-    while not ready():
-        assert process.poll() is None, process.communicate()[0].decode()
+    while not any(folder.glob(appears)):
+        assert process.is_alive(), folder.with_suffix(".log").read_text()
         assert time.monotonic() < deadline
         time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.kill()
+    process.join()
 
 
 def test_a_run_leaves_all_that_it_should(uninterrupted: Path) -> None:
@@ -75,17 +68,6 @@ def test_a_run_leaves_all_that_it_should(uninterrupted: Path) -> None:
     steps = [json.loads(line)["step"] for line in (uninterrupted / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)
     assert "<html" in (uninterrupted / "report.html").read_text()
-
-
-@pytest.mark.slow
-def test_only_a_run_that_came_to_its_end_is_finished(uninterrupted: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(uninterrupted, folder)
-    assert RunFolder(folder).is_finished()
-    kill_when(
-        start("--config", "tiny", "--out", str(tmp_path / "killed")), lambda: (tmp_path / "killed/cache").exists()
-    )
-    assert not RunFolder(tmp_path / "killed").is_finished()
 
 
 @pytest.mark.slow
@@ -105,7 +87,7 @@ def _broken_worker() -> RolloutWorker:
 def test_tasks_take_turns_in_one_policy(tmp_path: Path) -> None:
     """Two robots of different sizes: demonstrations, practice and evaluation of both, one set of weights."""
     folder, tasks = tmp_path / "run", ["vla_rl/PegInsert-v0", "vla_rl/PickPlace-v0"]
-    finish(start("--config", "tiny", "--out", str(folder), f"task.also=[{tasks[1]}]", "budget.rounds=1"))
+    train("--config", "tiny", "--out", folder, f"task.also=[{tasks[1]}]", "budget.rounds=1")
     store = EpisodeStore(folder / "episodes", create=False)
     headers = [store.read_header(name) for name in store.ids()]
     assert [header.env_id for header in headers] == [tasks[0], tasks[1], tasks[0]] * 2
@@ -138,26 +120,26 @@ def test_each_round_makes_another_policy(uninterrupted: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("moment", "pattern"),
-    [
-        ("collecting demonstrations", "episodes/episodes/demo-00001*"),
-        ("supervised training", "checkpoints/step_00000004"),
-        ("collecting practice", "episodes/episodes/round001-00001*"),
-        ("practice training", "checkpoints/step_00000012"),
-        ("saving a policy", "policies/version_0002"),
-    ],
-)
-def test_killed_and_resumed_equals_uninterrupted(
-    uninterrupted: Path, tmp_path: Path, moment: str, pattern: str
-) -> None:
+def test_killed_at_every_stage_and_resumed_equals_uninterrupted(uninterrupted: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    kill_when(start("--config", "tiny", "--out", str(folder)), lambda: any(folder.glob(pattern)))
-    store = EpisodeStore(folder / "episodes", create=False)
-    for episode_id in store.ids():
-        store.read(episode_id)  # every episode that was saved is whole
-    finish(start("--resume", str(folder)))
-    assert fingerprint(folder) == fingerprint(uninterrupted), moment
+    command = ["--config", "tiny", "--out", str(folder)]
+    for appears in (
+        "cache",
+        "episodes/episodes/demo-00001*",
+        "checkpoints/step_00000004",
+        "episodes/episodes/round001-00001*",
+        "checkpoints/step_00000012",
+        "policies/version_0002",
+    ):
+        kill_when(folder, appears, start(folder.with_suffix(".log"), "train", *command))
+        assert not RunFolder(folder).is_finished()
+        store = EpisodeStore(folder / "episodes", create=False)
+        for episode_id in store.ids():
+            store.read(episode_id)  # every episode that was saved is whole
+        command = ["--resume", str(folder)]
+    train(*command)
+    assert RunFolder(folder).is_finished()
+    assert fingerprint(folder) == fingerprint(uninterrupted)
     assert metric_lines(folder) == metric_lines(uninterrupted)
 
 
@@ -190,12 +172,13 @@ def test_practice_in_imagination_resumes_exactly(tmp_path: Path, horizon: int) -
         "coevolution.largest_gap": 1,
     }
     options = ["--config", "tiny", *(f"imagination.{name}={value}" for name, value in imagination.items())]
-    options += ["learning.critic_training.bootstrap_imagined=true"]
+    options += ["learning.critic_training.bootstrap_imagined=true", *UNWATCHED]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    finish(start(*options, "--out", str(whole)))
-    kill_when(start(*options, "--out", str(killed)), lambda: any((killed / "imagination").glob("improved_0001*")))
-    kill_when(start("--resume", str(killed)), lambda: (killed / "checkpoints/step_00000016").exists())
-    finish(start("--resume", str(killed)))
+    train(*options, "--out", whole)
+    said, resume = tmp_path / "killed.log", ["--resume", str(killed)]
+    kill_when(killed, "imagination/improved_0001*", start(said, "train", *options, "--out", str(killed)))
+    kill_when(killed, "checkpoints/step_00000016", start(said, "train", *resume))
+    train(*resume)
     assert (whole / "imagination/improved_0001/config.json").exists() == (not horizon)
     assert fingerprint(killed) == fingerprint(whole)
     assert (killed / "imagination/ledger.json").read_bytes() == (whole / "imagination/ledger.json").read_bytes()
@@ -232,7 +215,7 @@ def test_a_round_begins_with_the_improved_policy(
 
     monkeypatch.setattr(WeightedCloning, "update", noting)
     monkeypatch.setattr("vla_rl.runs.practice.make_imagination", lambda *_: OtherPolicy(other))
-    assert main(["train", "--config", "tiny", "--out", str(tmp_path / "run")]) == 0
+    train("--config", "tiny", "--out", tmp_path / "run", *UNWATCHED)
     assert before
     assert all(before)
     ours, theirs = fingerprint(tmp_path / "run"), fingerprint(uninterrupted)
@@ -268,7 +251,7 @@ def test_critics_are_judged_on_the_episodes_of_a_round_before_they_learn_from_th
 def test_a_run_can_start_from_another_ones_supervised_policy(uninterrupted: Path, tmp_path: Path) -> None:
     folder = tmp_path / "control"
     control = ["algorithm=sft", "budget.episodes_per_round=0", "budget.evaluate_every_round=false"]
-    finish(start("--config", "tiny", "--from", str(uninterrupted), "--out", str(folder), *control))
+    train("--config", "tiny", "--from", uninterrupted, "--out", folder, *control)
     ours, theirs = fingerprint(folder), fingerprint(uninterrupted)
     shared = {name for name in ours.keys() & theirs.keys() if ours[name] == theirs[name]}
     assert shared == {"policy version_0000", "demo-00000", "demo-00001", "demo-00002"}
@@ -288,16 +271,19 @@ def test_a_run_can_start_from_another_ones_supervised_policy(uninterrupted: Path
         ("gate.stop_after_ms=100", "gate.stop_after_ms"),
     ],
 )
-def test_a_start_that_does_not_fit_is_refused(uninterrupted: Path, tmp_path: Path, override: str, message: str) -> None:
+def test_a_start_that_does_not_fit_is_refused(
+    uninterrupted: Path, tmp_path: Path, override: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--config", "tiny", "--from", str(uninterrupted), "--out", str(tmp_path / "run"), override]
-    refused = subprocess.run([*TRAIN, *arguments], capture_output=True, text=True, check=False)
-    assert refused.returncode == 2
-    assert message in refused.stderr
+    assert main(["train", *arguments]) == 2
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
-def test_a_damaged_episode_stops_a_resumed_run_with_one_clear_line(uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_damaged_episode_stops_a_resumed_run_with_one_clear_line(
+    uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "run"
     shutil.copytree(uninterrupted, folder)
     shutil.rmtree(folder / "policies" / "version_0002")  # the last round is to be learnt again
@@ -306,39 +292,39 @@ def test_a_damaged_episode_stops_a_resumed_run_with_one_clear_line(uninterrupted
     content = bytearray(episode.read_bytes())
     content[len(content) // 2] ^= 0xFF
     episode.write_bytes(content)
-    stopped = subprocess.run([*TRAIN, "--resume", str(folder)], capture_output=True, text=True, check=False)
-    assert stopped.returncode == 2
-    assert "round001-00001" in stopped.stderr
-    assert "vla-rl doctor" in stopped.stderr
-    assert "Traceback" not in stopped.stderr
+    assert main(["train", "--resume", str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert "round001-00001" in said
+    assert "vla-rl doctor" in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow
-def test_practice_does_not_go_on_from_an_older_state(uninterrupted: Path, tmp_path: Path) -> None:
+def test_practice_does_not_go_on_from_an_older_state(
+    uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "run"
     shutil.copytree(uninterrupted, folder)
     shutil.rmtree(folder / "policies" / "version_0002")
     for checkpoint in (folder / "checkpoints").iterdir():
         shutil.rmtree(checkpoint)
-    stopped = subprocess.run([*TRAIN, "--resume", str(folder)], capture_output=True, text=True, check=False)
-    assert stopped.returncode == 2
-    assert "goes on from gradient step 14" in stopped.stderr
+    assert main(["train", "--resume", str(folder)]) == 2
+    assert "goes on from gradient step 14" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_two_processes_cannot_train_in_one_folder(uninterrupted: Path, tmp_path: Path) -> None:
+def test_two_processes_cannot_train_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
-    first = start("--config", "tiny", "--out", str(folder), "budget.supervised_steps=100000")
+    first = start(tmp_path / "log", "train", "--config", "tiny", "--out", str(folder), "budget.supervised_steps=100000")
     try:
         while not (folder / ".lock").exists():
-            assert first.poll() is None
+            assert first.is_alive()
             time.sleep(0.01)
-        second = subprocess.run([*TRAIN, "--resume", str(folder)], capture_output=True, text=True, check=False)
-        assert second.returncode == 2
-        assert "another process is training" in second.stderr
+        assert main(["train", "--resume", str(folder)]) == 2
+        assert "another process is training" in capsys.readouterr().err
     finally:
         first.kill()
-        first.communicate()
+        first.join()
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ def make_job(name: str, store: Path) -> RolloutJob:
     return RolloutJob(name, store, "a task", (0,), None)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # ray's own
 def test_jobs_are_run_in_other_processes_and_errors_come_back(tmp_path: Path) -> None:
     names = [f"e{index}" for index in range(5)]

@@ -2,15 +2,12 @@
 the controllers' states; and the heartbeat that a watchdog in hardware listens to.
 """
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.fakes.ros2_rig import RMWS, ros_environment
-from vla_rl.core.errors import UserError
+from tests.fakes.ros2_rig import RMWS
+from tests.fakes.ros2_scripts import ros_or_skip, said_by
 
 SCRIPT = """
 import json, threading, time
@@ -101,16 +98,8 @@ rig.end()
 
 
 @pytest.fixture(scope="module", params=RMWS)
-def said(request: pytest.FixtureRequest) -> dict[str, Any]:
-    try:
-        environment = ros_environment(request.param, 48)
-    except UserError as missing:
-        pytest.skip(str(missing))
-    command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answers
+def said(request: pytest.FixtureRequest) -> Any:
+    return said_by(SCRIPT, environment=ros_or_skip(request.param, 48))
 
 
 pytestmark = pytest.mark.slow  # test_node_refuses runs the same modules

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from tests.fakes.ros2_rig import RMWS, ros_environment
-from vla_rl.core.errors import UserError
+from tests.fakes.ros2_scripts import ros_or_skip
 
 SCRIPT = """
 import json, os, sys, threading, time
@@ -57,11 +56,9 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_without_commands_for_too_long_the_simulated_robot_holds_where_it_is() -> None:
-    try:
-        environment = ros_environment(RMWS[0], 48)
-    except UserError as missing:
-        pytest.skip(str(missing))
+    environment = ros_or_skip(domain=48)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=90, check=False
     )

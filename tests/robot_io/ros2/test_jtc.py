@@ -13,7 +13,8 @@ import pytest
 from benchmarks.jtc import EXAMPLE, WAYS, judge, measure
 from tests.fakes.jtc import JointTrajectoryController, Point, Settings
 from tests.fakes.ros2_control import build, scripts
-from tests.fakes.ros2_rig import RMWS, ros_environment, run_with_ros
+from tests.fakes.ros2_rig import run_with_ros
+from tests.fakes.ros2_scripts import ros_or_skip
 from vla_rl.core.errors import UserError
 
 HZ = 100.0
@@ -146,8 +147,8 @@ def test_a_robot_that_does_not_arrive_in_goal_time_is_held() -> None:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    environment = ros_or_skip(domain=49)
     try:
-        environment = ros_environment(RMWS[0], 49)
         return build(tmp_path_factory.mktemp("controllers"), environment), environment
     except UserError as missing:
         pytest.skip(str(missing))

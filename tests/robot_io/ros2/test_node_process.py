@@ -1,8 +1,5 @@
 """The node as a process of its own: stopped for a while by the system, and with the strategy that takes a head."""
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.fakes.ros2_rig import RMWS, ros_environment
-from vla_rl.core.errors import UserError
+from tests.fakes.ros2_scripts import ros_or_skip, said_by
 from vla_rl.core.types import Episode, Origin, PolicySpec, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
@@ -84,19 +80,8 @@ with make_rig(config) as rig:
 """
 
 
-def run(script: str, *arguments: str) -> Any:
-    try:
-        environment = ros_environment(RMWS[0])
-    except UserError as missing:
-        pytest.skip(str(missing))
-    command = [sys.executable, "-c", script, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def test_a_node_that_stood_still_does_not_move_on_by_itself(tmp_path: Path) -> None:
-    said = run(STOPPED, "3.0", str(tmp_path))
+    said = said_by(STOPPED, "3.0", str(tmp_path), environment=ros_or_skip())
     assert said["moving before"] > 0.0
     assert said["moved after"] <= 1e-6, "it stays at the last command"
     assert said["commands after"] <= 3
@@ -134,7 +119,7 @@ def headed_policy(folder: Path) -> ResidualCorrector:
 
 def test_a_policy_with_a_residual_head_acts_over_topics_with_a2c2(tmp_path: Path) -> None:
     headed_policy(tmp_path / "policy")
-    said = run(HEADED, str(tmp_path), str(tmp_path / "policy"))
+    said = said_by(HEADED, str(tmp_path), str(tmp_path / "policy"), environment=ros_or_skip())
     assert "stopped" not in said["why"], said
     store = EpisodeStore(tmp_path / "episodes")
     episode = store.read(store.ids()[0]).validate()

@@ -2,15 +2,11 @@
 a real robot of topics and gate, and a session that only holds.
 """
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.fakes.ros2_rig import RMWS, ros_environment
-from vla_rl.core.errors import UserError
+from tests.fakes.ros2_scripts import ros_or_skip, said_by
 
 SCRIPT = """
 import json, time
@@ -71,16 +67,8 @@ rig.end()
 
 
 @pytest.fixture(scope="module")
-def said() -> dict[str, Any]:
-    try:
-        environment = ros_environment(RMWS[0], 47)
-    except UserError as missing:
-        pytest.skip(str(missing))
-    command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answers
+def said() -> Any:
+    return said_by(SCRIPT, environment=ros_or_skip(domain=47))
 
 
 def test_an_invalid_lifecycle_request_is_answered(said: dict[str, Any]) -> None:

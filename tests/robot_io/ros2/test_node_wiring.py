@@ -2,16 +2,12 @@
 that would leave requests unanswered.
 """
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.fakes.ros2_rig import RMWS, ros_environment
+from tests.fakes.ros2_scripts import ros_or_skip, said_by
 from tests.robot_io.test_description import URDF
-from vla_rl.core.errors import UserError
 
 SCRIPT = """
 import json, sys, threading, time
@@ -104,16 +100,8 @@ os._exit(0)
 
 
 @pytest.fixture(scope="module")
-def said() -> dict[str, Any]:
-    try:
-        environment = ros_environment(RMWS[0], 46)
-    except UserError as missing:
-        pytest.skip(str(missing))
-    command = [sys.executable, "-c", SCRIPT, URDF]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answers
+def said() -> Any:
+    return said_by(SCRIPT, URDF, environment=ros_or_skip(domain=46))
 
 
 def test_a_robot_that_restarts_during_a_reset_is_asked_again(said: dict[str, Any]) -> None:

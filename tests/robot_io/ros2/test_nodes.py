@@ -1,8 +1,6 @@
 """The node with the real rclpy, in processes of its own: lifecycle, the default task, takeover, a robot that dies."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.ros2_trials import LIMITS
-from tests.fakes.ros2_rig import RMWS, ros_environment, run_with_ros
-from vla_rl.core.errors import UserError
+from tests.fakes.ros2_rig import RMWS, run_with_ros
+from tests.fakes.ros2_scripts import ros_or_skip, said_by
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.credit import ActorKind, CreditConfig, SegmentKind, assign, segments
 from vla_rl.data.store import EpisodeStore
@@ -20,13 +18,13 @@ SMALL = {
     "env_options": {"difficulty": 0.3, "image_size": 32},
     "policy": "expert:sim:vla_rl/PegInsert-v0?difficulty=0.3&image_size=32",
 }
-SIMULATED = {"episodes": 20, "takeovers": 3}
+SIMULATED = {"episodes": 8, "takeovers": 3}
 REALTIME = {"lockstep": False, "episodes": 1, "kills": 1}
 LIFECYCLE = ["unconfigured", "inactive", "active", "inactive", "unconfigured", "finalized"]
 
 # Two joint drivers, of which the fast one speaks 50 times while the callbacks wait, and a robot that reads both.
 BUSY = """
-import time
+import json, time
 import rclpy
 from sensor_msgs.msg import JointState
 from robot_io.ros2 import qos
@@ -56,7 +54,7 @@ for reading in range(50):
 said_s = time.monotonic()
 while robot.why() and time.monotonic() - said_s < 5.0:
     rclpy.spin_once(node, timeout_sec=0.1)
-print(robot.why() or robot.read().state.tolist())
+print(json.dumps(robot.why() or robot.read().state.tolist()))
 rclpy.shutdown()
 """
 
@@ -64,10 +62,7 @@ Trials = dict[str, Any]
 
 
 def run_trials(folder: Path, rmw: str, config: Trials) -> Trials:
-    try:
-        environment = ros_environment(rmw)
-    except UserError as missing:
-        pytest.skip(str(missing))
+    environment = ros_or_skip(rmw)
     arguments = json.dumps({"folder": str(folder), **SMALL, **config})
     result: Trials = run_with_ros("benchmarks.ros2_trials", [arguments], environment, timeout_s=600.0)
     return result
@@ -87,7 +82,7 @@ def test_the_lifecycle_is_walked_through_by_services(simulated: tuple[Trials, Ep
 @pytest.mark.slow
 def test_the_default_task_is_solved_over_topics(simulated: tuple[Trials, EpisodeStore]) -> None:
     result, store = simulated
-    assert result["episodes"]["successes"] >= 19
+    assert result["episodes"]["successes"] >= 7
     episode = store.read(store.ids()[0]).validate()
     assert episode.origin is Origin.SIM
     assert sorted(episode.images) == ["front", "top"]
@@ -161,11 +156,4 @@ def test_a_robot_whose_computer_is_gone_stops_the_node(realtime: tuple[Trials, E
 
 @pytest.mark.parametrize("rmw", RMWS)
 def test_a_fast_driver_does_not_push_the_readings_of_a_slow_one_out(rmw: str) -> None:
-    try:
-        environment = ros_environment(rmw)
-    except UserError as missing:
-        pytest.skip(str(missing))
-    done = subprocess.run(
-        [sys.executable, "-c", BUSY], env=environment, capture_output=True, text=True, timeout=60.0, check=False
-    )
-    assert done.stdout.strip() == "[7.0, 0.0]", done.stdout + done.stderr
+    assert said_by(BUSY, environment=ros_or_skip(rmw)) == [7.0, 0.0]

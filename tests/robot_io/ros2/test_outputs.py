@@ -1,8 +1,5 @@
 """What each kind of output makes of the gate's commands: the numbers without ROS, the messages over the real rclpy."""
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -12,8 +9,8 @@ from robot_io.ros2.outputs import KINDS, Curve, Output, OutputSettings, check_ou
 from robot_io.ros2.parameters import Settings
 from tests.fakes.jtc import JointTrajectoryController, Point
 from tests.fakes.jtc import Settings as ControllerSettings
-from tests.fakes.ros2_rig import RMWS, ros_environment
-from vla_rl.core.errors import ConfigError, UserError
+from tests.fakes.ros2_scripts import ros_or_skip, said_by
+from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Float32Array
 from vla_rl.runs.robots.ros2 import settings_from
 
@@ -270,16 +267,8 @@ os._exit(0)
 
 
 @pytest.fixture(scope="module")
-def said() -> dict[str, Any]:
-    try:
-        environment = ros_environment(RMWS[0], 51)
-    except UserError as missing:
-        pytest.skip(str(missing))
-    command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answers
+def said() -> Any:
+    return said_by(SCRIPT, environment=ros_or_skip(domain=51))
 
 
 def near(values: Any) -> Any:

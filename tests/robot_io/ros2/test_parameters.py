@@ -1,8 +1,6 @@
 """The table of parameters is what the node declares, what the page shows, and what `rollout --robot ros2` takes."""
 
 import json
-import subprocess
-import sys
 import tomllib
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -14,8 +12,8 @@ import yaml
 import robot_io.ros2
 from robot_io.ros2.outputs import KINDS
 from robot_io.ros2.parameters import PARAMETERS, Settings, all_parameters, markdown_table
-from tests.fakes.ros2_rig import RMWS, ros_environment
-from vla_rl.core.errors import ConfigError, UserError
+from tests.fakes.ros2_scripts import ros_or_skip, said_by
+from vla_rl.core.errors import ConfigError
 from vla_rl.runs.robots.ros2 import settings_from
 
 PACKAGE = Path(robot_io.ros2.__file__).parent / "vla_rl_ros"
@@ -128,19 +126,13 @@ print(json.dumps([command, record.topics_of(Path(sys.argv[2]), "")]))
 
 @pytest.mark.parametrize("file", ["example.yaml", "simulation.yaml"])
 def test_the_recording_takes_every_topic_of_the_parameters(file: str, tmp_path: Path) -> None:
-    try:
-        environment = ros_environment(RMWS[0])
-    except UserError as missing:
-        pytest.skip(str(missing))
+    environment = ros_or_skip()
     path = tmp_path / file
     (content,) = yaml.safe_load((PACKAGE / "config" / file).read_text()).values()
     values = {**content["ros__parameters"], "estop_topic": "/estop", "deadman_topic": "pedal"}
     path.write_text(yaml.safe_dump({"/**": {"ros__parameters": values}}))
-    arguments = [str(PACKAGE / "launch" / "record.launch.py"), str(path)]
-    command = [sys.executable, "-c", RECORD, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    recorded, topics = json.loads(done.stdout.splitlines()[-1])
+    launch_file = str(PACKAGE / "launch" / "record.launch.py")
+    recorded, topics = said_by(RECORD, launch_file, str(path), environment=environment)
     expected = settings_from(values)
     for topic in [part.topic for part in (*expected.cameras, *expected.outputs)] + ["joint_states", "pedal"]:
         assert f"/{topic.lstrip('/')}" in topics

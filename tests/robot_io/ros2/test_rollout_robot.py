@@ -1,14 +1,9 @@
 """``vla-rl rollout --robot ros2``: the robot is set up with the real rclpy, in a process of its own."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
-import pytest
-
-from tests.fakes.ros2_rig import RMWS, ros_environment
-from vla_rl.core.errors import UserError
+from tests.fakes.ros2_scripts import ros_or_skip, said_by
 
 SET_UP = """
 import itertools, json, os, sys
@@ -40,15 +35,9 @@ print(json.dumps([set_up(**options) for options in json.loads(sys.argv[1])]))
 
 
 def test_a_real_robot_asks_unless_a_service_prepares_the_scene_and_must_fit_the_policy() -> None:
-    try:
-        environment = ros_environment(RMWS[0], 43)
-    except UserError as missing:
-        pytest.skip(str(missing))
+    environment = ros_or_skip(domain=43)
     options = [{}, {"reset_service": "/reset"}, {"simulated": True}, {"cameras": ["top"]}, {"joints": ["pan"]}]
-    command = [sys.executable, "-c", SET_UP, json.dumps(options)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    real, prepared, simulated, blind, small = json.loads(done.stdout.splitlines()[-1])
+    real, prepared, simulated, blind, small = said_by(SET_UP, json.dumps(options), environment=environment)
     answers: list[Any] = [answer["asks"] for answer in (real, prepared, simulated)]
     assert answers == [True, False, False]
     assert real["grippers"] == [1], "the policy's, whatever the gate's limits say"

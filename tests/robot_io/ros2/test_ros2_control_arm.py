@@ -3,15 +3,11 @@
 That the real controller manager takes description and controllers is tested in `test_jtc.py`.
 """
 
-import json
 import os
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from robot_io.gate import SafetyGate
@@ -19,9 +15,8 @@ from robot_io.limits import RobotLimits
 from robot_io.ros2.outputs import KINDS, check_outputs
 from robot_io.ros2.parameters import Settings
 from tests.fakes.ros2_control import ARM
-from tests.fakes.ros2_rig import RMWS, ros_environment
+from tests.fakes.ros2_scripts import ros_or_skip, said_by
 from vla_rl.core.config import load_config
-from vla_rl.core.errors import UserError
 from vla_rl.runs.robots.ros2 import settings_from
 
 DESCRIPTION = ElementTree.parse(ARM / "urdf" / "arm.urdf").getroot()
@@ -112,18 +107,12 @@ print(json.dumps([named, nodes]))
 
 
 def test_the_launch_file_starts_robot_and_controllers(tmp_path: Path) -> None:
-    try:
-        environment = ros_environment(RMWS[0], 50)
-    except UserError as missing:
-        pytest.skip(str(missing))
+    environment = ros_or_skip(domain=50)
     (tmp_path / "share" / "ament_index" / "resource_index" / "packages").mkdir(parents=True)
     (tmp_path / "share" / "ament_index" / "resource_index" / "packages" / "ros2_control_arm").touch()
     (tmp_path / "share" / "ros2_control_arm").symlink_to(ARM)
     environment["AMENT_PREFIX_PATH"] = f"{tmp_path}{os.pathsep}{environment.get('AMENT_PREFIX_PATH', '')}"
-    command = [sys.executable, "-c", LAUNCH, str(ARM / "launch" / "arm.launch.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    named, nodes = json.loads(done.stdout.splitlines()[-1])
+    named, nodes = said_by(LAUNCH, str(ARM / "launch" / "arm.launch.py"), environment=environment)
     assert named["policy"] is None
     assert named["arm_controller"] == "arm_controller"
     assert all(Path(named[name]).is_file() for name in ("params", "limits"))

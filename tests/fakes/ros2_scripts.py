@@ -1,0 +1,27 @@
+"""Scripts with ROS 2 in processes of their own, for the tests: without ROS 2 they are skipped."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.fakes.ros2_rig import RMWS, ros_environment
+from vla_rl.core.errors import UserError
+
+
+def ros_or_skip(rmw: str = RMWS[0], domain: int = 0) -> dict[str, str]:
+    """As `ros_environment`."""
+    try:
+        return ros_environment(rmw, domain)
+    except UserError as missing:
+        pytest.skip(str(missing))
+
+
+def said_by(script: str, *arguments: str, environment: dict[str, str]) -> Any:
+    """What a script says: the JSON value that its last line of output is."""
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])

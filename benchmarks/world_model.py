@@ -6,7 +6,6 @@ Parts, each resumed cell by cell in OUT/world-model/ (the gain in its folder gai
   ranking  at least 8 policies of different quality, real against imagined success from the same starts
   unseen   the same of the policies of other runs (--unseen), which nobody looked at when the world model was made
   judge    counterfactual pairs from one state, and real episodes imagined open loop with their own actions
-  post     a hundred steps of post-training on the model's own rollouts (NFT): horizon curves and counterfactuals again
   ablate   the model again without one mechanism, for the longest horizon and the counterfactuals
   gain     whole practice runs with and without imagination at equal real episodes; the runs of a task and seed that
            imagine begin with one world model, since they would train it on the same episodes
@@ -29,8 +28,7 @@ from vla_rl.runs.config_files import config_file
 from vla_rl.runs.imagination.near_success import PerturbationConfig
 from world_model.evaluation import HorizonConfig
 
-PARTS = ("model", "cost", "ranking", "unseen", "judge", "post", "ablate", "gain")
-POST_STEPS = 100
+PARTS = ("model", "cost", "ranking", "unseen", "judge", "ablate", "gain")
 SUPERVISED_STEPS = (60, 120, 200, 400)  # of the weaker policies that are ranked beside the run's own
 ABLATIONS = {
     "no-anchor": ["dynamics.anchor=false"],
@@ -43,7 +41,7 @@ _LONG = HorizonConfig(horizons=(1, 2, 5, 10, 20, 40, 80, 100))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--parts", nargs="+", default=["model", "cost", "ranking", "judge", "post", "ablate"])
+    parser.add_argument("--parts", nargs="+", default=["model", "cost", "ranking", "judge", "ablate"])
     parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="a finished demo run to learn from")
     parser.add_argument(
         "--runs", type=Path, default=Path("runs/bench-world-model"), help="where models and runs are kept"
@@ -81,7 +79,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "ranking": _measure_ranking,
         "unseen": _measure_unseen,
         "judge": _measure_judge,
-        "post": _measure_post,
         "ablate": _measure_ablations,
         "gain": world_gain.measure,
     }
@@ -124,8 +121,6 @@ def table(result: dict[str, Any]) -> str:
         ("outcomes of whole real episodes that agree, open loop", "open_loop_agreement", ""),
         ("state error 100 steps ahead without anchor, over that with", "longest_error_ratio_no_anchor", "> 1"),
         ("the same without noise in the context", "longest_error_ratio_no_context_noise", "> 1"),
-        ("state error 40 steps ahead after post-training, over that before", "post_error_ratio_longest", "< 1"),
-        ("error, true over shuffled actions, 10 steps ahead, after it", "post_action_error_ratio_h10", "<= 0.7"),
         ("frames a second, one stream", "frames_per_s_b1", ">= 30"),
         ("frames a second, 16 streams", "frames_per_s_b16", ">= 200"),
         ("latency of step 1,000 over step 10", "late_latency_ratio", "about 1"),
@@ -229,19 +224,6 @@ def _measure_judge(options: argparse.Namespace, cells: Cells) -> None:
     cells.once("outcomes", outcomes)
 
 
-def _measure_post(options: argparse.Namespace, cells: Cells) -> None:
-    def measure() -> dict[str, Any]:
-        from vla_rl.cli.main import main
-
-        place = options.runs / "world"
-        if main(["imagine", "post-train", str(place), "--steps", str(POST_STEPS)]):
-            raise UserError(f"the world model in {place} could not be post-trained; see the message above")
-        judge = _judge(place, model="model_post")
-        return {"horizons": judge.horizons(), "counterfactuals": judge.counterfactuals(options.pairs)}
-
-    cells.once("post", measure)
-
-
 def _measure_ablations(options: argparse.Namespace, cells: Cells) -> None:
     for name in options.ablations:
         changes = ABLATIONS[name]
@@ -272,10 +254,10 @@ def _train(options: argparse.Namespace, place: Path, changes: list[str], near: i
         raise UserError(f"the world model in {place} could not be trained; see the message above")
 
 
-def _judge(place: Path, instruments: Path | None = None, model: str = "model") -> Any:
+def _judge(place: Path, instruments: Path | None = None) -> Any:
     from vla_rl.runs.imagination.world_evaluation import WorldFolder, WorldJudge
 
-    return WorldJudge(WorldFolder(place), model, None if instruments is None else WorldFolder(instruments))
+    return WorldJudge(WorldFolder(place), None if instruments is None else WorldFolder(instruments))
 
 
 def _gather(found: Cells, gains: Cells) -> dict[str, Any]:
@@ -299,13 +281,6 @@ def _gather(found: Cells, gains: Cells) -> dict[str, Any]:
         result["counterfactual_agreement"] = cells["counterfactuals"]["agreement"]
     if "outcomes" in cells:
         result["open_loop_agreement"] = cells["outcomes"]["all"]["agreement"]
-    if "post" in cells and "horizons" in cells:
-        before, after = (own["all"]["true"] for own in (cells["horizons"], cells["post"]["horizons"]))
-        ratios = [new / old for new, old in zip(after, before, strict=True)]
-        result["post_error_ratio_longest"] = ratios[-1]
-        result["post_action_error_ratio_h10"] = cells["post"]["horizons"]["all"]["ratio"][
-            cells["post"]["horizons"]["horizons"].index(10)
-        ]
     result |= cells.get("cost", {})
     for name in ABLATIONS:
         if (ablated := cells.get(f"ablation-{name}")) and "counterfactuals" in cells and "horizons-long" in cells:

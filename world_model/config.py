@@ -179,42 +179,10 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True)
-class TrajectoryConfig:
-    """Options of policy-guided diffusion.
-
-    Attributes:
-        frames: T, steps of a trajectory.
-        width, layers, heads: of the transformer.
-        denoise_steps: n.
-        guidance: c; 0 leaves the policy out.
-        success_weight: of the success flag in the loss.
-        steps: gradient steps.
-        batch_size: trajectories in each.
-        learning_rate: of AdamW, after the warm-up.
-    """
-
-    frames: int = 8
-    width: int = 256
-    layers: int = 4
-    heads: int = 4
-    denoise_steps: int = 16
-    guidance: float = 1.0
-    success_weight: float = 1.0
-    steps: int = 1500
-    batch_size: int = 64
-    learning_rate: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if self.frames < 2 or self.denoise_steps < 2:
-            raise ConfigError("trajectories: expected at least 2 frames and 2 denoise steps")
-
-
-@dataclass(frozen=True)
 class WorldModelConfig:
     """Everything that decides a world model, beside its data.
 
     Attributes:
-        trajectories: of the second generator, which a practice run trains beside the world model where it is asked to.
         seed: of initial weights, batches and noise.
     """
 
@@ -222,7 +190,6 @@ class WorldModelConfig:
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
     heads: HeadsConfig = field(default_factory=HeadsConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    trajectories: TrajectoryConfig = field(default_factory=TrajectoryConfig)
     seed: int = 0
 
 

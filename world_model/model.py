@@ -70,7 +70,8 @@ def load_world_model(folder: Path, device: str = "cpu") -> tuple[WorldModel, int
                 f"{folder} has schema {content['schema']}, this program reads {SCHEMA_VERSION}; "
                 "read it with the version of vla-rl that wrote it"
             )
-        config = config_from_dict(WorldModelConfig, content["config"], where=str(folder))
+        sizes = {name: part for name, part in content["config"].items() if name != "trajectories"}  # gone since
+        config = config_from_dict(WorldModelConfig, sizes, where=str(folder))
         spec = config_from_dict(WorldSpec, content["spec"], where=str(folder))
         model = WorldModel(config, spec)
         model.load_state_dict(safetensors.torch.load_file(folder / "weights.safetensors"))

@@ -23,7 +23,6 @@ from vla_rl.runs.imagination.near_success import collect_near_success
 from vla_rl.runs.imagination.run import RunImagination
 from vla_rl.training.run_folder import RunFolder
 from world_model.coevolution import CoEvolutionConfig
-from world_model.config import TrajectoryConfig
 from world_model.imagined_env import ImaginedEnvConfig
 from world_model.improvement import GroupConfig, ImaginedGroups, collect_groups
 from world_model.model import load_world_model, save_world_model
@@ -221,34 +220,6 @@ def test_groups_that_tell_nothing_leave_the_policy_alone(
     assert imagination.improve(1) is None  # and it is not tried again
 
 
-@pytest.mark.slow
-def test_short_trajectories_are_pushed_towards_the_policy(imagination: RunImagination) -> None:
-    small = TrajectoryConfig(frames=4, width=32, layers=1, denoise_steps=3, steps=3, batch_size=2)
-    imagination.config = replace(imagination.config, generator="trajectories")
-    imagination.world = replace(imagination.world, trajectories=small)
-    imagination.after_collection(1)
-    store = EpisodeStore(imagination._folder.episodes)
-    names = [name for name in store.ids() if name.startswith("imagined001-")]
-    episodes = [store.read(name) for name in names]
-    assert len(episodes) == 3
-    assert {episode.origin for episode in episodes} == {Origin.IMAGINED}
-    assert {episode.policy_version for episode in episodes} == {0}
-    assert all(1 <= len(episode) <= 4 and episode.success in (True, None) for episode in episodes)
-    assert {name for episode in episodes for name in episode.images} == {"front", "top"}
-    # After a crash the last of them is generated with those that are there already, and so bit by bit the same.
-    seeds = {episode.episode_id: episode.seed or 0 for episode in episodes}
-    resumed = EpisodeStore(imagination.path / "resumed")
-    for episode in episodes[:2]:
-        resumed.add(episode)
-    imagination._generate(1, 0, resumed, seeds)
-    assert resumed.read_header(names[2]).digest == store.read_header(names[2]).digest
-    # The same noise without the push ends elsewhere.
-    imagination.world = replace(imagination.world, trajectories=replace(small, guidance=0.0))
-    free = EpisodeStore(imagination.path / "unguided")
-    imagination._generate(1, 0, free, seeds)
-    assert np.abs(free.read(names[0]).action_sent[0] - episodes[0].action_sent[0]).max() > 1e-4
-
-
 def test_imagination_that_is_off_does_nothing(imagination: RunImagination) -> None:
     off = replace(imagination.config, coevolution=CoEvolutionConfig(mode="off"))
     imagination.config = off
@@ -261,8 +232,6 @@ def test_imagination_that_is_off_does_nothing(imagination: RunImagination) -> No
     [
         (["task.also=[vla_rl/PickPlace-v0]"], "imagines one task"),
         (["imagination.env.horizon=5"], "bootstrap_imagined"),
-        (["imagination.generator=trajectories"], "bootstrap_imagined"),
-        (["imagination.generator=dreams"], "rollouts, trajectories"),
         (["imagination.groups_at_once=0"], "groups_at_once >= 1"),
     ],
 )

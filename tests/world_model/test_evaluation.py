@@ -18,12 +18,6 @@ from world_model.evaluation import HorizonConfig, auc, choose_windows, horizon_c
 from world_model.open_loop import Imagined
 from world_model.probe import ProbeConfig, position_error, read_positions, train_probe, true_positions
 from world_model.ranking import RankedPolicy, judge_successes, pearson, rank_policies, ranks, spearman
-from world_model.trajectory_diffusion import (
-    Trajectories,
-    TrajectoryConfig,
-    TrajectoryDiffusion,
-    guidance_schedule,
-)
 from world_model.windows import LatentEpisodes, pictures
 
 
@@ -113,39 +107,6 @@ def test_windows_move_and_fit(tmp_path: Path) -> None:
     assert (np.linalg.norm(positions[start + 5] - positions[start], axis=-1).max(-1) > 0.3).all()
     with pytest.raises(UserError, match="lasts 50 steps"):
         choose_windows(data, positions, HorizonConfig(horizons=(50,)))
-
-
-def test_guidance_fades_and_spares_the_last_step() -> None:
-    schedule = list(guidance_schedule(4, 2.0))
-    assert schedule[0] == pytest.approx(2.0 * (1 + 0.3 * np.sin(np.pi / 4)))
-    assert schedule[1] == pytest.approx(2.0 * (0.75 + 0.3))
-    assert schedule[-1] == 0.0
-
-
-def test_guided_trajectories_follow_the_policy_and_keep_their_start(tmp_path: Path) -> None:
-    model = make_model()
-    data = LatentEpisodes(toy_cache(tmp_path), model.autoencoder)
-    torch.manual_seed(0)
-    generator = TrajectoryDiffusion(TrajectoryConfig(frames=4, width=32, layers=1, denoise_steps=6), model)
-    optimizer = torch.optim.Adam(generator.parameters(), 3e-3)
-    losses = []
-    for step in range(60):
-        loss, logs = generator.loss(data.draw(0, step, 8, 4, 0.2), torch.Generator().manual_seed(step))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(logs["trajectory_loss"])
-    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
-    noise = torch.randn(6, 4, sum(generator.sizes), generator=torch.Generator().manual_seed(1))
-    start = (data.latents[:6], data.state[:6])
-    free = generator.sample(noise, None, start)
-    wanted = torch.tensor([0.9, -0.9])
-    guided = generator.sample(noise, lambda own: wanted - own.action, start)
-    assert (guided.action - wanted).abs().mean() < (free.action - wanted).abs().mean()
-    torch.testing.assert_close(guided.latents[:, 0], data.latents[:6], atol=1e-4, rtol=1e-4)
-    own = Trajectories(*(torch.randn(2, 4, *shape) for shape in (data.latents.shape[1:], (3,), (2,), ())))
-    for found, expected in zip(generator.unflatten(generator.flatten(own)), own, strict=True):
-        torch.testing.assert_close(found, expected)
 
 
 def test_a_spec_with_other_sizes_gives_another_probe() -> None:

@@ -1,10 +1,8 @@
-"""World models: train one on the episodes of a run, evaluate it, watch it beside the real future, or post-train it
-on its own rollouts.
+"""World models: train one on the episodes of a run, evaluate it, or watch it beside the real future.
 
 Example: vla-rl imagine train runs/demo --out runs/world
          vla-rl imagine evaluate runs/world
          vla-rl imagine rollout runs/world --out future.webp
-         vla-rl imagine post-train runs/world --steps 100    # then: evaluate runs/world --model model_post
 """
 
 import argparse
@@ -20,7 +18,7 @@ from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
 
-ACTIONS = ("train", "evaluate", "rollout", "post-train")
+ACTIONS = ("train", "evaluate", "rollout")
 logger = logging.getLogger(__name__)
 
 
@@ -32,14 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="train: changes to it")
     parser.add_argument("--near-success", type=int, default=300, help="train: scripted episodes beside the run's")
     parser.add_argument("--device", default="cpu", help="train: where to compute")
-    parser.add_argument("--model", default="model", help="evaluate, rollout: which model of the folder")
     parser.add_argument("--windows", type=int, default=192, help="evaluate: futures behind the horizon curves")
     parser.add_argument("--pairs", type=int, default=30, help="evaluate: counterfactual pairs")
     parser.add_argument("--episodes", type=int, default=4, help="rollout: futures in the clip")
     parser.add_argument("--start", type=int, default=10, help="rollout: the step at which imagination takes over")
-    parser.add_argument(
-        "--steps", type=int, default=40, help="rollout: steps of imagination; post-train: gradient steps"
-    )
+    parser.add_argument("--steps", type=int, default=40, help="rollout: steps of imagination")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -48,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name, least in (("near_success", 0), ("windows", 1), ("pairs", 1), ("episodes", 1), ("start", 0), ("steps", 1)):
         if getattr(arguments, name) < least:
             raise UserError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; it must be at least {least}")
-    actions = {"train": _train, "evaluate": _evaluate, "rollout": _rollout, "post-train": _post_train}
+    actions = {"train": _train, "evaluate": _evaluate, "rollout": _rollout}
     return actions[arguments.action](arguments)
 
 
@@ -101,11 +96,11 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from world_model.evaluation import HorizonConfig
 
     torch.set_num_threads(1)
-    judge = WorldJudge(WorldFolder(arguments.folder), arguments.model)
+    judge = WorldJudge(WorldFolder(arguments.folder))
     curves = judge.horizons(HorizonConfig(windows=arguments.windows))
     counterfactuals = judge.counterfactuals(arguments.pairs)
     result = {"version": judge.version, "horizons": curves, "counterfactuals": counterfactuals}
-    write_atomic(arguments.folder / arguments.model / "evaluation.json", json.dumps(result, indent=1).encode())
+    write_atomic(judge.folder.model / "evaluation.json", json.dumps(result, indent=1).encode())
     print(f"probe floor on reconstructions: {curves['probe_floor_px']['reconstruction_m']:.2f} px")
     print("state error of imagined futures, mm")
     print("| steps ahead | true actions | shuffled actions | nothing moves | ratio |")
@@ -130,7 +125,7 @@ def _rollout(arguments: argparse.Namespace) -> int:
     if out.suffix not in (".webp", ".png"):
         raise UserError(f"{out} is neither .webp (a clip) nor .png (a contact sheet)")
     torch.set_num_threads(1)
-    judge = WorldJudge(WorldFolder(arguments.folder), arguments.model)
+    judge = WorldJudge(WorldFolder(arguments.folder))
     data, model, first, steps = judge.data, judge.model, arguments.start, arguments.steps
     long_enough = (data.length > first + steps).nonzero()[:, 0]
     if len(long_enough) == 0:
@@ -156,33 +151,6 @@ def _rollout(arguments: argparse.Namespace) -> int:
     else:
         write_atomic(out, render_clip(np.concatenate(clips, axis=2), model.spec.control_hz, scale=2))
     print(f"reality above, imagination below: {out}")
-    return 0
-
-
-def _post_train(arguments: argparse.Namespace) -> int:
-    """Negative-aware fine-tuning on the model's own rollouts; the trained model stays, the new one is model_post."""
-    import torch
-    from tqdm import tqdm
-
-    from vla_rl.runs.imagination.world_data import open_cache
-    from vla_rl.runs.imagination.world_evaluation import WorldFolder
-    from world_model.model import load_world_model, save_world_model
-    from world_model.post_training import PostTrainer, PostTrainingConfig
-    from world_model.windows import LatentEpisodes
-
-    if arguments.steps < 1:
-        raise UserError(f"--steps is {arguments.steps}; post-training takes at least one")
-    torch.set_num_threads(1)
-    folder = WorldFolder(arguments.folder)
-    folder.task()  # says so if this is no world model
-    model, version = load_world_model(folder.model, arguments.device)
-    data = LatentEpisodes(open_cache(folder.episodes, folder.cache), model.autoencoder)
-    trainer = PostTrainer(model, data, PostTrainingConfig(), model.config.seed)
-    for step in tqdm(range(arguments.steps), desc="post-training", unit="step", leave=False):
-        logs = trainer.update(step)
-    trainer.finish()
-    save_world_model(folder.path / "model_post", model, version)
-    print(f"score of the clips in the last step: {logs['clip_score']:.3f}; the model: {folder.path / 'model_post'}")
     return 0
 
 

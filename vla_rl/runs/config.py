@@ -159,8 +159,8 @@ class RunConfig:
         training = getattr(self.learning, "critic_training", None)
         if self.imagination.cuts and not getattr(training, "bootstrap_imagined", False):
             raise ConfigError(
-                "imagined episodes that are cut (imagination.generator=trajectories, or env.horizon above 0) have no "
-                "outcome: set learning.critic_training.bootstrap_imagined=true, or nothing would learn from them; an "
+                "imagined episodes that are cut (imagination.env.horizon above 0) have no outcome: set "
+                " learning.critic_training.bootstrap_imagined=true, or nothing would learn from them; an "
                 "algorithm without that option cannot"
             )
 

@@ -64,6 +64,7 @@ RETIRED: dict[str, Any] = {
             "max_gradient_norm": 1.0,
         },
         "flow_noise": 0.05,
+        "generator": "rollouts",
     },
 }
 """Options that are gone, and what the program does now instead of asking: their defaults of then. Those of a policy

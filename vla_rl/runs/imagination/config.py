@@ -1,7 +1,6 @@
 """Options of imagination in a practice run: a section of the run's configuration."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from vla_rl.core.errors import ConfigError
 from world_model.coevolution import CoEvolutionConfig
@@ -22,9 +21,6 @@ class ImaginationConfig:
         near_success_episodes: scripted episodes for the world model, spent once, before it is trained.
         starts: where imagined episodes begin.
         env: how they end.
-        generator: of imagined episodes. ``rollouts``: the policy acts in the imagined environment. ``trajectories``:
-            short ones are denoised at once and pushed towards the policy, see `world_model.trajectory_diffusion`; its
-            options stand in the preset.
         group: masked group-relative optimisation, see `RunImagination.improve`.
         group_updates: of it in a round; 0 switches it off.
         groups_at_once: groups that are imagined side by side.
@@ -36,7 +32,6 @@ class ImaginationConfig:
     near_success_episodes: int = 200
     starts: StartConfig = field(default_factory=StartConfig)
     env: ImaginedEnvConfig = field(default_factory=ImaginedEnvConfig)
-    generator: Literal["rollouts", "trajectories"] = "rollouts"
     group: GroupConfig = field(default_factory=GroupConfig)
     group_updates: int = 0
     groups_at_once: int = 2
@@ -51,4 +46,4 @@ class ImaginationConfig:
     @property
     def cuts(self) -> bool:
         """Whether imagined episodes are cut before they have an outcome."""
-        return self.generator == "trajectories" or self.env.horizon > 0
+        return self.env.horizon > 0

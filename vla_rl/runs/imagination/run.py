@@ -23,7 +23,6 @@ from vla_rl.runs.config import TaskConfig, world_preset
 from vla_rl.runs.imagination.config import ImaginationConfig
 from vla_rl.runs.imagination.near_success import PerturbationConfig, collect_near_success, near_success_ratio
 from vla_rl.runs.imagination.rollouts import ImaginationWorker, ImaginedWorldConfig
-from vla_rl.runs.imagination.trajectories import TrajectorySource
 from vla_rl.runs.imagination.world_data import gather_episodes, open_cache
 from vla_rl.runs.task import episode_limit, open_robot
 from vla_rl.training.run_folder import RunFolder
@@ -35,7 +34,6 @@ from world_model.improvement import MaskedGroupOptimiser, collect_groups
 from world_model.model import load_world_model, save_world_model
 from world_model.starts import StartBank
 from world_model.training import refine_world_model, train_world_model
-from world_model.trajectory_diffusion import train_trajectories
 from world_model.windows import LatentEpisodes, spec_of
 
 logger = logging.getLogger(__name__)
@@ -141,9 +139,6 @@ class RunImagination:
         store = EpisodeStore(self._folder.episodes)
         first = _IMAGINED_SEED + round_number * 100_000
         jobs = {f"imagined{round_number:03d}-{index:05d}": first + index for index in range(episodes)}
-        if self.config.generator == "trajectories":
-            self._generate(round_number, version, store, jobs)
-            return len(jobs)
         world = replace(self._world(version), start=self.config.starts, env=self.config.env)
         self._run(world, store, round_number, jobs)
         return len(jobs)
@@ -196,23 +191,6 @@ class RunImagination:
                 f"{', '.join(spec.cameras)}, and the same actions and length of an episode"
             )
         save_world_model(target, model)
-
-    def _generate(self, round_number: int, version: int, store: EpisodeStore, seeds: dict[str, int]) -> None:
-        """Episodes of the second generator, policy-guided diffusion."""
-        missing = {name for name in seeds if name not in store}
-        if not missing:
-            return
-        model, _ = load_world_model(self._model(version))
-        data = LatentEpisodes(open_cache(self.path / "episodes", self.path / "cache"), model.autoencoder)
-        folder = self.path / f"trajectories_{version:04d}"
-        generator = train_trajectories(self.world.trajectories, model, data, folder)
-        bank = StartBank(data, self.config.starts)
-        policy, meta = load_model(self._folder.policy(round_number - 1))
-        source = TrajectorySource(generator, model, data, bank, policy, meta["policy_version"])
-        for episode in tqdm(
-            source.episodes(seeds, missing), total=len(missing), desc="imagining", unit="episode", leave=False
-        ):
-            store.add(episode)
 
     def _run(self, world: ImaginedWorldConfig, store: EpisodeStore, round_number: int, seeds: dict[str, int]) -> None:
         policy = self._folder.policy(round_number - 1)

@@ -90,16 +90,15 @@ class WorldJudge:
 
     Args:
         folder: of the world model.
-        model: another model in it than the one that was trained, by the name of its folder.
         instruments: another world model's folder of the same task and held-out episodes, whose probe and
             counterfactuals are used, so that both are judged alike.
     """
 
-    def __init__(self, folder: WorldFolder, model: str = "model", instruments: WorldFolder | None = None) -> None:
-        self.folder, self.name, self._instruments = folder, model, instruments or folder
+    def __init__(self, folder: WorldFolder, instruments: WorldFolder | None = None) -> None:
+        self.folder, self._instruments = folder, instruments or folder
         self.task = folder.task()
         self.truth = SimulatorTruth(self.task)
-        self.model, self.version = load_world_model(folder.path / model)
+        self.model, self.version = load_world_model(folder.model)
         self.cache = open_cache(folder.held_out, folder.held_out_cache)
         self.data = LatentEpisodes(self.cache, self.model.autoencoder)
 
@@ -220,9 +219,9 @@ class WorldJudge:
         """Imagined episodes of a policy, each with its score and with what its actions do in the simulator; cell by
         cell, kept in the folder.
         """
-        folder = self.folder.path / f"ranking-{self.name}"
+        folder = self.folder.path / "ranking-model"
         store = EpisodeStore(folder / "episodes")
-        own, model = self.folder, self.folder.path / self.name
+        own, model = self.folder, self.folder.model
         world = ImaginedWorldConfig(model, own.held_out, own.held_out_cache, execution, gate)
         worker: ImaginationWorker | None = None
         results = []

@@ -44,7 +44,7 @@ class Course:
         self.jumps: list[float] = []
         self._position_before = self.world.position
 
-    def configure(self, changes: Mapping[str, object] | None = None, activate: bool = True) -> None:
+    def configure(self, changes: Mapping[str, object] | None = None) -> None:
         """Bring the node, whose parameters change before, to where attempts may begin.
 
         Raises:
@@ -52,7 +52,7 @@ class Course:
         """
         if changes and (refused := self.rig.set_parameters(changes)):
             raise UserError(f"the node refused a parameter: {refused}")
-        for name in ("configure", "activate")[: 1 + activate]:
+        for name in ("configure", "activate"):
             if not self.rig.transition(name):
                 raise UserError(f"the node refused to {name}; see its log")
 

@@ -27,6 +27,7 @@ _INF, _NAN = float("inf"), float("nan")
 _STRATEGY_TICKS = 60
 _REFUSED_WITHIN_S = 10.0  # of the machine's time, which may be busy: free ticks take next to none
 _DISCOVERED_AFTER_S = 2.0
+_GONE_WITHIN_S = 20.0
 _SLICE_S = 0.005
 
 
@@ -35,7 +36,8 @@ def refusals(course: Course, folder: Path) -> list[dict[str, Any]]:
     found = [_configure_refused(course, name, changes) for name, changes in _settings(folder).items()]
     found += [_configure_beside(course, name) for name in ("rival", "twin")]
     found.append(_row("activate before configure", not course.rig.transition("activate")))
-    course.configure(activate=False)
+    # Whom the observer saw go, the node may still see for a moment.
+    course.rig.wait(lambda: course.rig.transition("configure"), _GONE_WITHIN_S, "configure without the twin")
     found.append(_row("start of a node that is not active", not course.rig.trigger("start")[0]))
     course.rig.transition("activate")
     found += [_row(f"{name} without an attempt", not course.rig.trigger(name)[0]) for name in _LABELS]

@@ -19,7 +19,7 @@ setup(
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (f"share/{NAME}", ["package.xml"]),
-        *((f"share/{NAME}/{folder}", sorted(map(str, Path(folder).iterdir()))) for folder in ("launch", "config")),
+        *((f"share/{NAME}/{folder}", sorted(map(str, Path(folder).glob("*.*")))) for folder in ("launch", "config")),
     ],
     install_requires=["setuptools"],
     zip_safe=True,

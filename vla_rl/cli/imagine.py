@@ -178,7 +178,7 @@ def _post_train(arguments: argparse.Namespace) -> int:
     model, version = load_world_model(folder.model, arguments.device)
     data = LatentEpisodes(open_cache(folder.episodes, folder.cache), model.autoencoder)
     trainer = PostTrainer(model, data, PostTrainingConfig(), model.config.seed)
-    for step in tqdm(range(arguments.steps), desc="post-training", unit="step", leave=False):
+    for step in tqdm(range(arguments.steps), desc="post-training", unit="step", leave=False, disable=None):
         logs = trainer.update(step)
     trainer.finish()
     save_world_model(folder.path / "model_post", model, version)

@@ -1,8 +1,7 @@
-"""Training that is killed: a tiny fine-tuning is killed with kill -9 or SIGTERM at random moments, goes on, and has to end
-in the very weights of one that was left alone.
+"""Training that is killed: a tiny fine-tuning is killed with kill -9 or SIGTERM at random moments, goes on, and has to
+end in the very weights of one that was left alone.
 
-Run as a module, this file is the server: it imports everything once, then forks a process for every line that it reads,
-so that a kill costs no import of torch.
+`benchmarks.hostile.kill_server` forks the processes, so that a kill costs no import of torch.
 """
 
 import os
@@ -43,7 +42,7 @@ def measure(block: int, kills: int) -> dict[str, Any]:
         data = EpisodeStore(folder / "data")
         for number in range(2):
             data.add(episode(f"e{number}", number, length=8))
-        command = [sys.executable, "-m", __name__, str(folder)]
+        command = [sys.executable, "-m", "benchmarks.hostile.kill_server", str(folder)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as server:
             _, usual_s = _run(server, "whole", None)
             while found["kills"] < kills:
@@ -82,31 +81,3 @@ def _weights(run: Path) -> list[str]:
 def _whole_episodes(run: Path) -> int:
     store = EpisodeStore(run / "episodes", create=False)
     return sum(verify_file(store.episodes_dir / (name + SUFFIX)).length > 0 for name in store.ids())
-
-
-def _serve(folder: Path) -> None:
-    """Fork a training for every line on standard input, and wait for the next line before it is reaped."""
-    import torch
-
-    import vla_rl.report.html
-    import vla_rl.runs.finetune
-    import vla_rl.training.offline  # noqa: F401  # all before the fork, not in every trial
-    from vla_rl.cli.main import main
-
-    torch.set_num_threads(1)
-    log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for line in sys.stdin:
-        run = folder / line.strip()
-        options = ["--data", str(folder / "data"), "--config", str(folder / "tiny.yaml"), "--out", str(run)]
-        process = os.fork()
-        if process == 0:
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            os._exit(main(["finetune", *(["--resume", str(run)] if (run / "config.yaml").exists() else options)]))
-        print(process, flush=True)
-        sys.stdin.readline()
-        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
-
-
-if __name__ == "__main__":
-    _serve(Path(sys.argv[1]))

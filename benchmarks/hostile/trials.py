@@ -21,7 +21,7 @@ from benchmarks.hostile.kinds import KINDS, Kind
 from benchmarks.hostile.mutations import hostile_yaml, mutate
 from vla_rl.core.errors import UserError
 
-BLOCK = int(os.environ.get("H21_BLOCK", "250"))
+BLOCK = 250
 
 
 def run_block(name: str, block: int) -> dict[str, Any]:
@@ -91,8 +91,8 @@ def _trials(kind: Kind, scratch: Path, block: int, first: int) -> Iterator[dict[
     for number in range(first, BLOCK):
         chance = random.Random(f"{block} {number}")
         copy = Path(shutil.copytree(whole, scratch / "copy"))
-        name = _spoil(kind, copy, chance, mark)
-        outcome, detail, growth_mb = _judge(kind, copy, expected)
+        name = spoil(kind, copy, chance, mark)
+        outcome, detail, growth_mb = judge(kind, copy, expected)
         if mark.exists():
             outcome = "code executed"
             mark.unlink()
@@ -106,7 +106,7 @@ def _trials(kind: Kind, scratch: Path, block: int, first: int) -> Iterator[dict[
         }
 
 
-def _spoil(kind: Kind, folder: Path, chance: random.Random, mark: Path) -> str:
+def spoil(kind: Kind, folder: Path, chance: random.Random, mark: Path) -> str:
     """Mutate one file in a folder; returns how."""
     files = sorted({file for pattern in kind.patterns for file in folder.glob(pattern) if file.is_file()})
     file = chance.choice(files)
@@ -122,7 +122,7 @@ def _spoil(kind: Kind, folder: Path, chance: random.Random, mark: Path) -> str:
     return name
 
 
-def _judge(kind: Kind, folder: Path, expected: str) -> tuple[str, str, float]:
+def judge(kind: Kind, folder: Path, expected: str) -> tuple[str, str, float]:
     """Read a folder: the outcome, its detail, and the growth of memory in MB."""
     Path("/proc/self/clear_refs").write_text("5")
     before = _memory_mb("VmRSS")

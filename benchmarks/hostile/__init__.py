@@ -11,21 +11,29 @@ from typing import Any
 from benchmarks.cells import Cells, commits
 from benchmarks.hostile import kills, trials, verbs
 from benchmarks.hostile.kinds import KINDS
+from vla_rl.cli.main import VERBS
 
 # Blocks of trials of each kind: the readers of other people's formats cost a hundred times more.
 BLOCKS = dict.fromkeys(KINDS, 12) | {"lerobot dataset": 1, "config": 2, "bag": 4}
-_WARM = (
+_WARM = (  # what verbs and readers import when they are called
     "onnxruntime",
     "torch._dynamo",
     "zarr.codecs",
     "zarr.storage",
     "deploy_trt.export",
+    "deploy_trt.verify",
     "vla_rl.data.lerobot_io",
     "vla_rl.data.rosbag_io",
-    "vla_rl.policies.folders",
+    "vla_rl.report.html",
     "vla_rl.runs.finetune",
+    "vla_rl.runs.imagination.world_evaluation",
+    "vla_rl.runs.play_session",
     "vla_rl.runs.practice",
+    "vla_rl.runs.record",
+    "vla_rl.runs.rollout",
+    "vla_rl.runs.simulator",
     "world_model.training",
+    *(f"vla_rl.cli.{verb}" for verb in VERBS),
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-HOSTILE_VALUES = (
+HOSTILE_VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 10**30, 1e308, float("nan"), float("-inf"), "", "../../x", "/etc/passwd", "a\x00b", "\x1b[2J\nx",
     "x" * 5000, [], {}, [[]], {"": {}}, [1.0], "__import__('os').system('true')",
 )  # fmt: skip

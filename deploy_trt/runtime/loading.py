@@ -28,16 +28,26 @@ COSTS = {
 }
 
 
+def check_name(backend: str) -> None:
+    """Raise UserError unless there is a backend of this name."""
+    if backend not in ORDER:
+        raise UserError(f"there is no backend {backend!r}.{did_you_mean(backend, ORDER)}")
+
+
 def open_backend(deployment: Deployment, name: BackendName, threads: int = 1) -> Backend:
     """The graphs of a deployment on a backend.
 
     Raises:
-        UserError: if it cannot run them: an engine is not built, a provider is missing.
+        UserError: if it cannot run them: an engine is not built, a provider or a library is missing.
     """
+    check_name(name)
     if name in ("trt", "trt-rtx"):
         from deploy_trt.runtime.trt import TrtBackend
 
-        return TrtBackend.open(name, deployment.folder, deployment.manifest)
+        try:
+            return TrtBackend.open(name, deployment.folder, deployment.manifest)
+        except ImportError as error:
+            raise UserError(f"{name} needs {error.name}, which is not installed; see docs/deployment.md") from error
     return OrtBackend(name, deployment.graphs, deployment.weights, threads)
 
 
@@ -63,8 +73,8 @@ def load_deployed(
         UserError: if the backend that is required does not work, or none does, with the reason of each.
         CheckpointError: if the folder is damaged.
     """
-    if require is not None and require not in ORDER:
-        raise UserError(f"there is no backend {require!r}.{did_you_mean(require, ORDER)}")
+    if require is not None:
+        check_name(require)
     deployment = Deployment.read(folder)
     missing: dict[str, str] = {}
     for name in ORDER if require is None else (require,):

@@ -47,14 +47,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what is missing, and gather all that there is."""
     cells = Cells(options.out / "hostile", {"block": trials.BLOCK})
     _warm_up()
-    for verb, where, fault in verbs.cells():
-        name = f"verb-{verb}-{where}-{fault}".replace(" ", "_")
-        cells.once(name, lambda cell=(verb, where, fault): verbs.run_cell(*cell))
     for block in range(round(max(BLOCKS.values()) * options.blocks)):
         for kind, blocks in BLOCKS.items():  # in turns, so that a part of it shows all kinds
             if block < blocks * options.blocks:
                 name = f"files-{kind}-{block:03d}".replace(" ", "_")
                 cells.once(name, lambda kind=kind, block=block: trials.run_block(kind, block))
+    for verb, where, fault in verbs.cells():
+        name = f"verb-{verb}-{where}-{fault}".replace(" ", "_")
+        cells.once(name, lambda cell=(verb, where, fault): verbs.run_cell(*cell))
     for block in range(options.kills // 50):
         cells.once(f"kills-{block:03d}", lambda block=block: kills.measure(block, 50))
     for block in range(options.commands // 25):

@@ -30,7 +30,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "robot": ("check", "{}", "--robot", "mock"),
     "corrector": ("{}",),
     "imagine": ("evaluate", "{}"),
-    "record": ("vla_rl/PegInsert-v0", "--with", "script", "--limits", "{}", "--out", "{scratch}/recorded"),
+    "record": ("vla_rl/PegInsert-v0", "--with", "scripted", "--limits", "{}", "--out", "{scratch}/recorded"),
     "play": ("--world", "{}"),
     "export": ("{}", "--out", "{scratch}/exported"),
     "report": ("{}",),
@@ -42,7 +42,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
 OUTPUTS: dict[str, tuple[str, ...]] = {
     "demo": ("--config", "tiny", "--out", "{}/run"),
     "train": ("--config", "tiny", "--out", "{}/run"),
-    "record": ("vla_rl/PegInsert-v0", "--with", "script", "--episodes", "1", "--out", "{}/store"),
+    "record": ("vla_rl/PegInsert-v0", "--with", "scripted", "--episodes", "1", "--out", "{}/store"),
     "export": ("{policy}", "--out", "{}/deployment"),
     "finetune": ("--data", "{store}", "--out", "{}/run"),
     "sign": ("--new-key", "{}/key.pem"),
@@ -73,8 +73,12 @@ def _binary(place: Path) -> None:
     _described(place, bytes(range(256)))
 
 
-def _unreadable_files(place: Path) -> None:
+def _unfit(place: Path) -> None:
     _described(place, b"{}")
+
+
+def _unreadable_files(place: Path) -> None:
+    _unfit(place)
     for file in place.glob("*.*"):
         file.chmod(0)
 
@@ -122,7 +126,7 @@ def run_cell(verb: str, where: str, fault: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="vla-rl-verbs-") as name:
         scratch = Path(name)
         place = scratch / "place"
-        {**INPUT_FAULTS, **OUTPUT_FAULTS, "no more files": _empty}[fault](place)
+        {**INPUT_FAULTS, **OUTPUT_FAULTS, "no more files": _unfit if where == "input" else _empty}[fault](place)
         known = {"scratch": scratch, "policy": scratch / "policy", "store": scratch / "store"}
         if where == "output" and verb == "export":
             kinds.make_policy(known["policy"])

@@ -30,7 +30,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "robot": ("check", "{}", "--robot", "mock"),
     "corrector": ("{}",),
     "imagine": ("evaluate", "{}"),
-    "record": ("vla_rl/PegInsert-v0", "--with", "scripted", "--limits", "{}", "--out", "{scratch}/recorded"),
+    "record": ("vla_rl/PegInsert-v0", "--with", "expert", "--limits", "{}", "--out", "{scratch}/recorded"),
     "play": ("--world", "{}"),
     "export": ("{}", "--out", "{scratch}/exported"),
     "report": ("{}",),
@@ -42,7 +42,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
 OUTPUTS: dict[str, tuple[str, ...]] = {
     "demo": ("--config", "tiny", "--out", "{}/run"),
     "train": ("--config", "tiny", "--out", "{}/run"),
-    "record": ("vla_rl/PegInsert-v0", "--with", "scripted", "--episodes", "1", "--out", "{}/store"),
+    "record": ("vla_rl/PegInsert-v0", "--with", "expert", "--episodes", "1", "--out", "{}/store"),
     "export": ("{policy}", "--out", "{}/deployment"),
     "finetune": ("--data", "{store}", "--out", "{}/run"),
     "sign": ("--new-key", "{}/key.pem"),

@@ -108,7 +108,7 @@ def _told(error: BaseException, verb: str) -> tuple[int, str]:
             where = f"{error.filename}: " if error.filename else ""
             return 2, f"error: {one_line(OSError(f'{where}{error.strerror or error}'), _LONGEST_LINE)}"
         case MemoryError():
-            return 2, f"error: there is not enough memory{hint}; choose smaller sizes"
+            return 2, "error: there is not enough memory; choose smaller sizes"
         case ModuleNotFoundError():
             package = (error.name or "").split(".")[0]
             if extra := next((name for name, packages in EXTRAS.items() if package in packages), None):

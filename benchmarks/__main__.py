@@ -33,6 +33,7 @@ BENCHMARKS = (
     "outcomes",
     "imagination",
     "doors",
+    "hostile",
 )
 
 

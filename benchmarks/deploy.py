@@ -216,7 +216,7 @@ def _observations(options: argparse.Namespace, count: int, skip: int = 0) -> Any
 def _difference(folder: Path) -> dict[str, Any]:
     from deploy_trt.runtime import Deployment, Program, open_backend
     from deploy_trt.runtime.ladder import difference
-    from deploy_trt.runtime.refresh import probe_actions
+    from deploy_trt.runtime.program import probe_actions
 
     deployment = Deployment.read(folder)
     probes = deployment.probes()

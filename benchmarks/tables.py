@@ -16,7 +16,8 @@ _PLACE = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end of resu
 
 def pages(root: Path) -> list[Path]:
     """The pages that may hold tables."""
-    return [page for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))] if page.exists()]
+    named = [root / "README.md", root / "SECURITY.md"]
+    return [page for page in [*named, *sorted((root / "docs").glob("*.md"))] if page.exists()]
 
 
 def with_tables(text: str, results: Path, only: str | None = None) -> str:

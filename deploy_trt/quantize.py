@@ -20,8 +20,7 @@ from deploy_trt.runtime.ladder import TOLERANCES, Difference, difference
 from deploy_trt.runtime.manifest import FileInfo, GraphInfo, Manifest, save_manifest
 from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.policy import DeployedPolicy
-from deploy_trt.runtime.program import Program
-from deploy_trt.runtime.refresh import probe_actions
+from deploy_trt.runtime.program import Program, probe_actions
 from deploy_trt.runtime.weights import Array
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic

@@ -16,8 +16,8 @@ from deploy_trt.runtime.loading import open_backend
 from deploy_trt.runtime.manifest import Manifest
 from deploy_trt.runtime.policy import Normalization
 from deploy_trt.runtime.probe import BackendName
-from deploy_trt.runtime.program import Program
-from deploy_trt.runtime.refresh import backend_with, probe_actions, reference_program
+from deploy_trt.runtime.program import Program, probe_actions
+from deploy_trt.runtime.refresh import backend_with, reference_program
 from deploy_trt.runtime.weights import Array, pack, unpack
 
 MUTATION = 0.05  # size of the perturbation, relative to the spread of a weight

@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.errors import ConfigError, did_you_mean
 from vla_rl.core.files import write_atomic
+from vla_rl.core.outside import read_json, reading
 
 MODES = ("off", "frozen", "once", "continuous", "restart_from_sft")
 
@@ -120,8 +121,9 @@ class Ledger:
         """Read a ledger, or begin one."""
         if not file.exists():
             return cls(file)
-        raw = json.loads(file.read_text())
-        return cls(file, [config_from_dict(LedgerEntry, entry, where=str(file)) for entry in raw["rounds"]])
+        with reading(file, "the run cannot go on without it"):
+            entries = read_json(file)["rounds"]
+            return cls(file, [config_from_dict(LedgerEntry, entry, where=str(file)) for entry in entries])
 
     @property
     def real_episodes(self) -> int:

@@ -1,25 +1,25 @@
 """The world model: autoencoder and dynamics of one robot and task, with its folder on the disk.
 
-A folder holds ``config.json`` (written last: it makes the folder whole) and ``weights.safetensors``. No pickle.
+A folder holds ``config.json`` (written last: it makes the folder whole) and the weights that it names. No pickle.
 """
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
 from vla_rl.core.config import config_from_dict, config_to_dict
-from vla_rl.core.errors import CheckpointError
-from vla_rl.core.files import fsync_file, write_atomic
+from vla_rl.core.described import read_weights, write_weights
+from vla_rl.core.outside import check_version, read_json, reading
 from world_model.autoencoder import Autoencoder
 from world_model.config import WorldModelConfig, WorldSpec
 from world_model.dynamics import Dynamics
 
-SCHEMA_VERSION = 3
+FORMAT = "vla-rl-world-model"
+FORMAT_VERSION = 4
+_WITHOUT_DIGEST = 3  # it said ``schema``, and its weights had no digest
 
 
 class WorldModel(nn.Module):
@@ -43,18 +43,15 @@ class WorldModel(nn.Module):
 
 def save_world_model(folder: Path, model: WorldModel, version: int = 0) -> None:
     """Write a world model; ``version`` counts a run's models."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").unlink(missing_ok=True)
-    weights = folder / "weights.safetensors"
-    safetensors.torch.save_file({name: value.contiguous() for name, value in model.state_dict().items()}, weights)
-    fsync_file(weights)
     content = {
-        "schema": SCHEMA_VERSION,
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
         "version": version,
         "config": config_to_dict(model.config),
         "spec": asdict(model.spec),
     }
-    write_atomic(folder / "config.json", json.dumps(content, indent=1).encode())
+    tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
+    write_weights(folder, "weights", safetensors.torch.save(tensors), content)
 
 
 def load_world_model(folder: Path, device: str = "cpu") -> tuple[WorldModel, int]:
@@ -63,20 +60,17 @@ def load_world_model(folder: Path, device: str = "cpu") -> tuple[WorldModel, int
     Raises:
         CheckpointError: if it is missing, damaged, or of another schema version.
     """
-    try:
-        content = json.loads((folder / "config.json").read_text())
-        if content["schema"] != SCHEMA_VERSION:
-            raise CheckpointError(
-                f"{folder} has schema {content['schema']}, this program reads {SCHEMA_VERSION}; "
-                "read it with the version of vla-rl that wrote it"
-            )
+    with reading(folder / "config.json", "it is no world model; train one: vla-rl imagine"):
+        content = read_json(folder / "config.json")
+        if content.get("schema") == _WITHOUT_DIGEST:
+            weights = (folder / "weights.safetensors").read_bytes()
+        else:
+            content, weights = read_weights(folder, (FORMAT,), FORMAT_VERSION, FORMAT_VERSION)
         sizes = {name: part for name, part in content["config"].items() if name != "trajectories"}  # gone since
         config = config_from_dict(WorldModelConfig, sizes, where=str(folder))
         spec = config_from_dict(WorldSpec, content["spec"], where=str(folder))
-        model = WorldModel(config, spec)
-        model.load_state_dict(safetensors.torch.load_file(folder / "weights.safetensors"))
-        return model.to(device).eval(), int(content["version"])
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{folder} holds no readable world model ({type(error).__name__}: {error}); train one with `vla-rl imagine`"
-        ) from error
+        model, tensors = WorldModel(config, spec), safetensors.torch.load(weights)
+        if any(tensor.isnan().any() for tensor in tensors.values()):  # an unset threshold is infinite
+            raise ValueError("its weights are not all numbers")
+        model.load_state_dict(tensors)
+        return model.to(device).eval(), check_version(content["version"])

@@ -9,7 +9,7 @@ promise of cost: the learning rate then follows the clock.
     FOLDER/autoencoder.checkpoint   weights, average, optimiser, steps and processor seconds of the first stage
     FOLDER/dynamics.checkpoint      and of the second; both are safetensors
     FOLDER/metrics.jsonl            a line for every 50 steps
-    FOLDER/config.json, weights.safetensors   the finished model
+    FOLDER/config.json, weights-*.safetensors   the finished model
 """
 
 import copy
@@ -25,12 +25,13 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from vla_rl.core.errors import CheckpointError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.outside import reading
+from vla_rl.core.stopping import stop_at_a_good_moment
 from vla_rl.data.cache import FrameCache
 from world_model.config import TrainingConfig, WorldModelConfig, WorldSpec
 from world_model.model import WorldModel, load_world_model, save_world_model
@@ -100,7 +101,8 @@ class ModuleTraining:
         self.module.train()
         last = self.config.steps if stop_after is None else min(self.config.steps, self.step + stop_after)
         started_s, before_s = time.process_time(), self.cpu_s
-        with tqdm(total=self.config.steps, initial=self.step, desc=self.config.name, unit="step", leave=False) as bar:
+        shown = {"desc": self.config.name, "unit": "step", "leave": False, "disable": None}
+        with stop_at_a_good_moment() as asked_to_stop, tqdm(total=self.config.steps, initial=self.step, **shown) as bar:
             while self.step < last and self.progress < 1:
                 logs = self._update()
                 self.cpu_s = before_s + time.process_time() - started_s
@@ -109,8 +111,11 @@ class ModuleTraining:
                 if self.step % LOG_EVERY_STEPS == 0 or ended:
                     self._log(logs)
                     bar.set_postfix({name: f"{value:.4f}" for name, value in logs.items() if name.endswith("loss")})
-                if self.step % self.config.training.checkpoint_every == 0 or ended:
+                stop = asked_to_stop()
+                if self.step % self.config.training.checkpoint_every == 0 or ended or stop:
                     self._save()
+                if stop:
+                    raise stop
         if self.progress >= 1:
             self.module.load_state_dict(self.average.state_dict())
         self.module.eval()
@@ -149,7 +154,7 @@ class ModuleTraining:
         write_atomic(self._file, content)
 
     def _load(self) -> None:
-        try:
+        with reading(self._file, "remove it to begin this stage anew"):
             with safe_open(self._file, "pt") as content:
                 metadata = content.metadata()
                 tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a mapping
@@ -162,10 +167,6 @@ class ModuleTraining:
                 moments.setdefault(int(index), {})[key] = value
             groups: list[Any] = self._optimizer.state_dict()["param_groups"]
             self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            raise CheckpointError(
-                f"{self._file} cannot be read ({type(error).__name__}: {error}); remove it to begin this stage anew"
-            ) from error
 
 
 def train_world_model(

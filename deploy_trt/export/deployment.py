@@ -109,12 +109,13 @@ def save_deployment(
     folder.mkdir(parents=True, exist_ok=True)
     infos, weights = _write_graphs(folder, graphs)
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **probes)
+    written = write_digested(folder, "weights", ".safetensors", weights)
+    np.savez(buffer, allow_pickle=False, **probes, weights=np.array([written.sha256]))
     manifest = replace(
         manifest,
         graphs=infos,
         reference=_write_graphs(folder, reference)[0],
-        weights=write_digested(folder, "weights", ".safetensors", weights),
+        weights=written,
         probes=write_digested(folder, "probes", ".npz", buffer.getvalue()),
     )
     save_manifest(folder, manifest)
@@ -134,9 +135,9 @@ def _write_graphs(folder: Path, graphs: Sequence[ExportedGraph]) -> tuple[dict[s
 def remove_stale(folder: Path, manifest: Manifest) -> None:
     """Remove what the manifest no longer names."""
     named = {graph.file for graph in (*manifest.graphs.values(), *manifest.reference.values())}
-    named.add(manifest.probes.file)
+    named |= {manifest.probes.file, manifest.text.file}
     named |= {manifest.weights.file} if manifest.weights else set()
-    for pattern in ("*-*.onnx", "weights-*.safetensors", "probes-*.npz"):
+    for pattern in ("*-*.onnx", "weights-*.safetensors", "probes-*.npz", "tokenizer-*.json"):
         for file in folder.glob(pattern):
             if file.name not in named:
                 file.unlink(missing_ok=True)
@@ -195,6 +196,12 @@ def _text(model: FlowVLA, folder: Path) -> TextInfo:
     text = model.config.text
     if not model.config.backbone.folder:
         return TextInfo("hashed_words", text.max_words, text.vocabulary)
+    content = model.backbone.tokenizer.backend_tokenizer.to_str().encode()
+    return tokenizer_text(folder, content, text.max_words, first=1)
+
+
+def tokenizer_text(folder: Path, content: bytes, length: int, first: int = 0, suffix: str = "") -> TextInfo:
+    """Write a ``tokenizer.json`` into a deployment, and say how it is used; see `TextInfo`."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.backbone.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
-    return TextInfo("tokenizer", text.max_words, file="tokenizer.json", first=1)
+    info = write_digested(folder, "tokenizer", ".json", content)
+    return TextInfo("tokenizer", length, file=info.file, sha256=info.sha256, first=first, suffix=suffix)

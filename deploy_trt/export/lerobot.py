@@ -1,6 +1,5 @@
 """Deployment folders of lerobot's act, diffusion, smolvla and pi0. lerobot itself is the caller's to import."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deploy_trt.export.deployment import NOT_WRITTEN, random_observations, save_deployment
+from deploy_trt.export.deployment import NOT_WRITTEN, random_observations, save_deployment, tokenizer_text
 from deploy_trt.export.graph import GraphSpec
 from deploy_trt.export.lerobot_graphs import (
     ActGraph,
@@ -68,9 +67,7 @@ def export_lerobot(
     if kind in ("smolvla", "pi0"):
         if tokenizer is None:
             raise UserError(f"{kind} reads its task with a tokenizer; give the path of its tokenizer.json")
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(tokenizer, folder / "tokenizer.json")
-        text = TextInfo("tokenizer", policy.config.tokenizer_max_length, file="tokenizer.json", suffix="\n")
+        text = tokenizer_text(folder, tokenizer.read_bytes(), policy.config.tokenizer_max_length, suffix="\n")
     else:
         text = TextInfo()
     mapping = {str(getattr(name, "value", name)): mode for name, mode in policy.config.normalization_mapping.items()}

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from deploy_trt.runtime.manifest import WEIGHTS_LOCATION, Manifest, load_manifest, read_verified
-from deploy_trt.runtime.weights import Array
+from deploy_trt.runtime.weights import Array, unpack
 from vla_rl.core.errors import CheckpointError
 
 
@@ -43,6 +44,9 @@ class Deployment:
         graphs = {name: read_verified(folder, graph) for name, graph in manifest.graphs.items()}
         reference = {name: read_verified(folder, graph) for name, graph in manifest.reference.items()} or graphs
         weights = read_verified(folder, manifest.weights) if manifest.weights else None
+        for name, tensor in unpack(weights).items() if weights else ():
+            if tensor.dtype.kind not in "iub" and not np.isfinite(tensor.astype(np.float32)).all():
+                raise CheckpointError(f"{folder}: {name} holds numbers that are not finite; export an older version")
         return cls(folder, manifest, graphs, reference, weights)
 
     def probes(self) -> dict[str, Array]:
@@ -51,7 +55,7 @@ class Deployment:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise CheckpointError(f"{self.folder / self.manifest.probes.file} is damaged: {error}") from error
 
 

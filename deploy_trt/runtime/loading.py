@@ -4,17 +4,21 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from deploy_trt.runtime.backend import Backend
 from deploy_trt.runtime.folder import Deployment
+from deploy_trt.runtime.ladder import TOLERANCES, difference
 from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.policy import DeployedPolicy
 from deploy_trt.runtime.probe import ORDER, BackendName, probe
-from deploy_trt.runtime.program import Program
-from vla_rl.core.errors import UserError, did_you_mean
+from deploy_trt.runtime.program import Program, probe_actions
+from vla_rl.core.errors import CheckpointError, UserError, did_you_mean, one_line
 from vla_rl.core.protocols import Policy
 
 logger = logging.getLogger(__name__)
 
+_LOOSEST = TOLERANCES["int8"]  # of any precision
 COSTS = {
     "trt": "the fastest backend on an NVIDIA GPU",
     "trt-rtx": "the fastest backend on a GeForce RTX GPU",
@@ -24,16 +28,26 @@ COSTS = {
 }
 
 
+def check_name(backend: str) -> None:
+    """Raise UserError unless there is a backend of this name."""
+    if backend not in ORDER:
+        raise UserError(f"there is no backend {backend!r}.{did_you_mean(backend, ORDER)}")
+
+
 def open_backend(deployment: Deployment, name: BackendName, threads: int = 1) -> Backend:
     """The graphs of a deployment on a backend.
 
     Raises:
-        UserError: if it cannot run them: an engine is not built, a provider is missing.
+        UserError: if it cannot run them: an engine is not built, a provider or a library is missing.
     """
+    check_name(name)
     if name in ("trt", "trt-rtx"):
         from deploy_trt.runtime.trt import TrtBackend
 
-        return TrtBackend.open(name, deployment.folder, deployment.manifest)
+        try:
+            return TrtBackend.open(name, deployment.folder, deployment.manifest)
+        except ImportError as error:
+            raise UserError(f"{name} needs {error.name}, which is not installed; see docs/deployment.md") from error
     return OrtBackend(name, deployment.graphs, deployment.weights, threads)
 
 
@@ -59,8 +73,8 @@ def load_deployed(
         UserError: if the backend that is required does not work, or none does, with the reason of each.
         CheckpointError: if the folder is damaged.
     """
-    if require is not None and require not in ORDER:
-        raise UserError(f"there is no backend {require!r}.{did_you_mean(require, ORDER)}")
+    if require is not None:
+        check_name(require)
     deployment = Deployment.read(folder)
     missing: dict[str, str] = {}
     for name in ORDER if require is None else (require,):
@@ -85,7 +99,30 @@ def _open(deployment: Deployment, name: BackendName, threads: int, torch_policy:
     if name == "torch":
         assert torch_policy is not None
         return torch_policy()
-    return DeployedPolicy(Program(deployment.manifest, open_backend(deployment, name, threads)), deployment.folder)
+    program = Program(deployment.manifest, open_backend(deployment, name, threads))
+    _try(deployment, program)
+    return DeployedPolicy(program, deployment.folder)
+
+
+def _try(deployment: Deployment, program: Program) -> None:
+    """Plan one recorded chunk before anything acts. It has to be torch's, unless the weights have been refreshed since.
+
+    Raises:
+        CheckpointError: if it is not, or cannot be planned.
+    """
+    try:
+        probes = {name: rows[:1] for name, rows in deployment.probes().items()}
+        planned = probe_actions(program, probes)
+        weights = deployment.manifest.weights
+        as_exported = weights is None or list(probes.get("weights", ())) == [weights.sha256]
+        passed = np.isfinite(planned[0]).all()
+        found = difference(planned, list(probes["actions"])) if as_exported else None
+    except CheckpointError:
+        raise
+    except Exception as error:  # graphs that do not fit the manifest fail in any part of the backend
+        raise CheckpointError(f"{deployment.folder} cannot plan a recorded chunk: {one_line(error)}") from error
+    if not passed or (found is not None and not found.within(_LOOSEST)):
+        raise CheckpointError(f"{deployment.folder} plans another chunk than was recorded ({found}); export anew")
 
 
 def _sentence(chosen: str, missing: dict[str, str]) -> str:

@@ -10,18 +10,29 @@
 """
 
 import hashlib
-import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vla_rl.core.config import config_from_dict, config_to_dict
+from vla_rl.core.described import write_description
 from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.outside import SEAL, check_seal, check_vector, check_version, plain_name, read_bytes, read_json
+from vla_rl.core.signing import check_trusted
 from vla_rl.core.types import PolicySpec
 
 FORMAT = "vla-rl-deployment"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 had no digest over the manifest
+LARGEST_SIZE = 10**7
+_TEXTS = ("none", "hashed_words", "tokenizer")
+_GRAPHS = {  # by the kind of the sampler
+    "direct": {"policy"},
+    "unrolled": {"policy"},
+    "flow": {"prefix", "step"},
+    "diffusion": {"prefix", "step"},
+}
 WEIGHTS_LOCATION = "weights.safetensors"  # the name that the graphs know the weights by, whatever the file is called
 
 
@@ -72,7 +83,7 @@ class TextInfo:
         kind: ``none``; ``hashed_words`` (see `vla_rl.core.flow.hash_words`); ``tokenizer`` (a ``tokenizer.json``).
         length: L, fixed.
         vocabulary: hash buckets of ``hashed_words``.
-        file: of ``tokenizer``.
+        file, sha256: of ``tokenizer``; an earlier version kept no digest of it.
         first: added to every number of a ``tokenizer``, so that 0 is free to mean that there is no token.
         suffix: appended to the sentence.
     """
@@ -81,6 +92,7 @@ class TextInfo:
     length: int = 0
     vocabulary: int = 0
     file: str = ""
+    sha256: str = ""
     first: int = 0
     suffix: str = ""
 
@@ -156,7 +168,7 @@ class Manifest:
 def save_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest; all files that it names must be there."""
     content = {"format": FORMAT, "format_version": FORMAT_VERSION, **config_to_dict(manifest)}
-    write_atomic(folder / "manifest.json", json.dumps(content, indent=1).encode())
+    write_description(folder / "manifest.json", content)
 
 
 def is_deployment(folder: Path) -> bool:
@@ -172,21 +184,54 @@ def load_manifest(folder: Path) -> Manifest:
     """
     file = folder / "manifest.json"
     try:
-        content = json.loads(file.read_bytes())
+        content = read_json(file)
+        check_seal(content, required=isinstance(content, dict) and content.get("format_version") == FORMAT_VERSION)
     except OSError as error:
         raise CheckpointError(f"{folder} holds no deployed policy: {file.name}: {error.strerror}") from error
     except ValueError as error:
-        raise CheckpointError(f"{file} is damaged: {error}") from error
+        raise CheckpointError(f"{file} is damaged: {error}; copy the folder anew") from error
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
         raise CheckpointError(f"{file} is not the manifest of a {FORMAT}; make one with `vla-rl export`")
-    if (version := content.pop("format_version", None)) != FORMAT_VERSION:
+    content.pop(SEAL, None)
+    if (version := content.pop("format_version", None)) not in (1, FORMAT_VERSION):
         raise CheckpointError(
-            f"{file} has format version {version!r}, this program reads {FORMAT_VERSION}; export anew"
+            f"{file} has format version {version!r}, this program reads 1 and {FORMAT_VERSION}; export anew"
         )
+    check_trusted(folder)
     try:
-        return config_from_dict(Manifest, content, where=str(file))
-    except ConfigError as error:
-        raise CheckpointError(f"{error}; export the policy anew") from error
+        manifest = config_from_dict(Manifest, content, where=str(file))
+        _check(manifest)
+        return manifest
+    except (ConfigError, ValueError) as error:
+        raise CheckpointError(f"{file}: {error}; export the policy anew") from error
+
+
+def _check(manifest: Manifest) -> None:
+    """Raise ValueError for lengths that do not fit and numbers that no policy has."""
+    spec, sampler, text = manifest.spec, manifest.sampler, manifest.text
+    check_version(manifest.policy_version)
+    for name, affine, mean, size in (
+        ("state", manifest.state, manifest.state_mean, spec.state_dim),
+        ("action", manifest.action, manifest.action_mean, spec.action_dim),
+    ):
+        check_vector(f"{name}.offset", affine.offset, size)
+        check_vector(f"{name}.scale", affine.scale, size, least=0)
+        check_vector(f"{name}_mean", mean, size)
+    for dim, low, high in manifest.discrete:
+        check_vector("discrete", (low, high), 2)
+        if not (0 <= dim < spec.action_dim and low <= high):
+            raise ValueError(f"discrete has dimension {dim} with the levels {low} and {high}")
+    if sampler.kind not in _GRAPHS or text.kind not in _TEXTS:
+        raise ValueError(f"sampler {sampler.kind!r} or text {text.kind!r} is not known")
+    if missing := _GRAPHS[sampler.kind] - manifest.graphs.keys():
+        raise ValueError(f"the graphs {sorted(missing)} are missing")
+    sizes = (sampler.steps, sampler.width, sampler.horizon, sampler.first_action, text.length, text.vocabulary)
+    if not (1 <= manifest.horizon <= LARGEST_SIZE and all(0 <= size <= LARGEST_SIZE for size in sizes)):
+        raise ValueError(f"a size is out of range: horizon {manifest.horizon}, sampler and text {sizes}")
+    rows = math.inf if sampler.kind == "direct" else sampler.horizon
+    if sampler.first_action + manifest.horizon > rows or sampler.width < spec.action_dim:
+        raise ValueError(f"a chunk [{manifest.horizon}, {spec.action_dim}] does not fit into the sampler's")
+    check_vector("guidance_scale", (sampler.guidance_scale,), 1)
 
 
 def read_verified(folder: Path, info: FileInfo | GraphInfo) -> bytes:
@@ -195,13 +240,13 @@ def read_verified(folder: Path, info: FileInfo | GraphInfo) -> bytes:
     Raises:
         CheckpointError: if it is missing, outside the folder, or not the one that the manifest means.
     """
-    if Path(info.file).name != info.file:
-        raise CheckpointError(f"{folder / 'manifest.json'} names {info.file!r}; only files beside it are read")
     try:
-        content = (folder / info.file).read_bytes()
+        content = read_bytes(folder / plain_name(info.file))
     except OSError as error:
         raise CheckpointError(f"cannot read {folder / info.file}: {error.strerror}") from error
-    if hashlib.sha256(content).hexdigest() != info.sha256:
+    except ValueError as error:
+        raise CheckpointError(f"{folder / 'manifest.json'}: {error}; copy the folder anew") from error
+    if info.sha256 and hashlib.sha256(content).hexdigest() != info.sha256:
         raise CheckpointError(f"{folder / info.file} is not the file that the manifest means; copy the folder anew")
     return content
 

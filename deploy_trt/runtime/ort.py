@@ -8,10 +8,11 @@ import numpy as np
 from deploy_trt.runtime.backend import Backend, Value
 from deploy_trt.runtime.manifest import WEIGHTS_LOCATION
 from deploy_trt.runtime.weights import Array
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import CheckpointError, UserError, one_line
 
 PROVIDERS = {"ort-cuda": "CUDAExecutionProvider", "ort-cpu": "CPUExecutionProvider"}
 _ERRORS_ONLY = 3
+_NOWHERE = "/nonexistent"
 
 
 class OrtBackend(Backend):
@@ -25,6 +26,7 @@ class OrtBackend(Backend):
         optimise: False executes the graph node by node as it was exported, for reference.
 
     Raises:
+        CheckpointError: for a graph that is none, or whose weights are elsewhere than in ``weights``.
         UserError: if ONNX Runtime does not give the provider that was asked for: it would silently use another one.
     """
 
@@ -50,12 +52,16 @@ class OrtBackend(Backend):
             # As the content of an external file, which is read before constants are folded. `add_initializer` would
             # come after: what was folded would keep the old weights.
             options.add_external_initializers_from_files_in_memory([WEIGHTS_LOCATION], [weights], [len(weights)])
+        # Nothing else is ever read: with a folder that is not there, a graph that names another file is refused.
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", _NOWHERE)
         provider = PROVIDERS[name]
         self._device = "cuda" if name == "ort-cuda" else "cpu"
-        self.sessions = {
-            graph: onnxruntime.InferenceSession(content, options, providers=[provider])
-            for graph, content in graphs.items()
-        }
+        self.sessions = {}
+        for graph, content in graphs.items():
+            try:
+                self.sessions[graph] = onnxruntime.InferenceSession(content, options, providers=[provider])
+            except Exception as error:  # the library has a dozen kinds, without a common one
+                raise CheckpointError(f"graph {graph!r} cannot be played: {one_line(error)}") from error
         for graph, session in self.sessions.items():
             if session.get_providers()[0] != provider:
                 raise UserError(f"ONNX Runtime runs graph {graph!r} on {session.get_providers()[0]}, not on {provider}")

@@ -166,3 +166,17 @@ class Program:
             {**fixed, **{name: backend.put(rows[index]) for name, rows in columns.items()}}
             for index in range(sampler.steps)
         ]
+
+
+def probe_actions(program: Program, probes: Mapping[str, Array]) -> list[Array]:
+    """What a program makes of recorded inputs, each float32 [rows, W], normalised."""
+    inputs = {name.removeprefix("input."): rows for name, rows in probes.items() if name.startswith("input.")}
+    step_noise = probes.get("step_noise")
+    return [
+        program.sample(
+            {name: rows[index : index + 1] for name, rows in inputs.items()},
+            probes["noise"][index],
+            step_noise=None if step_noise is None else step_noise[index],
+        ).copy()
+        for index in range(len(probes["actions"]))
+    ]

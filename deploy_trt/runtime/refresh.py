@@ -4,8 +4,6 @@ between two chunks. Whatever goes wrong, the weights that act go on acting.
 Threading law: `refresh` may run in any thread; only its last line touches the running policy.
 """
 
-import hashlib
-import json
 import logging
 import os
 import threading
@@ -20,9 +18,11 @@ from deploy_trt.runtime.ladder import TOLERANCES, Difference, difference
 from deploy_trt.runtime.manifest import Manifest, save_manifest, write_digested
 from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.policy import DeployedPolicy
-from deploy_trt.runtime.program import Program
+from deploy_trt.runtime.program import Program, probe_actions
 from deploy_trt.runtime.weights import Array, layout, pack, replaced, unpack
+from vla_rl.core.described import POLICY_FORMATS, POLICY_VERSION, read_weights
 from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.core.outside import check_version
 
 logger = logging.getLogger(__name__)
 
@@ -101,20 +101,6 @@ def reference_program(deployment: Deployment, weights: bytes) -> Program:
     return Program(replace(manifest, graphs=manifest.reference or manifest.graphs), backend)
 
 
-def probe_actions(program: Program, probes: Mapping[str, Array]) -> list[Array]:
-    """What a program makes of recorded inputs, each float32 [rows, W], normalised."""
-    inputs = {name.removeprefix("input."): rows for name, rows in probes.items() if name.startswith("input.")}
-    step_noise = probes.get("step_noise")
-    return [
-        program.sample(
-            {name: rows[index : index + 1] for name, rows in inputs.items()},
-            probes["noise"][index],
-            step_noise=None if step_noise is None else step_noise[index],
-        ).copy()
-        for index in range(len(probes["actions"]))
-    ]
-
-
 def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str, Array]]:
     """The version and the weights of a policy checkpoint, without torch.
 
@@ -122,16 +108,13 @@ def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str
         CheckpointError: if it is damaged, or of another architecture, robot or normalisation than the manifest's.
     """
     try:
-        description = json.loads((checkpoint / "config.json").read_bytes())
-        content = (checkpoint / Path(description["weights"]).name).read_bytes()
+        description, content = read_weights(checkpoint, POLICY_FORMATS, 1, POLICY_VERSION)
         config, spec = description["config"], description["spec"]
-        version = int(description["meta"].get("policy_version", 0))
+        version = check_version(description["meta"].get("policy_version", 0))
         statistics = description["statistics"]
         means = tuple(tuple(map(float, statistics[part]["mean"])) for part in ("state", "action"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{checkpoint} is no policy checkpoint: {error!r}") from error
-    if hashlib.sha256(content).hexdigest() != description["sha256"]:
-        raise CheckpointError(f"{checkpoint}: the weights are damaged; copy the checkpoint anew")
     deployed = dict(manifest.source.get("config", {}))
     for name in sorted(deployed.keys() | config.keys()):
         # A backbone's folder moves with its checkpoint; older checkpoints name no kind.

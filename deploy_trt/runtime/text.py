@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from deploy_trt.runtime.manifest import TextInfo
+from deploy_trt.runtime.manifest import FileInfo, TextInfo, read_verified
 from deploy_trt.runtime.weights import Array
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import CheckpointError, UserError, one_line
 from vla_rl.core.flow import PADDING, hash_words
 
 
@@ -16,7 +16,7 @@ def make_tokenizer(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Ar
     ``text_mask`` bool [1, L]. A sentence is read once and remembered.
 
     Raises:
-        UserError: if the tokenizers package or the tokenizer's file is missing.
+        UserError: if the tokenizers package is missing, or the tokenizer's file is missing or damaged.
     """
     known: dict[str, dict[str, Array]] = {}
     read = _tokenizer(info, folder) if info.kind == "tokenizer" else None
@@ -39,10 +39,11 @@ def _tokenizer(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Array]
         from tokenizers import Tokenizer
     except ImportError as error:
         raise UserError("this policy reads its task with a tokenizer; install the package 'tokenizers'") from error
-    file = folder / info.file
-    if not file.is_file():
-        raise UserError(f"the tokenizer {file} is missing; copy the deployment folder anew")
-    tokenizer = Tokenizer.from_file(str(file))
+    content = read_verified(folder, FileInfo(info.file, info.sha256))
+    try:
+        tokenizer = Tokenizer.from_buffer(content)
+    except Exception as error:  # the library raises a bare Exception
+        raise CheckpointError(f"{folder / info.file} is no tokenizer: {one_line(error)}") from error
     tokenizer.enable_truncation(info.length)
 
     def read(sentence: str) -> dict[str, Array]:

@@ -5,7 +5,6 @@ engines, which nobody runs, so the running set is never half old and half new.
 """
 
 import importlib
-import json
 import weakref
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from deploy_trt.runtime.manifest import Manifest
 from deploy_trt.runtime.probe import MODULES, BackendName
 from deploy_trt.runtime.weights import Array, numpy_dtype
 from vla_rl.core.errors import UserError
+from vla_rl.core.outside import plain_name, read_json, reading
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,14 @@ class TrtBackend(Backend):
         index_file = folder / "engines" / f"{name}.json"
         if not index_file.exists():
             raise UserError("its engines are not built; build them here")
-        index = json.loads(index_file.read_text())
-        if index["version"] != trt.__version__:
-            raise UserError(
-                f"its engines are of version {index['version']}, here is {trt.__version__}; build them anew"
-            )
-        plans = {graph: (folder / "engines" / file).read_bytes() for graph, file in index["engines"].items()}
+        with reading(index_file, "build the engines anew"):
+            index = read_json(index_file)
+            if index["version"] != trt.__version__:
+                raise UserError(
+                    f"its engines are of version {index['version']}, here is {trt.__version__}; build them anew"
+                )
+            files = {graph: folder / "engines" / plain_name(file) for graph, file in index["engines"].items()}
+            plans = {graph: file.read_bytes() for graph, file in files.items()}
         backend = cls(name, manifest, plans, trt, CudaRuntime())
         if manifest.weights and manifest.weights.sha256 != index["weights_sha256"]:
             return backend.refitted(Deployment.read(folder))

@@ -9,6 +9,7 @@ from episode_maker import assert_same_episode, episodes, make_episode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.fakes.resealed import resealed
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.types import Episode
 from vla_rl.data.cache import FrameCache
@@ -334,7 +335,12 @@ def test_content_that_was_exchanged_consistently_is_found_by_its_digest(store: E
 def test_a_file_whose_header_names_paths_is_damaged(store: EpisodeStore, tmp_path: Path, name: str) -> None:
     store.add(make_episode("a"))
     escaped = json.dumps(name).encode()
-    rewrite_member(episode_file(store, "a"), "zarr.json", lambda raw: raw.replace(b'"front"', escaped))
+
+    def renamed(raw: bytes) -> bytes:
+        metadata = json.loads(raw.replace(b'"front"', escaped))
+        return json.dumps({**metadata, "attributes": json.loads(resealed(metadata["attributes"]))}).encode()
+
+    rewrite_member(episode_file(store, "a"), "zarr.json", renamed)
     for read in (store.read, store.read_header):
         with pytest.raises(DamagedError, match="header names a column"):
             read("a")

@@ -17,7 +17,7 @@ from deploy_trt.export.lerobot import export_lerobot
 from deploy_trt.runtime import DeployedPolicy, Deployment, Program, load_deployed, open_backend
 from deploy_trt.runtime.folder import materialised
 from deploy_trt.runtime.ort import OrtBackend
-from deploy_trt.runtime.refresh import probe_actions
+from deploy_trt.runtime.program import probe_actions
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy

@@ -1,6 +1,7 @@
 """The eight traps of deploying weights that change. Each of them went wrong somewhere, mostly without a word."""
 
 import inspect
+import json
 import re
 import shutil
 from pathlib import Path
@@ -19,9 +20,11 @@ from deploy_trt.quantize import quantize_deployment
 from deploy_trt.runtime import DeployedPolicy, Deployment, Program, load_deployed
 from deploy_trt.runtime.ladder import TOLERANCES, difference
 from deploy_trt.runtime.ort import OrtBackend
-from deploy_trt.runtime.refresh import probe_actions, refresh
+from deploy_trt.runtime.program import probe_actions
+from deploy_trt.runtime.refresh import refresh
 from deploy_trt.runtime.weights import pack, unpack
 from deploy_trt.verify import mutation_test
+from tests.fakes.resealed import resealed
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 
@@ -181,9 +184,10 @@ def test_a_refused_checkpoint_leaves_the_policy_as_it_is(
     _, checkpoint = newer
     description = (checkpoint / "config.json").read_text()
     for damaged, message in [
-        (description.replace('"horizon": 8', '"horizon": 16'), "another horizon"),
+        (resealed(json.loads(description.replace('"horizon": 8', '"horizon": 16'))), "another horizon"),
         (description.replace('"sha256": "', '"sha256": "0'), "damaged"),
-        ("{}", "no policy checkpoint"),
+        ("{}", "not the config of a vla-rl-policy"),
+        (description.replace('"policy_version": 4', '"policy_version": 5'), "damaged"),
     ]:
         (checkpoint / "config.json").write_text(damaged)
         with pytest.raises(CheckpointError, match=message):

@@ -10,9 +10,11 @@ import yaml
 
 from sim.supervisor import SupervisorConfig
 from tests.fakes.interrupted import interrupted, weights
+from tests.fakes.resealed import resealed
 from vla_rl.cli.main import main
 from vla_rl.core.config import config_to_dict, load_config, read_yaml
 from vla_rl.core.errors import CheckpointError, ConfigError
+from vla_rl.core.outside import SEAL
 from vla_rl.policies.folders import load_model
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.config_files import config_file
@@ -45,7 +47,9 @@ def folder_of(raw: dict[str, Any], folder: Path) -> Path:
 
 
 def rewrite_policy(file: Path, config: dict[str, Any]) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), "config": config}))
+    description = json.loads(file.read_text())
+    del description[SEAL]  # policies of then had none
+    file.write_text(json.dumps({**description, "format_version": 1, "config": config}))
 
 
 def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -132,7 +136,7 @@ def test_a_run_of_then_goes_on(tmp_path: Path) -> None:
     for file in again.glob("policies/*/config.json"):
         rewrite_policy(file, then)
     for file in again.glob("checkpoints/*/*.json"):
-        file.write_text(file.read_text().replace("critic_steps", "replay_ratio"))
+        file.write_text(resealed(json.loads(file.read_text().replace("critic_steps", "replay_ratio"))))
     assert main(["train", "--resume", str(again)]) == 0
     assert weights(again, 2) == weights(whole, 2)
     file = again / "policies" / "version_0000" / "config.json"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from deploy_trt.runtime import is_deployment
+from deploy_trt.runtime.loading import check_name
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
 
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    check_name(arguments.verify)  # before an export, which takes long
     folder = arguments.source
     run = _run_to_compare(arguments) if arguments.closed_loop else None
     if not is_deployment(folder):

@@ -85,12 +85,15 @@ def _open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, FinetuneConfig
 def _check(config: "FinetuneConfig") -> None:
     """Refuse what would fail only after the data has been read."""
     from vla_rl.algorithms.base import find_algorithm
+    from vla_rl.runs.finetune import check_start
 
     for path in config.data:
         if not Path(path).exists():
             raise UserError(f"there is no {path}; --data names episode stores, runs, LeRobotDatasets or bags")
     algorithm = find_algorithm(config.algorithm)
-    if not config.start:
+    if config.start:
+        check_start(config)
+    else:
         algorithm.check(config.policy)
 
 

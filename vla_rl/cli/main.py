@@ -3,14 +3,17 @@
 import argparse
 import errno
 import importlib
+import io
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import vla_rl
-from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.errors import UserError, did_you_mean, one_line
+from vla_rl.core.stopping import Terminated, stops_on_sigterm
 
 VERBS = {
     "demo": "from demonstrations to a policy that improved by practice, with a report",
@@ -28,6 +31,7 @@ VERBS = {
     "finetune": "a policy from logged episodes alone: stores, LeRobotDatasets, ROS 2 bags",
     "label": "say how logged episodes went",
     "doctor": "verify an episode store, and repair it",
+    "sign": "sign a policy or a deployment, so that a robot may refuse all others",
 }
 
 
@@ -40,7 +44,12 @@ EXTRAS = {
     "trt": ("onnx", "onnxscript", "polygraphy"),
     "viz": ("rerun",),
     "scale": ("ray",),
+    "sign": ("cryptography",),
 }
+
+
+RESUMABLE = ("demo", "train", "finetune")
+_LONGEST_LINE = 2000
 
 
 class Verb(Protocol):
@@ -54,42 +63,59 @@ class Verb(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code, see `say_errors`."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name from a file may be no text that a terminal takes
     if (here := os.getcwd()) not in sys.path:  # parts named module:Name may lie beside the person, and hide nothing
         sys.path.append(here)
-    return say_errors("vla-rl", argv[0] if argv else "", lambda: _main(argv))
+    return say_errors("vla-rl", argv[0] if argv else "", lambda: _main(argv), debug="--debug" in argv)
 
 
-def say_errors(program: str, verb: str, action: Callable[[], int]) -> int:
-    """Carry an action out, and turn what a user can mend into one line. Returns the exit code: 0 done, 1 the check that
-    was asked for failed, 2 bad input, 130 interrupted.
+def say_errors(program: str, verb: str, action: Callable[[], int], debug: bool = False) -> int:
+    """Carry an action out; whatever it raises becomes one line, and with ``debug`` a traceback before it. SIGTERM is a
+    stop like Ctrl-C.
+
+    Returns:
+        the exit code: 0 done, 1 the check that was asked for failed, 2 what a user can mend, 3 a mistake of this
+        program, 130 interrupted, 143 terminated.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        return action()
-    except UserError as error:
-        print(f"{program}: error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        where = error.filename or "while writing"
-        print(
-            f"{program}: error: the disk is full ({where}); what is saved is safe, go on with --resume", file=sys.stderr
-        )
-        return 2
-    except ModuleNotFoundError as error:
-        extra = next((name for name, packages in EXTRAS.items() if (error.name or "").split(".")[0] in packages), None)
-        if extra is None:
-            raise
-        print(
-            f"{program}: error: {verb} needs the package {error.name!r}, which is not installed; "
-            f"install vla-rl[{extra}]",
-            file=sys.stderr,
-        )
-        return 2
-    except KeyboardInterrupt:
-        print(f"{program}: interrupted; what is saved is safe, go on with --resume", file=sys.stderr)
-        return 130
+        with stops_on_sigterm():
+            return action()
+    except BaseException as error:
+        code, sentence = _told(error, verb)
+        if debug:
+            traceback.print_exc()
+        print(f"{program}: {sentence}", file=sys.stderr)
+        return code
+
+
+def _told(error: BaseException, verb: str) -> tuple[int, str]:
+    """The exit code and the line for whatever was raised; raises what asks for an exit of its own."""
+    hint = "; what is saved is safe" + (", go on with --resume" if verb in RESUMABLE else "")
+    match error:
+        case SystemExit() | GeneratorExit():
+            raise error
+        case Terminated():
+            return 143, f"terminated{hint}"
+        case KeyboardInterrupt():
+            return 130, f"interrupted{hint}"
+        case UserError():
+            return 2, f"error: {one_line(error, _LONGEST_LINE)}"
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            return 2, f"error: the disk is full ({error.filename or 'while writing'}){hint}"
+        case OSError():
+            where = f"{error.filename}: " if error.filename else ""
+            return 2, f"error: {one_line(OSError(f'{where}{error.strerror or error}'), _LONGEST_LINE)}"
+        case MemoryError():
+            return 2, "error: there is not enough memory; choose smaller sizes"
+        case ModuleNotFoundError():
+            package = (error.name or "").split(".")[0]
+            if extra := next((name for name, packages in EXTRAS.items() if package in packages), None):
+                missing = f"{verb} needs the package {error.name!r}, which is not installed"
+                return 2, f"error: {missing}; install vla-rl[{extra}]"
+    kind = f"{type(error).__name__}: {one_line(error)}"
+    return 3, f"internal error: {kind}; please report it with what --debug prints"
 
 
 def _main(argv: list[str]) -> int:
@@ -111,6 +137,7 @@ def _run_verb(name: str, rest: Sequence[str]) -> int:
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(f"vla-rl {name}", description=module.__doc__, formatter_class=as_written)
     module.add_arguments(parser)
+    parser.add_argument("--debug", action="store_true", help="the traceback of an error, before its line")
     # Overrides may stand before, between and after options.
     return module.run(parser.parse_intermixed_args(rest))
 

@@ -18,7 +18,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import UserError, one_line
+from vla_rl.core.outside import parse_json
 
 if TYPE_CHECKING:
     from vla_rl.runs.play_session import PlaySession
@@ -72,8 +73,8 @@ def serve(session: "PlaySession", imagined: bool, port: int) -> Iterator[str]:
     handler = type("Handler", (_Handler,), {"session": session, "imagined": imagined, "ended": threading.Event()})
     try:
         server = ThreadingHTTPServer((HOST, port), handler)
-    except OSError as error:
-        raise UserError(f"port {port} cannot be used ({error.strerror}); choose another --port") from error
+    except (OSError, OverflowError) as error:
+        raise UserError(f"port {port} cannot be used ({one_line(error)}); choose another --port") from error
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -90,6 +91,18 @@ class _Handler(BaseHTTPRequestHandler):
     session: "PlaySession"
     imagined: bool
     ended: threading.Event
+    timeout = 10.0  # seconds, for one who connects and says nothing
+
+    def parse_request(self) -> bool:
+        """Only this page may drive: another site's, in the same browser, has another host or origin in its requests."""
+        if not super().parse_request():
+            return False
+        host, port = self.headers.get("Host", ""), str(self.connection.getsockname()[1])
+        known = {f"{name}:{port}" for name in (HOST, "localhost")}
+        if host in known and self.headers.get("Origin", f"http://{host}") == f"http://{host}":
+            return True
+        self.send_error(HTTPStatus.FORBIDDEN)
+        return False
 
     def do_GET(self) -> None:
         if self.path == "/stream":
@@ -103,9 +116,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         try:
             length = int(self.headers.get("Content-Length", 0))
-            if self.path != "/controls" or length > _LONGEST_BODY:
+            if self.path != "/controls" or not 0 <= length <= _LONGEST_BODY:
                 raise ValueError("unknown address or too long")
-            told: dict[str, Any] = json.loads(self.rfile.read(length))
+            told: dict[str, Any] = parse_json(self.rfile.read(length))
             keys, pressed = ([str(key) for key in told[name]] for name in ("keys", "pressed"))
             across, down = (float(part) for part in told["drag"])
             if not (math.isfinite(across) and math.isfinite(down)):

@@ -4,10 +4,12 @@ Example: vla-rl rollout runs/demo --robot mock --realtime --episodes 3 --out run
 """
 
 import argparse
+import os
 from pathlib import Path
 
 from robot_io.faults import findings_table
 from vla_rl.core.registry import names
+from vla_rl.core.signing import TRUSTED
 from vla_rl.data.store import EpisodeStore
 from vla_rl.runs.policy_folder import find_policy
 from vla_rl.runs.rollout import RolloutOrder, resolve_config, roll_out
@@ -24,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first episode; the next one has the next seed")
     parser.add_argument("--strategy", help="execution strategy, short for execution.strategy=NAME")
     parser.add_argument("--limits", type=Path, metavar="YAML", help="limits of the gate, such as configs/robots/*.yaml")
+    parser.add_argument("--trust", type=Path, nargs="+", metavar="PUB", help="act only as what these keys have signed")
     parser.add_argument("--takeover", action="store_true", help="let the robot's teleoperator or supervisor take over")
     parser.add_argument(
         "--unattended", action="store_true", help="a real robot does not wait for Enter before attempts"
@@ -40,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.trust:
+        os.environ[TRUSTED] = os.pathsep.join(str(file.absolute()) for file in arguments.trust)  # for inference, too
     policy = find_policy(arguments.policy, arguments.version)
     config = resolve_config(policy, arguments.limits, arguments.strategy, arguments.set, arguments.realtime)
     order = RolloutOrder(

@@ -15,11 +15,13 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from vla_rl.core.errors import ConfigError, did_you_mean
+from vla_rl.core.errors import ConfigError, did_you_mean, one_line
 from vla_rl.core.files import write_atomic
+from vla_rl.core.outside import LARGEST_TEXT, check_tree, read_bytes
 from vla_rl.core.registry import KINDS, find
 
 _PART = "part"
+_MOST_VALUES = 100_000  # of a config
 _KEY = re.compile(r"`([\w.]+)`: ")  # how draccus begins a sentence about a key
 
 
@@ -179,11 +181,11 @@ def read_yaml(file: Path) -> dict[str, Any]:
         ConfigError: if it cannot be read, or holds no mapping.
     """
     try:
-        raw = yaml.load(file.read_text(), _Loader)
+        raw = _parse_yaml(read_bytes(file, LARGEST_TEXT))
     except OSError as error:
         raise ConfigError(f"cannot read the config {file}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not valid YAML: {_first_line(error)}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{file} is not valid YAML: {one_line(error)}") from error
     if raw is None:
         return {}
     if not isinstance(raw, dict):
@@ -193,11 +195,21 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
 def _parse_value(key: str, value: str) -> Any:
     try:
-        parsed = yaml.load(value, _Loader)
+        parsed = _parse_yaml(value)
         # YAML 1.1 reads 1e-4 (no dot) as a string; people write it so.
         return float(parsed) if isinstance(parsed, str) and _is_number(parsed) else parsed
-    except yaml.YAMLError as error:
-        raise ConfigError(f"the value of {key} is not valid YAML: {value!r}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"the value of {key} is not valid YAML: {value[:80]!r} ({one_line(error, 80)})") from error
+
+
+def _parse_yaml(text: str | bytes) -> Any:
+    """Raises YAMLError or ValueError."""
+    try:
+        raw = yaml.load(text, _Loader)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    check_tree(raw, _MOST_VALUES)
+    return raw
 
 
 def _is_number(text: str) -> bool:
@@ -312,7 +324,7 @@ def _decode(config_class: Any, raw: Any, path: str = "") -> Any:
             cause = cause.__cause__ or cause.__context__ or cause
         if isinstance(cause, ConfigError):  # a config's own words say most
             raise cause from error
-        key, told = _KEY.sub("", _first_line(error)), _KEY.match(_first_line(error))
+        key, told = _KEY.sub("", one_line(error)), _KEY.match(one_line(error))
         raise ConfigError(f"{path}{told[1]}: {key}" if told else f"{path.rstrip('.')}: {key}") from error
 
 
@@ -346,7 +358,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value.value if isinstance(value, Enum) else value
-
-
-def _first_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

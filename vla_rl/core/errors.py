@@ -22,6 +22,12 @@ class StoreError(UserError):
     """An episode store that is missing, damaged, or of another version."""
 
 
+def one_line(error: BaseException, longest: int = 300) -> str:
+    """What an error says, on one line that a terminal can show: nothing in it is a control character."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)[:longest]
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of an error sentence about an unknown name: the nearest known name if one is near, and the list of all.
 

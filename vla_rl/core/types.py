@@ -10,10 +10,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.outside import check_vector
 
 Float32Array = NDArray[np.float32]
 Uint8Array = NDArray[np.uint8]
+
+_LARGEST_DIM = 16384  # of a state, an action or a picture
+_SLOWEST_HZ, _FASTEST_HZ = 0.01, 10_000.0
 
 
 PICTURED = "pictured"
@@ -228,6 +232,9 @@ class PolicySpec:
         delta_dims: action dimensions that are steps, of which 0 holds still; the others are targets.
         sizes: (state, action) sizes of the robots that share the policy, if they differ. Then S and A are the largest;
             smaller vectors are filled up with their mean over the data.
+
+    Raises:
+        ConfigError: for sizes and rates that no robot has.
     """
 
     env_id: str
@@ -238,6 +245,23 @@ class PolicySpec:
     control_hz: float = 20.0
     delta_dims: tuple[int, ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        sizes = (("image_size", self.image_size, 2, 1), ("state_dim", (self.state_dim,), 1, 0))
+        try:
+            for name, numbers, count, least in (*sizes, ("action_dim", (self.action_dim,), 1, 1)):
+                check_vector(name, numbers, count, least=least, most=_LARGEST_DIM)
+            check_vector("control_hz", (self.control_hz,), 1, least=_SLOWEST_HZ, most=_FASTEST_HZ)
+            for state_dim, action_dim in self.sizes:
+                check_vector("sizes", (state_dim,), 1, least=0, most=self.state_dim)
+                check_vector("sizes", (action_dim,), 1, least=1, most=self.action_dim)
+        except ValueError as error:
+            raise ConfigError(f"no policy can be connected like this: {error}") from error
+        if len(set(self.cameras)) < len(self.cameras) or not {*self.delta_dims} <= {*range(self.action_dim)}:
+            raise ConfigError(
+                f"no policy can be connected to cameras {self.cameras} with delta_dims {self.delta_dims} of "
+                f"{self.action_dim} actions; each stands there once, dimensions count from 0"
+            )
 
     @property
     def action_sizes(self) -> dict[int, int]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.files import fsync_directory, write_atomic
+from vla_rl.core.outside import parse_json
 from vla_rl.core.types import PICTURED, Episode
 from vla_rl.data.episode_file import EpisodeHeader
 
@@ -108,7 +109,7 @@ class Index:
             crc, _, body = (directory / "index").read_bytes().partition(b"\n")
             if crc != b"%08x" % zlib.crc32(body):
                 return Index()
-            raw = json.loads(body)
+            raw = parse_json(body)
             index = Index._parse(raw, crc) if raw["version"] == CACHE_VERSION else Index()
             folder, total = directory / index.generation, index.total_frames
             for name, row_bytes in _row_bytes(index.layout).items():

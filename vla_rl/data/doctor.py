@@ -4,8 +4,10 @@ Threading law: both functions may run while others add and read. Repairing takes
 writers wait until it is done.
 """
 
+import contextlib
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -74,7 +76,7 @@ def diagnose(store: Path) -> list[Finding]:
         ailment = Ailment.SETTINGS if isinstance(error, DamagedError) else Ailment.UNREADABLE
         findings.append(_finding(ailment, folder / "store.json", _reason(error)))
     try:
-        with locked(folder, exclusive=True):  # no write is under way now: every temporary file is a dead writer's
+        with _no_writer(folder):  # every temporary file is a dead writer's
             places = [place for place in (folder, episodes, labels) if place.is_dir()]
             leftovers = [file for place in places for file in place.iterdir() if _is_temporary(file)]
     except OSError as error:
@@ -124,6 +126,18 @@ def format_findings(findings: Sequence[Finding]) -> str:
     rows += [(finding.ailment, finding.file.name, finding.remedy, finding.detail) for finding in findings]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join("  ".join([*map(str.ljust, row[:3], widths), row[3]]) for row in rows)
+
+
+@contextlib.contextmanager
+def _no_writer(folder: Path) -> Iterator[None]:
+    """Hold a store's lock, where it can be had: what may not be written to, such as a backup, has no writers."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder, exclusive=True))
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+        yield
 
 
 def _check_episode(file: Path, digests: dict[str, str]) -> list[Finding]:

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.core.errors import StoreError
+from vla_rl.core.errors import StoreError, one_line
+from vla_rl.core.outside import check_seal, parse_json, sealed
 from vla_rl.core.types import Episode, Origin, Source
 
 SCHEMA_VERSION = 1
@@ -35,6 +36,8 @@ _HEADER_KINDS |= {"control_hz": float, "env_id": str, "state_dim": int, "action_
 _HEADER_KINDS |= {"digest": str}
 _ZSTD_LEVEL = 1
 _CHUNK_BYTES = 16 * 2**20
+# A file that claims to hold more than this in memory is verified piece by piece before it is read as a whole.
+_UNSUSPICIOUS_BYTES, _USUAL_RATIO = 64 * 2**20, 100
 # What zipfile lets out as an OSError for a damaged file (a seek to a place before its start); others are the system's.
 _DAMAGE_ERRNOS = (None, errno.EINVAL)
 
@@ -89,6 +92,9 @@ class EpisodeHeader:
             raise TypeError(f"header fields success and seed are {values['success']!r} and {values['seed']!r}")
         if not (math.isfinite(values["control_hz"]) and values["control_hz"] > 0):
             raise ValueError(f"header field control_hz is {values['control_hz']!r}")
+        for name, least in (("length", 1), ("state_dim", 0), ("action_dim", 0), ("human_steps", 0)):
+            if values[name] < least:
+                raise ValueError(f"header field {name} is {values[name]}")
         values["origin"] = Origin(values["origin"])
         sizes = values["cameras"].items()
         values["cameras"] = {str(name): (int(height), int(width)) for name, (height, width) in sizes}
@@ -134,7 +140,8 @@ def write_file(episode: Episode, file: Path) -> None:
     except (TypeError, ValueError) as error:
         raise StoreError(f"episode {episode.episode_id!r} cannot be stored: {error}") from error
     with ZipStore(file, mode="w") as store:
-        root = zarr.create_group(store, zarr_format=3, attributes={"schema_version": SCHEMA_VERSION, "episode": header})
+        attributes = sealed({"schema_version": SCHEMA_VERSION, "episode": header})
+        root = zarr.create_group(store, zarr_format=3, attributes=attributes)
         for path, column in columns.items():
             array = root.create_array(
                 path,
@@ -156,13 +163,17 @@ def read_file_header(file: Path) -> EpisodeHeader:
     """
     with _reading(file):
         with zipfile.ZipFile(file) as archive:
-            attributes = json.loads(archive.read("zarr.json"))["attributes"]
+            for member in archive.infolist():  # as they are written: nothing may grow when it is read
+                if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
+                    raise ValueError(f"its part {member.filename[:80]!r} is packed")
+            attributes = parse_json(archive.read("zarr.json"))["attributes"]
         version = attributes["schema_version"]
         if version != SCHEMA_VERSION:
             raise StoreError(
                 f"{file} has schema version {version!r}, this program reads {SCHEMA_VERSION}; "
                 "read it with the version of vla-rl that wrote it"
             )
+        check_seal(attributes, required=False)  # older episodes have none
         header = EpisodeHeader.from_plain(attributes["episode"])
         if file.name != header.episode_id + SUFFIX:
             raise ValueError(f"it holds the episode {header.episode_id!r}")
@@ -170,20 +181,36 @@ def read_file_header(file: Path) -> EpisodeHeader:
 
 
 def read_file(file: Path) -> Episode:
-    """The whole episode. Raises as `read_file_header` does."""
+    """The whole episode, verified. Raises as `read_file_header`; DamagedError for any change since it was written."""
+    import zarr
+    from zarr.storage import ZipStore
+
     header = read_file_header(file)
-    with _reading(file):
-        return _read_columns(file, header).validate()
+    with _reading(file), ZipStore(file, mode="r") as store:
+        columns: dict[str, Any] = {}
+        for path, row in _rows(header).items():
+            column = zarr.open_array(store, path=path, mode="r", config={"read_missing_chunks": False})
+            _check_column(path, column, header.length, row)
+            columns[path] = column
+        claimed = sum(column.nbytes for column in columns.values())
+        if claimed > _UNSUSPICIOUS_BYTES + _USUAL_RATIO * file.stat().st_size:
+            # A piece at a time, before a small file may take much memory.
+            plain = {key: value for key, value in header.to_plain().items() if key != "digest"}
+            _expect(_digest(plain, columns) == header.digest)
+        episode = _episode_of(header, {path: np.asarray(column[...]) for path, column in columns.items()}).validate()
+        _expect(episode_digest(episode) == header.digest)
+        return episode
 
 
 def verify_file(file: Path) -> EpisodeHeader:
-    """Read everything and recompute the digest. Raises as `read_file_header` does, DamagedError also for the digest."""
-    header = read_file_header(file)
-    with _reading(file):
-        episode = _read_columns(file, header).validate()
-        if episode_digest(episode) != header.digest:
-            raise ValueError("the content does not match its digest")
-    return header
+    """The header of an episode all of which has been read and verified. Raises as `read_file` does."""
+    read_file(file)
+    return read_file_header(file)
+
+
+def _expect(same: bool) -> None:
+    if not same:
+        raise ValueError("the content does not match its digest")
 
 
 @contextlib.contextmanager
@@ -197,43 +224,50 @@ def _reading(file: Path) -> Iterator[None]:
     except Exception as error:  # a damaged zip, codec, JSON or array raises a dozen kinds
         if not file.exists():
             raise StoreError(f"there is no episode {file.name.removesuffix(SUFFIX)!r} in {store}") from None
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        reason = one_line(error, 160)
         if isinstance(error, MemoryError) or getattr(error, "errno", None) not in _DAMAGE_ERRNOS:
             raise StoreError(f"cannot read {file}: {reason}") from error
         raise DamagedError(f"{file} is damaged ({reason}); `vla-rl doctor --repair {store}` sets it aside") from error
 
 
-def _read_columns(file: Path, header: EpisodeHeader) -> Episode:
-    import zarr
-    from zarr.storage import ZipStore
+def _rows(header: EpisodeHeader) -> dict[str, tuple[int, ...]]:
+    """Path of every column -> shape of a row."""
+    rows: dict[str, tuple[int, ...]] = {"state": (header.state_dim,), "source": ()}
+    rows |= dict.fromkeys(("action_policy", "action_sent"), (header.action_dim,))
+    rows |= {f"images/{camera}": (*size, 3) for camera, size in header.cameras.items()}
+    return rows | {f"extras/{name}": row for name, (_, row) in header.extras.items()}
 
-    with ZipStore(file, mode="r") as store:
 
-        def column(path: str, *row: int) -> NDArray[Any]:
-            array = zarr.open_array(store, path=path, mode="r", config={"read_missing_chunks": False})
-            if array.shape[:1] != (header.length,) or (row and array.shape[1:] != row):  # before anything is allocated
-                raise ValueError(f"{path} has the shape {array.shape}")
-            if array.dtype not in _DTYPES:
-                raise ValueError(f"{path} has the type {array.dtype}")
-            return np.asarray(array[...])
+def _check_column(path: str, column: Any, length: int, row: tuple[int, ...]) -> None:
+    """Raise ValueError, before anything is allocated, for a column that `write_file` would not have written."""
+    if column.shape != (length, *row):
+        raise ValueError(f"{path} has the shape {column.shape}")
+    if column.dtype not in _DTYPES:
+        raise ValueError(f"{path} has the type {column.dtype}")
+    if {type(codec).__name__ for codec in column.metadata.codecs} != {"BytesCodec", "ZstdCodec"}:
+        raise ValueError(f"{path} is packed otherwise than by Zstandard")
+    if column.chunks != _chunk_shape(column):
+        raise ValueError(f"{path} has pieces of the shape {column.chunks}")
 
-        return Episode(
-            episode_id=header.episode_id,
-            images={camera: column(f"images/{camera}", *size, 3) for camera, size in header.cameras.items()},
-            state=column("state", header.state_dim),
-            action_policy=column("action_policy", header.action_dim),
-            action_sent=column("action_sent", header.action_dim),
-            source=column("source"),
-            task=header.task,
-            success=header.success,
-            terminated=header.terminated,
-            origin=header.origin,
-            policy_version=header.policy_version,
-            seed=header.seed,
-            control_hz=header.control_hz,
-            env_id=header.env_id,
-            extras={name: column(f"extras/{name}", *row) for name, (_, row) in header.extras.items()},
-        )
+
+def _episode_of(header: EpisodeHeader, columns: Mapping[str, NDArray[Any]]) -> Episode:
+    return Episode(
+        episode_id=header.episode_id,
+        images={camera: columns[f"images/{camera}"] for camera in header.cameras},
+        state=columns["state"],
+        action_policy=columns["action_policy"],
+        action_sent=columns["action_sent"],
+        source=columns["source"],
+        task=header.task,
+        success=header.success,
+        terminated=header.terminated,
+        origin=header.origin,
+        policy_version=header.policy_version,
+        seed=header.seed,
+        control_hz=header.control_hz,
+        env_id=header.env_id,
+        extras={name: columns[f"extras/{name}"] for name in header.extras},
+    )
 
 
 def storable_columns(episode: Episode) -> dict[str, NDArray[Any]]:
@@ -293,17 +327,20 @@ def _plain(label: Any) -> Any:
     return label.item() if isinstance(label, np.generic) else label
 
 
-def _digest(header: dict[str, Any], columns: Mapping[str, NDArray[Any]]) -> str:
+def _digest(header: dict[str, Any], columns: Mapping[str, Any]) -> str:
+    """Columns are arrays of numpy, or of Zarr, which are read a piece at a time."""
     sha = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for path in sorted(columns):
         column = columns[path]
         sha.update(f"{path} {column.dtype.str} {column.shape}".encode())
-        sha.update(np.ascontiguousarray(column).data)
+        rows = max(1, len(column)) if isinstance(column, np.ndarray) else column.chunks[0]
+        for start in range(0, column.shape[0], rows):
+            sha.update(np.ascontiguousarray(column[start : start + rows]).data)
     return sha.hexdigest()
 
 
-def _chunk_shape(column: NDArray[Any]) -> tuple[int, ...]:
+def _chunk_shape(column: Any) -> tuple[int, ...]:
     """Few chunks, since episodes are read whole; bounded ones, since a codec holds a chunk in memory twice."""
-    row_bytes = max(1, math.prod(column.shape[1:]) * column.itemsize)
-    rows = max(1, min(len(column), _CHUNK_BYTES // row_bytes))
+    row_bytes = max(1, math.prod(column.shape[1:]) * column.dtype.itemsize)
+    rows = max(1, min(column.shape[0], _CHUNK_BYTES // row_bytes))
     return (rows, *(max(1, size) for size in column.shape[1:]))

@@ -6,7 +6,6 @@ faster for video. pyarrow, PIL and PyAV are imported where they are used.
 
 import contextlib
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.core.errors import StoreError, UserError
+from vla_rl.core.errors import StoreError, UserError, one_line
+from vla_rl.core.outside import read_json
 from vla_rl.core.types import Uint8Array
 
 
@@ -36,7 +36,7 @@ class LeRobotFiles:
         with self._reading():
             import pyarrow.parquet as parquet
 
-            info = json.loads((folder / "meta/info.json").read_bytes())
+            info = read_json(folder / "meta/info.json")
             version = str(info["codebase_version"])
             if not version.startswith("v3."):
                 raise StoreError(
@@ -139,8 +139,7 @@ class LeRobotFiles:
                 f"reading a LeRobotDataset needs {error.name}; install vla-rl with the extra 'train'"
             ) from error
         except Exception as error:  # JSON, parquet, picture and video readers raise dozens of kinds
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise StoreError(f"cannot read {self.folder} as a LeRobotDataset v3: {reason}") from error
+            raise StoreError(f"cannot read {self.folder} as a LeRobotDataset v3: {one_line(error)}") from error
 
 
 def _decode_picture(cell: dict[str, Any]) -> Uint8Array:

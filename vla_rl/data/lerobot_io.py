@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from vla_rl.core.errors import StoreError, UserError, did_you_mean
+from vla_rl.core.outside import parse_json
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.cache_files import common_layout
 from vla_rl.data.episode_file import EpisodeHeader
@@ -36,6 +37,7 @@ LABELS_VERSION = 1
 
 # What lerobot writes into every dataset, and what an export derives from the rest of an episode.
 _BOOKKEEPING = frozenset(["timestamp", "frame_index", "episode_index", "index", "task_index"])
+_NARROWEST_VIDEO = 32  # pixels
 _NOT_NUMERIC = frozenset(["image", "video", "string", "language"])
 _EPISODE_LABELS = ("episode_id", "success", "terminated", "origin", "policy_version", "seed", "control_hz", "env_id")
 
@@ -136,6 +138,11 @@ def export_lerobot(store: EpisodeStore, out_dir: Path, ids: Sequence[str] | None
         raise StoreError(f"{out_dir} exists; export to a new folder")
     headers = [store.read_header(episode_id) for episode_id in (store.ids() if ids is None else ids)]
     fps = _common_fps(headers)
+    if video and any(width < _NARROWEST_VIDEO for _, width in headers[0].cameras.values()):
+        raise StoreError(
+            f"the encoder of AV1 crashes on cameras narrower than {_NARROWEST_VIDEO} pixels, these are "
+            f"{dict(headers[0].cameras)}; export images instead of video"
+        )
     extras = _extra_columns(headers)
     environments = {header.env_id for header in headers}
     temporary = out_dir.with_name(f".{out_dir.name}.{os.getpid()}.tmp")
@@ -314,16 +321,17 @@ def _read_episode(files: LeRobotFiles, index: int, mapping: LeRobotMapping) -> E
         env_id=mapping.env_id,
     )
     if LABELS in table:
-        return _restore(episode, json.loads(table[LABELS][0].as_py()), numbers)
+        return _restore(episode, str(table[LABELS][0].as_py()), numbers)
     used = {*_BOOKKEEPING, *mapping.state, mapping.action}
     unused = [key for key in table if key not in used and files.features[key]["dtype"] not in _NOT_NUMERIC]
     return _interpret(episode, unused, numbers)
 
 
-def _restore(episode: Episode, labels: dict[str, Any], numbers: Callable[[str], NDArray[Any]]) -> Episode:
+def _restore(episode: Episode, text: str, numbers: Callable[[str], NDArray[Any]]) -> Episode:
     """The episode as it was before `export_lerobot`."""
     length = len(episode)
     try:
+        labels = parse_json(text)
         if labels["version"] != LABELS_VERSION:
             raise StoreError(f"{LABELS} has version {labels['version']!r}, this program reads {LABELS_VERSION}")
         extras = {}

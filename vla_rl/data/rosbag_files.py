@@ -17,7 +17,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from vla_rl.core.errors import StoreError, UserError, did_you_mean
+from vla_rl.core.errors import StoreError, UserError, did_you_mean, one_line
 from vla_rl.core.types import Uint8Array
 
 _CHANNELS = {"rgb8": (3, (0, 1, 2)), "bgr8": (3, (2, 1, 0)), "rgba8": (4, (0, 1, 2)), "bgra8": (4, (2, 1, 0))}
@@ -77,8 +77,7 @@ class BagReader:
         except (UserError, GeneratorExit):
             raise
         except Exception as error:  # YAML, SQLite, mcap, CDR and decompression raise dozens of kinds
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise StoreError(f"cannot read {self.path} as a ROS 2 bag: {reason}") from error
+            raise StoreError(f"cannot read {self.path} as a ROS 2 bag: {one_line(error)}") from error
 
 
 def _check_names(path: Path) -> None:

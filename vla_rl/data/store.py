@@ -16,7 +16,6 @@ afterwards. No index has to be kept in step with the files: the folder listing i
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +23,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vla_rl.core.described import write_description
 from vla_rl.core.errors import StoreError
-from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
+from vla_rl.core.files import fsync_directory, fsync_file
+from vla_rl.core.outside import check_seal, read_json
 from vla_rl.core.types import Episode
 from vla_rl.data.episode_file import (
     SCHEMA_VERSION,
@@ -164,13 +165,13 @@ class EpisodeStore:
             StoreError: if there is no such episode, it is damaged, or the disk is full.
         """
         digest = read_file_header(self._file(episode_id)).digest
-        content = json.dumps({"schema_version": SCHEMA_VERSION, "digest": digest, "success": success}).encode()
+        content = {"schema_version": SCHEMA_VERSION, "digest": digest, "success": success}
         try:
             with locked(self.path, exclusive=False):
                 if not self.labels_dir.is_dir():
                     self.labels_dir.mkdir(exist_ok=True)
                     fsync_directory(self.path)
-                write_atomic(self.label_file(episode_id), content)
+                write_description(self.label_file(episode_id), content)
         except OSError as error:
             raise StoreError(f"cannot label episode {episode_id!r} in {self.path}: {error.strerror}") from error
 
@@ -258,10 +259,12 @@ def read_pin(path: Path) -> dict[str, Any] | None:
     """The pinned layout in a store's settings. Raises StoreError if they are damaged or of another schema version."""
     file = path / "store.json"
     try:
-        settings = json.loads(file.read_bytes())
+        settings = read_json(file)
         version, pinned = settings["schema_version"], settings["pinned"]
         if not isinstance(pinned, dict | None):
             raise TypeError("pinned is not a mapping")
+        if version == SCHEMA_VERSION:
+            check_seal(settings, required=False)  # those of an earlier version have none
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{file} is damaged or missing; `vla-rl doctor --repair {path}` writes it anew") from error
     if version != SCHEMA_VERSION:
@@ -279,7 +282,8 @@ def read_label(file: Path) -> dict[str, Any] | None:
         DamagedError: if it is not what `EpisodeStore.label` wrote.
     """
     try:
-        label = json.loads(file.read_bytes())
+        label = read_json(file)
+        check_seal(label, required=False)  # those of an earlier version have none
         version, digest, success = label["schema_version"], label["digest"], label["success"]
         if version != SCHEMA_VERSION or not isinstance(digest, str) or not isinstance(success, bool | None):
             raise ValueError("not a label of this version")
@@ -295,8 +299,7 @@ def read_label(file: Path) -> dict[str, Any] | None:
 
 def write_settings(path: Path, pinned: dict[str, Any] | None) -> None:
     """Write a store's settings, atomically. The caller holds the lock."""
-    settings = {"schema_version": SCHEMA_VERSION, "pinned": pinned}
-    write_atomic(path / "store.json", json.dumps(settings, indent=2).encode())
+    write_description(path / "store.json", {"schema_version": SCHEMA_VERSION, "pinned": pinned})
 
 
 def _layout(env_id: str, state_dim: int, action_dim: int, cameras: Mapping[str, Sequence[int]]) -> dict[str, Any]:

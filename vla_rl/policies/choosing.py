@@ -9,8 +9,6 @@ The idea of best-of-N with a critic over chunks: Q-chunking, arXiv 2507.07969.
 Critic and edit lie in the folder of the policy that they were trained on and are loaded with it.
 """
 
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -21,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from vla_rl.core.config import config_from_dict, config_to_dict
-from vla_rl.core.errors import CheckpointError, ConfigError
-from vla_rl.core.files import write_weights
+from vla_rl.core.described import read_weights, write_weights
+from vla_rl.core.errors import CheckpointError, ConfigError, one_line
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import example_row, flat_features
 from vla_rl.policies.heads import EnsembleHead
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from vla_rl.policies.trainable import TrainablePolicy
 
 FORMAT = "vla-rl-chunk-critic"
-FORMAT_VERSION = 2  # 1 had no edit
+FORMAT_VERSION = 2  # 1 had no digest over its description, and no edit
 FOLDER = "critic"
 """Where the critic of a policy lies, in the policy's folder."""
 _EDIT = "edit."  # before the names of its weights
@@ -160,14 +158,8 @@ class Chooser:
         Raises:
             CheckpointError: if it is damaged, of another version or of another policy.
         """
-        file = folder / "config.json"
+        about, content = read_weights(folder, (FORMAT,), 1, FORMAT_VERSION)
         try:
-            about = json.loads(file.read_bytes())
-            if about["format"] != FORMAT or not 1 <= about["format_version"] <= FORMAT_VERSION:
-                raise CheckpointError(f"{file} is not the config of a {FORMAT} of version 1 to {FORMAT_VERSION}")
-            content = (folder / Path(about["weights"]).name).read_bytes()
-            if hashlib.sha256(content).hexdigest() != about["sha256"]:
-                raise CheckpointError(f"{folder / about['weights']} is damaged: its digest is not that of config.json")
             critic = ChunkCritic(model, config_from_dict(ChunkCriticConfig, about["config"]))
             weights = safetensors.torch.load(content)
             if not all(tensor.isfinite().all() for tensor in weights.values()):
@@ -180,9 +172,8 @@ class Chooser:
                     {name.removeprefix(_EDIT): weight for name, weight in weights.items() if name.startswith(_EDIT)}
                 )
             return cls(critic.to(device), choice, edit)
-        except (OSError, KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
-            reason = " ".join(str(error).split())
-            raise CheckpointError(f"{folder} holds no critic that fits its policy: {reason}") from error
+        except (KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+            raise CheckpointError(f"{folder} holds no critic that fits its policy: {one_line(error)}") from error
 
     def noise_rows(self, horizon: int) -> int:
         """Rows of noise of one choice: of every candidate those of a draw, then one for its offset."""

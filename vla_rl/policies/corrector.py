@@ -6,8 +6,6 @@ planned action and the action's age into a correction. `corrector_training` trai
 thread.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +16,12 @@ import safetensors.numpy
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from vla_rl.core.described import read_weights, write_weights
 from vla_rl.core.errors import CheckpointError, UserError
-from vla_rl.core.files import write_weights
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 FORMAT = "vla-rl-corrector"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3  # 2 had no digest over its description
 FOLDER = "corrector"
 """Where the corrector of a policy lies, in the policy's folder."""
 
@@ -115,23 +113,13 @@ class ResidualCorrector:
         Raises:
             CheckpointError: if it is missing, damaged or of another version.
         """
-        file = folder / "config.json"
+        about, content = read_weights(folder, (FORMAT,), 2, FORMAT_VERSION)
         try:
-            about = json.loads(file.read_bytes())
-            if (about["format"], about["format_version"]) != (FORMAT, FORMAT_VERSION):
-                raise CheckpointError(
-                    f"{file} is not the config of a {FORMAT} of version {FORMAT_VERSION}; "
-                    "train it anew: vla-rl corrector"
-                )
-            content = (folder / Path(about["weights"]).name).read_bytes()
-            if hashlib.sha256(content).hexdigest() != about["sha256"]:
-                raise CheckpointError(f"{folder / about['weights']} is damaged: its digest is not that of config.json")
-            return cls(_read_spec(about["spec"]), safetensors.numpy.load(content))
-        except OSError as error:
-            raise CheckpointError(
-                f"{folder} holds no corrector ({error.strerror}); train it: vla-rl corrector"
-            ) from error
-        except (KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
+            weights = safetensors.numpy.load(content)
+            if not all(np.isfinite(part).all() for part in weights.values()):
+                raise ValueError("it holds numbers that are not finite")
+            return cls(_read_spec(about["spec"]), weights)
+        except (KeyError, IndexError, TypeError, ValueError, safetensors.SafetensorError) as error:
             raise CheckpointError(f"{folder} is damaged ({error!r}); train the corrector anew") from error
 
 

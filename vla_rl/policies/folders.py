@@ -1,10 +1,10 @@
 """Policy folders of every kind: which one a folder holds stands in its config.json."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from vla_rl.core.errors import CheckpointError, ConfigError
+from vla_rl.core.outside import read_json
 from vla_rl.core.protocols import Policy
 from vla_rl.core.registry import find
 from vla_rl.core.types import PolicySpec
@@ -62,7 +62,7 @@ def load_policy(folder: Path, device: str = "cpu", expected: PolicySpec | None =
 
 def _kind(folder: Path) -> str:
     try:
-        description = json.loads((folder / "config.json").read_bytes())
+        description = read_json(folder / "config.json")
     except (OSError, ValueError):
         return "flow_vla"  # whoever reads the folder says what is wrong
     if is_lerobots(description):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.core.outside import check_vector
 
 RELATIVE_CONSTANT_RANGE = 1e-6
 
@@ -52,6 +53,22 @@ class VectorStatistics:
     @property
     def size(self) -> int:
         return len(self.mean)
+
+    def check(self) -> None:
+        """Raise ValueError for numbers that cannot be those of a column: the deviation above all is 0 for constants
+        alone, and at most half of the range.
+        """
+        for name, row in asdict(self).items():
+            check_vector(name, row, self.size)
+        mean, std, low, high, q01, q99 = (np.asarray(row) for row in asdict(self).values())
+        constant = high - low <= RELATIVE_CONSTANT_RANGE * np.maximum(1.0, np.abs(mean))
+        room = 1e-4 * np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))  # of statistics in single precision
+        in_order = (low - room <= q01) & (q01 <= q99 + room) & (q99 <= high + room) & (std >= 0)
+        in_order &= (low - room <= mean) & (mean <= high + room) & (std <= (high - low) / 2 + room)
+        in_order &= constant | (std > 0)
+        if not in_order.all():
+            d = int(np.argmin(in_order))
+            raise ValueError(f"dimension {d} has mean {mean[d]}, deviation {std[d]}, range {low[d]} to {high[d]}")
 
     def affine(self, discrete_dims: Sequence[int] = ()) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Offset and scale, float32 [D] each, such that ``normalised = (raw - offset) / scale`` has a mean of 0 and a
@@ -125,13 +142,14 @@ class Statistics:
                 f"normalisation statistics are damaged ({type(error).__name__}: {error}); take the checkpoint anew"
             ) from error
         for name, vector in (("state", state), ("action", action)):
-            rows = asdict(vector)
-            if len({len(row) for row in rows.values()}) != 1 or not all(
-                np.isfinite(row).all() for row in rows.values()
-            ):
-                raise CheckpointError(
-                    f"statistics of {name} are damaged (unequal lengths or not finite); take the checkpoint anew"
-                )
+            try:
+                vector.check()
+            except ValueError as error:
+                raise CheckpointError(f"statistics of {name} are damaged: {error}; take the checkpoint anew") from error
+        if not {*dims} <= {*range(action.size)}:
+            raise CheckpointError(
+                f"discrete_dims {list(dims)} do not fit {action.size} actions; take the checkpoint anew"
+            )
         return cls(state, action, dims)
 
 

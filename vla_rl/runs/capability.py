@@ -1,10 +1,10 @@
 """What a policy in a folder can do beside planning chunks, and the best execution strategy that follows from it."""
 
-import json
 from dataclasses import dataclass
 
 from deploy_trt.runtime import is_deployment, load_manifest
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.outside import read_json, reading
 from vla_rl.core.types import PolicySpec
 from vla_rl.execution.strategies import ActionCorrector, ExecutionConfig, find_strategy
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
@@ -43,16 +43,18 @@ def capabilities(policy: PolicyFolder) -> Capabilities:
     file = policy.path / "config.json"
     if not file.exists():
         return Capabilities()
-    description = json.loads(file.read_bytes())
-    trained = description.get("config", {})
+    with reading(file, "copy the policy anew"):
+        description = read_json(file)
+        trained = description.get("config", {})
+        ticks = [int(trained.get(name, 0)) for name in ("prefix_max", "future_state_max")]
     ours = "format" in description and trained.get("kind", FLOW) == FLOW  # others have no flow that could be guided
     return Capabilities(
         corrector=(policy.path / FOLDER).is_dir(),
         guided=ours,
         gradient=ours,
-        prefix_ticks=int(trained.get("prefix_max", 0)),
+        prefix_ticks=ticks[0],
         prefix_law=str(trained.get("prefix_law", "")),
-        future_ticks=int(trained.get("future_state_max", 0)),
+        future_ticks=ticks[1],
     )
 
 

@@ -49,7 +49,7 @@ def bring_demonstrations(
         found = _as_store(source, Path(staging))
         names = _chosen(found, source, specs)
         taken = names[:most] if most else names
-        for index, name in enumerate(tqdm(taken, desc="demonstrations", unit="episode", leave=False)):
+        for index, name in enumerate(tqdm(taken, desc="demonstrations", unit="episode", leave=False, disable=None)):
             episode_id = f"demo-{index:05d}"
             if episode_id not in store:
                 task = _task_of(found.read_header(name), specs)

@@ -3,6 +3,7 @@
 import functools
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from vla_rl.training.run_folder import RunFolder
 if TYPE_CHECKING:
     from vla_rl.algorithms.base import Algorithm
     from vla_rl.data.cache import FrameCache
+    from vla_rl.data.episode_file import EpisodeHeader
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ def _make_model(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") 
     from vla_rl.policies.folders import load_model, policy_class
     from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig, is_lerobots_own
 
-    spec, start = spec_of(cache, config.delta_dims), folder.policy(0)
+    spec, start = spec_of(cache.episodes, config.delta_dims), folder.policy(0)
     if folder.policy_exists(0) and not is_lerobots_own(start):
         model, _ = load_model(start)
         check_fit(model.spec, spec, Path(config.start))
@@ -181,22 +183,40 @@ def _make_model(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") 
     return policy_class(config.policy.kind).build(config.policy, spec, statistics)
 
 
-def spec_of(cache: "FrameCache", delta_dims: tuple[int, ...] = ()) -> PolicySpec:
-    """The interface of a policy for the episodes in a cache.
+def check_start(config: FinetuneConfig) -> None:
+    """Refuse a policy to start from that does not fit the episode stores in the data, before anything is copied.
+    LeRobotDatasets and bags become episodes only by being taken in; what does not fit in them is refused then.
+
+    Raises:
+        UserError: with what differs.
+    """
+    from vla_rl.data.sources import find_store
+    from vla_rl.policies.lerobot_adapter import is_lerobots_own
+    from vla_rl.runs.policy_folder import find_policy
+
+    start = Path(config.start)
+    stores = [store for path in config.data if (store := find_store(Path(path))) is not None]
+    headers = [store.read_header(name) for store in stores for name in store.ids()]
+    if config.start and headers and not is_lerobots_own(start):
+        check_fit(find_policy(start).spec, spec_of(headers), start)
+
+
+def spec_of(episodes: Sequence["EpisodeHeader"], delta_dims: tuple[int, ...] = ()) -> PolicySpec:
+    """The interface of a policy for episodes.
 
     Raises:
         UserError: if the cameras are of different sizes.
     """
-    episode = cache.episodes[0]
+    episode = episodes[0]
     sizes = sorted(set(episode.cameras.values()))
     if len(sizes) != 1:
         raise UserError(f"a policy needs cameras of one size, the episodes have {sizes or 'none'}; scale them alike")
     return PolicySpec(
-        env_id=" ".join(sorted({entry.env_id for entry in cache.episodes})),
+        env_id=" ".join(sorted({entry.env_id for entry in episodes})),
         cameras=tuple(episode.cameras),
         image_size=sizes[0],
-        state_dim=cache.state.shape[1],
-        action_dim=cache.action.shape[1],
+        state_dim=max(entry.state_dim for entry in episodes),
+        action_dim=max(entry.action_dim for entry in episodes),
         control_hz=episode.control_hz,
         delta_dims=delta_dims,
     )

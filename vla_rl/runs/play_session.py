@@ -110,7 +110,7 @@ class PlaySession:
             self.reset()
             return
         for key in pressed:
-            if key.isdigit() and 0 < int(key) <= self.arms:
+            if key in map(str, range(1, self.arms + 1)):
                 self._arm = int(key) - 1
             elif key == " " and self._grippers:
                 self._toggle(self._grippers[self._arm])

@@ -1,6 +1,5 @@
 """The folder of a policy, read without torch, for the control process: the policy itself may live elsewhere."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,10 +7,12 @@ from typing import Any
 
 from deploy_trt.runtime import is_deployment, load_deployed, load_manifest
 from vla_rl.core.config import config_from_dict, read_yaml
-from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
+from vla_rl.core.outside import check_seal, check_version, read_json
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import PolicySpec
 from vla_rl.runs.older import upgrade
+from vla_rl.training.run_folder import RunFolder
 
 _DESCRIPTIONS = ("vla_rl.json", "config.json")
 
@@ -60,7 +61,8 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
     if file is None:
         raise UserError(f"{path} holds no run (policies/), no policy (config.json) and no deployment")
     try:
-        description = json.loads(file.read_bytes())
+        description = read_json(file)
+        check_seal(description, required=False)  # whoever loads the policy knows which version has to have one
         # Policies from when there was one kind say their horizon in its config alone.
         horizon = description["horizon"] if "horizon" in description else description["config"]["horizon"]
         return PolicyFolder(
@@ -68,11 +70,15 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
             config_from_dict(PolicySpec, description["spec"], where=str(file)),
             int(horizon),
             tuple(map(int, description["statistics"]["discrete_dims"])),
-            int(description["meta"].get("policy_version", 0)),
+            check_version(description["meta"].get("policy_version", 0)),
             run,
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{file} is damaged or of another version: {error!r}; take the policy anew") from error
+    except OSError as error:
+        raise CheckpointError(f"cannot read {file}: {error.strerror}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
+        raise CheckpointError(
+            f"{file} is damaged or of another version: {one_line(error)}; take the policy anew"
+        ) from error
 
 
 def load_acting_policy(path: Path) -> Policy:
@@ -88,13 +94,11 @@ def load_acting_policy(path: Path) -> Policy:
 
 
 def _version_of_run(run: Path, version: int | None) -> Path:
-    finished = {
-        int(config.parent.name.removeprefix("version_")): config.parent
-        for config in (run / "policies").glob("version_*/config.json")
-    }
+    folder = RunFolder(run)
+    finished = folder.policy_versions()
     if not finished:
         raise UserError(f"{run} has no policy yet; let it finish its first stages")
-    chosen = max(finished) if version is None else version
+    chosen = finished[-1] if version is None else version
     if chosen not in finished:
-        raise UserError(f"{run} has no policy version {version}; it has {sorted(finished)}")
-    return finished[chosen]
+        raise UserError(f"{run} has no policy version {version}; it has {finished}")
+    return folder.policy(chosen)

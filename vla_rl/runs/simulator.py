@@ -198,6 +198,6 @@ def run_missing(pool: Rollouts, jobs: Sequence[RolloutJob], label: str = "") -> 
     """Run the jobs whose episodes are not in their store yet; returns the headers of all, in the order of the jobs."""
     stores = {job.store: EpisodeStore(job.store) for job in jobs}
     missing = [job for job in jobs if job.episode_id not in stores[job.store]]
-    for _ in tqdm(pool.run(missing), total=len(missing), desc=label, unit="episode", leave=False):
+    for _ in tqdm(pool.run(missing), total=len(missing), desc=label, unit="episode", leave=False, disable=None):
         pass
     return [stores[job.store].read_header(job.episode_id) for job in jobs]

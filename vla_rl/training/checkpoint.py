@@ -6,6 +6,7 @@ temporary name, flushed, and renamed last, so that a folder with a final name is
 every draw in training is keyed by (seed, purpose, step).
 """
 
+import hashlib
 import json
 import logging
 import shutil
@@ -19,8 +20,9 @@ from safetensors import SafetensorError
 
 from vla_rl.core.errors import CheckpointError
 from vla_rl.core.files import fsync_directory, fsync_file
+from vla_rl.core.outside import check_seal, read_json, reading, sealed
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1 had no digests
 _TENSOR = "__tensor__"
 logger = logging.getLogger(__name__)
 
@@ -45,7 +47,13 @@ def save_checkpoint(directory: Path, step: int, state: Mapping[str, Any], keep: 
     structure = _take_tensors_out(state, tensors, path="")
     try:
         safetensors.torch.save_file(tensors, temporary / "tensors.safetensors")
-        (temporary / "state.json").write_text(json.dumps({"schema": SCHEMA_VERSION, "step": step, "state": structure}))
+        state_file = {
+            "schema": SCHEMA_VERSION,
+            "step": step,
+            "state": structure,
+            "tensors": _digest_of_tensors(temporary),
+        }
+        (temporary / "state.json").write_text(json.dumps(sealed(state_file, finite=False)))
         for file in temporary.iterdir():
             fsync_file(file)
         fsync_directory(temporary)
@@ -71,19 +79,23 @@ def load_checkpoint(checkpoint: Path) -> tuple[int, dict[str, Any]]:
     Raises:
         CheckpointError: if it is missing, damaged, or written by another schema version.
     """
-    try:
-        content = json.loads((checkpoint / "state.json").read_text())
-        tensors = safetensors.torch.load_file(checkpoint / "tensors.safetensors")
+    with reading(checkpoint, "remove it to resume from the one before"):
+        content = read_json(checkpoint / "state.json", finite=False)
         schema, step, structure = content["schema"], content["step"], content["state"]
-        if schema != SCHEMA_VERSION:
+        if schema not in (1, SCHEMA_VERSION):
             raise CheckpointError(
                 f"{checkpoint} has schema {schema}, this program reads {SCHEMA_VERSION}; use the version that wrote it"
             )
+        check_seal(content, required=schema == SCHEMA_VERSION)
+        if content.get("tensors") not in (None, _digest_of_tensors(checkpoint)):
+            raise ValueError("its tensors are not those that were written")
+        tensors = safetensors.torch.load_file(checkpoint / "tensors.safetensors")
         return step, _put_tensors_back(structure, tensors)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{checkpoint} cannot be read ({type(error).__name__}: {error}); remove it to resume from the one before"
-        ) from error
+
+
+def _digest_of_tensors(checkpoint: Path) -> str:
+    with (checkpoint / "tensors.safetensors").open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def load_newest_checkpoint(directory: Path) -> tuple[int, dict[str, Any]] | None:

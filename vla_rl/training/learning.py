@@ -4,6 +4,7 @@ run ends in the same weights, bit by bit, as an uninterrupted one.
 """
 
 import io
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from tqdm import tqdm
 
 from vla_rl.core.files import write_atomic
 from vla_rl.core.protocols import Subscriber
+from vla_rl.core.stopping import stop_at_a_good_moment
 from vla_rl.credit import CreditConfig
 from vla_rl.data.cache import CacheConfig, CachedEpisode, FrameCache
 from vla_rl.data.store import EpisodeStore
@@ -23,6 +25,9 @@ from vla_rl.training.plan import Stage
 from vla_rl.training.run_folder import RunFolder
 
 LOG_EVERY_STEPS = 50
+CHECKPOINT_EVERY_S = 60.0
+"""Also of a run whose steps take long: what a crash costs at most, beside its own number of steps."""
+logger = logging.getLogger(__name__)
 
 
 class Learner(Protocol):
@@ -98,8 +103,12 @@ class LearningRun:
         learner.begin_round(self.cache, stage.round)
         if first_step == stage.first_step:
             self._before_first_step(learner, stage)
-        started_s, last_step = time.perf_counter(), first_step
-        with tqdm(total=stage.end_step, initial=first_step, desc=stage.name, unit="step", leave=False) as bar:
+        started_s, last_step, saved_s, loss = time.perf_counter(), first_step, time.monotonic(), 0.0
+        shown = {"desc": stage.name, "unit": "step", "leave": False, "disable": None}
+        with (
+            stop_at_a_good_moment() as asked_to_stop,
+            tqdm(total=stage.end_step, initial=first_step, **shown) as bar,
+        ):
             for step in range(first_step, stage.end_step):
                 logs = learner.update(step)
                 done = step + 1
@@ -109,9 +118,16 @@ class LearningRun:
                     logs["steps_per_s"] = (done - last_step) / (now_s - started_s)
                     started_s, last_step = now_s, done
                     self._publish("train", stage, done, logs)
-                    bar.set_postfix(loss=f"{logs.get('actor_loss', logs.get('critic_loss', 0.0)):.4f}")
-                if done % self._checkpoint_every == 0 or done == stage.end_step:
+                    loss = logs.get("actor_loss", logs.get("critic_loss", 0.0))
+                    bar.set_postfix(loss=f"{loss:.4f}")
+                due = done % self._checkpoint_every == 0 or time.monotonic() - saved_s > CHECKPOINT_EVERY_S
+                stop = asked_to_stop()
+                if due or stop or done == stage.end_step:
                     save_checkpoint(self.folder.checkpoints, done, learner.state_dict())
+                    saved_s = time.monotonic()
+                if stop:
+                    raise stop
+        logger.info("%s: step %d, loss %.4f", stage.name, stage.end_step, loss)
         self._save_traces(learner)
         learner.save_policy(self.folder.policy(stage.policy_version), stage.policy_version)
 

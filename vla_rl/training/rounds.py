@@ -163,6 +163,7 @@ class PracticeRun(LearningRun):
             "mean_length": float(np.mean([episode.length for episode in episodes])),
         }
         self._publish_once("collect", stage, outcome)
+        logger.info("%s: %d of %d episodes succeed", stage.name, outcome["successes"], outcome["episodes"])
 
     def _evaluate(self, stage: Stage) -> bool:
         version = stage.policy_version
@@ -243,7 +244,9 @@ class PracticeRun(LearningRun):
     def _rollouts(self, jobs: Sequence[RolloutJob], store: EpisodeStore, stage: Stage) -> bool:
         """Run the jobs whose episodes are missing; True if there were any."""
         missing = [job for job in jobs if job.episode_id not in store]
-        for _ in tqdm(self.pool.run(missing), total=len(missing), desc=stage.name, unit="episode", leave=False):
+        for _ in tqdm(
+            self.pool.run(missing), total=len(missing), desc=stage.name, unit="episode", leave=False, disable=None
+        ):
             pass
         return bool(missing)
 
@@ -285,3 +288,4 @@ class PracticeRun(LearningRun):
         summary["evaluations"] = sorted([*others, result], key=lambda entry: entry["round"])
         self.folder.write_summary(summary)
         self._publish_once("evaluate", stage, {"success": len(lengths) / len(episodes), "episodes": len(episodes)})
+        logger.info("%s: %d of %d episodes succeed", stage.name, len(lengths), len(episodes))

@@ -16,6 +16,7 @@ from typing import Any, Self
 from vla_rl.core.config import config_from_dict, read_yaml, save_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
+from vla_rl.core.outside import read_json
 
 
 class RunFolder:
@@ -88,14 +89,21 @@ class RunFolder:
 
     def policy_versions(self) -> list[int]:
         """The policy versions that have been written to their end, ascending."""
-        found = (int(folder.name.removeprefix("version_")) for folder in self.policies.glob("version_*"))
-        return sorted(version for version in found if self.policy_exists(version))
+        found = (folder.name.removeprefix("version_") for folder in self.policies.glob("version_*"))
+        versions = {int(name) for name in found if name.isascii() and name.isdecimal()}  # others are a person's own
+        return sorted(version for version in versions if self.policy_exists(version))
 
     def read_summary(self) -> dict[str, Any]:
         """The summary so far; empty before the first stage ended."""
-        if not self.summary_file.exists():
+        try:
+            summary = read_json(self.summary_file)
+        except FileNotFoundError:
             return {}
-        summary: dict[str, Any] = json.loads(self.summary_file.read_text())
+        except ValueError as error:
+            remedy = "move it away; what it told of the run is lost, the run is not"
+            raise UserError(f"{self.summary_file} is damaged ({error}); {remedy}") from error
+        if not isinstance(summary, dict):
+            raise UserError(f"{self.summary_file} is damaged: it holds a {type(summary).__name__}; move it away")
         return summary
 
     def write_summary(self, summary: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ folder's own description, which may name any class.
 """
 
 import contextlib
-import json
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vla_rl.core.config import config_from_dict
-from vla_rl.core.errors import CheckpointError, ConfigError, UserError
+from vla_rl.core.described import write_description
+from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 from vla_rl.core.files import fsync_directory, fsync_file
+from vla_rl.core.outside import check_seal, check_version, plain_name, read_json
+from vla_rl.core.signing import check_trusted
 from vla_rl.core.types import PolicySpec
 from vla_rl.policies.normalization import Statistics
 
 OURS = "vla_rl.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 had no digests
 IMAGE_PREFIX = "observation.images."
 STATE = "observation.state"
 
@@ -36,7 +39,7 @@ class Description(NamedTuple):
 def is_lerobots_own(folder: Path) -> bool:
     """Whether lerobot wrote a folder alone: its config.json is lerobot's, and there is no file of ours."""
     try:
-        description = json.loads((folder / "config.json").read_bytes())
+        description = read_json(folder / "config.json")
     except (OSError, ValueError):
         return False  # whoever reads it says what is wrong
     return is_lerobots(description) and not (folder / OURS).exists()
@@ -64,7 +67,8 @@ def write_folder(folder: Path, parts: list[Any], ours: Mapping[str, Any]) -> Non
         temporary.mkdir(parents=True)
         for part in parts:
             part.save_pretrained(temporary)
-        (temporary / OURS).write_text(json.dumps({"format_version": FORMAT_VERSION, **ours}, indent=1))
+        digests = {file.name: _digest(file) for file in temporary.iterdir() if file.is_file()}
+        write_description(temporary / OURS, {"format_version": FORMAT_VERSION, **ours, "files": digests})
         for file in temporary.iterdir():
             fsync_directory(file) if file.is_dir() else fsync_file(file)
         shutil.rmtree(folder, ignore_errors=True)
@@ -84,14 +88,24 @@ def read_ours(folder: Path) -> Description | None:
     """
     file = folder / OURS
     try:
-        raw = json.loads(file.read_bytes())
-        if raw["format_version"] != FORMAT_VERSION:
-            raise ValueError(f"format version {raw['format_version']!r}, this program reads {FORMAT_VERSION}")
+        raw = read_json(file)
+        if raw["format_version"] not in (1, FORMAT_VERSION):
+            raise ValueError(f"format version {raw['format_version']!r}, this program reads 1 and {FORMAT_VERSION}")
+        check_seal(raw, required=raw["format_version"] == FORMAT_VERSION)
+        for name, digest in raw.get("files", {}).items():
+            if _digest(folder / plain_name(name)) != digest:
+                raise ValueError(f"{name} is not the file that it was written with")
+        check_trusted(folder)
         spec, statistics = config_from_dict(PolicySpec, raw["spec"]), Statistics.from_dict(raw["statistics"])
-        return Description(spec, statistics, dict(raw["meta"]))
+        meta = dict(raw["meta"])
+        check_version(meta.get("policy_version", 0))
+        return Description(spec, statistics, meta)
     except FileNotFoundError:
+        if file.exists():
+            raise CheckpointError(f"{folder} lacks a file that {OURS} names; copy the folder anew") from None
+        check_trusted(folder)
         return None
-    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+    except (AttributeError, OSError, ValueError, KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{file} is damaged: {error}") from error
 
 
@@ -139,8 +153,12 @@ def explained(folder: Path) -> Iterator[None]:
     except (OSError, ImportError) as error:
         raise CheckpointError(f"{folder}: {hub_sentence(error)}") from error
     except Exception as error:  # lerobot, draccus, safetensors and torch raise a dozen kinds for a damaged folder
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise CheckpointError(f"{folder} is damaged, or not a policy that lerobot 0.6 reads: {reason}") from error
+        raise CheckpointError(f"{folder} is damaged, or no policy that lerobot 0.6 reads: {one_line(error)}") from error
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def hub_sentence(error: Exception) -> str:

@@ -188,7 +188,7 @@ def collect_near_success(
     """
     station = _ExpertStation(task, gate, store)
     expert = PerturbedExpert(station.env, config or PerturbationConfig())
-    for index in tqdm(range(episodes), desc="near successes", unit="episode", leave=False):
+    for index in tqdm(range(episodes), desc="near successes", unit="episode", leave=False, disable=None):
         station.record(f"near-{index:05d}", first_seed + index, expert)
     expert.close()
     station.close()
@@ -212,7 +212,7 @@ def collect_counterfactuals(
     """
     station, config = _ExpertStation(task, gate, store), PerturbationConfig(accurate=0.0, blind=0.0, rough=0.0)
     parting: dict[str, int] = {}
-    for index in tqdm(range(pairs), desc="counterfactuals", unit="pair", leave=False):
+    for index in tqdm(range(pairs), desc="counterfactuals", unit="pair", leave=False, disable=None):
         clean, spoilt = (f"pair-{index:05d}-{kind}" for kind in ("expert", "spoilt"))
         station.record(clean, first_seed + index, PerturbedExpert(station.env, config, spoilt_from=_NEVER))
         step = max(store.read_header(clean).length - before_end, 1)

@@ -171,7 +171,7 @@ class RunImagination:
         actor = NoisyFlowActor(model, world.spec.task, flow)
         optimiser = MaskedGroupOptimiser(actor, config.group)
         first, learnt = _IMAGINED_SEED + round_number * 100_000, False
-        for update in tqdm(range(config.group_updates), desc="group updates", unit="update", leave=False):
+        for update in tqdm(range(config.group_updates), desc="group updates", unit="update", leave=False, disable=None):
             logs = optimiser.update(collect_groups(env, actor, config.group, first + update * streams))
             learnt |= "group_loss" in logs
             logger.info("group update %d: %s", update + 1, {name: round(value, 4) for name, value in logs.items()})
@@ -200,7 +200,7 @@ class RunImagination:
             if name not in store
         ]
         with RolloutPool(functools.partial(ImaginationWorker, world), self._workers) as pool:
-            for _ in tqdm(pool.run(jobs), total=len(jobs), desc="imagining", unit="episode", leave=False):
+            for _ in tqdm(pool.run(jobs), total=len(jobs), desc="imagining", unit="episode", leave=False, disable=None):
                 pass
 
     def _headers(self, prefix: str) -> list[EpisodeHeader]:

@@ -21,7 +21,9 @@ def gather_episodes(store: EpisodeStore, sources: dict[str, Path], env_id: str) 
     """
     for name, path in sources.items():
         source = EpisodeStore(path, create=False)
-        for episode_id in tqdm(source.ids(), desc=f"episodes of {name}", unit="episode", leave=False, delay=2.0):
+        for episode_id in tqdm(
+            source.ids(), desc=f"episodes of {name}", unit="episode", leave=False, delay=2.0, disable=None
+        ):
             copied = f"{name}-{episode_id}"
             if copied in store:
                 continue

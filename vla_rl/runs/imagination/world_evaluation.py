@@ -26,6 +26,7 @@ from robot_io.gate import GateConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.outside import read_json, reading
 from vla_rl.core.types import Float32Array
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
@@ -109,7 +110,8 @@ class WorldJudge:
         config = config or ProbeConfig()
         if file.exists():
             probe = StateProbe(config, self.model.spec, len(self.truth.names))
-            probe.load_state_dict(safetensors.torch.load_file(file))
+            with reading(file, "remove it to train the probe anew"):
+                probe.load_state_dict(safetensors.torch.load_file(file))
             return probe.eval()
         cache = open_cache(folder.episodes, folder.cache)
         probe = train_probe(config, self.model.spec, cache, self._positions(cache, "train"))
@@ -236,13 +238,15 @@ class WorldJudge:
                 _, truth, _ = self.truth.replay(seed, episode.action_sent, _HOLD_STEPS)
                 result = {"success": episode.success is True, "score": worker.highest_success, "truth": truth}
                 write_atomic(file, json.dumps(result).encode())
-            results.append(json.loads(file.read_text()))
+            with reading(file, "remove it to judge this attempt anew"):
+                results.append(read_json(file))
         return results
 
     def _positions(self, cache: FrameCache, name: str) -> Float32Array:
         file = self._instruments.probe / f"{name}.npy"
         if file.exists():
-            known: Float32Array = np.load(file)
+            with reading(file, "remove it to replay the episodes anew"):
+                known: Float32Array = np.load(file, allow_pickle=False)
             if len(known) == cache.total_frames:
                 return known
         positions = true_positions(cache, self.truth)

@@ -1,0 +1,270 @@
+"""Every kind of file that comes from outside: how a small one is made, and the function of the verbs that reads it.
+
+What a reader makes of a folder is a fingerprint over all of it: where a mutated folder is accepted and has another one,
+something was changed in silence.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_rl.core.types import Episode, Observation, Origin, PolicySpec, Source
+
+SPEC = PolicySpec("hostile", ("front",), (8, 8), state_dim=3, action_dim=2)
+_ANY = ("*", "*/*")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of file.
+
+    Attributes:
+        make: writes an example into a new folder.
+        read: the entry function; gives the fingerprint. Refuses with a UserError.
+        patterns: of the files that are mutated.
+        mutations: those that a reader can be asked to notice; empty: all. Files of others carry no digest of ours.
+    """
+
+    make: Callable[[Path], None]
+    read: Callable[[Path], str]
+    patterns: tuple[str, ...] = _ANY
+    mutations: tuple[str, ...] = ()
+
+
+def fingerprint(*parts: Any) -> str:
+    """A digest over plain data, dataclasses and arrays; their ``repr`` tells all but arrays apart."""
+    sha = hashlib.sha256()
+    for part in parts:
+        sha.update(np.ascontiguousarray(part).tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
+    return sha.hexdigest()
+
+
+def observation() -> Observation:
+    random = np.random.default_rng(0)
+    images = {"front": random.integers(0, 256, (*SPEC.image_size, 3), dtype=np.uint8)}
+    return Observation(images, random.normal(size=3).astype(np.float32), "put it in", 0)
+
+
+def episode(name: str, seed: int = 0, length: int = 6) -> Episode:
+    random = np.random.default_rng(seed)
+    action = random.normal(size=(length, 2)).astype(np.float32)
+    return Episode(
+        episode_id=name,
+        images={"front": random.integers(0, 256, (length, 8, 8, 3), dtype=np.uint8)},
+        state=random.normal(size=(length, 3)).astype(np.float32),
+        action_policy=action,
+        action_sent=action,
+        source=np.full(length, Source.DEMO, np.uint8),
+        task="put it in",
+        success=True,
+        terminated=True,
+        origin=Origin.DEMO,
+        policy_version=-1,
+        seed=seed,
+        control_hz=20.0,
+        env_id="hostile",
+        extras={"captured_ns.front": np.arange(length)},
+    )
+
+
+def model(seed: int = 0) -> Any:
+    """A tiny policy, its weights perturbed."""
+    import torch
+
+    from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
+    from vla_rl.policies.normalization import Statistics
+
+    random = np.random.default_rng(seed)
+    statistics = Statistics.from_arrays(random.normal(2, 3, (50, 3)), random.normal(-1, 2, (50, 2)), (1,))
+    config = FlowVLAConfig(
+        horizon=8,
+        sampling_steps=2,
+        vision=VisionConfig(widths=(4,), kernels=(4,), strides=(4,), keypoints=2, patches=1),
+        text=TextConfig(max_words=4, vocabulary=16, width=4),
+        expert=ExpertConfig(width=16, layers=1, heads=2, actions_per_token=2),
+    )
+    torch.manual_seed(seed)
+    made = FlowVLA(config, SPEC, statistics)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return made
+
+
+def tensors_of(module: Any) -> list[Any]:
+    return [part for name, value in sorted(module.state_dict().items()) for part in (name, value.numpy())]
+
+
+def make_policy(folder: Path) -> None:
+    model().save(folder, {"policy_version": 3})
+
+
+def read_policy(folder: Path) -> str:
+    from vla_rl.policies.folders import load_model
+    from vla_rl.runs.policy_folder import find_policy
+
+    found = find_policy(folder)
+    loaded, meta = load_model(folder)
+    shown = (found.spec, found.horizon, found.version, found.discrete_dims, loaded.config, loaded.statistics, meta)
+    return fingerprint(shown, *tensors_of(loaded))
+
+
+def make_critic(folder: Path) -> None:
+    from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
+    from vla_rl.policies.editing import Edit, EditConfig
+
+    critic = ChunkCritic(model(), ChunkCriticConfig(members=2, hidden=(8,)))
+    Chooser(critic, ChoiceConfig(), Edit(model(), EditConfig(hidden=(8,)))).save(folder)
+
+
+def read_critic(folder: Path) -> str:
+    from vla_rl.policies.choosing import Chooser
+
+    chooser = Chooser.load(folder, model())
+    assert chooser.edit is not None
+    configs = (chooser.config, chooser.critic.config, chooser.edit.config)
+    return fingerprint(configs, *tensors_of(chooser.critic), *tensors_of(chooser.edit))
+
+
+def make_world(folder: Path) -> None:
+    from world_model.config import AutoencoderConfig, DynamicsConfig, HeadsConfig, WorldModelConfig, WorldSpec
+    from world_model.model import WorldModel, save_world_model
+
+    dynamics = DynamicsConfig(width=24, layers=1, heads=3, window=3, memory_frames=2, flow_steps=2)
+    config = WorldModelConfig(
+        AutoencoderConfig(patch=2, widths=(8, 8), latent_channels=2), dynamics, HeadsConfig(hidden=8)
+    )
+    spec = WorldSpec("toy", "push", ("front",), (16, 16), 3, 2, 20.0, 12, (-1.0, -1.0), (1.0, 1.0))
+    save_world_model(folder, WorldModel(config, spec), 1)
+
+
+def read_world(folder: Path) -> str:
+    from world_model.model import load_world_model
+
+    loaded, version = load_world_model(folder)
+    return fingerprint(loaded.config, loaded.spec, version, *tensors_of(loaded))
+
+
+def make_deployment(folder: Path) -> None:
+    from deploy_trt.export import export_flow_vla
+
+    export_flow_vla(model(), folder, {"policy_version": 3})
+
+
+def read_deployment(folder: Path) -> str:
+    from deploy_trt.runtime import DeployedPolicy, load_deployed
+
+    policy = load_deployed(folder, require="ort-cpu")
+    assert isinstance(policy, DeployedPolicy)
+    return fingerprint(policy.manifest, policy.infer(observation()).actions)
+
+
+def make_checkpoint(folder: Path) -> None:
+    import torch
+
+    from vla_rl.training.checkpoint import save_checkpoint
+
+    moments = {0: {"step": torch.tensor(3.0), "exp_avg": torch.arange(12.0).reshape(3, 4)}}
+    save_checkpoint(folder, 20, {"actor": {"weight": torch.ones(3, 4)}, "optimizer": {"state": moments}, "best": 0.5})
+
+
+def read_checkpoint(folder: Path) -> str:
+    from vla_rl.training.checkpoint import load_newest_checkpoint
+
+    return fingerprint(load_newest_checkpoint(folder))
+
+
+def make_store(folder: Path) -> None:
+    from vla_rl.data.store import EpisodeStore
+
+    store = EpisodeStore(folder)
+    for number in range(2):
+        store.add(episode(f"e{number}", number))
+    store.label("e0", False)
+    store.pin(store.read_header("e0"))
+
+
+def read_episodes(folder: Path) -> str:
+    """As training does: through the frame cache."""
+    from vla_rl.data.cache import FrameCache
+    from vla_rl.data.store import EpisodeStore, read_pin
+
+    store = EpisodeStore(folder, create=False)
+    cache = FrameCache(store, folder / "cache")
+    cache.refresh()
+    columns = (cache.state, cache.action, cache.action_sent, cache.source, cache.images["front"])
+    headers = [store.read_header(name) for name in store.ids()]
+    return fingerprint(read_pin(folder), headers, [part.tobytes() for part in columns])
+
+
+def make_lerobot(folder: Path) -> None:
+    from vla_rl.data.lerobot_io import export_lerobot
+    from vla_rl.data.store import EpisodeStore
+
+    make_store(folder.with_name("source"))
+    export_lerobot(EpisodeStore(folder.with_name("source"), create=False), folder)
+
+
+def read_lerobot(folder: Path) -> str:
+    from vla_rl.data.lerobot_io import import_lerobot
+    from vla_rl.data.store import EpisodeStore
+
+    store = EpisodeStore(folder / "taken")
+    import_lerobot(folder, store)
+    return fingerprint([store.read_header(name) for name in store.ids()])
+
+
+def make_bag(folder: Path) -> None:
+    from rosbags.rosbag2 import StoragePlugin, Writer
+    from rosbags.typesys import Stores, get_typestore
+
+    types = get_typestore(Stores.ROS2_JAZZY)
+    layout, array = types.types["std_msgs/msg/MultiArrayLayout"], types.types["std_msgs/msg/Float64MultiArray"]
+    with Writer(folder, version=9, storage_plugin=StoragePlugin.MCAP) as writer:
+        topics = {name: writer.add_connection(name, array.__msgtype__, typestore=types) for name in ("/state", "/act")}
+        for tick in range(12):
+            for connection in topics.values():
+                message = array(layout=layout([], 0), data=np.array([tick, 0.5]))
+                writer.write(connection, 10**18 + tick * 50_000_000, types.serialize_cdr(message, array.__msgtype__))
+
+
+def read_bag(folder: Path) -> str:
+    from vla_rl.data.rosbag_io import BagMapping, import_bag
+    from vla_rl.data.store import EpisodeStore
+
+    store = EpisodeStore(folder / "taken")
+    import_bag(folder, store, BagMapping(state=("/state",), action=("/act",)))
+    return fingerprint([store.read_header(name).digest for name in store.ids()])
+
+
+def make_config(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "config.yaml").write_text("task: {env: vla_rl/PegInsert-v0}\nseed: 3\n")
+
+
+def read_config(folder: Path) -> str:
+    from vla_rl.runs.config import RunConfig
+    from vla_rl.training.run_folder import RunFolder
+
+    return fingerprint(RunFolder.open(folder, RunConfig)[1])
+
+
+_STRUCTURE = ("truncated", "pickle", "empty", "nested")
+KINDS = {
+    "policy": Kind(make_policy, read_policy),
+    "critic": Kind(make_critic, read_critic),
+    "world model": Kind(make_world, read_world),
+    "deployment": Kind(make_deployment, read_deployment),
+    "checkpoint": Kind(make_checkpoint, read_checkpoint),
+    "episode": Kind(make_store, read_episodes, ("episodes/*",)),
+    "label and settings": Kind(make_store, read_episodes, ("labels/*", "store.json")),
+    "lerobot dataset": Kind(
+        make_lerobot, read_lerobot, ("meta/info.json", "data/*/*", "meta/episodes/*/*"), _STRUCTURE
+    ),
+    "bag": Kind(make_bag, read_bag, ("*.mcap", "metadata.yaml"), _STRUCTURE),
+    "config": Kind(make_config, read_config, ("config.yaml",), ("hostile yaml",)),
+}

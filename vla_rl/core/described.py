@@ -1,0 +1,78 @@
+"""Folders of weights: ``config.json``, which carries the digest over all of itself, and the one safetensors file that
+it names by its digest. Policies, critics, correctors and world models are written and read here. Never pickle.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vla_rl.core.errors import CheckpointError
+from vla_rl.core.files import write_atomic
+from vla_rl.core.outside import check_seal, plain_name, read_bytes, read_json, sealed
+from vla_rl.core.signing import check_trusted
+
+POLICY_FORMATS = ("vla-rl-policy", "vla-rl-flow-policy")  # the second from when there was one kind of policy
+POLICY_VERSION = 2  # 1 had no digest over its description
+
+
+def write_description(file: Path, content: Mapping[str, Any]) -> None:
+    """Replace a JSON file that decides how something behaves; it carries the digest over all of itself."""
+    write_atomic(file, json.dumps(sealed(content), indent=1).encode())
+
+
+def write_weights(folder: Path, stem: str, content: bytes, description: Mapping[str, Any]) -> None:
+    """Write weights and what they are: ``STEM-DIGEST.safetensors``, then ``config.json``, which names it. A folder that
+    is overwritten is the old content or the new, never a mix; the old weights go last.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(content).hexdigest()
+    name = f"{stem}-{digest[:16]}.safetensors"
+    write_atomic(folder / name, content)
+    write_description(folder / "config.json", {**description, "weights": name, "sha256": digest})
+    for stale in folder.glob(f"{stem}-*.safetensors"):
+        if stale.name != name:
+            stale.unlink()
+
+
+def read_weights(folder: Path, formats: tuple[str, ...], oldest: int, newest: int) -> tuple[dict[str, Any], bytes]:
+    """What `write_weights` wrote: the description and the content of the weights, both verified.
+
+    Args:
+        folder: of a policy, a critic, a corrector or a world model.
+        formats: the names that its ``format`` may have.
+        oldest, newest: the values of ``format_version`` that are read; the newest carries the digest over itself.
+
+    Raises:
+        CheckpointError: if it is missing, damaged, foreign, or not signed by who has to sign it.
+    """
+    file = folder / "config.json"
+    try:
+        about = read_json(file)
+    except OSError as error:
+        pickles = sorted(path.name for pattern in ("*.pt", "*.pth", "*.bin", "*.pkl") for path in folder.glob(pattern))
+        hint = f"; {pickles[0]} is a pickle and is never opened" if pickles else ""
+        reason = f"cannot read {file.name} ({error.strerror}){hint}"
+        raise CheckpointError(f"{folder} holds no {formats[0]}: {reason}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{file} is damaged: {error}; copy the folder anew") from error
+    if not isinstance(about, dict) or about.get("format") not in formats:
+        raise CheckpointError(f"{file} is not the config of a {formats[0]}; point at a version in a run's policies/")
+    found = about.get("format_version")
+    if type(found) is not int or not oldest <= found <= newest:
+        raise CheckpointError(f"{file} has format version {found!r}, this program reads {oldest} to {newest}")
+    try:
+        check_seal(about, required=found == newest)
+        name = plain_name(about.get("weights"))
+        if not name.endswith(".safetensors"):
+            raise ValueError(f"it names the weights {name!r}; only a .safetensors file is read")
+        content = read_bytes(folder / name)
+    except OSError as error:
+        raise CheckpointError(f"cannot read the weights in {folder}: {error.strerror}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{file} is damaged: {error}; copy the folder anew") from error
+    if hashlib.sha256(content).hexdigest() != about.get("sha256"):
+        raise CheckpointError(f"{folder / name} is damaged: its digest is not the one in config.json; copy it anew")
+    check_trusted(folder)
+    return about, content

@@ -1,0 +1,52 @@
+"""SIGTERM is a stop like Ctrl-C: work that can be saved is saved first, then the process ends."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end by SIGTERM."""
+
+
+def _terminate(*_: object) -> None:
+    raise Terminated
+
+
+@contextlib.contextmanager
+def stops_on_sigterm() -> Iterator[None]:
+    """Inside, SIGTERM raises `Terminated`, unless somebody has a handler of their own. Only in the main thread."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def stop_at_a_good_moment() -> Iterator[Callable[[], BaseException | None]]:
+    """Inside, the first SIGINT or SIGTERM does not interrupt: what is given says what to raise once all is saved, None
+    as long as nothing was asked. A second signal does interrupt. Only in the main thread; elsewhere nothing changes.
+    """
+    asked: list[BaseException] = []
+    before: dict[signal.Signals, object] = {}
+
+    def note(number: int, _: FrameType | None) -> None:
+        asked.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
+        for each, handler in before.items():
+            signal.signal(each, handler)  # type: ignore[arg-type]  # what `getsignal` gave
+
+    if threading.current_thread() is threading.main_thread():
+        for each in (signal.SIGINT, signal.SIGTERM):
+            if callable(signal.getsignal(each)):  # ignored, or ending the process at once, it stays
+                before[each] = signal.signal(each, note)
+    try:
+        yield lambda: asked[0] if asked else None
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)  # type: ignore[arg-type]  # what `getsignal` gave

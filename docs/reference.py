@@ -4,7 +4,6 @@ the dataclasses; the verbs, from their parsers; the API, from the modules; noteb
 Links of pages to files outside of docs/ lead to the repository, where ``repo_url`` says where that is.
 """
 
-import base64
 import dataclasses
 import json
 import logging
@@ -45,7 +44,10 @@ CHOSEN = {"algorithms": "learning", "strategies": "execution", "policies": "poli
 API = {
     "core": ("Core: types and protocols", "core.types core.protocols core.clock core.errors core.registry core.config"),
     "data": ("Data", "data.store data.sampler data.cache data.lerobot_io data.rosbag_io data.doctor"),
-    "learning": ("Learning", "credit advantage critics.hierarchical algorithms.base algorithms.cloning training.rounds"),
+    "learning": (
+        "Learning",
+        "credit advantage critics.hierarchical algorithms.base algorithms.cloning training.rounds",
+    ),
     "policies": ("Policies", "policies.trainable policies.folders policies.flow_vla.config policies.choosing"),
     "execution": ("Execution", "execution.loop execution.executor execution.schedule execution.strategies.base"),
     "robots": ("Robots and simulation", "robot_io.gate robot_io.recorder robot_io.takeover runs.robots sim.interface"),
@@ -192,7 +194,12 @@ def options_page() -> str:
     for title, path, config in every_config():
         heading = f"### `{path}`" if path else f"## {title}"
         lines += ["", f"{heading} {{ #{config.__name__.lower()} }}", ""]
-        lines += [f"Read by `{config.__module__}.{config.__name__}`.", "", "| option | default | meaning |", "|---|---|---|"]
+        lines += [
+            f"Read by `{config.__module__}.{config.__name__}`.",
+            "",
+            "| option | default | meaning |",
+            "|---|---|---|",
+        ]
         lines += [_row(option) for option in options(config)]
     return "\n".join(lines) + "\n"
 
@@ -202,7 +209,9 @@ def _row(option: Option) -> str:
         default = f"[section](#{option.section.__name__.lower()})"
     else:
         default = f"of the {KINDS[option.kind]}" if option.kind else f"`{option.default}`"
-    meaning = option.meaning.replace("|", "\\|") or ("options of its own" if option.section else "those of the chosen part")
+    meaning = option.meaning.replace("|", "\\|") or (
+        "options of its own" if option.section else "those of the chosen part"
+    )
     return f"| `{option.name}` | {default} | {meaning} |"
 
 
@@ -215,7 +224,11 @@ others; choose another one and its options are below, under its name."""
 
 def commands_page() -> str:
     """The help of every verb, as it prints it."""
-    lines = ["# Commands", "", "What `vla-rl VERB --help` prints. Exit codes: 0 done, 1 the check that was asked for failed,"]
+    lines = [
+        "# Commands",
+        "",
+        "What `vla-rl VERB --help` prints. Exit codes: 0 done, 1 the check that was asked for failed,",
+    ]
     lines += ["2 bad input, said in one line, 130 interrupted. How options are written: [Options](options.md).", ""]
     for verb, purpose in VERBS.items():
         lines += [f"## vla-rl {verb}", "", f"{purpose[0].upper()}{purpose[1:]}.", ""]
@@ -223,22 +236,21 @@ def commands_page() -> str:
     return "\n".join(lines)
 
 
-def notebook_pages(name: str, notebook: dict[str, Any]) -> dict[str, str | bytes]:
+def notebook_pages(name: str, notebook: dict[str, Any]) -> dict[str, str]:
     """A notebook as a page, and its pictures beside it: file name -> content."""
-    stem, lines, pictures = name.removesuffix(".ipynb"), [], {}
+    stem, lines, pictures = name.removesuffix(".ipynb"), list[str](), dict[str, str]()
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         lines += [source, ""] if cell["cell_type"] == "markdown" else ["```python", source, "```", ""]
         for output in cell.get("outputs", []):
             data = output.get("data", {"text/plain": output.get("text", "")})
-            if "image/png" in data:
-                picture = f"{stem}-{len(pictures)}.png"
-                pictures[picture] = base64.b64decode(data["image/png"])
-                said = "".join(data["text/plain"]).replace("'", "")
-                lines += [f"![{said}]({posixpath.basename(picture)})", ""]
-            elif text := "".join(data.get("text/plain", "")).rstrip():
-                lines += ["```text", text, "```", ""]
-    lines += [f"This page is [a notebook](../../docs/{name}), executed by the tests.".replace("../../docs/", "")]
+            if "image/svg+xml" in data:
+                picture = f"{stem}-{len(pictures)}.svg"
+                pictures[picture] = "".join(data["image/svg+xml"])
+                lines += [f"![{cell['metadata']['alt']}]({posixpath.basename(picture)})", ""]
+            else:
+                lines += ["```text", "".join(data["text/plain"]).rstrip(), "```", ""]
+    lines += [f"*This page is the notebook `docs/{name}`, executed; the tests execute it again.*", ""]
     return {f"{stem}.md": "\n".join(lines), **pictures}
 
 

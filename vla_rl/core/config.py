@@ -230,9 +230,7 @@ def _parts(config_class: Any) -> list[tuple[str, _Part]]:
     """The sections of a dataclass whose classes follow from names."""
     if not dataclasses.is_dataclass(config_class):
         return []
-    return [
-        (field.name, field.metadata[PART]) for field in dataclasses.fields(config_class) if PART in field.metadata
-    ]
+    return [(field.name, field.metadata[PART]) for field in dataclasses.fields(config_class) if PART in field.metadata]
 
 
 def _has_parts(hint: Any) -> bool:

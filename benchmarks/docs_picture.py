@@ -28,14 +28,15 @@ _BOX, _LEFT, _ROW = 15, 12, 92  # sizes in the picture's units
 _SECONDS_A_TICK = 0.25  # five times slower than the robot
 _CHUNKS = ("a", "b", "c")
 _STYLE = """
-svg { --paper: #ffffff; --ink: #1b1f24; --muted: #5f6873; --a: #1764c8; --b: #c2571a; --c: #12805c; font: 12px sans-serif }
+svg { --paper: #ffffff; --ink: #1b1f24; --muted: #5f6873; --a: #1764c8; --b: #c2571a; --c: #12805c }
+text { font: 12px sans-serif }
 @media (prefers-color-scheme: dark) {
   svg { --paper: #1c1c1c; --ink: #d5d9df; --muted: #9ba4ad; --a: #5b9bee; --b: #e68a50; --c: #4fc99c }
 }
 .paper { fill: var(--paper) } .ink { fill: var(--ink) } .muted { fill: var(--muted) }
 .a { fill: var(--a) } .b { fill: var(--b) } .c { fill: var(--c) }
 .hold { fill: none; stroke: var(--muted) }
-.index { fill: var(--paper); font-size: 9px; text-anchor: middle }
+.index { fill: var(--paper); font: 9px sans-serif; text-anchor: middle }
 @keyframes appear { 0%, 1% { opacity: .25 } 2%, 100% { opacity: 1 } }
 .tick { animation: appear CYCLEs linear infinite both }
 @media (prefers-reduced-motion: reduce) { .tick { animation: none } }

@@ -101,6 +101,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Lead links that leave docs/ to the repository, and warn of those that lead nowhere."""
+    del files
     folder = posixpath.dirname(posixpath.join("docs", page.file.src_uri))
 
     def lead(link: re.Match[str]) -> str:

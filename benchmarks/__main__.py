@@ -32,6 +32,7 @@ BENCHMARKS = (
     "metaworld",
     "outcomes",
     "doors",
+    "docs",
 )
 
 

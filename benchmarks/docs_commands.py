@@ -164,7 +164,7 @@ def workplace(folder: Path) -> Iterator[Path]:
         from vla_rl.data.lerobot_io import export_lerobot
         from vla_rl.data.store import EpisodeStore
 
-        export_lerobot(EpisodeStore("runs/demo/episodes"), Path("datasets/so101_peg"))
+        export_lerobot(EpisodeStore(Path("runs/demo/episodes")), Path("datasets/so101_peg"))
         yield folder
     finally:
         os.chdir(before)

@@ -117,6 +117,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return _LINK.sub(lead, markdown)
 
 
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """What the theme leaves out for people without a mouse or a screen: names, and code that the keyboard can scroll."""
+    del page, config
+    output = output.replace('"search" role="dialog"', '"search" role="dialog" aria-label="Search"')
+    return re.sub(r"(<pre\b[^>]*>(?:<span></span>)?)<code>", r'\1<code tabindex="0">', output)
+
+
 def meanings(config_class: type) -> dict[str, str]:
     """What the docstrings of a dataclass and of its bases say of its fields."""
     found: dict[str, str] = {}

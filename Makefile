@@ -2,7 +2,7 @@
 
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 
-.PHONY: demo test lint wheel bench
+.PHONY: demo test lint docs wheel bench
 
 demo: $(UV)
 	$(UV) sync --locked --inexact --extra train
@@ -19,6 +19,11 @@ lint: $(UV)
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+# Strict: a broken link or an option without a meaning fails.
+docs: $(UV)
+	$(UV) sync --locked --inexact --quiet --extra train --group docs
+	.venv/bin/mkdocs build --strict --quiet
 
 # In an environment of the base install alone, and away from the sources: what is missing in the wheel or imported too early shows.
 wheel: $(UV)

@@ -34,6 +34,7 @@ BENCHMARKS = (
     "imagination",
     "doors",
     "hostile",
+    "docs",
 )
 
 

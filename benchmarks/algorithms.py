@@ -44,7 +44,8 @@ ALGORITHMS = {
     "recap": ["algorithm=recap", "learning.recap.warmup_steps=0"],
     "sft": ["algorithm=sft", "budget.episodes_per_round=0"],
 }
-PICTURE = "images/algorithms.png"  # beside the folder of the results, where the page of the docs finds it
+# Beside the folder of the results, where the pages find them: all tasks, and the default one.
+PICTURE, FIRST_PICTURE = "images/algorithms.svg", "images/who_wins.svg"
 ENOUGH = 0.8  # the success rate of "episodes to 80 %"
 _OF_A_ROUND = ("round", "real_episodes", "gradient_steps", "successes", "episodes", "mean_success_length")
 
@@ -104,6 +105,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if not found:
         raise UserError(f"there are no cells in {cells.folder} to gather; leave --gather out to measure them")
     save_algorithm_plot(found, options.out.parent / PICTURE)
+    if first := [cell for cell in found if cell["task"] == DEFAULT_TASK]:
+        save_algorithm_plot(first, options.out.parent / FIRST_PICTURE)
     return {
         "cells": found,
         "pooled_p_vs_habc": _pooled_p(found),
@@ -139,6 +142,28 @@ def table(result: dict[str, Any]) -> str:
     machine = f"{result['machine']['cpu']}. {commits(result['cells'])} Command: `{result['command']}`."
     picture = f"![Learning curves, final success and steps to success of all algorithms]({PICTURE})"
     return "\n".join([*head, *filter(None, rows), "", picture, "", f"{note} {machine}"])
+
+
+def summary(result: dict[str, Any]) -> str:
+    """Markdown: success alone, the best on the default task first."""
+    tasks = sorted({cell["task"] for cell in result["cells"]}, key=lambda task: (task != DEFAULT_TASK, task))
+    pooled = {
+        (task, name): _pooled([cell for cell in result["cells"] if (cell["task"], cell["algorithm"]) == (task, name)])
+        for task in tasks
+        for name in ALGORITHMS
+    }
+    names = sorted(ALGORITHMS, key=lambda name: -pooled[tasks[0], name][0])
+    rows = [f"| `{name}` | {' | '.join(pooled[task, name][1] for task in tasks)} |" for name in names]
+    return "\n".join([f"| algorithm | {' | '.join(tasks)} |", "|---|" + "---|" * len(tasks), *rows])
+
+
+def _pooled(cells: list[dict[str, Any]]) -> tuple[float, str]:
+    """The success of cells, as a number and in words with its interval."""
+    if not cells:
+        return 0.0, ""
+    successes, episodes = sum(cell["successes"] for cell in cells), sum(cell["episodes"] for cell in cells)
+    low, high = wilson_interval(successes, episodes)
+    return successes / episodes, f"{successes / episodes:.1%} [{low * 100:.0f}, {high * 100:.0f}]"
 
 
 def _run_base(cell: Cell, runs: Path) -> None:
@@ -274,8 +299,6 @@ def _row(of_task: list[dict[str, Any]], task: str, name: str) -> str:
     cells = [cell for cell in of_task if cell["algorithm"] == name]
     if not cells:
         return ""
-    successes, episodes = sum(cell["successes"] for cell in cells), sum(cell["episodes"] for cell in cells)
-    low, high = wilson_interval(successes, episodes)
     given, overall = (
         " -> ".join(_mean_length(cells, key) for key in (f"sft_{length}", length))
         for length in ("length_given_success", "length_of_all")
@@ -285,11 +308,10 @@ def _row(of_task: list[dict[str, Any]], task: str, name: str) -> str:
         f"{np.mean([own for own in both if own is not None]):+.1f}" if any(own is not None for own in both) else "-"
     )
     reached = ", ".join(str(cell["episodes_to_80"] or "-") for cell in cells)
-    success = f"{successes / episodes:.1%} [{low * 100:.0f}, {high * 100:.0f}]"
     more = _minus_habc(of_task).get(name)
     points, steps = ("", "") if more is None else (_difference(more["success_points"]), _difference(more["steps"]))
     return (
-        f"| {task} | {name} | {len(cells)} | {success} | {given} | {change} | {overall} | {reached} "
+        f"| {task} | {name} | {len(cells)} | {_pooled(cells)[1]} | {given} | {change} | {overall} | {reached} "
         f"| {points} | {steps} |"
     )
 

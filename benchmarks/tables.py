@@ -1,7 +1,7 @@
 """Tables in the README and the docs, generated from docs/results/*.json so that no figure is ever copied by hand.
 
 A page marks a table's place with ``<!-- results: NAME -->`` and ``<!-- end of results -->``; what stands between is
-replaced.
+replaced by what the benchmark's function ``table`` makes of its results, or the function after a dot: ``NAME.summary``.
 """
 
 import importlib
@@ -11,13 +11,16 @@ from pathlib import Path
 
 from vla_rl.core.files import write_atomic
 
-_PLACE = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+_PLACE = re.compile(
+    r"(?P<start><!-- results: (?P<name>[\w-]+)(?:\.(?P<function>\w+))? -->\n).*?(?P<end><!-- end of results -->)",
+    re.DOTALL,
+)
 
 
 def pages(root: Path) -> list[Path]:
     """The pages that may hold tables."""
     named = [root / "README.md", root / "SECURITY.md"]
-    return [page for page in [*named, *sorted((root / "docs").glob("*.md"))] if page.exists()]
+    return [page for page in [*named, *sorted((root / "docs").rglob("*.md"))] if page.exists()]
 
 
 def with_tables(text: str, results: Path, only: str | None = None) -> str:
@@ -28,9 +31,10 @@ def with_tables(text: str, results: Path, only: str | None = None) -> str:
             return place[0]
         file = results / f"{place['name']}.json"
         if not file.exists():
-            return f"{place[1]}Not measured yet: `python -m benchmarks {place['name']}`.\n{place[3]}"
+            return f"{place['start']}Not measured yet: `python -m benchmarks {place['name']}`.\n{place['end']}"
         benchmark = importlib.import_module(f"benchmarks.{place['name'].replace('-', '_')}")
-        return f"{place[1]}{benchmark.table(json.loads(file.read_text())).strip()}\n{place[3]}"
+        render_result = getattr(benchmark, place["function"] or "table")
+        return f"{place['start']}{render_result(json.loads(file.read_text())).strip()}\n{place['end']}"
 
     return _PLACE.sub(render, text)
 

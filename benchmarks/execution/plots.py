@@ -1,16 +1,14 @@
 """Pictures of the execution benchmark, as SVG beside its results."""
 
-import io
 from pathlib import Path
 from typing import Any
 
 from benchmarks.execution.grid import OTHER_DELAY, POLICY_OF
 from benchmarks.execution.policies import short_name
-from vla_rl.core.files import write_atomic
+from vla_rl.report.plotting import save_svg
 from vla_rl.report.statistics import wilson_interval
 
 _STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "vla-rl",  # the same bytes from the same figures
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -26,9 +24,9 @@ def draw(result: dict[str, Any], folder: Path) -> None:
     delays = {cell["delay_ticks"] for cell in result["cells"]}
     with matplotlib.rc_context(_STYLE):
         if len(delays) > 1:
-            _save(_success(result["cells"]), folder / "execution-success.svg")
+            save_svg(_success(result["cells"]), folder / "execution-success.svg")
         if OTHER_DELAY in delays:
-            _save(_motion(result["cells"]), folder / "execution-motion.svg")
+            save_svg(_motion(result["cells"]), folder / "execution-motion.svg")
 
 
 def _success(cells: list[dict[str, Any]]) -> Any:
@@ -80,9 +78,3 @@ def _motion(cells: list[dict[str, Any]]) -> Any:
         axes.margins(x=0.18)
     figure.suptitle(f"{short_name(task)}, delay of {OTHER_DELAY} ticks")
     return figure
-
-
-def _save(figure: Any, file: Path) -> None:
-    content = io.BytesIO()
-    figure.savefig(content, format="svg", metadata={"Date": None})
-    write_atomic(file, content.getvalue())

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -31,8 +32,9 @@ def test_pictures_are_drawn_instead_where_they_are_asked_for(
     picture, figures = tmp_path / "demo.png", tmp_path / "images"
     assert main(["report", str(run_dir), "--picture", str(picture), "--figures", str(figures)]) == 0
     drawn = [Path(line) for line in capsys.readouterr().out.split()]
-    assert drawn == [picture, figures / "method_gate.png", figures / "method_label_bias.png"]
-    assert all(file.read_bytes().startswith(b"\x89PNG") for file in drawn)
+    assert drawn == [picture, figures / "method_gate.svg", figures / "method_label_bias.svg"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert all(ElementTree.parse(file).getroot().tag.endswith("svg") for file in drawn[1:])
     assert not (run_dir / "report.html").exists()
 
 

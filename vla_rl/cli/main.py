@@ -131,15 +131,24 @@ def _main(argv: list[str]) -> int:
     return _run_verb(name, rest)
 
 
-def _run_verb(name: str, rest: Sequence[str]) -> int:
-    module: Verb = importlib.import_module(f"vla_rl.cli.{name}")
-    # The module's docstring is the help: what the verb does, and one example.
+def make_parser(name: str) -> argparse.ArgumentParser:
+    """The parser of a verb. Its module's docstring is the help: what the verb does, and one example."""
+    module = _module(name)
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(f"vla-rl {name}", description=module.__doc__, formatter_class=as_written)
     module.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="the traceback of an error, before its line")
+    return parser
+
+
+def _run_verb(name: str, rest: Sequence[str]) -> int:
     # Overrides may stand before, between and after options.
-    return module.run(parser.parse_intermixed_args(rest))
+    return _module(name).run(make_parser(name).parse_intermixed_args(rest))
+
+
+def _module(name: str) -> Verb:
+    module: Verb = importlib.import_module(f"vla_rl.cli.{name}")
+    return module
 
 
 def _overview() -> str:

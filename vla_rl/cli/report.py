@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="the run folder")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="success and one episode in one PNG, no report")
     parser.add_argument(
-        "--figures", type=Path, metavar="DIR", help="the PNGs of docs/method.md from this run, no report"
+        "--figures", type=Path, metavar="DIR", help="the SVGs of docs/method.md from this run, no report"
     )
 
 

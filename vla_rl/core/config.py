@@ -20,7 +20,7 @@ from vla_rl.core.files import write_atomic
 from vla_rl.core.outside import LARGEST_TEXT, check_tree, read_bytes
 from vla_rl.core.registry import KINDS, find
 
-_PART = "part"
+PART = "part"  # where the metadata of a field that `part` made keep its kind
 _MOST_VALUES = 100_000  # of a config
 _KEY = re.compile(r"`([\w.]+)`: ")  # how draccus begins a sentence about a key
 
@@ -54,7 +54,7 @@ def part(kind: str, *, beside: str = "", inside: str = "", default: str = "", ma
         default: the name where none is given; only with ``inside``.
         may_have_none: a part without ``config_class`` has no options, instead of being refused.
     """
-    return dataclasses.field(default=None, metadata={_PART: _Part(kind, beside, inside, default, may_have_none)})
+    return dataclasses.field(default=None, metadata={PART: _Part(kind, beside, inside, default, may_have_none)})
 
 
 def fill_parts(config: Any) -> None:
@@ -242,9 +242,7 @@ def _parts(config_class: Any) -> list[tuple[str, _Part]]:
     """The sections of a dataclass whose classes follow from names."""
     if not dataclasses.is_dataclass(config_class):
         return []
-    return [
-        (field.name, field.metadata[_PART]) for field in dataclasses.fields(config_class) if _PART in field.metadata
-    ]
+    return [(field.name, field.metadata[PART]) for field in dataclasses.fields(config_class) if PART in field.metadata]
 
 
 def _has_parts(hint: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.report.plotting import POLICY, axis_labels, new_figure, plain, save_png, title
+from vla_rl.report.plotting import POLICY, axis_labels, new_figure, plain, save_svg, title
 from vla_rl.report.statistics import wilson_interval
 from vla_rl.report.wording import count, percent
 
@@ -27,7 +27,7 @@ def save_algorithm_plot(cells: Sequence[Cell], file: Path) -> Path:
     Args:
         cells: at least one, as in docs/results/algorithms/: task, seed, algorithm, successes, episodes,
             length_given_success, sft_length_given_success, and rounds, each with round, successes and episodes.
-        file: a PNG.
+        file: an SVG.
 
     Raises:
         UserError: if the file cannot be written.
@@ -54,7 +54,7 @@ def save_algorithm_plot(cells: Sequence[Cell], file: Path) -> Path:
         _draw_lengths(length, groups, colours)
         title(length, "steps to success")
         top -= share
-    return save_png(figure, file)
+    return save_svg(figure, file)
 
 
 def _by_algorithm(cells: Sequence[Cell]) -> dict[str, list[Cell]]:

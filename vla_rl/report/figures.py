@@ -24,7 +24,7 @@ from vla_rl.report.plotting import (
     axis_labels,
     new_figure,
     plain,
-    save_png,
+    save_svg,
     title,
 )
 from vla_rl.report.run_episodes import open_store, read_traces
@@ -42,7 +42,7 @@ _SUCCESS_RATE = 0.36  # of the policy whose label bias is drawn, as in the paper
 
 
 def save_figures(run_dir: Path, out_dir: Path) -> list[Path]:
-    """Draw the pictures into a folder as ``method_*.png`` and return those that were drawn.
+    """Draw the pictures into a folder as ``method_*.svg`` and return those that were drawn.
 
     Gate and label bias need no run. Segments need practice episodes, values and weights the traces of an algorithm with
     both critics, reliability a run of two rounds.
@@ -65,7 +65,7 @@ def save_figures(run_dir: Path, out_dir: Path) -> list[Path]:
         "weights": draw_weights(traced["weights"]) if traced["weights"] else None,
         "reliability": draw_reliability(run.forecasts) if run.forecasts else None,
     }
-    return [save_png(figure, out_dir / f"method_{name}.png") for name, figure in pictures.items() if figure is not None]
+    return [save_svg(figure, out_dir / f"method_{name}.svg") for name, figure in pictures.items() if figure is not None]
 
 
 def draw_gate() -> Any:

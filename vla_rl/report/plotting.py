@@ -1,6 +1,8 @@
 """What all pictures drawn with matplotlib share: colours, plain axes, and files that are whole or not there."""
 
+import colorsys
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +36,46 @@ def save_png(figure: Any, file: Path) -> Path:
     content = io.BytesIO()
     # No date and no version of the library: the same figure gives the same bytes.
     figure.savefig(content, format="png", metadata={"Software": None})
+    return _write(content.getvalue(), file)
+
+
+def save_svg(figure: Any, file: Path) -> Path:
+    """Write a figure as SVG, which is dark where the reader's system is, and return the file.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    from matplotlib import rc_context
+
+    content = io.StringIO()
+    with rc_context({"svg.hashsalt": "vla-rl", "svg.fonttype": "none"}):  # the same bytes again; words stay words
+        figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
+    return _write(_following_the_system(content.getvalue()).encode(), file)
+
+
+def _following_the_system(svg: str) -> str:
+    """Make every colour of an SVG a variable that has its lightness inverted where dark pages are preferred."""
+    # What is drawn without a colour of its own is black.
+    svg = re.sub(r"(<svg\b[^>]*>)", r'\1\n <g style="fill: #000000">', svg, count=1).replace("</svg>", "</g>\n</svg>")
+    colours = sorted(set(re.findall(r"(?<=(?:fill|roke): )#[0-9a-f]{6}\b", svg)))
+    light = "; ".join(f"--c{colour[1:]}: {colour}" for colour in colours)
+    dark = "; ".join(f"--c{colour[1:]}: {_inverted(colour)}" for colour in colours)
+    style = f" <style>svg {{ {light} }} @media (prefers-color-scheme: dark) {{ svg {{ {dark} }} }}</style>\n <g "
+    svg = re.sub(r"(?<=(?:fill|roke): )#([0-9a-f]{6})\b", r"var(--c\1)", svg)
+    return svg.replace(" <g ", style, 1)
+
+
+def _inverted(colour: str) -> str:
+    """The same hue on a dark page: paper becomes dark and ink light, and what lies between stays readable."""
+    hue, lightness, saturation = colorsys.rgb_to_hls(*(int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)))
+    rgb = colorsys.hls_to_rgb(hue, 0.66 if 0.3 < lightness < 0.8 else 0.96 - 0.85 * lightness, saturation)
+    return "#" + "".join(f"{round(255 * value):02x}" for value in rgb)
+
+
+def _write(content: bytes, file: Path) -> Path:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, content.getvalue())
+        write_atomic(file, content)
     except OSError as error:
         raise UserError(f"cannot write the picture {file}: {error.strerror}") from error
     return file

@@ -1,0 +1,117 @@
+"""Whether the documentation is true: commands that run, options that are explained, how soon the demo shows something.
+
+Example: python -m benchmarks docs
+"""
+
+import argparse
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.docs_commands import ROOT, Command, commands, pages, run_command, workplace
+
+_PATIENCE_S = 60.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    del parser  # there is nothing to choose
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Build the site, run the commands, start the demo."""
+    del options
+    first = first_picture_s()
+    return {
+        "pages": site_pages(),
+        **run_all([command for page in pages() for command in commands(page)]),
+        "options_documented_share": runpy.run_path(str(ROOT / "docs" / "reference.py"))["documented_share"](),
+        **({} if first is None else {"first_picture_s": first}),
+    }
+
+
+def site_pages() -> int:
+    """Pages of the site, built strictly."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+        subprocess.run(command, cwd=ROOT, check=True)
+        return len(list(Path(folder).rglob("index.html")))
+
+
+def run_all(every: list[Command]) -> dict[str, Any]:
+    """Run the commands that are run here, page by page; those of tests elsewhere count as run."""
+    failed = []
+    with tempfile.TemporaryDirectory() as folder, workplace(Path(folder) / "here"):
+        names: dict[str, dict[str, object]] = {}
+        for command in every:
+            if command.unrun or command.run_elsewhere:
+                continue
+            try:
+                code: int | str = run_command(command, names.setdefault(command.page, {}))
+            except (Exception, SystemExit) as error:  # whatever it is, the page is wrong
+                code = f"{type(error).__name__}: {error}"
+            if code:
+                failed.append({"page": command.page, "command": command.text, "ended_with": code})
+    unrun = [
+        {"page": command.page, "command": command.text, "reason": command.unrun} for command in every if command.unrun
+    ]
+    return {
+        "commands": len(every),
+        "commands_run": len(every) - len(unrun),
+        "commands_run_elsewhere": sum(bool(command.run_elsewhere) for command in every),
+        "commands_failed": len(failed),
+        "commands_run_share": (len(every) - len(unrun)) / len(every),
+        "failed": failed,
+        "commands_unrun": unrun,
+    }
+
+
+def first_picture_s() -> float | None:
+    """Seconds from the start of ``vla-rl demo`` to its first page that holds a picture; None if it serves none."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        command = [sys.executable, "-m", "vla_rl.cli.main", "demo", "--out", f"{folder}/run"]
+        started_s = time.perf_counter()
+        with log.open("w") as output:
+            demo = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            while demo.poll() is None and time.perf_counter() - started_s < _PATIENCE_S:
+                if (address := re.search(r"http://127\.0\.0\.1:\d+\S*", log.read_text())) and _has_picture(address[0]):
+                    return time.perf_counter() - started_s
+                time.sleep(0.1)
+            return None
+        finally:
+            os.killpg(demo.pid, signal.SIGINT)
+            demo.wait()
+
+
+def _has_picture(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            return b"<img" in answer.read()
+    except OSError:  # it is not there yet
+        return False
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: what was run, and what was not and why."""
+    reasons = Counter(command["reason"] for command in result["commands_unrun"])
+    first = result.get("first_picture_s")
+    rows = [
+        f"| pages of the site | {result['pages']} |",
+        f"| commands and blocks of Python | {result['commands']} |",
+        f"| of them run by a test | {result['commands_run']} ({result['commands_run_share']:.0%}) |",
+        f"| failed | {result['commands_failed']} |",
+        *(f"| not run: {reason} | {number} |" for reason, number in reasons.most_common()),
+        f"| options with a meaning | {result['options_documented_share']:.0%} |",
+        *([f"| from the start of `vla-rl demo` to a picture | {first:.1f} s |"] if first is not None else []),
+    ]
+    return "\n".join(["| | |", "|---|---|", *rows, "", f"Command: `{result['command']}`."])

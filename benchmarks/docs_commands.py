@@ -1,0 +1,171 @@
+"""The commands and the Python blocks of README and docs/, and how they are run: by the verbs themselves, in a folder
+that holds what the pages speak of, with budgets that are small enough for a test.
+"""
+
+import io
+import json
+import os
+import re
+import runpy
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from vla_rl.cli.main import main
+from vla_rl.core.config import flatten, read_yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+# What makes a run short, of what every algorithm has; later arguments win over earlier ones, so not the rounds.
+_NOT = ("budget.rounds", "learning.critic_training", "learning.advantage", "task.")
+_TINY = [
+    f"{key}={json.dumps(value)}"
+    for key, value in flatten(read_yaml(ROOT / "configs" / "tiny.yaml")).items()
+    if not key.startswith(_NOT)
+]
+_DEMO = ["budget.rounds=3", "budget.episodes_per_round=4", "task.image_size=64"]  # as many as pages speak of
+# Arguments that are added to the first of these that a command matches.
+SMALLER = {
+    r"vla-rl (train|finetune) .*--resume": [],
+    r"vla-rl (train|demo)\b.*(rounds=|--config alone)": _TINY,
+    r"vla-rl (train|demo)\b": [*_TINY, "budget.rounds=1"],
+    r"vla-rl finetune\b": ["steps=4", "checkpoint_every=2", "learning.actor.batch_size=8"],
+    r"vla-rl eval\b": ["--episodes", "2"],
+    r"vla-rl record\b": ["--episodes", "2"],
+    r"vla-rl corrector\b": ["--set", "steps=4"],
+    r"vla-rl rollout\b.*--inject": [],
+    r"vla-rl rollout\b": ["--episodes", "1"],
+    r"python -m benchmarks algorithms\b": ["--gather", "--out", "measured"],
+}
+# Run by tests of their own, under the same arguments.
+ELSEWHERE = {
+    r"python -m vla_rl\.policies\.lerobot_plugin": "tests/policies/test_lerobot_commands.py",
+    r"lerobot-(eval|train)\b": "tests/policies/test_lerobot_commands.py",
+    r"lerobot-rollout\b": "tests/policies/test_lerobot_rollout.py",
+    r"vla-rl play\b": "tests/cli/test_play.py",
+    r"vla-rl imagine (train|evaluate|rollout|post-train)\b": "tests/cli/test_imagine.py",
+    r"vla-rl finetune .*(--mapping|models/my_act)": "tests/cli/test_finetune.py",
+    r"python -m benchmarks world-model\b": "tests/benchmarks/test_bench_world_model.py",
+}
+UNRUN = {
+    r"make test$": "it is what runs the tests",
+    r"python -m benchmarks robot\b": "hours; the results are in docs/results",
+    r"vla-rl .*--robot (lerobot|ros2)\b": "needs the arm; tests/robot_io runs the same on arms in memory",
+    r"lerobot-calibrate\b": "needs the arm",
+    r"vla-rl .*--with keyboard": "needs a person at the keyboard",
+    r"(ros2|source /opt/ros|cd ~/ws|mkdir -p ~/ws|pip install colcon)\b": "needs ROS 2",
+    r"(sudo apt|python3\.12 -m venv|LD_LIBRARY_PATH=)": "needs a Jetson",
+    r"vla-rl export .*--(build|modelopt)\b": "needs TensorRT or ModelOpt",
+    r"pip install \./plugins\b": "the tests find the plug-ins as if they were installed",
+}
+
+
+class Command(NamedTuple):
+    """One line of a shell block, or one whole Python block.
+
+    Attributes:
+        page: the file, relative to the repository.
+        text: without comments, continued lines joined.
+        python: whether it is Python.
+    """
+
+    page: str
+    text: str
+    python: bool
+
+    @property
+    def run_elsewhere(self) -> str:
+        """The file of the test that runs it, if another one does."""
+        return "" if self.python else _first(ELSEWHERE, self.text, "")
+
+    @property
+    def unrun(self) -> str:
+        """Why it is not run, if it is not."""
+        return "" if self.python or self.run_elsewhere else _first(UNRUN, self.text, "")
+
+
+def _first[ValueT](table: dict[str, ValueT], text: str, default: ValueT) -> ValueT:
+    return next((value for pattern, value in table.items() if re.match(pattern, text)), default)
+
+
+def pages() -> list[Path]:
+    """All pages that are written by hand."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def commands(page: Path) -> list[Command]:
+    """All commands of a page, from top to bottom."""
+    name, found = str(page.relative_to(ROOT)), []
+    for language, block in re.findall(r"^```(bash|python)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        if language == "python":
+            found.append(Command(name, block, python=True))
+            continue
+        lines = [re.sub(r"(^|\s+)#.*", "", line).strip() for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
+        found += [Command(name, line, python=False) for line in lines if line]
+    return found
+
+
+def run_command(command: Command, names: dict[str, object]) -> int:
+    """Run a command in the working directory; returns its exit code.
+
+    Args:
+        command: one that is neither `Command.unrun` nor `Command.run_elsewhere`.
+        names: what the Python blocks of its page have defined so far; a block adds its own.
+    """
+    if command.python:
+        exec(compile(command.text, command.page, "exec"), names)
+        return 0
+    # Whatever brings the environment and its programs: here they are.
+    text = re.sub(r"^make demo\b", "vla-rl demo", command.text.removeprefix(".venv/bin/"))
+    program, *arguments = [*shlex.split(text), *_first(SMALLER, text, [])]
+    if "--out" in arguments and arguments[0] in ("train", "demo", "finetune", "export"):
+        shutil.rmtree(arguments[arguments.index("--out") + 1], ignore_errors=True)  # of an earlier page
+    if program == "vla-rl":
+        return main(arguments)
+    assert (program, arguments[0]) == ("python", "-m"), f"{command.page}: who runs {text!r}?"
+    return _run_module(*arguments[1:])
+
+
+def _run_module(module: str, *arguments: str) -> int:
+    before, sys.argv = sys.argv, [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=False)
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+@contextmanager
+def workplace(folder: Path) -> Iterator[Path]:
+    """A folder that holds what the pages presuppose, as the working directory: the demo's run, tasks of one's own, a
+    dataset, recordings of an arm, and answers to what is asked at the terminal.
+    """
+    (folder / "runs").mkdir(parents=True)
+    shutil.copytree(ROOT / "configs", folder / "configs")
+    shutil.copytree(ROOT / "docs" / "results", folder / "measured")
+    task = (ROOT / "examples" / "own_task" / "own_task.py").read_text()
+    (folder / "own_task.py").write_text(task)
+    (folder / "my_package.py").write_text(task.replace("Dot-v0", "MyTask-v0"))
+    before, stdin = Path.cwd(), sys.stdin
+    os.chdir(folder)
+    sys.stdin = io.StringIO("q\n" * 100)
+    try:
+        if main(["train", "--config", "tiny", "--out", "runs/demo", *_TINY, *_DEMO]):
+            raise RuntimeError("the run that the pages speak of could not be made")
+        for copy in ("runs/robot", "RUN"):
+            shutil.copytree("runs/demo", copy)
+        for store in ("runs/arm/demonstrations", "runs/arm/practice"):
+            shutil.copytree("runs/demo/episodes", store)
+        from vla_rl.data.lerobot_io import export_lerobot
+        from vla_rl.data.store import EpisodeStore
+
+        export_lerobot(EpisodeStore(Path("runs/demo/episodes")), Path("datasets/so101_peg"))
+        yield folder
+    finally:
+        os.chdir(before)
+        sys.stdin = stdin

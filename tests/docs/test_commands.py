@@ -1,0 +1,37 @@
+"""Every command and Python block of README and docs/ runs, or it is said why not."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.docs_commands import ELSEWHERE, ROOT, SMALLER, UNRUN, commands, pages, run_command, workplace
+
+WITH_COMMANDS = [page for page in pages() if commands(page)]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with workplace(tmp_path_factory.mktemp("pages") / "here") as folder:
+        yield folder
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of what other packages do in these programs; the tests of each part are strict
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_of_a_page_run_from_top_to_bottom(here: Path, page: Path) -> None:
+    names: dict[str, object] = {}
+    for command in commands(page):
+        if not (command.unrun or command.run_elsewhere):
+            assert run_command(command, names) == 0, command.text
+
+
+def test_hardly_anything_is_left_unrun_and_every_exception_is_one() -> None:
+    every = [command for page in WITH_COMMANDS for command in commands(page)]
+    unrun = [command for command in every if command.unrun]
+    assert len(unrun) <= 0.2 * len(every), "\n".join(f"{command.page}: {command.text}" for command in unrun)
+    assert all((ROOT / command.run_elsewhere).exists() for command in every)
+    for table in (ELSEWHERE, UNRUN, SMALLER):
+        for pattern in table:
+            assert any(re.match(pattern, command.text) for command in every), f"nothing matches {pattern!r} any more"

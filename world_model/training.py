@@ -27,10 +27,10 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from vla_rl.core.errors import CheckpointError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.progress import Progress
 from vla_rl.data.cache import FrameCache
 from world_model.config import TrainingConfig, WorldModelConfig, WorldSpec
 from world_model.model import WorldModel, load_world_model, save_world_model
@@ -100,15 +100,16 @@ class ModuleTraining:
         self.module.train()
         last = self.config.steps if stop_after is None else min(self.config.steps, self.step + stop_after)
         started_s, before_s = time.process_time(), self.cpu_s
-        with tqdm(total=self.config.steps, initial=self.step, desc=self.config.name, unit="step", leave=False) as bar:
+        with Progress(self.config.name, self.config.steps, "step", done=self.step) as progress:
             while self.step < last and self.progress < 1:
                 logs = self._update()
                 self.cpu_s = before_s + time.process_time() - started_s
-                bar.update()
                 ended = self.step >= last or self.progress >= 1
+                losses = ""
                 if self.step % LOG_EVERY_STEPS == 0 or ended:
                     self._log(logs)
-                    bar.set_postfix({name: f"{value:.4f}" for name, value in logs.items() if name.endswith("loss")})
+                    losses = ", ".join(f"{name} {logs[name]:.4f}" for name in logs if name.endswith("loss"))
+                progress.advance(losses)
                 if self.step % self.config.training.checkpoint_every == 0 or ended:
                     self._save()
         if self.progress >= 1:

@@ -162,8 +162,8 @@ def _rollout(arguments: argparse.Namespace) -> int:
 def _post_train(arguments: argparse.Namespace) -> int:
     """Negative-aware fine-tuning on the model's own rollouts; the trained model stays, the new one is model_post."""
     import torch
-    from tqdm import tqdm
 
+    from vla_rl.core.progress import track
     from vla_rl.runs.imagination.world_data import open_cache
     from vla_rl.runs.imagination.world_evaluation import WorldFolder
     from world_model.model import load_world_model, save_world_model
@@ -178,7 +178,7 @@ def _post_train(arguments: argparse.Namespace) -> int:
     model, version = load_world_model(folder.model, arguments.device)
     data = LatentEpisodes(open_cache(folder.episodes, folder.cache), model.autoencoder)
     trainer = PostTrainer(model, data, PostTrainingConfig(), model.config.seed)
-    for step in tqdm(range(arguments.steps), desc="post-training", unit="step", leave=False):
+    for step in track(range(arguments.steps), "post-training", "step"):
         logs = trainer.update(step)
     trainer.finish()
     save_world_model(folder.path / "model_post", model, version)

@@ -22,7 +22,7 @@ VERBS = {
     "imagine": "train a world model, evaluate it, or watch it beside the real future",
     "record": "record demonstrations of a task or on a robot",
     "task": "what a task shows and assumes, and whether it can be trained",
-    "play": "drive a task and a world model of it in a browser page",
+    "play": "drive a task in a browser page, or take over from a policy there",
     "export": "a policy for the robot computer: graphs, engines, their verification",
     "report": "rebuild the report of a run",
     "finetune": "a policy from logged episodes alone: stores, LeRobotDatasets, ROS 2 bags",

@@ -22,7 +22,7 @@ where that cannot be done.
 """
 
 CAMERA_PX = 256
-_MAX_FRAMES = 60
+_MAX_FRAMES = 48
 _SIGNS = {True: "✓ ", False: "✗ ", None: ""}
 
 
@@ -55,6 +55,11 @@ def player(episode: Episode, redraw: Redraw | None, caption: str = "", lasts_s: 
         f'<video src="data:video/mp4;base64,{base64.b64encode(video).decode()}" controls loop muted playsinline '
         f'aria-label="{html.escape(episode.episode_id)}: {kind}"></video><figcaption>{words}</figcaption></figure>'
     )
+
+
+def video_of(episode: Episode) -> bytes:
+    """The recorded cameras of an episode side by side, as an MP4."""
+    return render_video(tile_cameras(episode.images, CAMERA_PX), episode.control_hz)
 
 
 def render_video(frames: NDArray[np.uint8], hz: float) -> bytes:

@@ -151,7 +151,7 @@ def practise(
 
     torch.set_num_threads(config.torch_threads)
     described = {"task": ", ".join(config.task.envs), "algorithm": config.algorithm, "seed": config.seed}
-    with open_records(folder, described, config.task, watching) as records, make_pool(config) as pool:
+    with open_records(folder, described, config.task, config.sinks, watching) as records, make_pool(config) as pool:
         PracticeRun(
             folder,
             config.budget,

@@ -18,7 +18,7 @@ from vla_rl.credit import CreditConfig, assign_batch
 from vla_rl.critics.calibration import calibration_record
 from vla_rl.data.cache import CacheConfig, FrameCache
 from vla_rl.data.retention import RetentionConfig
-from vla_rl.data.store import EpisodeStore
+from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.training import plan
 from vla_rl.training.learning import Learner, LearningRun, RunRecords
 from vla_rl.training.plan import BudgetConfig, Stage
@@ -287,4 +287,15 @@ class PracticeRun(LearningRun):
         summary["evaluations"] = sorted([*others, result], key=lambda entry: entry["round"])
         self.folder.write_summary(summary)
         self._result = f"{len(lengths)} of {len(episodes)} succeed, "
+        if ("evaluate", stage.round) not in self._published:
+            self._show_outcomes(episodes)
         self._publish_once("evaluate", stage, {"success": len(lengths) / len(episodes), "episodes": len(episodes)})
+
+    def _show_outcomes(self, episodes: Sequence[EpisodeHeader]) -> None:
+        """Tell the subscribers of one success and one failure, to be looked at."""
+        for outcome in (True, False):
+            header = next((each for each in episodes if each.success is outcome), None)
+            if header is not None:
+                episode = self.evaluation_store.read(header.episode_id)
+                for subscriber in self._subscribers:
+                    subscriber.on_episode(episode)

@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+import termios
 
 from vla_rl.core.progress import Progress, track, watched_by
 
@@ -37,6 +38,7 @@ def test_a_log_file_holds_no_bar_and_a_terminal_does() -> None:
     logged = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, check=True)
     assert logged.stderr == b""
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
     subprocess.run([sys.executable, "-c", SLOW], stderr=theirs, check=True)
     assert b"work" in os.read(ours, 65536)
     os.close(theirs)

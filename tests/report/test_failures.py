@@ -23,7 +23,7 @@ def test_the_fall_is_where_the_chance_halves_for_good() -> None:
     assert isinstance(step_of_fall(np.full(30, 0.9)), str), "it never falls"
 
 
-def test_groups_are_parted_at_wide_gaps_and_the_largest_is_first() -> None:
+def test_groups_are_narrow_and_the_largest_is_first() -> None:
     steps = (20, 50, 23, 21)
     traces = [trace(f"round001-{index:05d}", falling(step)) for index, step in enumerate(steps)]
     unknown = Trace("failure", make_episode("round001-00009", 60, False), {"value": np.zeros(60)})

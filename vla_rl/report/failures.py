@@ -14,7 +14,7 @@ CHANCES = ("viability", "discounted_value")
 _HOPELESS = 0.25
 _AVERAGED_STEPS = 5
 _MOST_GROUPS = 4
-_GAP_STEPS = 8
+_NARROW_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,14 @@ def summary(groups: Sequence[FailureGroup]) -> str:
 
 
 def _split(falls: list[tuple[int, Trace]]) -> list[list[tuple[int, Trace]]]:
-    """Cut a sorted list at its widest gaps."""
-    gaps = [(after[0] - before[0], index) for index, (before, after) in enumerate(itertools.pairwise(falls), 1)]
-    cuts = sorted(index for gap, index in sorted(gaps, reverse=True)[: _MOST_GROUPS - 1] if gap >= _GAP_STEPS)
-    bounds = [0, *cuts, len(falls)]
-    return [falls[start:end] for start, end in itertools.pairwise(bounds) if start < end]
+    """Cut a sorted list at the widest gap of its widest part, until every part is narrow."""
+
+    def span(part: list[tuple[int, Trace]]) -> int:
+        return part[-1][0] - part[0][0]
+
+    parts = [falls] if falls else []
+    while parts and len(parts) < _MOST_GROUPS and span(widest := max(parts, key=span)) > _NARROW_STEPS:
+        gaps = [after[0] - before[0] for before, after in itertools.pairwise(widest)]
+        cut, at = gaps.index(max(gaps)) + 1, parts.index(widest)
+        parts[at : at + 1] = [widest[:cut], widest[cut:]]
+    return parts

@@ -51,7 +51,7 @@ _PANELS = (
     Panel("expected return (0: at the goal, \N{MINUS SIGN}1: failure)", ("value",), -1.0, 0.0),
     Panel("N-step advantage, in lengths of the task", ("advantage",)),
     Panel("indicator (1: better than usual, 0: not)", ("indicator",), 0.0, 1.0),
-    Panel("gate (solid) and weight in the actor's loss (dashed)", ("advantage_gate", "weight"), 0.0, 2.0),
+    Panel("advantage gate (solid) and weight in the actor's loss (dashed)", ("advantage_gate", "weight"), 0.0, 2.0),
     Panel("weight in the actor's loss", ("weight",), 0.0),
 )
 _IN_PANELS = tuple(dict.fromkeys(name for panel in _PANELS for name in panel.columns))

@@ -156,7 +156,8 @@ def test_any_environment_can_be_driven(desk: Desk) -> None:
     assert command[1] > 0
 
 
-def test_the_page_answers_and_refuses_nonsense(desk: Desk) -> None:
+def test_the_page_answers_and_refuses_nonsense() -> None:
+    desk = Desk()
     desk.show({"task": np.zeros((32, 32, 3), np.uint8)}, {"task": "reach"})
     with serve_desk(desk, 0) as address:
         host, port = address.removeprefix("http://").strip("/").split(":")

@@ -136,7 +136,9 @@ def test_clips_show_first_and_last_on_the_same_seeds_telling_ones_first(run_dir:
     assert [len(clip) for clip in clips[::2]] == [len(clip) for clip in clips[1::2]], "a pair repeats together"
     assert len(clips[0]) == 14 + 20, "the last picture stands for a second"
     assert clips[0][0, :, :300].mean() < 20 < 200 < clips[0][-1, :, :300].mean(), "it begins dark and ends bright"
-    assert (page.prose.count("✓ success"), page.prose.count("✗ failure")) == (5, 5)
+    assert (page.prose.count("✓ success"), page.prose.count("✗ failure")) == (7, 7), (
+        "those of the pairs, of the traces and of the failure"
+    )
     assert "version 0 ✗ failure , 14 steps version 2 ✓ success , 6 steps" in page.prose
 
 

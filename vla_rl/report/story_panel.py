@@ -51,7 +51,7 @@ def draw(story: Story, address: str) -> RenderableType:
     rows: list[RenderableType] = [Text(story.sentence, style="bold"), Text(f"{stage}: {moment.doing}")]
     if moment.total:
         rows.append(ProgressBar(total=moment.total, completed=moment.done, width=48))
-        rows.append(Text(f"{moment.done:,} of {moment.total:,}"))
+        rows.append(Text(f" {moment.done:,} of {moment.total:,}"))  # behind the bar, which ends no line
     if moment.loss:
         rows.append(Text(f"loss {moment.loss[-1]:.3f}  {_sparkline(moment.loss[-_SHOWN_LOSSES:])}"))
     if run is not None and run.policies:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from robot_io.recorder import Recorder
 from vla_rl.core.errors import StoreError
+from vla_rl.core.progress import track
 from vla_rl.core.types import Observation, Origin, Source, Step
 from vla_rl.data.doctor import Ailment, diagnose
 from vla_rl.data.episode_file import SUFFIX, verify_file
@@ -50,7 +50,7 @@ def run_trials(folder: Path, trials: int, seed: int = 0) -> dict[str, Any]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        for trial in tqdm(range(trials), desc="kill -9", unit="trial", leave=False, disable=None):
+        for trial in track(range(trials), "kill -9", "trial"):
             process.stdin.write(f"trial{trial:05d}\n")
             line = process.stdout.readline()
             while not line.startswith("started "):  # what the last recorder reported before it was killed

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
+from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.lerobot_io import export_lerobot
@@ -64,7 +64,7 @@ def _time(readers: dict[str, Reader], frames_in_all: int, blocks: int) -> dict[s
     """Seconds for a batch of windows, for each reader and block."""
     random = np.random.default_rng(0)
     times: dict[str, list[float]] = {name: [] for name in readers}
-    for block in tqdm(range(blocks + 1), desc="windows", unit="block", leave=False):
+    for block in track(range(blocks + 1), "windows", "block"):
         frames = random.integers(0, frames_in_all, _BATCH)
         for name in list(readers)[:: 1 if block % 2 else -1]:
             start_s = time.perf_counter()

@@ -14,9 +14,9 @@ import time
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.progress import track
 from vla_rl.report.statistics import wilson_interval
 
 _FREEZE_STREAM = 11  # keeps the moment of freezing apart from the draws of environment, expert and supervisor
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             env = gymnasium.make(name, renderer=renderer, disable_env_checker=True)
             rows.append({"task": name, "renderer": renderer, **_compare(env, options.blocks)})
             env.close()
-    for name in tqdm(tasks, desc="experts and supervisors", unit="task", leave=False):
+    for name in track(tasks, "experts and supervisors", "task"):
         # Experts read the true state: the smallest picture of one camera is all the drawing that is needed.
         env = gymnasium.make(name, image_size=16, cameras=("front",), disable_env_checker=True).unwrapped
         skills.append({"task": name, **_skills(env, options.seeds)})

@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from tqdm import trange
 
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.progress import track
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def improve(
         offsets' means.
     """
     optimizer = torch.optim.Adam(edit.parameters(), config.learning_rate)  # type: ignore[arg-type]
-    for _ in trange(config.updates, desc="imagined edit", unit="update", leave=False, disable=None):
+    for _ in track(range(config.updates), "imagined edit", "update"):
         branches = imagine(edit, world, starts, config, generator)
         advantage = branches.advantage - branches.advantage.mean()
         advantage = advantage / (advantage.std() + 1e-6)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tqdm import trange
 
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.progress import track
 from vla_rl.policies.heads import EnsembleHead
 
 _LEAST_SCALE = 1e-3
@@ -147,7 +147,7 @@ def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: to
     dynamics.to(data.features.device)
     optimizer = torch.optim.AdamW(dynamics.parameters(), config.learning_rate, weight_decay=config.weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
-    for _ in trange(config.steps, desc="dynamics", unit="step", leave=False, disable=None):
+    for _ in track(range(config.steps), "dynamics", "step"):
         chosen = torch.randint(len(data.features), (config.batch_size,), generator=generator)
         loss = dynamics.loss(Transitions(*(part[chosen] for part in data)), generator)
         optimizer.zero_grad(set_to_none=True)

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from tqdm import tqdm
 
+from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Float32Array
 from vla_rl.data.cache import FrameCache
 from world_model.config import WorldSpec
@@ -83,7 +83,7 @@ class StateProbe(nn.Module):
 
 def true_positions(cache: FrameCache, truth: GroundTruth) -> Float32Array:
     """Positions of all frames of the cache's real episodes, in their order, float32 [N, K, 3]."""
-    episodes = tqdm(cache.real_episodes, desc="true positions", unit="episode", leave=False, delay=2.0, disable=None)
+    episodes = track(cache.real_episodes, "true positions", "episode")
     return np.concatenate([truth(cache.store.read(episode.episode_id)) for episode in episodes])
 
 
@@ -109,7 +109,7 @@ def train_probe(
     optimizer = torch.optim.AdamW(probe.parameters(), config.learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
     random = np.random.default_rng(seed)
-    for _ in tqdm(range(config.steps), desc="state probe", unit="step", leave=False, disable=None):
+    for _ in track(range(config.steps), "state probe", "step"):
         drawn = random.integers(len(frames), size=config.batch_size)
         error = (probe(pictures(cache, frames[drawn], spec.cameras)) - target[drawn]) / probe.std
         loss = F.smooth_l1_loss(error, torch.zeros_like(error), beta=0.05)

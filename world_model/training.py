@@ -27,10 +27,10 @@ import safetensors.torch
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from vla_rl.core.files import write_atomic
 from vla_rl.core.outside import reading
+from vla_rl.core.progress import Progress
 from vla_rl.core.stopping import stop_at_a_good_moment
 from vla_rl.data.cache import FrameCache
 from world_model.config import TrainingConfig, WorldModelConfig, WorldSpec
@@ -101,16 +101,17 @@ class ModuleTraining:
         self.module.train()
         last = self.config.steps if stop_after is None else min(self.config.steps, self.step + stop_after)
         started_s, before_s = time.process_time(), self.cpu_s
-        shown = {"desc": self.config.name, "unit": "step", "leave": False, "disable": None}
-        with stop_at_a_good_moment() as asked_to_stop, tqdm(total=self.config.steps, initial=self.step, **shown) as bar:
+        shown = Progress(self.config.name, self.config.steps, "step", done=self.step)
+        with stop_at_a_good_moment() as asked_to_stop, shown as progress:
             while self.step < last and self.progress < 1:
                 logs = self._update()
                 self.cpu_s = before_s + time.process_time() - started_s
-                bar.update()
                 ended = self.step >= last or self.progress >= 1
+                losses = ""
                 if self.step % LOG_EVERY_STEPS == 0 or ended:
                     self._log(logs)
-                    bar.set_postfix({name: f"{value:.4f}" for name, value in logs.items() if name.endswith("loss")})
+                    losses = ", ".join(f"{name} {logs[name]:.4f}" for name in logs if name.endswith("loss"))
+                progress.advance(losses)
                 stop = asked_to_stop()
                 if self.step % self.config.training.checkpoint_every == 0 or ended or stop:
                     self._save()

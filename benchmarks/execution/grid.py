@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from benchmarks.cells import Cells
 from benchmarks.execution.motion import Motion
 from benchmarks.execution.policies import LONGEST_DELAY, policy_folder, short_name
 from robot_io.gate import GateConfig
 from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.progress import track
 from vla_rl.core.protocols import Policy
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
@@ -95,7 +94,7 @@ def measure(cells: Sequence[Cell], store: Cells, runs: Path, task: TaskConfig, e
             ): cell
             for cell in cells
         }
-        for done in tqdm(as_completed(waiting), total=len(waiting), desc="success", unit="cell"):
+        for done in track(as_completed(waiting), "success", "cell", len(waiting)):
             store.write(waiting[done].name, done.result())
 
 

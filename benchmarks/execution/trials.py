@@ -7,10 +7,9 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
-from tqdm import tqdm
-
 from benchmarks.cells import Cells
 from tests.fakes.faulty_attempts import CHAOS, HASTY, STOPS_WITHIN_S, drive, misaligned, run_trial
+from vla_rl.core.progress import track
 
 _TICKS_PER_CELL, _TRIALS_PER_CELL = 1_000_000, 1_000
 
@@ -29,7 +28,7 @@ def _measure(cells: Cells, kind: str, cell: Any, total: int, per_cell: int, jobs
     starts = [start for start in range(0, total, per_cell) if f"{kind}-{start:08d}" not in cells]
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         waiting = {pool.submit(cell, start, min(per_cell, total - start)): start for start in starts}
-        for done in tqdm(as_completed(waiting), total=len(waiting), desc=kind, unit="cell"):
+        for done in track(as_completed(waiting), kind, "cell", len(waiting)):
             cells.write(f"{kind}-{waiting[done]:08d}", {"kind": kind, **done.result()})
 
 

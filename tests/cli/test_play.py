@@ -1,4 +1,4 @@
-"""The page of `vla-rl play`: driven by keyboard and mouse, also in a real browser without a screen."""
+"""A person at the page of `vla-rl play`: driven by keyboard and mouse, also in a real browser without a screen."""
 
 import http.client
 import json
@@ -8,94 +8,174 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from robot_io.env_robot import EnvRobot
+from tests.execution.toys import ReachEnv
 from vla_rl.cli.main import main
-from vla_rl.cli.play import serve
+from vla_rl.core.types import Float32Array, Origin, Source
+from vla_rl.data.store import EpisodeStore
+from vla_rl.runs import browser
+from vla_rl.runs.browser import BrowserConfig, BrowserSupervisor, Desk, Input
+from vla_rl.runs.browser_page import serve_desk
 from vla_rl.runs.config import TaskConfig
-from vla_rl.runs.play_session import PlayConfig, PlaySession
 from vla_rl.runs.task import open_robot
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WITHIN_S = 120.0
+FAST = {"pace": 20.0, "size_px": 32}
 
 
 @pytest.fixture
-def session() -> Iterator[PlaySession]:
+def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """A desk that needs no page."""
+    desk = Desk()
+    monkeypatch.setattr(browser, "desk_at", lambda port: desk)
+    return desk
+
+
+@pytest.fixture
+def robot() -> Iterator[EnvRobot]:
     robot = open_robot(TaskConfig(image_size=32))
-    yield PlaySession(robot, None, PlayConfig())
+    robot.reset(0)
+    yield robot
     robot.close()
 
 
-def test_keys_and_mouse_move_the_chosen_arm(session: PlaySession) -> None:
-    rest = np.array(session.newest()[1]["action"])
-    session.controls.update(["ArrowRight", "w"], ["ArrowRight", "w"], (0, 0))
-    for _ in range(4):
-        session.step()
-    moved = np.array(session.newest()[1]["action"]) - rest
-    assert moved[0] == pytest.approx(4 * 0.25 / 20, abs=1e-3)
-    assert moved[2] == pytest.approx(4 * 0.25 / 20, abs=1e-3)
-    session.controls.update([], ["2", " "], (0.1, 0.0))
-    session.step()
-    status = session.newest()[1]
-    moved = np.array(status["action"]) - rest
-    assert status["arm"] == 2
-    assert moved[4] == pytest.approx(0.035, abs=1e-3)
-    assert status["action"][7] == 0.0  # the gripper was open
-    assert status["tick"] == 5
-    session.controls.update([], ["r"], (0, 0))
-    session.step()
-    assert session.newest()[1]["tick"] == 0
+def begin(person: BrowserSupervisor, desk: Desk) -> None:
+    """`reset` waits for a key; this presses one."""
+    waiting = threading.Thread(target=person.reset, args=(0,))
+    waiting.start()
+    deadline_s = time.monotonic() + WITHIN_S
+    while waiting.is_alive() and time.monotonic() < deadline_s:
+        if desk.newest()[1].get("waiting"):
+            desk.tell(Input(pressed=("Enter",)))
+        time.sleep(0.02)
+    assert not waiting.is_alive()
 
 
-def test_imagination_gets_the_same_actions(session: PlaySession) -> None:
-    class Imagined:
-        """Notes what it is given."""
-
-        def __init__(self) -> None:
-            self.actions: list[np.ndarray] = []
-
-        def begin_at(self, observation: dict[str, Any], seed: int) -> dict[str, Any]:
-            return observation
-
-        def step(self, action: np.ndarray) -> tuple[Any, ...]:
-            self.actions.append(action)
-            pixels = {name: np.zeros((32, 32, 3), np.uint8) for name in ("front", "top")}
-            return {"pixels": pixels}, 0.0, False, False, {"is_success": True}
-
-    imagined = Imagined()
-    both = PlaySession(session._real, imagined, PlayConfig(scale=1))
-    both.controls.update(["ArrowUp"], [], (0, 0))
-    both.step()
-    picture, status = both.newest()
-    assert imagined.actions[0].tolist() == pytest.approx(status["action"], abs=1e-4)
-    assert status["success"] == {"real": False, "imagined": True}
-    assert picture.shape == (64, 64, 3)
-    assert picture[:32].any()
-    assert not picture[32:].any()
+def test_nothing_begins_before_a_key_and_then_the_policy_acts(desk: Desk, robot: EnvRobot) -> None:
+    person = BrowserSupervisor(robot.env, BrowserConfig(**FAST))
+    desk.tell(Input(pressed=("x",)))  # before anybody was asked
+    waiting = threading.Thread(target=person.reset, args=(0,), daemon=True)
+    waiting.start()
+    waiting.join(0.5)
+    assert waiting.is_alive()
+    desk.tell(Input(pressed=("x",)))
+    waiting.join(WITHIN_S)
+    assert person.command(0, robot.rest_command()) is None
+    pictures, status = desk.newest()
+    assert (status["waiting"], status["person"]) == (False, False)
+    assert pictures["task"].shape == (32, 64, 3)
 
 
-def test_the_server_answers_and_refuses_nonsense(session: PlaySession) -> None:
-    with serve(session, False, 0) as address:
+def test_a_key_takes_over_moves_the_chosen_arm_and_t_gives_back(desk: Desk, robot: EnvRobot) -> None:
+    person, rest = BrowserSupervisor(robot.env, BrowserConfig(**FAST)), robot.rest_command()
+    begin(person, desk)
+    span = robot.actions.high - robot.actions.low
+    desk.tell(Input(frozenset({"ArrowRight", "w"}), ("ArrowRight", "w")))
+    for tick in range(4):
+        command = person.command(tick, rest)
+    assert command is not None
+    a_tick = 0.3 / (20 * FAST["pace"])
+    expected = rest.copy()
+    expected[[0, 2]] += 4 * a_tick * span[[0, 2]]
+    assert command == pytest.approx(expected, abs=1e-5)
+    assert desk.newest()[1]["person"]
+    desk.tell(Input(pressed=("2", " ", "²")))
+    command = person.command(5, rest + 9)
+    assert command is not None
+    assert command[7] == robot.actions.low[7], "the second gripper closes"
+    assert command[:3] == pytest.approx(expected[:3], abs=1e-5), "what is not moved stays where the person left it"
+    desk.tell(Input(axes=(0.0, 0.05, -1.0)))
+    raised = person.command(6, rest)
+    assert raised is not None
+    assert raised[6] < command[6]
+    assert raised[5] == pytest.approx(command[5]), "a stick that is hardly moved is at rest"
+    desk.tell(Input(pressed=("t",)))
+    assert person.command(7, rest) is None
+
+
+def test_what_the_policy_would_do_is_shown_beside_what_the_person_does(desk: Desk, robot: EnvRobot) -> None:
+    person = BrowserSupervisor(robot.env, BrowserConfig(**FAST))
+    begin(person, desk)
+    desk.tell(Input(drag=(0.1, 0.0)))
+    person.command(0, robot.actions.high)
+    status = desk.newest()[1]
+    assert status["policy"] == [1.0] * 8
+    assert len(status["command"]) == 8
+    assert person.wants_proposals
+
+
+class Scripted(BrowserSupervisor):
+    """Somebody whose keys are known in advance."""
+
+    def __init__(self, env: Any, config: BrowserConfig) -> None:
+        super().__init__(env, config)
+        self.desk = browser.desk_at(0)
+
+    def reset(self, seed: int) -> None:
+        begin_now = threading.Timer(0.3, self.desk.tell, [Input(pressed=("Enter",))])
+        begin_now.start()
+        super().reset(seed)
+
+    def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
+        self.desk.tell(Input(frozenset({"ArrowLeft"}) if 5 <= tick < 12 else frozenset(), ("t",) if tick == 20 else ()))
+        return super().command(tick, proposed)
+
+
+def test_a_takeover_in_the_browser_is_intervention_data(desk: Desk, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = ["train", "--config", "tiny", "--out", str(out), "workers=0", "budget.rounds=1"]
+    person = [f"takeover.supervisor={__name__}:Scripted", "takeover.options.pace=50", "takeover.options.size_px=32"]
+    assert main([*command, *person]) == 0
+    store = EpisodeStore(out / "episodes")
+    practised = [store.read(name) for name in store.ids() if name.startswith("round")]
+    assert practised
+    for episode in practised:
+        assert episode.origin is Origin.SIM
+        assert (episode.source[5 : min(20, len(episode))] == Source.HUMAN).all()
+        assert (episode.source[:5] == Source.POLICY).all()
+        assert (episode.source[21:] != Source.HUMAN).all()
+
+
+def test_any_environment_can_be_driven(desk: Desk) -> None:
+    env = ReachEnv()
+    person = BrowserSupervisor(env, BrowserConfig(**FAST, alone=True))
+    env.reset(seed=0)
+    begin(person, desk)
+    assert person.command(0, np.zeros(2, np.float32)) is None
+    desk.tell(Input(frozenset({"ArrowUp"})))
+    command = person.command(1, np.zeros(2, np.float32))
+    assert command is not None
+    assert command[1] > 0
+
+
+def test_the_page_answers_and_refuses_nonsense() -> None:
+    desk = Desk()
+    desk.show({"task": np.zeros((32, 32, 3), np.uint8)}, {"task": "reach"})
+    with serve_desk(desk, 0) as address:
         host, port = address.removeprefix("http://").strip("/").split(":")
 
         def ask(method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
             connection = http.client.HTTPConnection(host, int(port), timeout=WITHIN_S)
             connection.request(method, path, body)
             answer = connection.getresponse()
-            content = answer.read() if path != "/stream" else answer.read(2000)
+            content = answer.read(500) if path.startswith("/stream/") else answer.read()
             connection.close()
             return answer.status, content
 
         assert b"vla-rl play" in ask("GET", "/")[1]
-        assert b"\xff\xd8" in ask("GET", "/stream")[1]  # a JPEG begins
-        good = json.dumps({"keys": ["w"], "pressed": ["w"], "drag": [0, 0]}).encode()
+        assert b"\xff\xd8" in ask("GET", "/stream/task")[1]  # a JPEG begins
+        good = json.dumps({"keys": ["w"], "pressed": ["w"], "drag": [0, 0], "axes": [0, 0, 5]}).encode()
         code, content = ask("POST", "/controls", good)
-        assert (code, json.loads(content)["imagined"]) == (200, False)
+        assert (code, json.loads(content)["task"]) == (200, "reach")
+        assert desk.take() == Input(frozenset({"w"}), ("w",), (0.0, 0.0), (0.0, 0.0, 1.0))
         for body in (b"{", b"[]", b'{"keys": 3}', good.replace(b"[0, 0]", b"[NaN, 0]"), b"x" * 20_000):
             assert ask("POST", "/controls", body)[0] == 400
         assert ask("GET", "/etc/passwd")[0] == 404
@@ -103,25 +183,33 @@ def test_the_server_answers_and_refuses_nonsense(session: PlaySession) -> None:
     assert taken == 2
 
 
+@contextmanager
+def driving(desk: Desk, robot: EnvRobot) -> Iterator[None]:
+    """Attempts go on in a thread, as fast as a person needs them."""
+    person, ended = BrowserSupervisor(robot.env, BrowserConfig(size_px=64)), threading.Event()
+
+    def drive() -> None:
+        person.reset(0)
+        while not ended.is_set():
+            person.command(0, robot.rest_command())
+
+    thread = threading.Thread(target=drive, daemon=True)
+    thread.start()
+    yield
+    ended.set()
+    desk.tell(Input(pressed=("Enter",)))
+    thread.join(WITHIN_S)
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
-def test_a_browser_drives_the_task(session: PlaySession, tmp_path: Path) -> None:
-    player = threading.Thread(target=session.run)
-    with serve(session, False, 0) as address, Browser(tmp_path) as browser:
-        player.start()
-        try:
-            browser.open(address)
-            browser.until("document.getElementById('status').textContent.startsWith('tick')")
-            assert browser.until("document.getElementById('view').naturalWidth > 0")
-            before = session.newest()[1]["action"][0]
-            browser.key("keyDown", "ArrowRight")
-            deadline_s = time.monotonic() + WITHIN_S
-            while session.newest()[1]["action"][0] < before + 0.02 and time.monotonic() < deadline_s:
-                time.sleep(0.05)
-            browser.key("keyUp", "ArrowRight")
-            assert session.newest()[1]["action"][0] >= before + 0.02
-        finally:
-            session.stop()
-            player.join()
+def test_a_browser_drives_the_task(desk: Desk, robot: EnvRobot, tmp_path: Path) -> None:
+    with serve_desk(desk, 0) as address, Browser(tmp_path) as browser, driving(desk, robot):
+        browser.open(address)
+        assert browser.until("!document.getElementById('begin').hidden")
+        assert browser.until("document.getElementById('view').naturalWidth > 0")
+        browser.key("keyDown", "ArrowRight")
+        assert browser.until("document.getElementById('who').textContent === 'you act'")
+        browser.key("keyUp", "ArrowRight")
 
 
 class Browser:

@@ -86,22 +86,9 @@ def store(tmp_path: Path) -> EpisodeStore:
 
 @pytest.fixture
 def page() -> Iterator[int]:
-    """The port of a page that is played in."""
-    from vla_rl.cli.play import serve
-    from vla_rl.runs.config import TaskConfig
-    from vla_rl.runs.play_session import PlayConfig, PlaySession
-    from vla_rl.runs.task import open_robot
-
-    robot = open_robot(TaskConfig(image_size=32))
-    session = PlaySession(robot, None, PlayConfig())
-    with serve(session, False, 0) as address:
-        player = threading.Thread(target=session.run)
-        player.start()
+    """The port of a page at which a person drives."""
+    with serve_desk(Desk(), 0) as address:
         yield int(address.rstrip("/").rpartition(":")[2])
-        assert player.is_alive()
-        session.stop()
-        player.join()
-    robot.close()
 
 
 def asked(port: int, headers: dict[str, str], body: bytes = b"") -> int:
@@ -116,16 +103,27 @@ def asked(port: int, headers: dict[str, str], body: bytes = b"") -> int:
 
 
 def test_a_page_takes_what_it_sends_and_nothing_else(page: int) -> None:
-    def keys(*pressed: str) -> bytes:
-        return json.dumps({"keys": [], "pressed": pressed, "drag": [0, 0]}).encode()
-
-    assert asked(page, {}, keys("²", "٣", "1", "10000000000")) == 200
-    time.sleep(0.3)  # a few ticks, after which the player is still alive
-    assert asked(page, {"Origin": f"http://localhost:{page}", "Host": f"localhost:{page}"}, keys()) == 200
+    keys = json.dumps({"keys": [], "pressed": ["²"], "drag": [0, 0], "axes": [0, 0, 0]}).encode()
+    assert asked(page, {}, keys) == 200
+    assert asked(page, {"Origin": f"http://localhost:{page}", "Host": f"localhost:{page}"}, keys) == 200
     assert asked(page, {"Content-Length": "-1"}) == 400
     assert asked(page, {}, b"[" * 9000) == 400
-    assert asked(page, {"Host": f"robot.example:{page}"}, keys()) == 403
-    assert asked(page, {"Origin": "http://robot.example"}, keys()) == 403
+    assert asked(page, {"Host": f"robot.example:{page}"}, keys) == 403
+    assert asked(page, {"Origin": "http://robot.example"}, keys) == 403
+
+
+@pytest.mark.parametrize("key", ["²", "٣", "10000000000", "0", "", "t" * 100])
+def test_keys_of_other_keyboards_are_no_arms(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    monkeypatch.setattr(browser, "desk_at", lambda port: desk)
+    monkeypatch.setattr(desk, "wait_for_key", lambda: None)
+    robot = open_robot(TaskConfig(image_size=32))
+    robot.reset(0)
+    person = browser.BrowserSupervisor(robot.env, browser.BrowserConfig(size_px=32, pace=20.0))
+    person.reset(0)
+    desk.tell(Input(pressed=(key,)))
+    assert person.command(0, robot.rest_command()) is None
+    robot.close()
 
 
 def test_ports_that_there_are_not(capsys: pytest.CaptureFixture[str]) -> None:

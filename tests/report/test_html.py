@@ -1,4 +1,5 @@
 import base64
+import hashlib
 import io
 import json
 import re
@@ -6,14 +7,17 @@ import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
-from PIL import Image, ImageSequence
+from PIL import Image
 from run_maker import make_episode, write_trace
 
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
+from vla_rl.report.beside import build_comparison
 from vla_rl.report.html import build_report
+from vla_rl.report.statistics import fisher_p
 
 VOID = {"meta", "img", "br"}
 
@@ -29,7 +33,7 @@ class Page(HTMLParser):
         self.words: list[str] = []
         self.rows: list[list[str]] = []
         self._open: list[str] = []
-        self.feed(self.text)
+        self.feed(re.sub(r'<span class="tip".*?</span>', "", self.text))  # what only shows when it is asked for
         self.close()
         assert self._open == []
 
@@ -59,10 +63,19 @@ class Page(HTMLParser):
         return next(row for row in self.rows if row[0] == first)
 
 
-def pictures(page: Page) -> list[Image.Image]:
-    start = "data:image/webp;base64,"
-    assert all(link.startswith(start) for link in page.links)
-    return [Image.open(io.BytesIO(base64.b64decode(link.removeprefix(start)))) for link in page.links]
+def content(page: Page, kind: str) -> list[io.BytesIO]:
+    """All pictures or videos of the page."""
+    start = f"data:{kind};base64,"
+    return [io.BytesIO(base64.b64decode(link.removeprefix(start))) for link in page.links if link.startswith(start)]
+
+
+def videos(page: Page) -> list[np.ndarray]:
+    """Their frames, [N, H, W, 3]."""
+    found = []
+    for video in content(page, "video/mp4"):
+        with av.open(video) as container:
+            found.append(np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]))
+    return found
 
 
 def test_the_page_is_one_file_that_needs_nothing_else(run_dir: Path):
@@ -70,9 +83,20 @@ def test_the_page_is_one_file_that_needs_nothing_else(run_dir: Path):
     page = Page(file)
     assert file == run_dir / "report.html"
     assert file.stat().st_size < 8e6
-    assert len(pictures(page)) == 2 * 5 + 3
+    shown = [Image.open(file).size for file in content(page, "image/webp")]
+    assert len(shown) == 2 + 3 + 1, "the task's cameras, the strips of three traces and of a failure"
+    assert len(videos(page)) == 2 * 5 + 3 + 1
+    assert len(page.links) == 2 + 3 + 1 + 2 * 5 + 3 + 1
     assert not re.search(r"https?://|@import|url\(|//cdn", page.text)
-    assert not {"script", "link", "iframe", "object", "embed"} & set(page.tags)
+    assert not {"link", "iframe", "object", "embed"} & set(page.tags)
+
+
+def test_the_browser_runs_our_script_and_no_other(run_dir: Path):
+    page = Page(build_report(run_dir))
+    (script,) = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src &#x27;sha256-{digest}&#x27;" in page.text
+    assert "unsafe-inline&#x27;; script-src" in page.text
     assert "nan" not in re.findall(r'[\s",]nan\b', page.text)
 
 
@@ -107,14 +131,14 @@ def test_clips_show_first_and_last_on_the_same_seeds_telling_ones_first(run_dir:
     page = Page(build_report(run_dir))
     assert re.findall(r"seed (9\d\d)", page.prose) == ["901", "904", "900", "903", "902"]
     assert "Of 5 seeds: 2 only the last policy solves, 1 only the first, 1 both, 1 neither." in page.prose
-    clips = pictures(page)[:10]
-    durations = []
-    for clip in clips:
-        assert clip.size == (48, 84)  # 16 px wide, 12 + 16 px high, three times as large
-        durations.append(sum(frame.info["duration"] for frame in ImageSequence.Iterator(clip) if frame.load()))
-    assert durations[::2] == durations[1::2], "the two clips of a pair repeat together"
-    assert durations[0] == 1000 * 14 // 20 + 1000
-    assert (page.prose.count("✓ success"), page.prose.count("✗ failure")) == (5, 5)
+    clips = videos(page)[:10]
+    assert {clip.shape[1:] for clip in clips} == {(256, 342 + 256, 3)}, "16 x 12 px and 16 x 16 px, equally high"
+    assert [len(clip) for clip in clips[::2]] == [len(clip) for clip in clips[1::2]], "a pair repeats together"
+    assert len(clips[0]) == 14 + 20, "the last picture stands for a second"
+    assert clips[0][0, :, :300].mean() < 20 < 200 < clips[0][-1, :, :300].mean(), "it begins dark and ends bright"
+    assert (page.prose.count("✓ success"), page.prose.count("✗ failure")) == (7, 7), (
+        "those of the pairs, of the traces and of the failure"
+    )
     assert "version 0 ✗ failure , 14 steps version 2 ✓ success , 6 steps" in page.prose
 
 
@@ -158,7 +182,7 @@ def test_curves_machine_and_config_are_there(run_dir: Path):
     page = Page(build_report(run_dir))
     for words in (
         "Actor loss 0.01111",
-        "Gate: mean, saturated 0.9 0.1",
+        "Advantage gate: mean, saturated 0.9 0.1",
         "Actor samples per second 1280",
         "Some CPU",
         "numpy 2.2.6",
@@ -258,14 +282,14 @@ def test_a_missing_part_is_left_out_with_a_sentence(run_dir: Path, missing: str,
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     page = Page(build_report(run_dir))
     assert sentence in page.prose
-    assert page.tags.count("section") == 8
+    assert page.tags.count("section") >= 10
 
 
 def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path):
     (tmp_path / "config.yaml").write_text("seed: 0\n")
     page = Page(build_report(tmp_path))
     assert "No policy has been evaluated yet." in page.prose
-    assert page.tags.count("section") == 8
+    assert page.tags.count("section") == 10
 
 
 def test_one_evaluation_is_a_result_too(run_dir: Path):
@@ -275,7 +299,49 @@ def test_one_evaluation_is_a_result_too(run_dir: Path):
     (run_dir / "summary.json").write_text(json.dumps(summary))
     page = Page(build_report(run_dir))
     assert "Success 38 % [29, 48] after supervised training." in page.prose
-    assert "There are no controls in this run." in page.prose
+
+
+def test_what_to_do_next_follows_from_the_figures(run_dir: Path):
+    def advice() -> str:
+        words = Page(build_report(run_dir)).prose
+        return words[words.index("What to do next") : words.index("The first and the last policy")]
+
+    assert "The last round brought 25 points" in advice()
+    assert "A control tells" not in advice(), "there is one"
+    summary = json.loads((run_dir / "summary.json").read_text())
+    summary["evaluations"][2] |= {"successes": 13, "episodes": 20}
+    del summary["controls"]
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    assert "Success stalls at 65 %." in advice()
+    assert "After 20 episodes success may be anything in [43, 82] %" in advice()
+    assert f"--beside {run_dir}-control" in advice()
+    summary["evaluations"][2] |= {"successes": 100, "episodes": 100}
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    assert "solved at this difficulty" in advice()
+
+
+def test_words_explain_themselves_and_are_listed(run_dir: Path):
+    text = build_report(run_dir).read_text()
+    assert text.count("how likely the attempt is to end in success") > 1, "once where it is said, once in the list"
+    assert 'tabindex="0">Wilson&#x27;s 95 % interval<span class="tip"' in text
+
+
+def test_two_runs_stand_beside_each_other(run_dir: Path, tmp_path: Path):
+    other = Path(shutil.copytree(run_dir, tmp_path / "other"))
+    (other / "config.yaml").write_text((run_dir / "config.yaml").read_text().replace("rounds: 2", "rounds: 9"))
+    summary = json.loads((other / "summary.json").read_text())
+    summary["evaluations"][2]["successes"] = 60
+    (other / "summary.json").write_text(json.dumps(summary))
+    file = build_comparison(run_dir, other)
+    page = Page(file)
+    assert file.name == "beside-other.html"
+    assert page.row("round 2")[1:3] == ["91 % [84, 95]", "60 % [50, 69]"]
+    assert float(page.row("round 2")[3]) == pytest.approx(fisher_p(91, 100, 60, 100), rel=0.1)
+    assert page.row("budget.rounds") == ["budget.rounds", "2", "9"]
+    assert "Of 5 seeds: 0 only other solves" in page.prose
+    (other / "summary.json").write_text("{}")
+    with pytest.raises(UserError, match="no evaluated policy"):
+        build_comparison(run_dir, other)
 
 
 def test_controls_alone_are_drawn(run_dir: Path):

@@ -54,9 +54,9 @@ def test_a_film_strip_of_a_short_episode_repeats_frames():
     assert film_strip(brightening(1), frames=10, scale=2).shape == (24, 320, 3)
 
 
-def test_cameras_stand_one_below_the_other_and_odd_sizes_are_left_out():
+def test_cameras_stand_side_by_side_and_are_equally_high():
     images = {"front": brightening(3), "top": brightening(3, height=20), "wrist": brightening(3, width=99)}
-    assert tile_cameras(images).shape == (3, 32, 16, 3)
+    assert tile_cameras(images, 24).shape == (3, 24, 32 + 20 + 198, 3)
 
 
 @pytest.mark.parametrize(

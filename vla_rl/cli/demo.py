@@ -1,5 +1,5 @@
 """The whole story on one task: demonstrations, a supervised policy that often fails, practice under supervision, and
-a report.
+a report. A page on this machine's loopback shows it from the first second, a panel in the terminal as well.
 
 Example: vla-rl demo --out runs/demo --seed 1
 """
@@ -7,29 +7,55 @@ Example: vla-rl demo --out runs/demo --seed 1
 import argparse
 import itertools
 import logging
+import os
+import sys
+import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vla_rl.cli.run_arguments import add_run_arguments
-from vla_rl.core.config import load_config
+from vla_rl.core.config import load_config, read_yaml
 from vla_rl.core.errors import UserError
+from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from vla_rl.report.story import Story
     from vla_rl.runs.config import RunConfig
 
-DEFAULT_OUT = "runs/demo"
+DEFAULT_CONFIG, DEFAULT_OUT = "demo", "runs/demo"
+PICTURE_PX = 256
 # Measured with configs/demo.yaml on two cores of an EPYC, see docs/results/demo.json.
 SAMPLES_PER_S, EPISODES_PER_S, START_AND_REPORT_S = 900, 11, 15
 logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser, config="demo", out=DEFAULT_OUT)
+    add_run_arguments(parser, config=DEFAULT_CONFIG, out=DEFAULT_OUT)
+    parser.add_argument("--port", type=int, default=0, help="of the page that shows the run (default: any free one)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from vla_rl.report.story import Story
+    from vla_rl.report.story_page import story_page
+
+    story = Story(title=_asked_task(arguments))
+    with story_page(story, arguments.port) as address:
+        logger.info("watch it: %s", address)
+        if sys.stdin.isatty() and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            webbrowser.open(address)
+        _draw_task(story)
+        return _practise(arguments, story, address)
+
+
+def _practise(arguments: argparse.Namespace, story: "Story", address: str) -> int:
+    from vla_rl.core.progress import watched_by
+    from vla_rl.report.run_files import read_run
+    from vla_rl.report.story import success_lines
+    from vla_rl.report.story_panel import story_panel
+    from vla_rl.report.wording import headline
     from vla_rl.runs.practice import open_run, practise
+    from vla_rl.training.plan import plan
 
     if not arguments.resume and arguments.out is None:
         _choose_folder(arguments)
@@ -43,14 +69,32 @@ def run(arguments: argparse.Namespace) -> int:
         budget.episodes_per_round,
         _expected_minutes(config),
     )
-    summary = practise(folder, config, spec)
-    first, last = summary["evaluations"][0], summary["evaluations"][-1]
-    print(
-        f"success {first['successes']}/{first['episodes']} after supervision, {last['successes']}/{last['episodes']} "
-        f"after practice, in {summary['wall_s'] / 60:.1f} minutes"
-    )
-    print(f"report: {folder.path / 'report.html'}")
+    story.stages, story.run = [stage.name for stage in plan(budget)], folder.path
+    with watched_by(story), story_panel(story, address):
+        practise(folder, config, spec, [story])
+    story.finished = True
+    done = read_run(folder.path)
+    print("\n".join([headline(done), "", *success_lines(done), ""]))
+    print(f"report:   {folder.path / 'report.html'}\ntry it:   vla-rl play --run {folder.path}")
     return 0
+
+
+def _asked_task(arguments: argparse.Namespace) -> str:
+    """The task's name, found without the seconds that it takes to load what trains."""
+    named = [word.removeprefix("task.env=") for word in arguments.overrides if word.startswith("task.env=")]
+    file = arguments.resume / "config.yaml" if arguments.resume else config_file(arguments.config or DEFAULT_CONFIG)
+    return str(named[-1] if named else read_yaml(file).get("task", {}).get("env", ""))
+
+
+def _draw_task(story: "Story") -> None:
+    """What the policy will learn, seen before anything is learnt; of a task that draws itself at any size."""
+    from vla_rl.core.registry import find, names
+
+    if story.title in names("tasks"):
+        env = find("tasks", story.title)(image_size=PICTURE_PX)
+        story.pictures = env.reset(seed=0)[0]["pixels"]
+        story.sentence = env.task_description
+        env.close()
 
 
 def _expected_minutes(config: "RunConfig") -> float:

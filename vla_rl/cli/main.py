@@ -25,11 +25,12 @@ VERBS = {
     "imagine": "train a world model, evaluate it, or watch it beside the real future",
     "record": "record demonstrations of a task or on a robot",
     "task": "what a task shows and assumes, and whether it can be trained",
-    "play": "drive a task and a world model of it in a browser page",
+    "play": "drive a task in a browser page, or take over from a policy there",
     "export": "a policy for the robot computer: graphs, engines, their verification",
     "report": "rebuild the report of a run",
     "finetune": "a policy from logged episodes alone: stores, LeRobotDatasets, ROS 2 bags",
     "label": "say how logged episodes went",
+    "hub": "share a policy or episodes through the Hugging Face hub or a folder",
     "doctor": "verify an episode store, and repair it",
     "sign": "sign a policy or a deployment, so that a robot may refuse all others",
 }
@@ -37,7 +38,7 @@ VERBS = {
 
 # The base install is what the computer on a robot needs; which extra brings what else.
 EXTRAS = {
-    "train": ("torch", "lerobot", "mujoco", "gymnasium", "tensorboard", "matplotlib", "PIL", "scipy"),
+    "train": ("torch", "lerobot", "mujoco", "gymnasium", "tensorboard", "matplotlib", "PIL", "scipy", "rich"),
     "vlm": ("transformers",),
     "benchmarks": ("metaworld", "gym_aloha"),
     "ros": ("rosbags",),

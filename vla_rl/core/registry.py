@@ -21,6 +21,7 @@ KINDS = {
     "robots": "robot",
     "policies": "kind of policy",
     "takeovers": "takeover source",
+    "sinks": "metric sink",
 }
 """Each kind of part, and what one of it is called in messages."""
 

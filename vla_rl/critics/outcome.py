@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tqdm import trange
 
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.progress import track
 from vla_rl.policies.heads import EnsembleHead
 
 _LEAST_SCALE = 1e-2
@@ -93,7 +93,7 @@ def fit_outcome_value(
     seen = (members[:, None] != fold).to(rows)
     best = torch.full((folds,), torch.inf, device=rows.device)
     kept = [parameter.detach().clone() for parameter in value.parameters()]
-    for step in trange(config.steps + 1, desc="value", unit="step", leave=False, disable=None):
+    for step in track(range(config.steps + 1), "value", "step"):
         if step % config.look_every == 0:
             with torch.no_grad():
                 error = (value.logits(rows).sigmoid() - label).square() * (1 - seen)

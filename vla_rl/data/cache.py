@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from vla_rl.core.errors import StoreError
+from vla_rl.core.progress import track
 from vla_rl.core.types import Float32Array, Origin, Uint8Array
 from vla_rl.data.cache_files import (
     Index,
@@ -199,7 +199,7 @@ class FrameCache:
         self._index.dropped = {name: (headers[name], stamps[name]) for name in sorted(to_drop)}
         new = []
         try:
-            for name in tqdm(wanted[kept:], desc="decoding episodes", unit="episode", disable=None, delay=2.0):
+            for name in track(wanted[kept:], "decoding episodes", "episode"):
                 assert layout is not None  # there are episodes
                 if name in current:
                     rows = cached_rows(self.directory, old, current[name])

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from tqdm import tqdm
-
 from vla_rl.core.errors import StoreError
 from vla_rl.core.files import fsync_directory
+from vla_rl.core.progress import track
 from vla_rl.data.episode_file import SUFFIX, DamagedError, is_episode_id, verify_file
 from vla_rl.data.store import TEMPORARY_SUFFIX, locked, no_store_at, read_label, read_pin, write_settings
 
@@ -84,7 +83,7 @@ def diagnose(store: Path) -> list[Finding]:
     findings += [_finding(Ailment.LEFTOVER, file, "a writer died before it had finished") for file in sorted(leftovers)]
     digests: dict[str, str] = {}
     others = sorted(file for file in episodes.iterdir() if not _is_temporary(file))
-    for file in tqdm(others, desc="checking episodes", unit="episode", disable=None, delay=2.0):
+    for file in track(others, "checking episodes", "episode"):
         findings += _check_episode(file, digests)
     if labels.is_dir():
         for file in sorted(file for file in labels.iterdir() if not _is_temporary(file)):

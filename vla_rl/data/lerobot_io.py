@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from vla_rl.core.errors import StoreError, UserError, did_you_mean
 from vla_rl.core.outside import parse_json
+from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.cache_files import common_layout
 from vla_rl.data.episode_file import EpisodeHeader
@@ -157,7 +157,7 @@ def export_lerobot(store: EpisodeStore, out_dir: Path, ids: Sequence[str] | None
             video_backend="pyav",
         )
         with SuppressProgressBars(), _own_scheduling():
-            for header in tqdm(headers, desc="exporting", unit="episode", disable=None, delay=2.0):
+            for header in track(headers, "exporting", "episode"):
                 for frame in _frames(store.read(header.episode_id), extras):
                     dataset.add_frame(frame)
                 dataset.save_episode(parallel_encoding=False)
@@ -270,7 +270,7 @@ def import_lerobot(dataset_dir: Path, store: EpisodeStore, mapping: LeRobotMappi
     files = LeRobotFiles(Path(dataset_dir))
     mapping = _complete(mapping or LeRobotMapping(), files)
     added = []
-    for index in tqdm(range(len(files.episodes)), desc="importing", unit="episode", disable=None, delay=2.0):
+    for index in track(range(len(files.episodes)), "importing", "episode"):
         episode = _read_episode(files, index, mapping).validate()
         if add_unless_same(store, episode, "lerobot.episode_prefix"):
             added.append(episode.episode_id)

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tqdm import tqdm
-
 from vla_rl.core.errors import StoreError, UserError
+from vla_rl.core.progress import track
 from vla_rl.core.types import Episode
 from vla_rl.data.episode_file import episode_digest
 from vla_rl.data.lerobot_io import LeRobotMapping, import_lerobot
@@ -77,7 +76,7 @@ def _copy(source: EpisodeStore, store: EpisodeStore) -> list[str]:
     if source.path.resolve() == store.path.resolve():
         raise StoreError(f"{source.path} cannot be taken into itself")
     added = []
-    for name in tqdm(source.ids(), desc=f"reading {source.path}", unit="episode", disable=None, delay=2.0):
+    for name in track(source.ids(), f"reading {source.path}", "episode"):
         episode = _with_free_id(source.read(name), store)
         if episode is not None:
             store.add(episode)

@@ -101,8 +101,10 @@ def trace_chart(trace: Trace) -> str:
         top = y.start_px
     ticks = svg.grid(x, Axis(0, 1, top, top), x.ticks(8), [])
     words = svg.text(x.start_px - 7, top + 7, "step", text_anchor="end", dominant_baseline="hanging")
+    ends = {"x1": left, "x2": left, "y1": 0, "y2": top, "data_from": left, "data_to": width - right}
+    cursor = svg.element("line", "", **ends, class_="cursor")
     label = f"Values and weights along a {trace.kind}"
-    return svg.picture(width, top + 24, "".join([*parts, ticks, words]), label, class_="trace")
+    return svg.picture(width, top + 24, "".join([*parts, ticks, words, cursor]), label, class_="trace")
 
 
 def reliability_chart(forecasts: Sequence[Forecasts]) -> str:

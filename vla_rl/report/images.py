@@ -45,10 +45,19 @@ def render_clip(
     return buffer.getvalue()
 
 
-def tile_cameras(images: Mapping[str, NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """The pictures of all cameras that are as wide as the first one, one below the other: uint8 [T, H, W, 3]."""
-    pictures = list(images.values())
-    return np.concatenate([picture for picture in pictures if picture.shape[2] == pictures[0].shape[2]], axis=1)
+def tile_cameras(images: Mapping[str, NDArray[np.uint8]], height_px: int) -> NDArray[np.uint8]:
+    """The pictures of all cameras side by side and equally high, uint8 [T, height_px, w, 3]; w is even, as videos want.
+
+    Args:
+        images: camera -> uint8 [T, H, W, 3].
+        height_px: even.
+    """
+    tiles = []
+    for pictures in images.values():
+        width = round(pictures.shape[2] * height_px / pictures.shape[1] / 2) * 2
+        sized = [Image.fromarray(frame).resize((width, height_px), Image.Resampling.LANCZOS) for frame in pictures]
+        tiles.append(np.stack([np.asarray(frame) for frame in sized]))
+    return np.concatenate(tiles, axis=2)
 
 
 def film_strip(images: NDArray[np.uint8], frames: int = 10, scale: float = 2) -> NDArray[np.uint8]:

@@ -51,7 +51,7 @@ _PANELS = (
     Panel("expected return (0: at the goal, \N{MINUS SIGN}1: failure)", ("value",), -1.0, 0.0),
     Panel("N-step advantage, in lengths of the task", ("advantage",)),
     Panel("indicator (1: better than usual, 0: not)", ("indicator",), 0.0, 1.0),
-    Panel("gate (solid) and weight in the actor's loss (dashed)", ("advantage_gate", "weight"), 0.0, 2.0),
+    Panel("advantage gate (solid) and weight in the actor's loss (dashed)", ("advantage_gate", "weight"), 0.0, 2.0),
     Panel("weight in the actor's loss", ("weight",), 0.0),
 )
 _IN_PANELS = tuple(dict.fromkeys(name for panel in _PANELS for name in panel.columns))
@@ -117,17 +117,36 @@ def read_pairs(store: EpisodeStore, problems: list[str]) -> list[Pair]:
 
     The order: the first fails and the last succeeds; the opposite; both succeed; both fail.
     """
+    numbers = _by_version(store)
+    if len(numbers) < 2:
+        return []
+    return _paired((store, numbers[min(numbers)]), (store, numbers[max(numbers)]), problems)
+
+
+def last_pairs(first: EpisodeStore, other: EpisodeStore, problems: list[str]) -> list[Pair]:
+    """All seeds that the last policies of two runs were recorded on, in the order of `read_pairs`."""
+    ours, theirs = _by_version(first), _by_version(other)
+    if not (ours and theirs):
+        return []
+    return _paired((first, ours[max(ours)]), (other, theirs[max(theirs)]), problems)
+
+
+def _by_version(store: EpisodeStore) -> dict[int, dict[int, str]]:
+    """Policy version -> number of the seed -> episode."""
     numbers: dict[int, dict[int, str]] = {}
     for episode_id in store.ids():
         if match := _EVALUATION_ID.fullmatch(episode_id):
             numbers.setdefault(int(match[1]), {})[int(match[2])] = episode_id
-    if len(numbers) < 2:
-        return []
-    first, last = numbers[min(numbers)], numbers[max(numbers)]
+    return numbers
+
+
+def _paired(
+    first: tuple[EpisodeStore, dict[int, str]], last: tuple[EpisodeStore, dict[int, str]], problems: list[str]
+) -> list[Pair]:
     pairs = []
-    for number in sorted(first.keys() & last.keys()):
+    for number in sorted(first[1].keys() & last[1].keys()):
         try:
-            pair = Pair(store.read_header(first[number]), store.read_header(last[number]))
+            pair = Pair(*(store.read_header(names[number]) for store, names in (first, last)))
             if pair.first.seed == pair.last.seed:
                 pairs.append(pair)
         except StoreError as error:
@@ -150,11 +169,30 @@ def read_traces(directory: Path, store: EpisodeStore, problems: list[str]) -> li
     return [chosen[kind] for kind in ("success", "failure", "takeover", "demonstration") if kind in chosen]
 
 
+def read_failures(directory: Path, store: EpisodeStore, problems: list[str]) -> list[Trace]:
+    """The traces of the newest round that has some of failures which nobody rescued."""
+    found: list[Trace] = []
+    for file in sorted(directory.glob("round*.npz"), reverse=True):
+        if found and _round_of(found[0].episode.episode_id) != _round_of(file.stem):
+            break
+        try:
+            if _kind(store.read_header(file.stem)) == "failure":
+                episode = store.read(file.stem)
+                found.append(Trace("failure", episode, _read_columns(file, len(episode))))
+        except (StoreError, OSError, *_NPZ_ERRORS) as error:
+            problems.append(f"The trace of episode {file.stem} was left out: {error}.")
+    return found
+
+
 def segments(source: NDArray[np.uint8]) -> Iterator[tuple[int, int, int]]:
     """Runs of equal source in [T]: (value, first step, one past the last step)."""
     edges = [0, *(np.flatnonzero(np.diff(source)) + 1).tolist(), len(source)]
     for start, end in itertools.pairwise(edges):
         yield int(source[start]), start, end
+
+
+def _round_of(episode_id: str) -> str:
+    return episode_id.partition("-")[0]
 
 
 def _kind(header: EpisodeHeader) -> str:

@@ -2,47 +2,32 @@
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from vla_rl.core.errors import StoreError
-from vla_rl.core.types import Source
-from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.report import charts
-from vla_rl.report.images import render_clip, tile_cameras, webp_uri
-from vla_rl.report.run_episodes import Pair, Trace, open_store, read_pairs, read_traces
+from vla_rl.report.markup import lead, legend, missing, section, table
 from vla_rl.report.run_files import Evaluation, Run
 from vla_rl.report.statistics import fisher_p, wilson_interval
-from vla_rl.report.wording import count, duration, outcome, percent, percent_interval
+from vla_rl.report.wording import duration, percent, percent_interval
 
-_MAX_PAIRS = 6
-_MAX_PROBLEMS = 4
-# Base64 makes a third more of it; the whole page stays below 8 MB.
-_CLIP_BUDGET_BYTES = 5_000_000
-_CLIP_WIDTH_PX = 192
 _CURVES = (
     ("Actor loss", ("actor_loss",)),
     ("Viability loss", ("viability_loss",)),
     ("Efficiency loss", ("efficiency_loss",)),
-    ("Gate: mean, saturated", ("gate_mean", "gate_saturated")),
+    ("Advantage gate: mean, saturated", ("gate_mean", "gate_saturated")),
     ("Actor samples per second", ("samples_per_s",)),
 )
 _UNKNOWN = "\N{EN DASH}"
 _NO_CURVE = {"kind", "round", "step", "wall_s", "time_s"}
-_TRACE_TITLES = {
-    "success": "A success without help",
-    "failure": "A failure",
-    "takeover": "A takeover",
-    "demonstration": "A demonstration",
-}
 
 
 def success(run: Run) -> str:
     """Success per round, with the controls and a table of the figures."""
     if not run.evaluations:
-        return _section("Success", _missing("No policy has been evaluated yet."))
+        return section("Success", missing("No policy has been evaluated yet."))
     names = list(dict.fromkeys(str(control.control) for control in run.controls))
     rows = []
     for evaluation in [*run.policies, *run.controls]:
@@ -59,70 +44,14 @@ def success(run: Run) -> str:
         "trained on",
         "gradient steps",
         "steps to success",
-        f"p against {last}",
+        f"p (could it be chance?), against {last}",
     ]
-    lead = (
+    words = (
         "On episodes that training never sees. Band and bars: Wilson's 95 % interval. "
-        "p: Fisher's exact test, two-sided. Trained on: demonstrations and practice episodes."
+        "The last column has p of Fisher's exact test, two-sided. Trained on: demonstrations and practice episodes."
     )
     chart = charts.success_chart(run.policies, run.controls, names)
-    body = _lead(lead) + f"<figure>{chart}</figure>" + _table(heads, rows) + _per_task(run)
-    return _section("Success", body + ("" if names else _missing("There are no controls in this run.")))
-
-
-def clips(run: Run) -> str:
-    """The first and the last policy side by side on the same seeds."""
-    title = "The first and the last policy on the same seeds"
-    problems: list[str] = []
-    store = open_store(run.path / "evaluation", problems)
-    pairs = read_pairs(store, problems) if store is not None else []
-    if store is None or not pairs:
-        words = "There are no evaluation episodes of two policies on the same seeds yet."
-        return _section(title, _missing(words) + _problems(problems))
-    cards, used_bytes = [], 0
-    for pair in _shown(pairs):
-        try:
-            first, last = _clip_pair(store, pair)
-        except StoreError as error:
-            problems.append(f"An evaluation episode was left out: {error}.")
-            continue
-        used_bytes += len(first) + len(last)
-        if used_bytes > _CLIP_BUDGET_BYTES:
-            break
-        seed = f"seed {pair.first.seed}" if pair.first.seed is not None else pair.first.episode_id
-        both = _clip(first, pair.first) + _clip(last, pair.last)
-        cards.append(f'<div><div class="seed">{html.escape(seed)}</div><div class="pair">{both}</div></div>')
-    outcomes = [pair.outcome for pair in pairs]
-    lead = (
-        f"Of {count(len(pairs), 'seed')}: {outcomes.count((False, True))} only the last policy solves, "
-        f"{outcomes.count((True, False))} only the first, {outcomes.count((True, True))} both, "
-        f"{outcomes.count((False, False))} neither. "
-        "Gains are shown first. Left the first policy, right the last, in real time."
-    )
-    return _section(title, _lead(lead) + f'<div class="clips">{"".join(cards)}</div>' + _problems(problems))
-
-
-def traces(run: Run) -> str:
-    """Values and weights along a success, a failure and a takeover."""
-    title = "What the critics say along an episode"
-    problems: list[str] = []
-    store = open_store(run.path / "episodes", problems)
-    found = read_traces(run.path / "traces", store, problems) if store is not None else []
-    if not found:
-        algorithm = run.summary.get("algorithm")
-        words = "There are no traces of values and weights yet"
-        words += f", or the algorithm ({algorithm}) has no critics." if algorithm else "."
-        return _section(title, _missing(words) + _problems(problems))
-    lead = (
-        "What the critics expect at each step, and what the actor's loss makes of it, after the round in which the "
-        "episode was collected and trained on."
-    )
-    figures = [
-        f'<h3>{_TRACE_TITLES[trace.kind]}</h3><figure><div class="scroll">{charts.trace_chart(trace)}</div>'
-        f"<figcaption>{_trace_caption(trace)}</figcaption></figure>"
-        for trace in found
-    ]
-    return _section(title, _lead(lead) + "".join(figures) + _problems(problems))
+    return section("Success", lead(words) + f"<figure>{chart}</figure>" + table(heads, rows) + _per_task(run))
 
 
 def calibration(run: Run) -> str:
@@ -131,8 +60,8 @@ def calibration(run: Run) -> str:
     forecasts = run.forecasts
     if not forecasts:
         why = "they begin with the second round of practice, for an algorithm that has a viability critic"
-        return _section(title, _missing(f"There are no forecasts: {why}."))
-    lead = (
+        return section(title, missing(f"There are no forecasts: {why}."))
+    words = (
         "Measured on the practice episodes of a round with the critic as the round before left it, so that it was "
         "trained on none of them. Counted is every fourth of the policy's steps: with the outcome of the episode where "
         "no person took over after it, otherwise as a failure. Calibration error: mean distance between predicted and "
@@ -151,9 +80,9 @@ def calibration(run: Run) -> str:
     ]
     heads = ["episodes of", "calibration error", "Brier score", "mean predicted", "observed", "steps"]
     key = {"newest": f"round {forecasts[-1].round}"} | ({"older": "rounds before"} if len(forecasts) > 1 else {})
-    note = f'<p class="note">{_legend(key)}. Dotted: perfect calibration. Area of a mark: its share of the steps.</p>'
+    note = f'<p class="note">{legend(key)}. Dotted: perfect calibration. Area of a mark: its share of the steps.</p>'
     chart = f"<figure>{charts.reliability_chart(forecasts)}{note}</figure>"
-    return _section(title, _lead(lead) + f'<div class="beside">{chart}{_table(heads, rows)}</div>')
+    return section(title, lead(words) + f'<div class="beside">{chart}{table(heads, rows)}</div>')
 
 
 def training(run: Run) -> str:
@@ -182,19 +111,19 @@ def training(run: Run) -> str:
     shown = "".join(figure(title, curve) for title, curve in _CURVES)
     more = "".join(figure(name.replace("_", " "), (name,)) for name in others)
     if not shown and not more:
-        return _section("Training", _missing("No gradient steps have been logged yet."))
-    lead = (
+        return section("Training", missing("No gradient steps have been logged yet."))
+    words = (
         "Over gradient steps; a dotted line begins a round of practice. At the right of each title, the latest value."
     )
     folded = f'<details><summary>More curves</summary><div class="curves">{more}</div></details>' if more else ""
-    return _section("Training", _lead(lead) + f'<div class="curves">{shown}</div>' + folded)
+    return section("Training", lead(words) + f'<div class="curves">{shown}</div>' + folded)
 
 
 def collection(run: Run) -> str:
     """What each round of practice brought in."""
     records = [record for record in run.records("collect") if _float(record.get("episodes")) > 0]
     if not records:
-        return _section("Practice episodes", _missing("No practice episodes have been logged yet."))
+        return section("Practice episodes", missing("No practice episodes have been logged yet."))
     rows = []
     for record in records:
         episodes, successes, takeovers, rescued = (
@@ -217,7 +146,7 @@ def collection(run: Run) -> str:
         rows.append([html.escape(name), *figures, f'<div class="bar">{bar}</div>'])
     heads = ["", "episodes", "autonomous successes", "takeovers", "of these rescued", "mean steps", ""]
     names = {"good": "success alone", "human": "rescued", "human tint": "taken over in vain", "bad": "failure"}
-    return _section("Practice episodes", _table(heads, rows) + f'<p class="note">{_legend(names)}</p>')
+    return section("Practice episodes", table(heads, rows) + f'<p class="note">{legend(names)}</p>')
 
 
 def machine(run: Run) -> str:
@@ -233,20 +162,20 @@ def machine(run: Run) -> str:
             ]
             for name, wall_s in run.stages
         ]
-        body += _table(["stage", "wall clock", ""], rows)
+        body += table(["stage", "wall clock", ""], rows)
     facts = {str(name): _plain(value) for name, value in run.machine.items() if value is not None}
     if facts:
         body += (
             f"<dl>{''.join(f'<dt>{html.escape(name)}</dt><dd>{html.escape(facts[name])}</dd>' for name in facts)}</dl>"
         )
-    return _section("Machine and time", body or _missing("The machine and the wall-clock times are not known yet."))
+    return section("Machine and time", body or missing("The machine and the wall-clock times are not known yet."))
 
 
 def config(run: Run) -> str:
     """The resolved config, folded."""
     if not run.config_text:
-        return _section("Configuration", _missing("There is no config.yaml in this run folder."))
-    return _section(
+        return section("Configuration", missing("There is no config.yaml in this run folder."))
+    return section(
         "Configuration", f"<details><summary>config.yaml</summary><pre>{html.escape(run.config_text)}</pre></details>"
     )
 
@@ -278,7 +207,7 @@ def _per_task(run: Run) -> str:
             for successes, episodes in counts
         ]
         rows.append([html.escape(policy.label), *cells])
-    return _table(["policy", *tasks], rows)
+    return table(["policy", *tasks], rows)
 
 
 def _against_last(run: Run, evaluation: Evaluation) -> str:
@@ -286,71 +215,6 @@ def _against_last(run: Run, evaluation: Evaluation) -> str:
     if evaluation is last:
         return ""
     return f"{fisher_p(last.successes, last.episodes, evaluation.successes, evaluation.episodes):.2g}"
-
-
-def _shown(pairs: Sequence[Pair]) -> list[Pair]:
-    """Mostly gains, but what got worse and what is still unsolved is shown too."""
-    worse = [pair for pair in pairs if pair.outcome == (True, False)][:1]
-    unsolved = [pair for pair in pairs if pair.outcome == (False, False)][:1]
-    others = [pair for pair in pairs if pair.outcome[1]]
-    return [*others[: _MAX_PAIRS - len(worse) - len(unsolved)], *worse, *unsolved]
-
-
-def _clip_pair(store: EpisodeStore, pair: Pair) -> tuple[bytes, bytes]:
-    """Both clips, of equal length in time, so that they repeat together."""
-    episodes = [store.read(header.episode_id) for header in (pair.first, pair.last)]
-    seconds = [len(episode) / episode.control_hz for episode in episodes]
-    rendered = []
-    for episode, length_s in zip(episodes, seconds, strict=True):
-        images = tile_cameras(episode.images)
-        scale = min(3.0, _CLIP_WIDTH_PX / images.shape[2])
-        rendered.append(render_clip(images, episode.control_hz, scale, hold_s=1.0 + max(seconds) - length_s))
-    return rendered[0], rendered[1]
-
-
-def _clip(content: bytes, header: EpisodeHeader) -> str:
-    kind, sign = outcome(header.success), {True: "✓ ", False: "✗ ", None: ""}[header.success]
-    caption = f"version {header.policy_version}<br><b>{sign}{kind}</b>, {count(header.length, 'step')}"
-    alt = f"policy version {header.policy_version}: {kind}"
-    return (
-        f'<figure class="{kind}"><img src="{webp_uri(content)}" alt="{alt}"><figcaption>{caption}</figcaption></figure>'
-    )
-
-
-def _trace_caption(trace: Trace) -> str:
-    present = [Source(value).name.lower() for value in sorted(set(trace.episode.source.tolist()))]
-    shades = {"policy": "policy tint", "human": "human tint", "demo": "demo tint", "hold": "hold tint"}
-    words = f"{trace.episode.episode_id}: {count(len(trace.episode), 'step')}, {outcome(trace.episode.success)}."
-    return f"{html.escape(words)} Who acted: {_legend({shades[name]: name for name in present})}"
-
-
-def _legend(names: dict[str, str]) -> str:
-    return "".join(f'<span class="key fill-{style}"></span>{html.escape(words)}' for style, words in names.items())
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{html.escape(title)}</h2>{body}</section>\n"
-
-
-def _lead(words: str) -> str:
-    return f'<p class="lead">{html.escape(words)}</p>'
-
-
-def _missing(words: str) -> str:
-    return f'<p class="missing">{html.escape(words)}</p>'
-
-
-def _problems(problems: Sequence[str]) -> str:
-    more = len(problems) - _MAX_PROBLEMS
-    sentences = [*problems[:_MAX_PROBLEMS], *([f"And {count(more, 'more problem')} like these."] if more > 0 else [])]
-    return "".join(f'<p class="problem">{html.escape(sentence)}</p>' for sentence in sentences)
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; heads are escaped, cells are HTML."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _float(value: Any, default: float = math.nan) -> float:

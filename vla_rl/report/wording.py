@@ -2,6 +2,28 @@
 
 from vla_rl.report.run_files import Evaluation, Run
 
+GLOSSARY = {
+    "advantage": "how much better the steps after an action went than the critic had expected before it",
+    "advantage gate": "a factor from 0 to 2 on what the policy imitates: near 0 where an action was worse than usual, "
+    "near 2 where it was better; not the safety gate, which stands before the motors",
+    "action chunk": "the actions of the next second or so, planned at once from one observation",
+    "brier score": "the mean squared distance between a forecast and what happened; 0 is perfect, 0.25 is a coin",
+    "calibration error": "how far, on average, the predicted chance of success is from the share that succeeded",
+    "control": "another way to spend the same budget, to see what practice itself brings",
+    "critics": "networks that learn from how attempts ended to say, at every moment, how an attempt will go",
+    "efficiency critic": "says how many steps success will still take",
+    "gradient steps": "updates of the policy's weights",
+    "p": "how often a difference at least this large would be seen if both policies were equally good; below 0.05 "
+    "chance is a poor explanation",
+    "practice": "the policy acts, is judged by how the attempt ends, and learns from that",
+    "supervised": "trained on the demonstrations alone, before any practice",
+    "takeover": "a person, or a script that stands in for one, acts in place of the policy for a while",
+    "viability critic": "says how likely the attempt is to end in success",
+    "weight": "how strongly the policy imitates a step: the advantage gate, for its own steps",
+    "wilson's 95 % interval": "where the true rate of success plausibly lies, given how few episodes were tried",
+}
+"""The words of the report and of the pages of the docs, each defined here and nowhere else."""
+
 
 def percent(rate: float) -> str:
     """A rate as a whole percentage: 0.914 -> "91 %"."""

@@ -109,6 +109,8 @@ class RunConfig:
             action units. Independent noise averages out over a chunk; a coherent offset shows what it leads to.
         rollout_precision: of the policy that practises, where a robot's computer will act in a low one: ``fp32`` or
             ``int8-dynamic`` through ONNX Runtime. Learning and evaluation stay in full precision, ``torch``.
+        sinks: who else is told of every metric, beside metrics.jsonl and TensorBoard: entry points of ``vla_rl.sinks``
+            (wandb, mlflow, trackio) or ``module:Name``.
     """
 
     task: TaskConfig = field(default_factory=TaskConfig)
@@ -132,6 +134,7 @@ class RunConfig:
     rollout_device: str = "cpu"
     exploration: float = 0.0
     rollout_precision: str = FULL_PRECISION
+    sinks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         fill_parts(self)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from robot_io.pictures import resize
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Origin, PolicySpec, Source, Uint8Array
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.sources import DataMapping, find_store, take_in
@@ -49,7 +49,7 @@ def bring_demonstrations(
         found = _as_store(source, Path(staging))
         names = _chosen(found, source, specs)
         taken = names[:most] if most else names
-        for index, name in enumerate(tqdm(taken, desc="demonstrations", unit="episode", leave=False, disable=None)):
+        for index, name in enumerate(track(taken, "demonstrations", "episode")):
             episode_id = f"demo-{index:05d}"
             if episode_id not in store:
                 task = _task_of(found.read_header(name), specs)

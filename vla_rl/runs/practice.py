@@ -2,7 +2,7 @@
 
 import argparse
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vla_rl.algorithms.base import Algorithm
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore
+    from vla_rl.report.sinks import MetricSink
     from vla_rl.runs.imagination.run import RunImagination
     from vla_rl.training.ray_workers import RayRolloutPool
     from vla_rl.training.workers import RolloutPool
@@ -133,15 +134,24 @@ def _check_policy(config: RunConfig, spec: PolicySpec) -> None:
         )
 
 
-def practise(folder: RunFolder, config: RunConfig, spec: PolicySpec) -> dict[str, Any]:
-    """Carry out a run, or what is left of it, and build its report. Returns the summary."""
+def practise(
+    folder: RunFolder, config: RunConfig, spec: PolicySpec, watching: Sequence["MetricSink"] = ()
+) -> dict[str, Any]:
+    """Carry out a run, or what is left of it, and build its report. Returns the summary.
+
+    Args:
+        folder: of the run.
+        config: of the run.
+        spec: the policy's interface.
+        watching: told of every metric, beside the sinks of the run folder.
+    """
     import torch
 
     from vla_rl.training.rounds import PracticeRun
 
     torch.set_num_threads(config.torch_threads)
     described = {"task": ", ".join(config.task.envs), "algorithm": config.algorithm, "seed": config.seed}
-    with open_records(folder, described) as records, make_pool(config) as pool:
+    with open_records(folder, described, config.task, config.sinks, watching) as records, make_pool(config) as pool:
         PracticeRun(
             folder,
             config.budget,

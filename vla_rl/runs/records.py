@@ -1,36 +1,56 @@
 """The records of a run while a process works on it: metrics, TensorBoard, summary, and the report at its end."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Any
 
+from vla_rl.core.registry import find
 from vla_rl.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from vla_rl.report.sinks import MetricSink
+    from vla_rl.runs.config import TaskConfig
 
 
 @contextmanager
-def open_records(folder: RunFolder, described: dict[str, Any]) -> Iterator[Any]:
+def open_records(
+    folder: RunFolder,
+    described: dict[str, Any],
+    task: "TaskConfig | None" = None,
+    sinks: Sequence[str] = (),
+    watching: Sequence["MetricSink"] = (),
+) -> Iterator[Any]:
     """Lock a run folder, and yield the `vla_rl.training.learning.RunRecords` of the run so far. When all went well, the
     report is built and the run is called finished.
 
     Args:
         folder: of the run.
         described: what the summary should say of the run from its start.
+        task: of the run, in whose simulation the report draws episodes again; None: it shows what was recorded.
+        sinks: entry points of ``vla_rl.sinks``, told of every metric beside the sinks of the folder.
+        watching: more sinks, made by the caller.
 
     Raises:
         UserError: if another process works on it, or what it has written cannot be read.
     """
     from vla_rl.report.html import build_report
-    from vla_rl.report.sinks import JsonlSink, TensorBoardSink, read_records
+    from vla_rl.report.sinks import JsonlSink, MetricSink, TensorBoardSink, read_records
     from vla_rl.runs.machine import describe_machine
+    from vla_rl.runs.redraw import Redrawer
     from vla_rl.training.checkpoint import load_newest_checkpoint
     from vla_rl.training.learning import RunRecords
 
-    with folder, JsonlSink(folder.metrics_file) as metrics, TensorBoardSink(folder.path / "tensorboard") as board:
+    with folder, ExitStack() as stack:
+        written: list[MetricSink] = [JsonlSink(folder.metrics_file), TensorBoardSink(folder.path / "tensorboard")]
+        written += [find("sinks", name)(folder.path, described) for name in sinks]
+        for sink in written:
+            stack.enter_context(sink)
         progress = load_newest_checkpoint(folder.checkpoints)
-        for sink in (metrics, board):
+        for sink in written:
             sink.truncate_after(progress[0] if progress else 0)
         published = [(record["kind"], record["round"]) for record in read_records(folder.metrics_file)]
         folder.write_summary({**folder.read_summary(), **described, "machine": describe_machine()})
-        yield RunRecords([metrics, board], published, progress)
-        build_report(folder.path)
+        yield RunRecords([*written, *watching], published, progress)
+        with closing(Redrawer(task)) as redraw:
+            build_report(folder.path, redraw)
         folder.write_summary({**folder.read_summary(), "finished": True})

@@ -282,7 +282,9 @@ def _source(
         return executor
     if setup.make_takeover is None:
         raise UserError(f"nobody can take over robot {setup.env_id!r}; leave --takeover out")
-    return TakeoverSwitch(executor, setup.make_takeover())
+    takeover_source = setup.make_takeover()
+    shadow = getattr(takeover_source, "wants_proposals", False)
+    return TakeoverSwitch(executor, takeover_source, infer_during_takeover=shadow)
 
 
 def _sentence(episode_id: str, summary: EpisodeSummary) -> str:

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
 from deploy_trt.runtime import is_deployment, load_deployed
 from deploy_trt.runtime.probe import BackendName
 from vla_rl.core.errors import UserError
+from vla_rl.core.progress import track
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Episode, Observation, Origin
 from vla_rl.data.episode_file import EpisodeHeader
@@ -198,6 +197,6 @@ def run_missing(pool: Rollouts, jobs: Sequence[RolloutJob], label: str = "") -> 
     """Run the jobs whose episodes are not in their store yet; returns the headers of all, in the order of the jobs."""
     stores = {job.store: EpisodeStore(job.store) for job in jobs}
     missing = [job for job in jobs if job.episode_id not in stores[job.store]]
-    for _ in tqdm(pool.run(missing), total=len(missing), desc=label, unit="episode", leave=False, disable=None):
+    for _ in track(pool.run(missing), label, "episode", len(missing)):
         pass
     return [stores[job.store].read_header(job.episode_id) for job in jobs]

@@ -4,7 +4,7 @@ run ends in the same weights, bit by bit, as an uninterrupted one.
 """
 
 import io
-import logging
+import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from tqdm import tqdm
 
 from vla_rl.core.files import write_atomic
+from vla_rl.core.progress import Progress
 from vla_rl.core.protocols import Subscriber
 from vla_rl.core.stopping import stop_at_a_good_moment
 from vla_rl.credit import CreditConfig
@@ -27,7 +27,7 @@ from vla_rl.training.run_folder import RunFolder
 LOG_EVERY_STEPS = 50
 CHECKPOINT_EVERY_S = 60.0
 """Also of a run whose steps take long: what a crash costs at most, beside its own number of steps."""
-logger = logging.getLogger(__name__)
+TRACED_FAILURES = 24
 
 
 class Learner(Protocol):
@@ -92,6 +92,7 @@ class LearningRun:
         self._checkpoint_every = checkpoint_every
         self._subscribers, self._published = records.subscribers, set(records.published)
         self._progress = records.progress
+        self._result = ""  # of the present stage, in words
 
     def _learn(self, learner: Learner, stage: Stage) -> None:
         """Gradient steps from the newest checkpoint inside the stage to its end, then a new policy version."""
@@ -103,23 +104,20 @@ class LearningRun:
         learner.begin_round(self.cache, stage.round)
         if first_step == stage.first_step:
             self._before_first_step(learner, stage)
-        started_s, last_step, saved_s, loss = time.perf_counter(), first_step, time.monotonic(), 0.0
-        shown = {"desc": stage.name, "unit": "step", "leave": False, "disable": None}
-        with (
-            stop_at_a_good_moment() as asked_to_stop,
-            tqdm(total=stage.end_step, initial=first_step, **shown) as bar,
-        ):
+        started_s, last_step, saved_s = time.perf_counter(), first_step, time.monotonic()
+        shown = Progress(stage.name, stage.end_step, "step", done=first_step)
+        with stop_at_a_good_moment() as asked_to_stop, shown as progress:
             for step in range(first_step, stage.end_step):
                 logs = learner.update(step)
                 done = step + 1
-                bar.update()
+                loss = ""
                 if done % LOG_EVERY_STEPS == 0 or done == stage.end_step:
                     now_s = time.perf_counter()
                     logs["steps_per_s"] = (done - last_step) / (now_s - started_s)
                     started_s, last_step = now_s, done
                     self._publish("train", stage, done, logs)
-                    loss = logs.get("actor_loss", logs.get("critic_loss", 0.0))
-                    bar.set_postfix(loss=f"{loss:.4f}")
+                    loss = f"loss {logs.get('actor_loss', logs.get('critic_loss', 0.0)):.4f}"
+                progress.advance(loss)
                 due = done % self._checkpoint_every == 0 or time.monotonic() - saved_s > CHECKPOINT_EVERY_S
                 stop = asked_to_stop()
                 if due or stop or done == stage.end_step:
@@ -127,7 +125,7 @@ class LearningRun:
                     saved_s = time.monotonic()
                 if stop:
                     raise stop
-        logger.info("%s: step %d, loss %.4f", stage.name, stage.end_step, loss)
+        self._result = f"{loss}, "
         self._save_traces(learner)
         learner.save_policy(self.folder.policy(stage.policy_version), stage.policy_version)
 
@@ -155,13 +153,16 @@ class LearningRun:
         self.folder.write_summary(summary)
 
     def _save_traces(self, learner: Learner) -> None:
-        """Values and weights along three telling real episodes of the round: a success, a failure and a takeover."""
-        chosen: dict[str, CachedEpisode] = {}
+        """Values and weights along the newest real success and takeover, and along the newest failures, which the
+        report sorts by where the chance of success falls.
+        """
+        chosen: dict[str, list[CachedEpisode]] = {"takeover": [], "success": [], "failure": []}
         for episode in reversed(self.cache.real_episodes):
             if not 0 < episode.human_steps < CreditConfig().min_human_steps:  # a touch shows neither help nor its lack
-                human = bool(episode.human_steps)
-                chosen.setdefault("takeover" if human else "success" if episode.success else "failure", episode)
-        for episode in chosen.values():
+                kind = "takeover" if episode.human_steps else "success" if episode.success else "failure"
+                if len(chosen[kind]) < (TRACED_FAILURES if kind == "failure" else 1):
+                    chosen[kind].append(episode)
+        for episode in itertools.chain(*chosen.values()):
             frames = np.arange(episode.start, episode.start + episode.length)
             columns = learner.trace(self.cache, frames)
             if columns:

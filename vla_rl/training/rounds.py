@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from tqdm import tqdm
 
 from vla_rl.core.errors import CheckpointError
+from vla_rl.core.progress import track
 from vla_rl.credit import CreditConfig, assign_batch
 from vla_rl.critics.calibration import calibration_record
 from vla_rl.data.cache import CacheConfig, FrameCache
 from vla_rl.data.retention import RetentionConfig
-from vla_rl.data.store import EpisodeStore
+from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.training import plan
 from vla_rl.training.learning import Learner, LearningRun, RunRecords
 from vla_rl.training.plan import BudgetConfig, Stage
@@ -97,13 +97,14 @@ class PracticeRun(LearningRun):
         """Do every stage that is not done yet and return the summary."""
         stages = plan.plan(self.budget)
         for number, stage in enumerate(stages, start=1):
-            logger.info("[%d/%d] %s", number, len(stages), stage.name)
-            started_s, worked = time.perf_counter(), True
+            started_s, worked, self._result = time.perf_counter(), True, ""
             try:
                 worked = getattr(self, f"_{stage.kind}")(stage)
             finally:  # an attempt that broke off has cost its time as well
                 if worked:
                     self._note_wall_time(stage.name, time.perf_counter() - started_s)
+            result = f"{self._result}{time.perf_counter() - started_s:.0f} s" if worked else "done before"
+            logger.info("[%d/%d] %s: %s", number, len(stages), stage.name, result)
         return self.folder.read_summary()
 
     def _demonstrate(self, stage: Stage) -> bool:
@@ -163,7 +164,7 @@ class PracticeRun(LearningRun):
             "mean_length": float(np.mean([episode.length for episode in episodes])),
         }
         self._publish_once("collect", stage, outcome)
-        logger.info("%s: %d of %d episodes succeed", stage.name, outcome["successes"], outcome["episodes"])
+        self._result = f"{outcome['successes']} of {len(episodes)} succeed, {outcome['takeovers']} taken over, "
 
     def _evaluate(self, stage: Stage) -> bool:
         version = stage.policy_version
@@ -244,9 +245,7 @@ class PracticeRun(LearningRun):
     def _rollouts(self, jobs: Sequence[RolloutJob], store: EpisodeStore, stage: Stage) -> bool:
         """Run the jobs whose episodes are missing; True if there were any."""
         missing = [job for job in jobs if job.episode_id not in store]
-        for _ in tqdm(
-            self.pool.run(missing), total=len(missing), desc=stage.name, unit="episode", leave=False, disable=None
-        ):
+        for _ in track(self.pool.run(missing), stage.name, "episode", len(missing)):
             pass
         return bool(missing)
 
@@ -287,5 +286,16 @@ class PracticeRun(LearningRun):
         ]
         summary["evaluations"] = sorted([*others, result], key=lambda entry: entry["round"])
         self.folder.write_summary(summary)
+        self._result = f"{len(lengths)} of {len(episodes)} succeed, "
+        if ("evaluate", stage.round) not in self._published:
+            self._show_outcomes(episodes)
         self._publish_once("evaluate", stage, {"success": len(lengths) / len(episodes), "episodes": len(episodes)})
-        logger.info("%s: %d of %d episodes succeed", stage.name, len(lengths), len(episodes))
+
+    def _show_outcomes(self, episodes: Sequence[EpisodeHeader]) -> None:
+        """Tell the subscribers of one success and one failure, to be looked at."""
+        for outcome in (True, False):
+            header = next((each for each in episodes if each.success is outcome), None)
+            if header is not None:
+                episode = self.evaluation_store.read(header.episode_id)
+                for subscriber in self._subscribers:
+                    subscriber.on_episode(episode)

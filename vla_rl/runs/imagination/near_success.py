@@ -8,11 +8,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from tqdm import tqdm
 
 import sim
 from robot_io.gate import GateConfig
 from sim.experts.base import CorrelatedNoise
+from vla_rl.core.progress import track
 from vla_rl.core.types import Float32Array, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator
@@ -188,7 +188,7 @@ def collect_near_success(
     """
     station = _ExpertStation(task, gate, store)
     expert = PerturbedExpert(station.env, config or PerturbationConfig())
-    for index in tqdm(range(episodes), desc="near successes", unit="episode", leave=False, disable=None):
+    for index in track(range(episodes), "near successes", "episode"):
         station.record(f"near-{index:05d}", first_seed + index, expert)
     expert.close()
     station.close()
@@ -212,7 +212,7 @@ def collect_counterfactuals(
     """
     station, config = _ExpertStation(task, gate, store), PerturbationConfig(accurate=0.0, blind=0.0, rough=0.0)
     parting: dict[str, int] = {}
-    for index in tqdm(range(pairs), desc="counterfactuals", unit="pair", leave=False, disable=None):
+    for index in track(range(pairs), "counterfactuals", "pair"):
         clean, spoilt = (f"pair-{index:05d}-{kind}" for kind in ("expert", "spoilt"))
         station.record(clean, first_seed + index, PerturbedExpert(station.env, config, spoilt_from=_NEVER))
         step = max(store.read_header(clean).length - before_end, 1)

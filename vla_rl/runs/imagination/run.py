@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tqdm import tqdm
-
 from robot_io.gate import GateConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.progress import track
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
@@ -171,7 +170,7 @@ class RunImagination:
         actor = NoisyFlowActor(model, world.spec.task, flow)
         optimiser = MaskedGroupOptimiser(actor, config.group)
         first, learnt = _IMAGINED_SEED + round_number * 100_000, False
-        for update in tqdm(range(config.group_updates), desc="group updates", unit="update", leave=False, disable=None):
+        for update in track(range(config.group_updates), "group updates", "update"):
             logs = optimiser.update(collect_groups(env, actor, config.group, first + update * streams))
             learnt |= "group_loss" in logs
             logger.info("group update %d: %s", update + 1, {name: round(value, 4) for name, value in logs.items()})
@@ -200,7 +199,7 @@ class RunImagination:
             if name not in store
         ]
         with RolloutPool(functools.partial(ImaginationWorker, world), self._workers) as pool:
-            for _ in tqdm(pool.run(jobs), total=len(jobs), desc="imagining", unit="episode", leave=False, disable=None):
+            for _ in track(pool.run(jobs), "imagining", "episode", len(jobs)):
                 pass
 
     def _headers(self, prefix: str) -> list[EpisodeHeader]:

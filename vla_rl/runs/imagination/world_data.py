@@ -3,9 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from tqdm import tqdm
-
 from vla_rl.core.errors import UserError
+from vla_rl.core.progress import track
 from vla_rl.core.types import Origin
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
@@ -21,9 +20,7 @@ def gather_episodes(store: EpisodeStore, sources: dict[str, Path], env_id: str) 
     """
     for name, path in sources.items():
         source = EpisodeStore(path, create=False)
-        for episode_id in tqdm(
-            source.ids(), desc=f"episodes of {name}", unit="episode", leave=False, delay=2.0, disable=None
-        ):
+        for episode_id in track(source.ids(), f"episodes of {name}", "episode"):
             copied = f"{name}-{episode_id}"
             if copied in store:
                 continue

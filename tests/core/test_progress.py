@@ -1,0 +1,45 @@
+"""Progress: a bar on a terminal, nothing in a log, and a watcher who is told every step."""
+
+import os
+import pty
+import subprocess
+import sys
+import termios
+
+from vla_rl.core.progress import Progress, track, watched_by
+
+SLOW = """
+import time
+from vla_rl.core.progress import track
+for _ in track(range(5), "work", "step"):
+    time.sleep(0.6)
+"""
+
+
+class Noting:
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int, int | None]] = []
+
+    def on_progress(self, name: str, done: int, total: int | None) -> None:
+        self.told.append((name, done, total))
+
+
+def test_a_watcher_is_told_of_every_step_until_he_leaves() -> None:
+    watcher = Noting()
+    with watched_by(watcher):
+        assert list(track([7, 8], "work", "step")) == [7, 8]
+        with Progress("more", 5, "step", done=3) as progress:
+            progress.advance("loss 0.1")
+    list(track([1], "unseen", "step"))
+    assert watcher.told == [("work", 0, 2), ("work", 1, 2), ("work", 2, 2), ("more", 3, 5), ("more", 4, 5)]
+
+
+def test_a_log_file_holds_no_bar_and_a_terminal_does() -> None:
+    logged = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, check=True)
+    assert logged.stderr == b""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    subprocess.run([sys.executable, "-c", SLOW], stderr=theirs, check=True)
+    assert b"work" in os.read(ours, 65536)
+    os.close(theirs)
+    os.close(ours)

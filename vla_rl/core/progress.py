@@ -1,0 +1,89 @@
+"""Progress of whatever takes longer than two seconds: a bar on a terminal, and nothing in a log file.
+
+A process may have one watcher, which is told instead and shows progress in its own way.
+"""
+
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Protocol, Self
+
+from tqdm import tqdm
+
+_DELAY_S = 2.0
+_watchers: list["Watcher"] = []
+
+
+class Watcher(Protocol):
+    """Whoever shows progress in another way."""
+
+    def on_progress(self, name: str, done: int, total: int | None) -> None:
+        """Called by the thread that works, at every step: it must return at once."""
+        ...
+
+
+class Progress:
+    """Work of a known size. A context manager.
+
+    Args:
+        name: of the work.
+        total: how much there is to do; None: nobody knows.
+        unit: of it, in the singular.
+        done: of it, before the work begins.
+    """
+
+    def __init__(self, name: str, total: int | None, unit: str, done: int = 0) -> None:
+        self._name, self._total, self._done = name, total, done
+        silent = True if _watchers else None  # None: unless it is drawn on a terminal
+        self._bar = tqdm(total=total, initial=done, desc=name, unit=unit, leave=False, delay=_DELAY_S, disable=silent)
+        self._tell()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.close()
+
+    def advance(self, note: str = "") -> None:
+        """One more is done.
+
+        Args:
+            note: shown behind the bar until there is another one.
+        """
+        self._done += 1
+        if note:
+            self._bar.set_postfix_str(note, refresh=False)
+        self._bar.update()
+        self._tell()
+
+    def _tell(self) -> None:
+        for watcher in _watchers:
+            watcher.on_progress(self._name, self._done, self._total)
+
+
+def track[Item](items: Iterable[Item], name: str, unit: str, total: int | None = None) -> Iterator[Item]:
+    """The items, while the progress through them is shown.
+
+    Args:
+        items: to go through.
+        name, unit: see `Progress`.
+        total: how many there are, where they do not know their number themselves.
+    """
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    with Progress(name, total, unit) as progress:
+        for item in items:
+            yield item
+            progress.advance()
+
+
+@contextmanager
+def watched_by(watcher: Watcher) -> Iterator[None]:
+    """All progress of this process is told to a watcher, and drawn by nobody else."""
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)

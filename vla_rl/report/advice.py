@@ -1,0 +1,64 @@
+"""What to do next with a run: rules over what it has measured."""
+
+import html
+from collections.abc import Iterator, Sequence
+
+from vla_rl.report.failures import FailureGroup, summary
+from vla_rl.report.markup import section
+from vla_rl.report.run_files import Run
+from vla_rl.report.wording import count, percent, percent_interval
+
+_SOLVED = 0.95
+_STALLED = 0.03
+_WIDE = 0.2
+_MISCALIBRATED = 0.15
+_LOST_TAKEOVERS = 0.4
+
+
+def next_steps(run: Run, failures: Sequence[FailureGroup]) -> str:
+    """The section with what the rules say; empty for a run without an evaluated policy."""
+    found = [
+        f"<li>{html.escape(words)}{f'<pre tabindex="0">{html.escape(command)}</pre>' if command else ''}</li>"
+        for words, command in (*_of_success(run, failures), *_of_parts(run))
+    ]
+    return section("What to do next", f"<ul>{''.join(found)}</ul>") if found else ""
+
+
+def _of_success(run: Run, failures: Sequence[FailureGroup]) -> Iterator[tuple[str, str]]:
+    if not run.policies:
+        return
+    last, path = run.policies[-1], run.path
+    before = run.policies[-2] if len(run.policies) > 1 else None
+    again = f"vla-rl train --config {path}/config.yaml --from {path}"
+    gain = last.rate - before.rate if before is not None else None
+    if last.rate >= _SOLVED:
+        yield f"The task is solved at this difficulty: {percent(last.rate)}. Practise a harder one.", ""
+    elif gain is not None and gain < _STALLED:
+        yield f"Success stalls at {percent(last.rate)}.", ""
+    elif gain is not None:
+        words = f"The last round brought {100 * gain:.0f} points: more rounds may bring more."
+        yield words, f"{again} budget.rounds={2 * last.round} --out {path}-longer"
+    if failures and last.rate < _SOLVED:
+        yield f"{summary(failures)}: look at them below.", ""
+    low, high = last.interval
+    if high - low > _WIDE:
+        tried = count(last.episodes, "episode")
+        words = f"After {tried} success may be anything in {percent_interval(last.interval)} %: evaluate more."
+        yield words, f"vla-rl eval {path} --episodes 400"
+    if not run.controls and last.round:
+        control = f"{path}-control"
+        words = "Would as many gradient steps on the demonstrations alone have done the same? A control tells."
+        command = f"{again} algorithm=sft budget.episodes_per_round=0 --out {control}"
+        yield words, f"{command}\nvla-rl report {path} --beside {control}"
+
+
+def _of_parts(run: Run) -> Iterator[tuple[str, str]]:
+    if run.forecasts and run.forecasts[-1].calibration_error > _MISCALIBRATED:
+        error = percent(run.forecasts[-1].calibration_error)
+        yield f"The viability critic is off by {error} on average: give it more updates, or more episodes a round.", ""
+    rounds = [record for record in run.records("collect") if record.get("takeovers")]
+    if rounds:
+        takeovers, rescued = rounds[-1]["takeovers"], rounds[-1].get("rescued", 0)
+        if takeovers - rescued > _LOST_TAKEOVERS * takeovers:
+            lost = f"{takeovers - rescued} of {count(takeovers, 'takeover')}"
+            yield f"In the last round {lost} were in vain: take over earlier.", ""

@@ -1,0 +1,66 @@
+"""A page for a person on this machine: a web server that nobody else can reach."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from vla_rl.core.errors import UserError, one_line
+
+HOST = "127.0.0.1"
+
+
+class PageHandler(BaseHTTPRequestHandler):
+    """What the handlers of our pages share. Each page asks many times a second; nobody wants to read of that."""
+
+    timeout = 10.0  # seconds, for one who connects and says nothing
+
+    def parse_request(self) -> bool:
+        """Only this page may ask: another site's, in the same browser, has another host or origin in its requests."""
+        if not super().parse_request():
+            return False
+        host, port = self.headers.get("Host", ""), str(self.connection.getsockname()[1])
+        known = {f"{name}:{port}" for name in (HOST, "localhost")}
+        if host in known and self.headers.get("Origin", f"http://{host}") == f"http://{host}":
+            return True
+        self.send_error(HTTPStatus.FORBIDDEN)
+        return False
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def answer(self, content: bytes, kind: str) -> None:
+        """A whole answer, which no browser keeps."""
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@contextmanager
+def serve_page(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator[str]:
+    """Serve on the loopback; yields the address.
+
+    Args:
+        handler: of the requests, each in a thread of its own.
+        port: 0: any free one.
+
+    Raises:
+        UserError: if the port is taken.
+    """
+    try:
+        server = ThreadingHTTPServer((HOST, port), handler)
+    except (OSError, OverflowError) as error:
+        raise UserError(f"port {port} cannot be used ({one_line(error)}); choose another --port") from error
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, name="page", daemon=True)
+    thread.start()
+    try:
+        yield f"http://{HOST}:{server.server_address[1]}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -27,7 +27,7 @@ _WARM = (  # what verbs and readers import when they are called
     "vla_rl.report.html",
     "vla_rl.runs.finetune",
     "vla_rl.runs.imagination.world_evaluation",
-    "vla_rl.runs.play_session",
+    "vla_rl.runs.browser",
     "vla_rl.runs.practice",
     "vla_rl.runs.record",
     "vla_rl.runs.rollout",

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +29,11 @@ from vla_rl.core.signing import TRUSTED, make_key, sign
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.doctor import diagnose
 from vla_rl.data.store import EpisodeStore
+from vla_rl.runs import browser
+from vla_rl.runs.browser import Desk, Input
+from vla_rl.runs.browser_page import serve_desk
+from vla_rl.runs.config import TaskConfig
+from vla_rl.runs.task import open_robot
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 2) -> str:

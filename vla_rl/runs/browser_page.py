@@ -11,6 +11,7 @@ from http import HTTPStatus
 from importlib import resources
 from typing import Any
 
+from vla_rl.core.outside import parse_json
 from vla_rl.report.loopback import PageHandler, serve_page
 from vla_rl.runs.browser import Desk, Input
 

@@ -155,7 +155,7 @@ def _in_child(argv: list[str], no_more_files: bool) -> tuple[int, str]:
         with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):
             effective_capabilities(lambda sets: sets & ~_OVERRIDE)
             if no_more_files:
-                open_now = len(os.listdir("/proc/self/fd"))
+                open_now = len(os.listdir("/proc/self/fd")) - 1  # listing them takes one
                 resource.setrlimit(resource.RLIMIT_NOFILE, (open_now, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
             try:
                 code = main(argv)

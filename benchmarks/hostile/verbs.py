@@ -138,7 +138,7 @@ def run_cell(verb: str, where: str, fault: str) -> dict[str, Any]:
         if place.exists() and not place.is_symlink():
             place.chmod(0o700)
     errors = [line for line in told.splitlines() if line.startswith("vla-rl: ")]
-    fine = code in (1, 2) and len(errors) == (code == 2) and "Traceback" not in told and "internal error" not in told
+    fine = code in (0, 1, 2) and len(errors) == (code == 2) and "Traceback" not in told and "internal error" not in told
     return {"verb": verb, "fault": f"{where}: {fault}", "code": code, "told": told[-600:], "one_line": fine}
 
 

@@ -191,7 +191,8 @@ def run_commands(block: int, trials: int) -> dict[str, Any]:
     """Mutated files through the command line: `doctor`, `label`, `finetune --dry-run` and `rollout`, processes of their
     own. A trial counts like those in process.
     """
-    kind, found = kinds.KINDS["episode"], {"kind": "command line", "trials": 0, "tracebacks": 0, "failures": []}
+    kind = kinds.KINDS["episode"]
+    found: dict[str, Any] = {"kind": "command line", "trials": 0, "tracebacks": 0, "failures": []}
     with tempfile.TemporaryDirectory(prefix="vla-rl-commands-") as name:
         scratch = Path(name)
         kind.make(scratch / "whole")

@@ -56,10 +56,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for verb, where, fault in verbs.cells():
         name = f"verb-{verb}-{where}-{fault}".replace(" ", "_")
         cells.once(name, functools.partial(verbs.run_cell, verb, where, fault))
-    for block in range(options.kills // 50):
-        cells.once(f"kills-{block:03d}", functools.partial(kills.measure, block, 50))
-    for block in range(options.commands // 25):
-        cells.once(f"commands-{block:03d}", functools.partial(verbs.run_commands, block, 25))
+    for block in range(options.kills // 10):
+        cells.once(f"kills-{block:03d}", functools.partial(kills.measure, block, 10))
+    for block in range(options.commands // 10):
+        cells.once(f"commands-{block:03d}", functools.partial(verbs.run_commands, block, 10))
     return gather(cells)
 
 

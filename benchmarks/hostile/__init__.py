@@ -5,6 +5,7 @@ Each block is kept in OUT/hostile/ when it is measured; blocks that are there ar
 """
 
 import argparse
+import functools
 import importlib
 from typing import Any
 
@@ -51,14 +52,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for kind, blocks in BLOCKS.items():  # in turns, so that a part of it shows all kinds
             if block < blocks * options.blocks:
                 name = f"files-{kind}-{block:03d}".replace(" ", "_")
-                cells.once(name, lambda kind=kind, block=block: trials.run_block(kind, block))
+                cells.once(name, functools.partial(trials.run_block, kind, block))
     for verb, where, fault in verbs.cells():
         name = f"verb-{verb}-{where}-{fault}".replace(" ", "_")
-        cells.once(name, lambda cell=(verb, where, fault): verbs.run_cell(*cell))
-    for block in range(options.kills // 50):
-        cells.once(f"kills-{block:03d}", lambda block=block: kills.measure(block, 50))
-    for block in range(options.commands // 25):
-        cells.once(f"commands-{block:03d}", lambda block=block: verbs.run_commands(block, 25))
+        cells.once(name, functools.partial(verbs.run_cell, verb, where, fault))
+    for block in range(options.kills // 10):
+        cells.once(f"kills-{block:03d}", functools.partial(kills.measure, block, 10))
+    for block in range(options.commands // 10):
+        cells.once(f"commands-{block:03d}", functools.partial(verbs.run_commands, block, 10))
     return gather(cells)
 
 

@@ -34,7 +34,14 @@ def measure(block: int, kills: int) -> dict[str, Any]:
         ``kills``; ``runs``; ``other_weights``: runs that did not end as the one that was left alone; ``episodes_lost``;
         ``tracebacks``: processes that ended by themselves with another code than 0.
     """
-    found = {"kind": "kills", "kills": 0, "runs": 0, "other_weights": 0, "episodes_lost": 0, "tracebacks": 0}
+    found: dict[str, Any] = {
+        "kind": "kills",
+        "kills": 0,
+        "runs": 0,
+        "other_weights": 0,
+        "episodes_lost": 0,
+        "tracebacks": 0,
+    }
     chance = random.Random(block)
     with tempfile.TemporaryDirectory(prefix="vla-rl-kills-") as scratch:
         folder = Path(scratch)

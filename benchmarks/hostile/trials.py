@@ -7,6 +7,7 @@ end. Memory is the high-water mark of the child, reset before every trial.
 import contextlib
 import io
 import json
+import logging
 import os
 import random
 import shutil
@@ -59,6 +60,7 @@ def _in_children(work: Callable[[int], Iterator[dict[str, Any]]]) -> Iterator[di
         child = os.fork()
         if child == 0:
             os.close(reading)
+            logging.disable()  # an older checkpoint is taken, and says so
             try:
                 with os.fdopen(writing, "w", buffering=1) as stream:
                     for result in work(first):

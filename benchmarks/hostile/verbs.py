@@ -138,7 +138,7 @@ def run_cell(verb: str, where: str, fault: str) -> dict[str, Any]:
         if place.exists() and not place.is_symlink():
             place.chmod(0o700)
     errors = [line for line in told.splitlines() if line.startswith("vla-rl: ")]
-    fine = code in (1, 2) and len(errors) == (code == 2) and "Traceback" not in told and "internal error" not in told
+    fine = code in (0, 1, 2) and len(errors) == (code == 2) and "Traceback" not in told and "internal error" not in told
     return {"verb": verb, "fault": f"{where}: {fault}", "code": code, "told": told[-600:], "one_line": fine}
 
 
@@ -155,7 +155,7 @@ def _in_child(argv: list[str], no_more_files: bool) -> tuple[int, str]:
         with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):
             effective_capabilities(lambda sets: sets & ~_OVERRIDE)
             if no_more_files:
-                open_now = len(os.listdir("/proc/self/fd"))
+                open_now = len(os.listdir("/proc/self/fd")) - 1  # listing them takes one
                 resource.setrlimit(resource.RLIMIT_NOFILE, (open_now, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
             try:
                 code = main(argv)
@@ -191,7 +191,8 @@ def run_commands(block: int, trials: int) -> dict[str, Any]:
     """Mutated files through the command line: `doctor`, `label`, `finetune --dry-run` and `rollout`, processes of their
     own. A trial counts like those in process.
     """
-    kind, found = kinds.KINDS["episode"], {"kind": "command line", "trials": 0, "tracebacks": 0, "failures": []}
+    kind = kinds.KINDS["episode"]
+    found: dict[str, Any] = {"kind": "command line", "trials": 0, "tracebacks": 0, "failures": []}
     with tempfile.TemporaryDirectory(prefix="vla-rl-commands-") as name:
         scratch = Path(name)
         kind.make(scratch / "whole")

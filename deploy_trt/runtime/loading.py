@@ -105,7 +105,8 @@ def _open(deployment: Deployment, name: BackendName, threads: int, torch_policy:
 
 
 def _try(deployment: Deployment, program: Program) -> None:
-    """Plan one recorded chunk before anything acts. It has to be torch's, unless the weights have been refreshed since.
+    """Plan one recorded chunk before anything acts. It has to be torch's, unless the weights have been refreshed or
+    quantised since, which compares them by itself; then it has to be numbers.
 
     Raises:
         CheckpointError: if it is not, or cannot be planned.
@@ -114,7 +115,7 @@ def _try(deployment: Deployment, program: Program) -> None:
         probes = {name: rows[:1] for name, rows in deployment.probes().items()}
         planned = probe_actions(program, probes)
         weights = deployment.manifest.weights
-        as_exported = weights is None or list(probes.get("weights", ())) == [weights.sha256]
+        as_exported = weights is not None and list(probes.get("weights", ())) == [weights.sha256]
         passed = np.isfinite(planned[0]).all()
         found = difference(planned, list(probes["actions"])) if as_exported else None
     except CheckpointError:

@@ -172,7 +172,8 @@ class PolicyWatcher:
             self._look()
 
     def _look(self) -> None:
-        finished = sorted(file.parent for file in self._policies.glob("version_*/config.json"))
+        found = (file.parent for file in self._policies.glob("version_*/config.json"))
+        finished = sorted(folder for folder in found if folder.name.removeprefix("version_").isdecimal())
         if not finished:
             return
         newest = finished[-1]

@@ -145,8 +145,9 @@ class WatchedPolicy:
 
 
 def _versions(folder: Path) -> list[Path]:
-    """Version folders, the newest first."""
-    return sorted(folder.glob("version_*"), key=lambda path: path.name, reverse=True)
+    """Version folders, the newest first. Other names, such as version_old, are a person's own."""
+    found = (path for path in folder.glob("version_*") if path.name.removeprefix("version_").isdecimal())
+    return sorted(found, key=lambda path: path.name, reverse=True)
 
 
 def _stamp(folder: Path) -> Stamp:

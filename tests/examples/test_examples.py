@@ -57,8 +57,9 @@ def save_policy(folder: Path, spec: PolicySpec) -> Path:
 
 
 def train(out: Path, *changes: str) -> Path:
-    """A run of the tiny config in a worker process."""
-    assert main(["train", "--config", "tiny", "--out", str(out), "workers=1", *changes]) == 0
+    """A run of one round of the tiny config in a worker process."""
+    short = ["budget.rounds=1", "budget.evaluation_episodes=1", "workers=1"]
+    assert main(["train", "--config", "tiny", "--out", str(out), *short, *changes]) == 0
     return out
 
 
@@ -116,7 +117,7 @@ def test_a_task_is_recorded_and_learnt_from_what_was_recorded(installed: Path, t
     assert main(["task", "check", "own_task:Dot-v0", "--picture", str(tmp_path / "seen.png")]) == 0
     store = str(tmp_path / "demonstrations")
     assert main(["record", "own_task:Dot-v0", "--with", "own_task:Guide", "--episodes", "3", "--out", store]) == 0
-    own = ["task.env=own_task:Dot-v0", f"task.demonstrations={store}", "takeover.enabled=false", "budget.rounds=1"]
+    own = ["task.env=own_task:Dot-v0", f"task.demonstrations={store}", "takeover.enabled=false"]
     run = train(tmp_path / "run", *own)
     assert len(EpisodeStore(run / "episodes")) == 3 + 3
 

@@ -52,6 +52,7 @@ class Shortest(WeightedCloning):
         return {"weight": self.weigh(frames)[0].cpu().numpy()}
 '''
 CHANGES = ["algorithm=own_shortest:Shortest", "learning.hurry.half_life_steps=5", "workers=2"]
+CHANGES += ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1"]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -48,7 +48,9 @@ def site_pages() -> int:
 
 def run_all(every: list[Command]) -> dict[str, Any]:
     """Run the commands that are run here, page by page; those of tests elsewhere count as run."""
-    failed = []
+    failed, once = [], dict[str, Command]()
+    for command in every:
+        once.setdefault(command.text, command)
     with tempfile.TemporaryDirectory() as folder, workplace(Path(folder) / "here"):
         names: dict[str, dict[str, object]] = {}
         for command in every:

@@ -5,15 +5,16 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.docs_commands import commands
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 TASK, SIZE, DIMS = "vla_rl/PegInsert-v0", 64, 8  # the documented task, the side of its pictures, its state and action
 
 
 def documented(program: str, *words: str) -> list[str]:
     """The arguments of the one line in the docs that runs ``program`` and holds all ``words``."""
-    text = (REPOSITORY / "docs" / "data.md").read_text().replace("\\\n", " ")
-    blocks = [block.partition("```")[0] for block in text.split("```bash\n")[1:]]
-    lines = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
+    page = REPOSITORY / "docs" / "data.md"
+    lines = [shlex.split(command.text) for command in commands(page) if not command.python]
     found = [line for line in lines if line[:1] == [program] and all(word in " ".join(line) for word in words)]
     assert len(found) == 1, f"docs/data.md has {len(found)} lines of {program} with {words}"
     return found[0][1:]

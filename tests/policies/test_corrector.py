@@ -123,7 +123,7 @@ def test_it_survives_the_disk_and_says_when_it_did_not(
     planned = np.zeros(len(corrector.weights["action.scale"]), np.float32)
     observation = observe(episodes[0], 3)
     np.testing.assert_array_equal(copy.correct(observation, planned, 1), corrector.correct(observation, planned, 1))
-    with pytest.raises(CheckpointError, match="holds no vla-rl-corrector"):
+    with pytest.raises(CheckpointError, match="no corrector"):
         ResidualCorrector.load(tmp_path / "nothing")
     weights = next((tmp_path / "c").glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")

@@ -48,7 +48,7 @@ def folder_of(raw: dict[str, Any], folder: Path) -> Path:
 
 def rewrite_policy(file: Path, config: dict[str, Any]) -> None:
     description = json.loads(file.read_text())
-    del description[SEAL]  # policies of then had none
+    description.pop(SEAL, None)  # policies of then had none
     file.write_text(json.dumps({**description, "format_version": 1, "config": config}))
 
 

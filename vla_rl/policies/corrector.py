@@ -113,6 +113,8 @@ class ResidualCorrector:
         Raises:
             CheckpointError: if it is missing, damaged or of another version.
         """
+        if not (folder / "config.json").exists():
+            raise CheckpointError(f"{folder} holds no corrector; train it: vla-rl corrector")
         about, content = read_weights(folder, (FORMAT,), 2, FORMAT_VERSION)
         try:
             weights = safetensors.numpy.load(content)

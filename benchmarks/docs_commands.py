@@ -47,6 +47,7 @@ ELSEWHERE = {
     r"lerobot-rollout\b": "tests/policies/test_lerobot_rollout.py",
     r"vla-rl play\b": "tests/cli/test_play.py",
     r"vla-rl imagine (train|evaluate|rollout|post-train)\b": "tests/cli/test_imagine.py",
+    r"vla-rl train .*imagination\.": "tests/cli/test_imagination.py",
     r"vla-rl finetune .*(--mapping|models/my_act)": "tests/cli/test_finetune.py",
     r"python -m benchmarks world-model\b": "tests/benchmarks/test_bench_world_model.py",
 }

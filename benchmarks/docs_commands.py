@@ -56,7 +56,6 @@ UNRUN = {
     r"python -m benchmarks robot\b": "hours; the results are in docs/results",
     r"vla-rl .*--robot (lerobot|ros2)\b": "needs the arm; tests/robot_io runs the same on arms in memory",
     r"lerobot-calibrate\b": "needs the arm",
-    r"vla-rl .*--with keyboard": "needs a person at the keyboard",
     r"(ros2|source /opt/ros|cd ~/ws|mkdir -p ~/ws|pip install colcon)\b": "needs ROS 2",
     r"(sudo apt|python3\.12 -m venv|LD_LIBRARY_PATH=)": "needs a Jetson",
     r"vla-rl export .*--(build|modelopt)\b": "needs TensorRT or ModelOpt",

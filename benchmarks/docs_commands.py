@@ -47,6 +47,7 @@ ELSEWHERE = {
     r"lerobot-rollout\b": "tests/policies/test_lerobot_rollout.py",
     r"vla-rl play\b": "tests/cli/test_play.py",
     r"vla-rl imagine (train|evaluate|rollout|post-train)\b": "tests/cli/test_imagine.py",
+    r"vla-rl train .*imagination\.": "tests/cli/test_imagination.py",
     r"vla-rl finetune .*(--mapping|models/my_act)": "tests/cli/test_finetune.py",
     r"python -m benchmarks world-model\b": "tests/benchmarks/test_bench_world_model.py",
 }
@@ -55,7 +56,6 @@ UNRUN = {
     r"python -m benchmarks robot\b": "hours; the results are in docs/results",
     r"vla-rl .*--robot (lerobot|ros2)\b": "needs the arm; tests/robot_io runs the same on arms in memory",
     r"lerobot-calibrate\b": "needs the arm",
-    r"vla-rl .*--with keyboard": "needs a person at the keyboard",
     r"(ros2|source /opt/ros|cd ~/ws|mkdir -p ~/ws|pip install colcon)\b": "needs ROS 2",
     r"(sudo apt|python3\.12 -m venv|LD_LIBRARY_PATH=)": "needs a Jetson",
     r"vla-rl export .*--(build|modelopt)\b": "needs TensorRT or ModelOpt",

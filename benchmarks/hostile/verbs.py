@@ -8,6 +8,7 @@ import ctypes
 import io
 import os
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -122,7 +123,7 @@ def cells() -> Iterator[tuple[str, str, str]]:
 
 
 def run_cell(verb: str, where: str, fault: str) -> dict[str, Any]:
-    """One cell of the matrix: ``code``, ``told`` (the line), ``one_line``."""
+    """One cell of the matrix: ``code``, ``one_line``, and ``told`` where it is more than one."""
     with tempfile.TemporaryDirectory(prefix="vla-rl-verbs-") as name:
         scratch = Path(name)
         place = scratch / "place"
@@ -139,7 +140,8 @@ def run_cell(verb: str, where: str, fault: str) -> dict[str, Any]:
             place.chmod(0o700)
     errors = [line for line in told.splitlines() if line.startswith("vla-rl: ")]
     fine = code in (0, 1, 2) and len(errors) == (code == 2) and "Traceback" not in told and "internal error" not in told
-    return {"verb": verb, "fault": f"{where}: {fault}", "code": code, "told": told[-600:], "one_line": fine}
+    shown = "" if fine else re.sub(r"(/[\w.+-]+)+/", "", told)[-600:]  # without the folders of this machine
+    return {"verb": verb, "fault": f"{where}: {fault}", "code": code, "told": shown, "one_line": fine}
 
 
 def _in_child(argv: list[str], no_more_files: bool) -> tuple[int, str]:
@@ -208,6 +210,6 @@ def run_commands(block: int, trials: int) -> dict[str, Any]:
             found["trials"] += 1
             if done.returncode not in (0, 1, 2) or "Traceback" in done.stderr or (scratch / "executed").exists():
                 found["tracebacks"] += 1
-                found["failures"].append({"mutation": mutation, "verb": verb[0], "told": done.stderr[-800:]})
+                found["failures"].append({"mutation": mutation, "verb": verb[0], "told": done.stderr.splitlines()[-1:]})
             shutil.rmtree(copy)
     return found

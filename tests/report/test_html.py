@@ -139,7 +139,8 @@ def test_clips_show_first_and_last_on_the_same_seeds_telling_ones_first(run_dir:
     assert (page.prose.count("✓ success"), page.prose.count("✗ failure")) == (7, 7), (
         "those of the pairs, of the traces and of the failure"
     )
-    assert "version 0 ✗ failure , 14 steps version 2 ✓ success , 6 steps" in page.prose
+    first = r"seed 901 front top ✗ failure , 14 steps, version 0;[^✓✗]*✓ success , 6 steps, version 2;"
+    assert re.search(first, page.prose)
 
 
 def test_the_newest_trace_of_every_kind_is_shown_with_who_acted(run_dir: Path):
@@ -465,7 +466,7 @@ def test_words_from_the_run_cannot_become_markup(run_dir: Path):
         file.write(json.dumps({"kind": "train", "round": evil, "step": 9000, evil: 1.0}) + "\n")
         file.write(json.dumps({"kind": "collect", "round": evil, "step": 9000, "episodes": 2}) + "\n")
     page = Page(build_report(run_dir))
-    assert "script" not in page.tags
+    assert page.tags.count("script") == 1, "our own, whose digest the page's policy names"
     assert page.prose.count("alert(1)") >= 9
 
 

@@ -39,6 +39,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "label": ("{}",),
     "doctor": ("{}",),
     "sign": ("{}", "--key", "{}"),
+    "hub": ("push", "{}", "{scratch}/shared"),
 }
 OUTPUTS: dict[str, tuple[str, ...]] = {
     "demo": ("--config", "tiny", "--out", "{}/run"),
@@ -47,6 +48,7 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "export": ("{policy}", "--out", "{}/deployment"),
     "finetune": ("--data", "{store}", "--out", "{}/run"),
     "sign": ("--new-key", "{}/key.pem"),
+    "hub": ("push", "{policy}", "{}/shared"),
 }
 
 
@@ -129,7 +131,7 @@ def run_cell(verb: str, where: str, fault: str) -> dict[str, Any]:
         place = scratch / "place"
         {**INPUT_FAULTS, **OUTPUT_FAULTS, "no more files": _unfit if where == "input" else _empty}[fault](place)
         known = {"scratch": scratch, "policy": scratch / "policy", "store": scratch / "store"}
-        if where == "output" and verb == "export":
+        if where == "output" and verb in ("export", "hub"):
             kinds.make_policy(known["policy"])
         if where == "output" and verb == "finetune":
             kinds.make_store(known["store"])

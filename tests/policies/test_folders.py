@@ -8,6 +8,7 @@ import torch
 from tiny_policy import SPEC, make_model, make_observation
 
 from vla_rl.core.errors import CheckpointError, ConfigError
+from vla_rl.core.outside import SEAL
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 from vla_rl.policies.folders import load_model, load_policy, policy_class
 from vla_rl.policies.lerobot_adapter import LeRobotModel
@@ -34,8 +35,8 @@ def test_a_folder_without_a_kind_is_the_built_in_policys(folder: Path) -> None:
     """As they were written before policies had kinds: another format, and no kind and no horizon of their own."""
     kept, _ = load_model(folder)
     file = folder / "config.json"
-    description = json.loads(file.read_text()) | {"format": "vla-rl-flow-policy"}
-    del description["horizon"], description["config"]["kind"]
+    description = json.loads(file.read_text()) | {"format": "vla-rl-flow-policy", "format_version": 1}
+    del description["horizon"], description["config"]["kind"], description[SEAL]
     file.write_text(json.dumps(description))
     model, meta = load_model(folder, SPEC)
     assert isinstance(model, FlowVLA)
@@ -60,5 +61,5 @@ def test_a_policy_acts_as_the_model_that_was_saved(folder: Path) -> None:
     chunk, expected = (one.infer(make_observation()) for one in (policy, FlowVLAPolicy(make_model(discrete_dims=(1,)))))
     assert chunk.policy_version == 3
     assert (chunk.actions == expected.actions).all()
-    with pytest.raises(CheckpointError, match="holds no policy"):
+    with pytest.raises(CheckpointError, match="holds no vla-rl-policy"):
         load_policy(folder.parent)

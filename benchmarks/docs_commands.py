@@ -38,6 +38,7 @@ SMALLER = {
     r"vla-rl corrector\b": ["--set", "steps=4"],
     r"vla-rl rollout\b.*--inject": [],
     r"vla-rl rollout\b": ["--episodes", "1"],
+    r"python -m benchmarks imagination\b": ["--out", "measured"],
     r"python -m benchmarks algorithms\b": ["--gather", "--out", "measured"],
 }
 # Run by tests of their own, under the same arguments.
@@ -46,6 +47,7 @@ ELSEWHERE = {
     r"lerobot-(eval|train)\b": "tests/policies/test_lerobot_commands.py",
     r"lerobot-rollout\b": "tests/policies/test_lerobot_rollout.py",
     r"vla-rl play\b": "tests/cli/test_play.py",
+    r"vla-rl hub\b": "tests/cli/test_hub.py",
     r"vla-rl imagine (train|evaluate|rollout|post-train)\b": "tests/cli/test_imagine.py",
     r"vla-rl train .*imagination\.": "tests/cli/test_imagination.py",
     r"vla-rl finetune .*(--mapping|models/my_act)": "tests/cli/test_finetune.py",
@@ -59,16 +61,18 @@ UNRUN = {
     r"(ros2|source /opt/ros|cd ~/ws|mkdir -p ~/ws|pip install colcon)\b": "needs ROS 2",
     r"(sudo apt|python3\.12 -m venv|LD_LIBRARY_PATH=)": "needs a Jetson",
     r"vla-rl export .*--(build|modelopt)\b": "needs TensorRT or ModelOpt",
+    r"TRACKIO_DIR=": "needs trackio; tests/report/test_sinks.py tells a stand-in",
+    r"optuna\b": "needs Optuna, and twenty runs",
     r"pip install \./plugins\b": "the tests find the plug-ins as if they were installed",
 }
 
 
 class Command(NamedTuple):
-    """One line of a shell block, or one whole Python block.
+    """One line of a shell block, one whole Python block, or a shell block with a loop.
 
     Attributes:
         page: the file, relative to the repository.
-        text: without comments, continued lines joined.
+        text: without comments, continued lines joined; a shell block with a loop is one command, as it stands.
         python: whether it is Python.
     """
 
@@ -102,6 +106,9 @@ def commands(page: Path) -> list[Command]:
     for language, block in re.findall(r"^```(bash|python)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
         if language == "python":
             found.append(Command(name, block, python=True))
+            continue
+        if re.search(r"^done$", block, re.MULTILINE):  # a loop: the block is one program
+            found.append(Command(name, block, python=False))
             continue
         lines = [re.sub(r"(^|\s+)#.*", "", line).strip() for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
         found += [Command(name, line, python=False) for line in lines if line]

@@ -299,6 +299,14 @@ def test_a_damaged_episode_stops_a_resumed_run_with_one_clear_line(
     assert "Traceback" not in said
 
 
+def test_killed_between_the_last_checkpoint_of_a_stage_and_its_policy(uninterrupted: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(uninterrupted, folder)
+    shutil.rmtree(folder / "policies" / "version_0002")
+    train("--resume", folder)
+    assert fingerprint(folder) == fingerprint(uninterrupted)
+
+
 @pytest.mark.slow
 def test_practice_does_not_go_on_from_an_older_state(
     uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -104,13 +104,13 @@ class LearningRun:
         learner.begin_round(self.cache, stage.round)
         if first_step == stage.first_step:
             self._before_first_step(learner, stage)
+        loss = ""  # of the newest logged step: none yet, or none left where the last checkpoint is the stage's end
         started_s, last_step, saved_s = time.perf_counter(), first_step, time.monotonic()
         shown = Progress(stage.name, stage.end_step, "step", done=first_step)
         with stop_at_a_good_moment() as asked_to_stop, shown as progress:
             for step in range(first_step, stage.end_step):
                 logs = learner.update(step)
                 done = step + 1
-                loss = ""
                 if done % LOG_EVERY_STEPS == 0 or done == stage.end_step:
                     now_s = time.perf_counter()
                     logs["steps_per_s"] = (done - last_step) / (now_s - started_s)

@@ -28,6 +28,7 @@ _DOING = {
     "supervise": "The policy learns to imitate the demonstrations.",
     "evaluate": "The policy tries seeds that training never sees: its success is measured.",
     "collect": "The policy practises, and whoever supervises it takes over where it goes wrong.",
+    "check": "The new policy plays without help; where it does worse than the one before, that one stays.",
     "practise": "From how the attempts ended, the policy learns which of its actions to repeat and which not.",
 }
 

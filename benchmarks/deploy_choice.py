@@ -25,6 +25,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     from deploy_trt.export.deployment import random_observations
     from vla_rl.core.config import load_config
+    from vla_rl.policies.folders import policy_class
     from vla_rl.policies.normalization import Statistics
     from vla_rl.runs.config import RunConfig
     from vla_rl.runs.simulator import SimulatorWorker
@@ -32,10 +33,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     config = load_config(RunConfig, _CONFIG)
     spec = SimulatorWorker(config).spec
     torch.manual_seed(0)
-    statistics_of = Statistics.from_arrays(
-        torch.randn(50, spec.state_dim).numpy(), torch.randn(50, spec.action_dim).numpy()
-    )
-    model = FlowVLA(config.policy, spec, statistics_of)
+    state, action = (torch.randn(50, size).numpy() for size in (spec.state_dim, spec.action_dim))
+    model = policy_class(config.policy.kind).build(config.policy, spec, Statistics.from_arrays(state, action))
     perturb(model, 0)
     observation = random_observations(spec, model.statistics.state)[0]
     with tempfile.TemporaryDirectory() as folder:

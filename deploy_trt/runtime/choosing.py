@@ -67,6 +67,11 @@ class DeployedChooser:
             self._scaling: dict[str, Pair] = {
                 part: (weights[f"{part}mean"], weights[f"{part}scale"]) for part in self._parts()
             }
+            inputs = manifest.graphs["prefix"].outputs["features"].shape[-1] + 1 + 2 * manifest.spec.action_dim
+            if any(row.shape != (inputs,) for pair in self._scaling.values() for row in pair):
+                raise ValueError(f"the policy's features make rows of {inputs} numbers, it reads others")
+            if not all((scale > 0).all() for _, scale in self._scaling.values()):
+                raise ValueError("it scales its inputs by numbers that are not positive")
             names = [f"layers.{index}" for index in range(_count(weights, "head.layers."))]
             self._critic: list[Pair] = [
                 (weights[f"head.{name}.weight"], weights[f"head.{name}.bias"]) for name in (*names, "out")
@@ -117,11 +122,11 @@ class DeployedChooser:
         blank = np.zeros(count, np.float32)
         if done >= self._horizon:
             return Choice(candidates[0], 0, blank)
-        seen = np.tile(np.append(features, np.float32(tick)), (count, 1))
+        seen = np.append(features, np.float32(tick))
         judged = np.s_[:, done : done + ticks]
         if self._edit:
             ends = self._units.normalize(candidates[judged][:, (0, -1)])
-            edited = self._edited(np.concatenate([seen, ends.reshape(count, -1)], 1)) * self._free_scale
+            edited = self._edited(seen, ends.reshape(count, -1)) * self._free_scale
             candidates = (candidates + edited[:, None] * free[:, None]).astype(np.float32)
         offsets = np.float32(self.info.offset) * self._free_scale * self._by_candidate(noise)[:, -1]
         offsets[0] = 0
@@ -131,7 +136,7 @@ class DeployedChooser:
             return Choice(candidates[0], 0, blank)
         deviation = self._units.normalize(chunk) - self._units.normalize(usual[done : done + ticks])
         slope = deviation[:, ticks // 2 :].mean(1) - deviation[:, : ticks // 2].mean(1)
-        values = self._judged(np.concatenate([seen, deviation.mean(1), slope], 1))
+        values = self._judged(seen, np.concatenate([deviation.mean(1), slope], 1))
         chosen = int(values.argmax())
         return Choice(candidates[chosen], chosen, values)
 
@@ -142,29 +147,35 @@ class DeployedChooser:
         """[N, H + 1, A]."""
         return noise.reshape(self.info.draws, -1, noise.shape[-1])
 
-    def _scaled(self, rows: Float32Array, part: str) -> Float32Array:
+    def _first(self, seen: Float32Array, own: Float32Array, part: str, layer: Pair) -> Float32Array:
+        """The first layer, [..., N, O], of rows that begin alike: what all candidates have in common, [F + 1], goes
+        through it once, and each with what is its own, [N, 2 A].
+        """
         mean, scale = self._scaling[part]
-        return (rows - mean) / scale
+        matrix, bias = layer
+        size = len(seen)
+        common = (seen - mean[:size]) / scale[:size]
+        its_own = (own - mean[size:]) / scale[size:]
+        rows: Array = common[None] @ matrix[..., :size, :] + its_own @ matrix[..., size:, :] + bias
+        return rows
 
-    def _edited(self, rows: Float32Array) -> Float32Array:
-        """Offsets [N, A] of rows [N, I], in normalised action units."""
-        rows = self._scaled(rows, EDIT)
-        for matrix, bias in self._edit[:-1]:
-            rows = np.maximum(rows @ matrix + bias, 0)
-        matrix, bias = self._edit[-1]
+    def _edited(self, seen: Float32Array, ends: Float32Array) -> Float32Array:
+        """Offsets [N, A], in normalised action units."""
+        rows = self._first(seen, ends, EDIT, self._edit[0])
+        for matrix, bias in self._edit[1:]:
+            rows = np.maximum(rows, 0) @ matrix + bias
         bound = np.float32(self.info.edit_bound)
-        offsets: Float32Array = bound * np.tanh((rows @ matrix + bias) / bound)
+        offsets: Float32Array = bound * np.tanh(rows / bound)
         return offsets
 
-    def _judged(self, rows: Float32Array) -> Float32Array:
-        """Mean logit of the members, [N], of rows [N, I]."""
-        values: Float32Array = self._scaled(rows, "")
-        for matrix, bias in self._critic[:-1]:
-            values = values @ matrix + bias  # [M, N, O]
-            values -= values.mean(-1, keepdims=True)
-            values = np.maximum(values / np.sqrt(np.square(values).mean(-1, keepdims=True) + _EPSILON), 0)
-        matrix, bias = self._critic[-1]
-        mean: Float32Array = (values @ matrix + bias)[..., 0].mean(0)
+    def _judged(self, seen: Float32Array, deviation: Float32Array) -> Float32Array:
+        """Mean logit of the members, [N]."""
+        rows = self._first(seen, deviation, "", self._critic[0])  # [M, N, O]
+        for matrix, bias in self._critic[1:]:
+            rows -= rows.mean(-1, keepdims=True)
+            rows /= np.sqrt(np.square(rows).mean(-1, keepdims=True) + _EPSILON)
+            rows = np.maximum(rows, 0) @ matrix + bias
+        mean: Float32Array = rows[..., 0].mean(0)
         return mean
 
     def _try(self, manifest: Manifest) -> None:

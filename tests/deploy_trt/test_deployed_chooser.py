@@ -21,10 +21,13 @@ from deploy_trt.runtime.refresh import refresh
 from deploy_trt.runtime.weights import pack, unpack
 from deploy_trt.verify import verify
 from tests.fakes.resealed import resealed
+from vla_rl.cli.export import read_observations
 from vla_rl.cli.main import main
 from vla_rl.core.errors import CheckpointError
+from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.choosing import FOLDER, Chooser
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
+from vla_rl.policies.folders import load_policy
 
 SAME = 1e-5
 
@@ -291,3 +294,47 @@ def test_the_chooser_in_numpy_thinks_as_the_one_in_torch(
         np.testing.assert_allclose(ours.values, values[0].numpy(), atol=1e-4)
         np.testing.assert_allclose(ours.actions, candidates[0, ours.chosen].numpy(), atol=SAME)
         assert ours.values.any() == (done <= 8 - TICKS)
+
+
+TINY_ALONE = (
+    "task.image_size=32",
+    "budget.demonstrations=3 budget.supervised_steps=8 budget.rounds=2 budget.episodes_per_round=3",
+    "budget.steps_per_round=6 budget.evaluation_episodes=2 budget.evaluate_every_round=false",
+    "policy.vision.widths=[8,16] policy.expert.width=32 policy.expert.layers=1 policy.expert.heads=2",
+    "supervised.actor.batch_size=8 supervised.actor.warmup_steps=2",
+    "learning.critic.members=2 learning.critic.hidden=[16] learning.edit.hidden=[16] learning.choice.offset=0.1",
+    "learning.dynamics.steps=8 learning.dynamics.hidden=[16] learning.value.steps=8 learning.value.hidden=[16]",
+    "learning.branches.updates=2 learning.branches.branches=16",
+    "workers=0 environments_per_worker=3",
+)
+
+
+@pytest.mark.slow
+def test_what_practised_alone_is_exported_and_follows_its_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From `vla-rl train --config alone` to a deployment that chooses as the trained policy, version after version."""
+    run, out = tmp_path / "run", tmp_path / "out"
+    options = [option for line in TINY_ALONE for option in line.split()]
+    assert main(["train", "--config", "alone", "--out", str(run), *options]) == 0
+    assert main(["export", str(run), "--version", "1", "--out", str(out), "--calibration", str(run / "episodes")]) == 0
+    assert "ok  choice among draws: torch's choice in " in capsys.readouterr().out
+    policy = load(out)
+    seen = read_observations(run / "episodes", 6)
+    for version in (1, 2):
+        checkpoint = run / "policies" / f"version_{version:04d}"
+        if version > policy.version:
+            refresh(policy, checkpoint)
+        reference = load_policy(checkpoint)
+        assert isinstance(reference, ActingPolicy)
+        assert reference.chooser is not None
+        assert reference.chooser.edit is not None
+        for seed, observation in enumerate(seen):
+            policy.reset(seed)
+            reference.reset(seed)
+            ours, theirs = policy.infer(observation), reference.infer(observation)
+            np.testing.assert_allclose(ours.actions, theirs.actions, atol=1e-4)
+            assert ours.policy_version == version
+            reference.chooser, kept = None, reference.chooser
+            assert np.abs(reference.infer(observation).actions - ours.actions).max() > 1e-3, "it was no plain draw"
+            reference.chooser = kept

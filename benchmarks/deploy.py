@@ -15,22 +15,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import deploy_choice
 from benchmarks.cells import Cells, commits
 from benchmarks.runs import evaluations, start_verb
-from vla_rl.core.protocols import Policy
-from vla_rl.core.types import Observation
+from benchmarks.timing import BLOCK_CHUNKS, block_ms, perturb
 
 PRECISIONS = ("fp32", "fp16", "int8-dynamic", "int8-static")
 LEROBOT = ("act", "diffusion", "smolvla", "pi0")
 POLICIES = ("torch", "fp32", "int8-dynamic", "int8-static")  # in the closed loop
 EXPLORATION = "int8-dynamic"
-_BLOCK_CHUNKS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="a finished run (default: runs/demo)")
     parser.add_argument("--episodes", type=int, default=200, help="of each policy in the closed loop")
-    parser.add_argument("--blocks", type=int, default=40, help=f"blocks of {_BLOCK_CHUNKS} chunks for each of the two")
+    parser.add_argument("--blocks", type=int, default=40, help=f"blocks of {BLOCK_CHUNKS} chunks for each of the two")
     parser.add_argument("--refreshes", type=int, default=5)
     parser.add_argument("--store", type=Path, default=Path("runs/bench-deploy"), help="intermediate episodes")
 
@@ -43,6 +42,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     cells = Cells(options.out / "deploy", {name: str(getattr(options, name)) for name in names})
     measures: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
         "speed": _speed,
+        "choice": deploy_choice.measure,
         "refresh": _refresh,
         "world-model": _world_model,
         **{f"parity-{precision}": functools.partial(_parity, precision) for precision in PRECISIONS},
@@ -61,6 +61,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "max_abs": max(row["max_abs"] for row in rows if row.get("precision") == "fp32"),
         "refresh_s": max(found["refresh"]["refresh_s"]),
         "missed_ticks": found["refresh"]["missed_ticks"],
+        **deploy_choice.ratios(found["choice"]),
         "graphs": len(built),
         "trt_rtx_graphs_built": "not measured" if None in built else sum(built),
         "gpu": "not measured",
@@ -79,6 +80,8 @@ def table(result: dict[str, Any]) -> str:
         f"{len(refresh['refresh_s'])}); {refresh['missed_ticks']} of {refresh['ticks']} ticks were missed meanwhile. "
         f"TensorRT-RTX builds {result['trt_rtx_graphs_built']} of {result['graphs']} graphs without a GPU. "
         f"On a GPU: {result['gpu']}.",
+        "",
+        *deploy_choice.table(found.get("choice")),
         "",
         "| policy | precision | max-abs | mean-abs | cosine |",
         "|---|---|---|---|---|",
@@ -126,19 +129,12 @@ def _speed(options: argparse.Namespace) -> dict[str, Any]:
         deployed = load_deployed(Path(folder), require="ort-cpu")
         torch_ms, ort_ms = [], []
         for block in range(options.blocks + 1):
-            pair = [_block_ms(policy, observation) for policy in (reference, deployed)]
+            pair = [block_ms(policy, observation) for policy in (reference, deployed)]
             if block:  # the first one warms up
                 torch_ms.append(pair[0])
                 ort_ms.append(pair[1])
     ratio = statistics.median(slow / fast for slow, fast in zip(torch_ms, ort_ms, strict=True))
     return {"ratio": ratio, "torch_ms": statistics.median(torch_ms), "ort_ms": statistics.median(ort_ms)}
-
-
-def _block_ms(policy: Policy, observation: Observation) -> float:
-    started_s = time.perf_counter()
-    for _ in range(_BLOCK_CHUNKS):
-        policy.infer(observation)
-    return 1e3 * (time.perf_counter() - started_s) / _BLOCK_CHUNKS
 
 
 def _refresh(options: argparse.Namespace) -> dict[str, Any]:
@@ -161,7 +157,7 @@ def _refresh(options: argparse.Namespace) -> dict[str, Any]:
         period_s, done = 1 / model.spec.control_hz, threading.Event()
         with PolicyWatcher(deployed, policies, period_s=0.05):
             for version in range(1, options.refreshes + 1):
-                _perturb(model, version)
+                perturb(model, version)
                 model.save(policies / f"version_{version:04d}", {"policy_version": version})
                 started_s = next_s = time.perf_counter()
                 while deployed.version < version:
@@ -172,16 +168,6 @@ def _refresh(options: argparse.Namespace) -> dict[str, Any]:
                     done.wait(max(0.0, next_s - time.perf_counter()))
                 seconds.append(time.perf_counter() - started_s)
     return {"refresh_s": seconds, "missed_ticks": missed, "ticks": ticks, "period_s": period_s}
-
-
-def _perturb(model: Any, seed: int) -> None:
-    """As a round of learning does, every weight changes a little."""
-    import torch
-
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.01 * parameter.std().nan_to_num() * torch.randn(parameter.shape, generator=generator))
 
 
 def _parity(precision: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -270,7 +256,7 @@ def _world_model(_: argparse.Namespace) -> dict[str, Any]:
     torch.manual_seed(0)
     spec = WorldSpec("toy", "push", ("front", "top"), (64, 64), 8, 8, 20.0, 100, (-1.0,) * 8, (1.0,) * 8)
     model = WorldModel(WorldModelConfig(), spec)
-    _perturb(model, 0)
+    perturb(model, 0)
     step = dynamics_step(model, model.config.dynamics.window)
     with torch.no_grad():
         expected = dict(zip(step.outputs, step.module(*step.inputs.values()), strict=True))

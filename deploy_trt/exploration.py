@@ -13,7 +13,7 @@ from deploy_trt.export.policies import export_policy
 from deploy_trt.quantize import ORT_MODES, quantize_deployment
 from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed
 from deploy_trt.runtime.manifest import save_manifest, write_digested
-from deploy_trt.runtime.refresh import read_checkpoint
+from deploy_trt.runtime.refresh import read_checkpoint, read_chooser
 from deploy_trt.runtime.weights import replaced
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.types import Observation
@@ -65,7 +65,7 @@ class ExplorationPolicies:
             self._put_in(checkpoint)
         else:
             model, meta = load_model(checkpoint)
-            export_policy(model, self._exported, meta)
+            export_policy(model, self._exported, meta, policy_folder=checkpoint)
             self._takes_weights = isinstance(model, FlowVLA)
         folder = self._exported
         if self.precision != "fp32":
@@ -84,4 +84,8 @@ class ExplorationPolicies:
         weights = write_digested(
             self._exported, "weights", ".safetensors", replaced(deployment.weights, tensors, str(checkpoint))
         )
-        save_manifest(self._exported, replace(deployment.manifest, policy_version=version, weights=weights))
+        chooser = read_chooser(checkpoint, deployment.manifest)
+        if chooser is not None:
+            write_digested(self._exported, "critic", ".safetensors", chooser.content)
+        manifest = replace(deployment.manifest, policy_version=version, weights=weights)
+        save_manifest(self._exported, replace(manifest, chooser=chooser.info if chooser else None))

@@ -20,7 +20,7 @@ from deploy_trt.runtime.ladder import TOLERANCES, Difference, difference
 from deploy_trt.runtime.manifest import FileInfo, GraphInfo, Manifest, save_manifest
 from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.policy import DeployedPolicy
-from deploy_trt.runtime.program import Program, probe_actions
+from deploy_trt.runtime.program import probe_actions
 from deploy_trt.runtime.weights import Array
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
@@ -65,7 +65,7 @@ def record_feeds(deployment: Deployment, observations: Sequence[Observation]) ->
             "Random inputs would give scales that no real input has"
         )
     backend = RecordingBackend(OrtBackend("ort-cpu", deployment.graphs, deployment.weights))
-    policy = DeployedPolicy(Program(deployment.manifest, backend), deployment.folder)
+    policy = DeployedPolicy(deployment.program(backend), deployment.folder)
     for observation in observations:
         policy.infer(observation)
     return backend.feeds
@@ -112,7 +112,7 @@ def quantize_deployment(
             quantizers[name] = _quantizer(mode, feeds.get(name, []), modelopt_python)
     graphs = _converted(deployment, quantizers)
     if mode in ORT_MODES:
-        program = Program(deployment.manifest, OrtBackend("ort-cpu", graphs, None))
+        program = deployment.program(OrtBackend("ort-cpu", graphs, None))
         probes = deployment.probes()
         found = difference(probe_actions(program, probes), list(probes["actions"]))
         if check and not found.within(TOLERANCES[mode]):
@@ -222,12 +222,10 @@ def _write(deployment: Deployment, out: Path, mode: str, graphs: Mapping[str, by
         file = f"{name}-{digest[:16]}.onnx"
         write_atomic(out / file, content)
         infos[name] = GraphInfo(file, digest, old.inputs, old.outputs)
-    probes = deployment.manifest.probes
-    write_atomic(out / probes.file, (deployment.folder / probes.file).read_bytes())
-    if deployment.manifest.text.file:
-        write_atomic(
-            out / deployment.manifest.text.file, (deployment.folder / deployment.manifest.text.file).read_bytes()
-        )
+    probes, chooser = deployment.manifest.probes, deployment.manifest.chooser
+    for file in (probes.file, deployment.manifest.text.file, chooser.file.file if chooser else ""):
+        if file:
+            write_atomic(out / file, (deployment.folder / file).read_bytes())
     source = {**deployment.manifest.source, "quantised_from": deployment.folder.name}
     manifest = replace(
         deployment.manifest,

@@ -4,7 +4,7 @@ Needs no torch: what torch made of the probes is recorded in the folder, and the
 with the float32 graphs executed node by node.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,10 +14,10 @@ from deploy_trt.runtime.folder import Deployment
 from deploy_trt.runtime.ladder import TOLERANCES, difference
 from deploy_trt.runtime.loading import open_backend
 from deploy_trt.runtime.manifest import Manifest
-from deploy_trt.runtime.policy import Normalization
 from deploy_trt.runtime.probe import BackendName
-from deploy_trt.runtime.program import Program, probe_actions
+from deploy_trt.runtime.program import Program, probe_actions, probe_choices
 from deploy_trt.runtime.refresh import backend_with, reference_program
+from deploy_trt.runtime.units import Normalization
 from deploy_trt.runtime.weights import Array, pack, unpack
 
 MUTATION = 0.05  # size of the perturbation, relative to the spread of a weight
@@ -53,12 +53,13 @@ def verify(folder: Path, backend: BackendName, closed_loop: Callable[[], tuple[b
     """
     deployment = Deployment.read(folder)
     manifest, probes = deployment.manifest, deployment.probes()
-    program = Program(manifest, open_backend(deployment, backend))
+    program = deployment.program(open_backend(deployment, backend))
     ours, torchs = probe_actions(program, probes), list(probes["actions"])
     tolerance, found = TOLERANCES[manifest.precision], difference(ours, torchs)
     rungs = [
         Rung(f"torch, {backend} in {manifest.precision}", found.within(tolerance), str(found)),
         _robot_units(manifest, ours, torchs),
+        *([_choices(program, probes)] if program.chooser else []),
     ]
     rungs += mutation_test(deployment, program)
     if closed_loop is None:
@@ -72,13 +73,32 @@ def verify(folder: Path, backend: BackendName, closed_loop: Callable[[], tuple[b
 def _robot_units(manifest: Manifest, ours: Sequence[Array], theirs: Sequence[Array]) -> Rung:
     """The whole chunk as the robot gets it: on average within a part of the usual size of each dimension."""
     action, first = Normalization(manifest.action), manifest.sampler.first_action
-    chunk = np.s_[first : first + manifest.horizon, : manifest.spec.action_dim]
+    chunk = np.s_[..., first : first + manifest.horizon, : manifest.spec.action_dim]
     pairs = zip(ours, theirs, strict=True)
     gaps = np.stack([np.abs(action.denormalize(a[chunk]) - action.denormalize(b[chunk])) for a, b in pairs])
-    worst = gaps.max(axis=(0, 1))
+    gaps = gaps.reshape(-1, gaps.shape[-1])
+    worst = gaps.max(axis=0)
     limit = TOLERANCES[manifest.precision].mean_abs * np.abs(action.scale) + 1e-6
     found = f"largest difference {worst.max():.2g} in the robot's units (dimension {int(worst.argmax())})"
-    return Rung("whole chunk, robot units", bool((gaps.mean(axis=(0, 1)) <= limit).all()), found)
+    return Rung("whole chunk, robot units", bool((gaps.mean(axis=0) <= limit).all()), found)
+
+
+def _choices(program: Program, probes: Mapping[str, Array]) -> Rung:
+    """The chunk that is executed: the candidate that torch chose, or one that torch's critic thinks nearly as much of,
+    since a tie is decided by rounding; and where it is the same one, with the same actions.
+    """
+    tolerance = TOLERANCES[program.manifest.precision]
+    choices, values = probe_choices(program, probes), probes["values"]
+    same = [choice.chosen == theirs for choice, theirs in zip(choices, probes["chosen"], strict=True)]
+    spread = np.ptp(values, axis=1) + np.float32(1e-6)
+    taken = values[np.arange(len(values)), [choice.chosen for choice in choices]]
+    lost = float(((values.max(1) - taken) / spread).mean())
+    units, pairs = program.units, zip(choices, probes["executed"], same, strict=True)
+    alike = [(units.normalize(ours.actions), units.normalize(theirs)) for ours, theirs, equal in pairs if equal]
+    found = difference(*zip(*alike, strict=True)) if alike else None
+    passed = found is not None and found.within(tolerance) and lost <= tolerance.lost_value
+    sentence = f"torch's choice in {sum(same)} of {len(same)} probes, {lost:.2g} of the spread in value lost"
+    return Rung("choice among draws", passed, f"{sentence}; {found}")
 
 
 def mutation_test(deployment: Deployment, program: Program) -> Iterator[Rung]:
@@ -103,7 +123,8 @@ def mutation_test(deployment: Deployment, program: Program) -> Iterator[Rung]:
                 spread = MUTATION * (values.std() + 1e-2)
                 changed[name] = (values + spread * rng.standard_normal(tensor.shape, np.float32)).astype(tensor.dtype)
         content = pack(changed)
-        mutated = Program(program.manifest, backend_with(program.backend, replace(deployment, weights=content)))
+        backend = backend_with(program.backend, replace(deployment, weights=content))
+        mutated = Program(program.manifest, backend, program.chooser)
         exact = {name: tensor.astype(np.float32) if _is_float(tensor) else tensor for name, tensor in changed.items()}
         moved = _moves(before, probe_actions(mutated, probes))
         should = _moves(reference_before, probe_actions(reference_program(deployment, pack(exact)), probes))

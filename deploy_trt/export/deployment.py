@@ -11,6 +11,7 @@ import torch
 
 from deploy_trt.export.flow_vla import Precision, flow_vla_graphs
 from deploy_trt.export.graph import ExportedGraph, split_weights
+from deploy_trt.runtime.choosing import read_critic
 from deploy_trt.runtime.manifest import (
     Affine,
     FileInfo,
@@ -18,14 +19,17 @@ from deploy_trt.runtime.manifest import (
     Manifest,
     SamplerInfo,
     TextInfo,
+    remove_stale,
     save_manifest,
     write_digested,
 )
-from deploy_trt.runtime.policy import Normalization
+from deploy_trt.runtime.units import Normalization
 from deploy_trt.runtime.weights import Array
 from vla_rl.core.config import config_to_dict
+from vla_rl.core.described import CRITIC_FOLDER
 from vla_rl.core.flow import flow_noise
 from vla_rl.core.types import Observation, PolicySpec
+from vla_rl.policies.choosing import Chooser
 from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.normalization import VectorStatistics
 from vla_rl.policies.trainable import Indicator
@@ -41,6 +45,7 @@ def export_flow_vla(
     precision: Precision = "fp32",
     unrolled: bool = False,
     observations: Sequence[Observation] = (),
+    policy_folder: Path | None = None,
 ) -> Manifest:
     """Export the built-in policy.
 
@@ -50,14 +55,23 @@ def export_flow_vla(
         meta: of its checkpoint; ``policy_version`` becomes the manifest's.
         precision, unrolled: see `flow_vla_graphs`.
         observations: real ones to compare the graphs on; without any, random ones are used.
+        policy_folder: where the policy lies; the critic in it, if there is one, goes along. None: the policy alone.
 
     Returns:
         what was written.
+
+    Raises:
+        CheckpointError: if the critic is damaged.
+        UserError: for options under which a policy cannot choose among its draws, see `flow_vla_graphs`.
     """
+    critic, chooser = None, None
+    if policy_folder is not None and (critic := read_critic(policy_folder)) is not None:
+        chooser = Chooser.load(policy_folder / CRITIC_FOLDER, model)
     config, spec, statistics = model.config, model.spec, model.statistics
     offset, scale = statistics.action.affine(statistics.discrete_dims)
     levels = [(dim, statistics.action.low[dim], statistics.action.high[dim]) for dim in statistics.discrete_dims]
-    graphs = flow_vla_graphs(model, precision, unrolled)
+    candidates = 0 if chooser is None else chooser.config.draws
+    graphs = flow_vla_graphs(model, precision, unrolled, candidates)
     manifest = Manifest(
         policy="flow_vla",
         policy_version=int(meta.get("policy_version", 0)),
@@ -82,11 +96,12 @@ def export_flow_vla(
             committed=not unrolled,
             guidance_scale=config.guidance_scale if config.indicator else 1.0,
         ),
+        chooser=None if critic is None else critic[0],
         source={"meta": dict(meta), "config": config_to_dict(config)},
     )
-    probes = flow_vla_probes(model, Normalization(manifest.state), observations)
-    reference = flow_vla_graphs(model) if precision != "fp32" else []
-    return save_deployment(folder, manifest, graphs, probes, reference)
+    probes = flow_vla_probes(model, Normalization(manifest.state), observations, chooser)
+    reference = flow_vla_graphs(model, candidates=candidates) if precision != "fp32" else []
+    return save_deployment(folder, manifest, graphs, probes, reference, b"" if critic is None else critic[1])
 
 
 def save_deployment(
@@ -95,6 +110,7 @@ def save_deployment(
     graphs: Sequence[ExportedGraph],
     probes: Mapping[str, Array],
     reference: Sequence[ExportedGraph] = (),
+    critic: bytes = b"",
 ) -> Manifest:
     """Write a deployment; ``graphs``, ``weights`` and ``probes`` of the manifest are filled in.
 
@@ -103,11 +119,16 @@ def save_deployment(
         manifest: everything else.
         graphs: they lose their weights here.
         probes: inputs of the first graph as ``input.NAME`` [K, ...], ``noise`` [K, rows, W], and ``actions``
-            [K, rows, W], normalised: what torch made of them.
+            [K, rows, W], normalised: what torch made of them. Of a policy that chooses among N draws both are
+            [K, 1 + N, rows, W], and there are ``tick`` [K], ``choice_noise`` [K, `Chooser.noise_rows`, W], ``values``
+            [K, N], what the critic thinks of each, ``chosen`` [K] and ``executed`` [K, H, A], raw units.
         reference: the graphs in float32, if ``graphs`` are not.
+        critic: content of the file that ``manifest.chooser`` names.
     """
     folder.mkdir(parents=True, exist_ok=True)
     infos, weights = _write_graphs(folder, graphs)
+    if critic:
+        write_digested(folder, "critic", ".safetensors", critic)
     buffer = io.BytesIO()
     written = write_digested(folder, "weights", ".safetensors", weights)
     np.savez(buffer, allow_pickle=False, **probes, weights=np.array([written.sha256]))
@@ -132,38 +153,39 @@ def _write_graphs(folder: Path, graphs: Sequence[ExportedGraph]) -> tuple[dict[s
     return infos, weights
 
 
-def remove_stale(folder: Path, manifest: Manifest) -> None:
-    """Remove what the manifest no longer names."""
-    named = {graph.file for graph in (*manifest.graphs.values(), *manifest.reference.values())}
-    named |= {manifest.probes.file, manifest.text.file}
-    named |= {manifest.weights.file} if manifest.weights else set()
-    for pattern in ("*-*.onnx", "weights-*.safetensors", "probes-*.npz", "tokenizer-*.json"):
-        for file in folder.glob(pattern):
-            if file.name not in named:
-                file.unlink(missing_ok=True)
-
-
 @torch.no_grad()
-def flow_vla_probes(model: FlowVLA, state: Normalization, observations: Sequence[Observation] = ()) -> dict[str, Array]:
+def flow_vla_probes(
+    model: FlowVLA, state: Normalization, observations: Sequence[Observation] = (), chooser: Chooser | None = None
+) -> dict[str, Array]:
     """Probe inputs and what the model in torch makes of them, see `save_deployment`."""
     config, spec = model.config, model.spec
-    rows, noises, chunks = [], [], []
+    rows: list[dict[str, Array]] = []
     for index, observation in enumerate(observations or random_observations(model.spec, model.statistics.state)):
         images = {name: torch.from_numpy(np.ascontiguousarray(observation.images[name]))[None] for name in spec.cameras}
         raw_state, text = torch.from_numpy(observation.state)[None], model.tokenize([observation.task])
         prefixes = [model.encode(images, raw_state, text, indicator) for indicator in _indicators(model)]
-        noise = flow_noise(0, index, config.horizon, spec.action_dim)
-        actions = torch.from_numpy(noise)[None]
+        noise_rows = config.horizon if chooser is None else chooser.noise_rows(config.horizon)
+        noise = torch.from_numpy(flow_noise(0, index, noise_rows, spec.action_dim))[None]
+        starts = noise if chooser is None else chooser.starts(noise)[0]
+        prefixes, actions = [prefix.repeat(len(starts)) for prefix in prefixes], starts
         for step in range(config.sampling_steps):
             time = torch.full(actions.shape[:2], step / config.sampling_steps)
             velocity = model.guided_velocity(actions, time, prefixes[0], prefixes[1] if len(prefixes) > 1 else None)
             actions = actions + velocity / config.sampling_steps
         row: dict[str, Array] = {f"input.image.{name}": image.numpy() for name, image in images.items()}
-        rows.append({**row, "input.state": state.normalize(observation.state)[None], "input.text": text.numpy()})
-        noises.append(noise)
-        chunks.append(actions[0].numpy())
-    inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    return {**inputs, "noise": np.stack(noises), "actions": np.stack(chunks)}
+        row |= {"input.state": state.normalize(observation.state)[None], "input.text": text.numpy()}
+        if chooser is None:
+            row |= {"noise": starts.numpy(), "actions": actions.numpy()}
+        else:
+            row |= {"noise": starts[None].numpy(), "actions": actions[None].numpy(), "choice_noise": noise.numpy()}
+            tick, drawn = torch.tensor([float(observation.tick)]), model.to_raw_actions(actions)[None]
+            free = torch.ones(config.horizon)
+            executed, values = chooser.judged(model, (images, raw_state, text), tick, noise, drawn, free, 0)
+            chosen = values.argmax(1)
+            row |= {"tick": tick.numpy(), "values": values.numpy(), "chosen": chosen.numpy()}
+            row["executed"] = executed[[0], chosen].numpy()
+        rows.append(row)
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
 def random_observations(spec: PolicySpec, state: VectorStatistics) -> list[Observation]:

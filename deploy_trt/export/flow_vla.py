@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from deploy_trt.export.graph import ExportedGraph, GraphSpec
 from vla_rl.core.errors import UserError
+from vla_rl.policies.features import flat_features
 from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.trainable import Indicator
 
@@ -22,11 +23,13 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class PrefixGraph(nn.Module):
-    """Images, normalised state and text -> what ``step`` reads: keys, values, modulation (and mask)."""
+    """Images, normalised state and text -> what ``step`` reads: keys, values, modulation (and mask); and what a chooser
+    sees, which is never told what is asked for.
+    """
 
-    def __init__(self, policy: FlowVLA) -> None:
+    def __init__(self, policy: FlowVLA, shows_features: bool = False) -> None:
         super().__init__()
-        self.policy = policy
+        self.policy, self.shows_features = policy, shows_features
         self.dtype = policy.state_token.weight.dtype
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -35,7 +38,11 @@ class PrefixGraph(nn.Module):
         state, text, *indicator = inputs[len(cameras) :]
         tokens, mask = policy.tokens_of(images, state.to(self.dtype), text, indicator[0] if indicator else None)
         keys, values, modulation = policy.expert.read_prefix(tokens, mask)
-        return (*keys, *values, modulation, *([mask] if _masked(policy) else []))
+        shown = []
+        if self.shows_features:
+            seen = policy.tokens_of(images, state.to(self.dtype), text, None) if indicator else (tokens, mask)
+            shown = [flat_features(*seen).float()]
+        return (*keys, *values, modulation, *([mask] if _masked(policy) else []), *shown)
 
 
 class TimeGraph(nn.Module):
@@ -52,7 +59,9 @@ class TimeGraph(nn.Module):
 
 
 class StepGraph(nn.Module):
-    """One Euler step. ``step_size`` float32 [1, H] is 0 for committed actions, which stay as they are."""
+    """One Euler step of B chunks for one observation. ``step_size`` float32 [1, H] is 0 for committed actions, which
+    stay as they are.
+    """
 
     def __init__(self, policy: FlowVLA, tokens: int) -> None:
         super().__init__()
@@ -65,6 +74,8 @@ class StepGraph(nn.Module):
         expert = self.policy.expert
         layers = len(expert.layers)
         keys, values, modulation = list(prefix[:layers]), list(prefix[layers : 2 * layers]), prefix[2 * layers]
+        if len(actions) > 1:
+            keys, values = ([part.expand(len(actions), -1, -1, -1) for part in parts] for parts in (keys, values))
         # Without a backbone every token is there always: a constant, which the optimiser removes.
         mask = prefix[-1] if _masked(self.policy) else torch.ones(1, self.tokens, dtype=torch.bool)
         noisy, of_time = actions.to(modulation.dtype), time_modulation.to(modulation.dtype)
@@ -90,17 +101,27 @@ class UnrolledGraph(nn.Module):
         return actions
 
 
-def flow_vla_graphs(model: FlowVLA, precision: Precision = "fp32", unrolled: bool = False) -> list[ExportedGraph]:
+def flow_vla_graphs(
+    model: FlowVLA, precision: Precision = "fp32", unrolled: bool = False, candidates: int = 0
+) -> list[ExportedGraph]:
     """Export a policy with trained weights; its dtype is put back afterwards.
 
     Args:
         model: on the CPU.
         precision: of weights and activations. TensorRT takes it from the graph's types; there is no builder flag.
         unrolled: one graph instead of three, in float32.
+        candidates: N, of a policy that chooses among its draws: the step is of 1 + N chunks, and the prefix also gives
+            the features that the chooser sees. 0: of one chunk.
 
     Raises:
-        UserError: for what has no graph: an unrolled policy with classifier-free guidance or in half precision.
+        UserError: for what has no graph: an unrolled policy with classifier-free guidance, in half precision, or with
+            candidates.
     """
+    if unrolled and candidates:
+        raise UserError(
+            "an unrolled graph draws one chunk and shows nothing to the policy's critic; leave --unrolled out, or "
+            "export the policy --without-critic"
+        )
     if unrolled:
         if model.config.guidance_scale != 1.0 or precision != "fp32":
             raise UserError("an unrolled graph is in fp32 and has no classifier-free guidance; leave --unrolled out")
@@ -110,7 +131,7 @@ def flow_vla_graphs(model: FlowVLA, precision: Precision = "fp32", unrolled: boo
     with torch.no_grad():
         modulation = time.module(*time.inputs.values())[0]
     with _cast(model, DTYPES[precision]):
-        exported += [spec.export() for spec in flow_vla_specs(model, modulation)]
+        exported += [spec.export() for spec in flow_vla_specs(model, modulation, candidates)]
     return exported
 
 
@@ -126,18 +147,18 @@ def time_spec(model: FlowVLA) -> GraphSpec:
     return GraphSpec("time", TimeGraph(model), {"time": times}, ["time_modulation"])
 
 
-def flow_vla_specs(model: FlowVLA, time_modulation: Tensor) -> list[GraphSpec]:
+def flow_vla_specs(model: FlowVLA, time_modulation: Tensor, candidates: int = 0) -> list[GraphSpec]:
     """The graphs of the observation and of a step."""
-    inputs, names = example_inputs(model), prefix_outputs(model)
-    prefix = PrefixGraph(model)
+    inputs, names = example_inputs(model), [*prefix_outputs(model), *(["features"] if candidates else [])]
+    prefix = PrefixGraph(model, shows_features=candidates > 0)
     with torch.no_grad():
         seen = dict(zip(names, prefix(*inputs.values()), strict=True))
     horizon = model.config.horizon
     of_step = {
-        "actions": torch.randn(1, horizon, model.spec.action_dim),
+        "actions": torch.randn(1 + candidates, horizon, model.spec.action_dim),
         "time_modulation": time_modulation,
         "step_size": torch.rand(1, horizon),
-        **seen,
+        **{name: seen[name] for name in prefix_outputs(model)},
     }
     step = StepGraph(model, seen["key.0"].shape[2])
     return [

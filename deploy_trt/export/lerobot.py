@@ -21,8 +21,8 @@ from deploy_trt.export.lerobot_graphs import (
 )
 from deploy_trt.export.reference import ModuleBackend
 from deploy_trt.runtime.manifest import Affine, GraphInfo, Manifest, SamplerInfo, TensorInfo, TextInfo
-from deploy_trt.runtime.policy import Normalization
 from deploy_trt.runtime.program import Program
+from deploy_trt.runtime.units import Normalization
 from deploy_trt.runtime.weights import Array
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.flow import flow_noise
@@ -159,8 +159,8 @@ def module_probes(manifest: Manifest, specs: Sequence[GraphSpec], state: VectorS
         if sampler.step_noise:
             row["step_noise"] = rng.standard_normal((1, sampler.steps, sampler.horizon, sampler.width), np.float32)
         fresh = row.get("step_noise")
-        actions = program.sample(inputs, row["noise"][0], step_noise=None if fresh is None else fresh[0])
-        row["actions"] = np.array(actions)[None]
+        drawn = program.sample(inputs, row["noise"], step_noise=None if fresh is None else fresh[0])
+        row["actions"] = np.array(drawn.actions)
         for name, array in row.items():
             columns.setdefault(name, []).append(array)
     return {name: np.concatenate(arrays) for name, arrays in columns.items()}

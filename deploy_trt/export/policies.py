@@ -9,6 +9,7 @@ from deploy_trt.export.deployment import export_flow_vla
 from deploy_trt.export.flow_vla import Precision
 from deploy_trt.export.lerobot import export_lerobot
 from deploy_trt.runtime.manifest import Manifest
+from vla_rl.core.described import CRITIC_FOLDER
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
 from vla_rl.policies.flow_vla import FlowVLA
@@ -23,19 +24,25 @@ def export_policy(
     precision: Precision = "fp32",
     unrolled: bool = False,
     observations: Sequence[Observation] = (),
+    policy_folder: Path | None = None,
 ) -> Manifest:
-    """Export a policy. Arguments as of `export_flow_vla`; lerobot's know only three graphs in float32, and are compared
-    on random observations.
+    """Export a policy. Arguments as of `export_flow_vla`; lerobot's know only three graphs in float32, are compared on
+    random observations, and cannot choose among their draws.
 
     Raises:
         UserError: for a policy of a kind without an exporter, or options that its exporter does not have.
     """
     if isinstance(model, FlowVLA):
-        return export_flow_vla(model, folder, meta, precision, unrolled, observations)
+        return export_flow_vla(model, folder, meta, precision, unrolled, observations, policy_folder)
     if not isinstance(model, LeRobotModel):
         raise UserError(
             f"policies of kind {model.config.kind!r} have no exporter, only 'flow_vla' and 'lerobot' do; "
             "let it act with torch: vla-rl rollout"
+        )
+    if policy_folder is not None and (policy_folder / CRITIC_FOLDER).is_dir():
+        raise UserError(
+            f"{policy_folder} acts by a critic, and a policy of lerobot's can be exported alone only, to execute its "
+            "first draw: --without-critic"
         )
     if precision != "fp32" or unrolled:
         raise UserError("a policy of lerobot's is exported in fp32 and not unrolled; leave --precision and --unrolled")

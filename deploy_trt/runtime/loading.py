@@ -12,7 +12,7 @@ from deploy_trt.runtime.ladder import TOLERANCES, difference
 from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.policy import DeployedPolicy
 from deploy_trt.runtime.probe import ORDER, BackendName, probe
-from deploy_trt.runtime.program import Program, probe_actions
+from deploy_trt.runtime.program import Program, probe_actions, probe_choices
 from vla_rl.core.errors import CheckpointError, UserError, did_you_mean, one_line
 from vla_rl.core.protocols import Policy
 
@@ -99,7 +99,7 @@ def _open(deployment: Deployment, name: BackendName, threads: int, torch_policy:
     if name == "torch":
         assert torch_policy is not None
         return torch_policy()
-    program = Program(deployment.manifest, open_backend(deployment, name, threads))
+    program = deployment.program(open_backend(deployment, name, threads))
     _try(deployment, program)
     return DeployedPolicy(program, deployment.folder)
 
@@ -116,7 +116,8 @@ def _try(deployment: Deployment, program: Program) -> None:
         planned = probe_actions(program, probes)
         weights = deployment.manifest.weights
         as_exported = weights is not None and list(probes.get("weights", ())) == [weights.sha256]
-        passed = np.isfinite(planned[0]).all()
+        chosen = [choice.actions for choice in probe_choices(program, probes)] if program.chooser else []
+        passed = all(np.isfinite(actions).all() for actions in (*planned, *chosen))
         found = difference(planned, list(probes["actions"])) if as_exported else None
     except CheckpointError:
         raise

@@ -5,6 +5,7 @@
     FOLDER/manifest.json             this description; written last, it names the other files by their digests
     FOLDER/prefix.onnx, step.onnx    graphs as exported, unoptimised, without weights
     FOLDER/weights-DIGEST.safetensors  all weights under the names that they have in training; the graphs refer to it
+    FOLDER/critic-DIGEST.safetensors of a policy that chooses among its draws: what chooses, and what edits them
     FOLDER/probes-DIGEST.npz         inputs, and what the policy in torch made of them
     FOLDER/engines/KEY/              what was built from the graphs on this very machine; may be deleted
 """
@@ -33,6 +34,8 @@ _GRAPHS = {  # by the kind of the sampler
     "flow": {"prefix", "step"},
     "diffusion": {"prefix", "step"},
 }
+CRITIC_LEFT_OUT = "left out"
+"""What ``source`` says under ``meta.critic`` of a policy that was exported without its critic on purpose."""
 WEIGHTS_LOCATION = "weights.safetensors"  # the name that the graphs know the weights by, whatever the file is called
 
 
@@ -126,6 +129,25 @@ class SamplerInfo:
 
 
 @dataclass(frozen=True)
+class ChooserInfo:
+    """How one of several draws is chosen, see `vla_rl.policies.choosing`.
+
+    Attributes:
+        file: the weights of the critic, and of the edit.
+        draws: N candidates. The graph ``step`` takes 1 + N chunks at once: the first is the usual one, of no noise.
+        offset: standard deviation of the candidates' constant offsets, in normalised action units.
+        chunk_ticks: C, how many actions are judged.
+        edit_bound: of the edit's offsets, in normalised action units; 0: there is no edit.
+    """
+
+    file: FileInfo
+    draws: int
+    offset: float
+    chunk_ticks: int
+    edit_bound: float = 0.0
+
+
+@dataclass(frozen=True)
 class Manifest:
     """See the module.
 
@@ -143,6 +165,7 @@ class Manifest:
         state_mean, action_mean: fill the dimensions that a smaller robot lacks.
         discrete: (dimension, lower level, upper level) of action dimensions that have two levels.
         text, sampler: see there.
+        chooser: of a policy that chooses among its draws; None: there is one draw, which is executed.
         source: where the policy comes from; plain data for people.
     """
 
@@ -162,6 +185,7 @@ class Manifest:
     discrete: tuple[tuple[int, float, float], ...]
     text: TextInfo
     sampler: SamplerInfo
+    chooser: ChooserInfo | None = None
     source: dict[str, Any] = field(default_factory=dict)
 
 
@@ -232,6 +256,22 @@ def _check(manifest: Manifest) -> None:
     if sampler.first_action + manifest.horizon > rows or sampler.width < spec.action_dim:
         raise ValueError(f"a chunk [{manifest.horizon}, {spec.action_dim}] does not fit into the sampler's")
     check_vector("guidance_scale", (sampler.guidance_scale,), 1)
+    if manifest.chooser is not None:
+        check_chooser(manifest, manifest.chooser)
+
+
+def check_chooser(manifest: Manifest, chooser: ChooserInfo) -> None:
+    """Raise ValueError for a chooser that a deployment of this manifest cannot have."""
+    check_vector("chooser", (chooser.offset, chooser.edit_bound), 2, least=0)
+    if not (1 <= chooser.draws <= LARGEST_SIZE and 2 <= chooser.chunk_ticks <= manifest.horizon):
+        raise ValueError(
+            f"it chooses among {chooser.draws} draws by {chooser.chunk_ticks} of {manifest.horizon} actions"
+        )
+    if manifest.sampler.kind != "flow" or "features" not in manifest.graphs["prefix"].outputs:
+        raise ValueError("its graphs show no features to choose by")
+    found = manifest.graphs["step"].inputs["actions"].shape[0]
+    if found != 1 + chooser.draws:
+        raise ValueError(f"its step graph takes {found} chunks at once, a choice takes {1 + chooser.draws}")
 
 
 def read_verified(folder: Path, info: FileInfo | GraphInfo) -> bytes:
@@ -257,3 +297,14 @@ def write_digested(folder: Path, stem: str, suffix: str, content: bytes) -> File
     info = FileInfo(f"{stem}-{digest[:16]}{suffix}", digest)
     write_atomic(folder / info.file, content)
     return info
+
+
+def remove_stale(folder: Path, manifest: Manifest) -> None:
+    """Remove what the manifest no longer names."""
+    named = {graph.file for graph in (*manifest.graphs.values(), *manifest.reference.values())}
+    named |= {manifest.probes.file, manifest.text.file}
+    named |= {info.file for info in (manifest.weights, manifest.chooser and manifest.chooser.file) if info}
+    for pattern in ("*-*.onnx", "weights-*.safetensors", "critic-*.safetensors", "probes-*.npz", "tokenizer-*.json"):
+        for file in folder.glob(pattern):
+            if file.name not in named:
+                file.unlink(missing_ok=True)

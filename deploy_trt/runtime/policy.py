@@ -8,33 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from deploy_trt.runtime.manifest import Affine, Manifest
-from deploy_trt.runtime.program import Guidance, Program
+from deploy_trt.runtime.manifest import Manifest
+from deploy_trt.runtime.program import Draws, Guidance, Program
 from deploy_trt.runtime.text import make_tokenizer
+from deploy_trt.runtime.units import Normalization
 from deploy_trt.runtime.weights import Array
 from vla_rl.core.errors import UserError
 from vla_rl.core.flow import flow_noise, guidance_weights
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, filled_up
 
 _STEP_NOISE_SEED = 0x9E3779B9  # so that noise within the steps is not the noise that they start from
-
-
-class Normalization:
-    """`Affine` on arrays [..., D]."""
-
-    def __init__(self, affine: Affine) -> None:
-        self.offset, self.scale = np.array(affine.offset, np.float32), np.array(affine.scale, np.float32)
-        self._inverse = np.divide(1, self.scale, out=np.zeros_like(self.scale), where=self.scale > 0)
-
-    def normalize(self, raw: Float32Array) -> Float32Array:
-        """Raw units to normalised units."""
-        normalised: Float32Array = (raw - self.offset) * self._inverse
-        return normalised
-
-    def denormalize(self, normalised: Float32Array) -> Float32Array:
-        """Normalised units to raw units."""
-        raw: Float32Array = normalised * self.scale + self.offset
-        return raw
 
 
 class DeployedPolicy:
@@ -50,7 +33,7 @@ class DeployedPolicy:
         self.folder = folder
         manifest = program.manifest
         self.spec, self.horizon = manifest.spec, manifest.horizon
-        self._state, self._action = Normalization(manifest.state), Normalization(manifest.action)
+        self._state = Normalization(manifest.state)
         self._state_mean = np.array(manifest.state_mean, np.float32)
         self._action_mean = np.array(manifest.action_mean, np.float32)
         spec = manifest.spec
@@ -101,12 +84,15 @@ class DeployedPolicy:
                 f"this deployment of {program.manifest.policy} cannot begin a chunk with given actions; "
                 "use execution.strategy 'naive', 'sync' or 'temporal_ensembling'"
             )
-        start = None if fixed is None else self._padded(self._action.normalize(fixed), program.manifest)
-        normalised = self._sample(program, observation, committed=start)
-        raw = self._to_raw(normalised, program.manifest)
+        start = None if fixed is None else self._padded(program.units.normalize(fixed), program.manifest)
+        noise = self._noise(program, observation.tick)
+        drawn = self._sample(program, observation, noise, committed=start)
+        chunks, done = program.units.chunk(drawn.actions), 0
         if fixed is not None:
-            raw[: len(fixed)] = fixed
-        return self._chunk(program, observation, raw)
+            done = len(fixed)
+            chunks[:, :done] = fixed
+        free = (np.arange(self.horizon) >= done).astype(np.float32)
+        return self._chunk(program, observation, self._chosen(program, observation, noise, drawn, chunks, free, done))
 
     def infer_guided(
         self, observation: Observation, previous: Float32Array, delay_ticks: int, exact_gradient: bool
@@ -128,11 +114,14 @@ class DeployedPolicy:
         if program.manifest.sampler.kind != "flow":
             raise UserError(f"a deployment of kind {program.manifest.sampler.kind!r} cannot be guided; use 'naive'")
         target = np.zeros((self.horizon, program.manifest.sampler.width), np.float32)
-        scheduled = self._padded(self._action.normalize(self._given(previous)), program.manifest)
+        scheduled = self._padded(program.units.normalize(self._given(previous)), program.manifest)
         target[: len(previous)] = scheduled
         guidance = Guidance(target, guidance_weights(self.horizon, delay_ticks, len(previous)))
-        normalised = self._sample(program, observation, guidance=guidance)
-        return self._chunk(program, observation, self._to_raw(normalised, program.manifest))
+        noise = self._noise(program, observation.tick)
+        drawn = self._sample(program, observation, noise, guidance=guidance)
+        chunks, free = program.units.chunk(drawn.actions), 1 - guidance.weights  # what is held to the old plan stays
+        chosen = self._chosen(program, observation, noise, drawn, chunks, free, delay_ticks)
+        return self._chunk(program, observation, chosen)
 
     def inputs(self, observation: Observation) -> dict[str, Array]:
         """What the first graph reads of an observation, batch 1."""
@@ -142,31 +131,42 @@ class DeployedPolicy:
         every = {**images, "state": state[None], **self._tokenize(observation.task)}
         return {name: array for name, array in every.items() if name in self._taken}
 
+    def _noise(self, program: Program, tick: int) -> Float32Array:
+        """[rows, W], of this tick: of a chunk, or as many as a choice takes."""
+        sampler, chooser = program.manifest.sampler, program.chooser
+        return flow_noise(self._seed, tick, chooser.noise_rows() if chooser else sampler.horizon, sampler.width)
+
     def _sample(
         self,
         program: Program,
         observation: Observation,
+        noise: Float32Array,
         committed: Float32Array | None = None,
         guidance: Guidance | None = None,
-    ) -> Float32Array:
-        sampler = program.manifest.sampler
-        noise = flow_noise(self._seed, observation.tick, sampler.horizon, sampler.width)
-        step_noise = None
+    ) -> Draws:
+        sampler, chooser = program.manifest.sampler, program.chooser
+        starts, step_noise = chooser.starts(noise) if chooser else noise[None], None
         if sampler.step_noise:
             rows = flow_noise(
                 self._seed ^ _STEP_NOISE_SEED, observation.tick, sampler.steps * sampler.horizon, sampler.width
             )
             step_noise = rows.reshape(sampler.steps, sampler.horizon, sampler.width)
-        return program.sample(self.inputs(observation), noise, committed, guidance, step_noise)
+        return program.sample(self.inputs(observation), starts, committed, guidance, step_noise)
 
-    def _to_raw(self, normalised: Float32Array, manifest: Manifest) -> Float32Array:
-        """[rows, W] -> float32 [H, A] in raw units; discrete dimensions to the nearer of their two levels."""
-        first = manifest.sampler.first_action
-        chosen = normalised[first : first + self.horizon, : self.spec.action_dim].astype(np.float32)
-        raw = self._action.denormalize(chosen)
-        for dimension, lower, upper in manifest.discrete:
-            raw[:, dimension] = np.where(chosen[:, dimension] > 0, np.float32(upper), np.float32(lower))
-        return raw
+    def _chosen(
+        self,
+        program: Program,
+        observation: Observation,
+        noise: Float32Array,
+        drawn: Draws,
+        chunks: Float32Array,
+        free: Float32Array,
+        done: int,
+    ) -> Float32Array:
+        """[H, A], raw units: the one chunk that was drawn, or the one that is chosen, see `DeployedChooser.choose`."""
+        if program.chooser is None or drawn.features is None:
+            return chunks[0]
+        return program.chooser.choose(drawn.features, observation.tick, noise, chunks, free, done).actions
 
     def _chunk(self, program: Program, observation: Observation, raw: Float32Array) -> ActionChunk:
         own = np.ascontiguousarray(raw[:, : self._action_size[observation.state.size]])

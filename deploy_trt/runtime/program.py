@@ -3,13 +3,16 @@
 A program belongs to one version of the weights and is replaced as a whole when new ones come.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from deploy_trt.runtime.backend import Backend, Value
+from deploy_trt.runtime.choosing import Choice, DeployedChooser
 from deploy_trt.runtime.manifest import Manifest
+from deploy_trt.runtime.units import ActionUnits
 from deploy_trt.runtime.weights import Array
 from vla_rl.core.flow import guidance_strength
 from vla_rl.core.types import Float32Array
@@ -33,16 +36,32 @@ class Guidance:
     weights: Float32Array
 
 
+class Draws(NamedTuple):
+    """Chunks for one observation.
+
+    Attributes:
+        actions: float32 [B, rows, W], normalised: one, or of a policy that chooses the usual one and N candidates.
+        features: float32 [F], what the chooser sees of the observation; of nobody else.
+    """
+
+    actions: Float32Array
+    features: Float32Array | None = None
+
+
 class Program:
     """The sampler of a manifest on a backend.
 
     Args:
         manifest: of the deployment.
         backend: with all graphs.
+        chooser: of a manifest that has one.
     """
 
-    def __init__(self, manifest: Manifest, backend: Backend) -> None:
-        self.manifest, self.backend = manifest, backend
+    def __init__(self, manifest: Manifest, backend: Backend, chooser: DeployedChooser | None = None) -> None:
+        if (chooser is None) != (manifest.chooser is None):
+            raise ValueError("a program chooses among its draws if and only if its manifest says so")
+        self.manifest, self.backend, self.chooser = manifest, backend, chooser
+        self.units = ActionUnits(manifest)
         self._stepped: dict[int, list[dict[str, Value]]] = {}
         sampler = manifest.sampler
         self._takes_step_size = "step" in manifest.graphs and "step_size" in manifest.graphs["step"].inputs
@@ -55,35 +74,34 @@ class Program:
         committed: Float32Array | None = None,
         guidance: Guidance | None = None,
         step_noise: Float32Array | None = None,
-    ) -> Float32Array:
-        """One chunk.
+    ) -> Draws:
+        """Draw as many chunks for one observation as the graphs draw at once.
 
         Args:
             inputs: of the first graph, batch 1.
-            noise: float32 [rows, W].
-            committed: float32 [d, W], normalised; the chunk begins with them.
+            noise: float32 [B, rows, W].
+            committed: float32 [d, W], normalised; every chunk begins with them.
             guidance: see there.
             step_noise: float32 [steps, rows, W], of samplers that want it.
-
-        Returns:
-            float32 [rows, W], normalised.
         """
         kind, backend = self.manifest.sampler.kind, self.backend
         features = {name: backend.put(array) for name, array in inputs.items()}
         if kind in ("direct", "unrolled"):
             if kind == "unrolled":
-                features["noise"] = backend.put(noise[None])
-            return backend.get(backend.run("policy", features)["actions"])[0]
+                features["noise"] = backend.put(noise)
+            return Draws(backend.get(backend.run("policy", features)["actions"]))
         length = 0 if committed is None else len(committed)
         start = noise.copy()
         if committed is not None:
-            start[:length] = committed
+            start[:, :length] = committed
         stepped = self._steps(length, step_noise)
         if guidance is None and not self._by_velocity:
             prefix = backend.run("prefix", self._with_indicator(features, INDICATOR_POSITIVE))
-            fixed = {name: value for name, value in prefix.items() if name in self.manifest.graphs["step"].inputs}
-            return backend.integrate(start[None], fixed, stepped)[0]
-        return self._integrate(start, length, self._velocity(features), stepped, guidance)
+            shown = self._shown(prefix)
+            return Draws(backend.integrate(start, self._read_by_step(prefix), stepped), shown)
+        prefixes = self._prefixes(features)
+        actions = self._integrate(start, length, self._velocity(prefixes), stepped, guidance)
+        return Draws(actions, self._shown(prefixes[0]))
 
     def _integrate(
         self,
@@ -104,31 +122,45 @@ class Program:
                 rows = guidance.weights[:, None]
                 pull = np.where(rows > 0, rows * (guidance.target - clean), np.float32(0))
                 speed = (speed + guidance_strength(tau, GUIDANCE_BETA) * pull).astype(np.float32)
-            speed[:committed] = 0
+            speed[:, :committed] = 0
             actions = (actions + speed / steps).astype(np.float32)
         return actions
 
-    def _velocity(self, features: dict[str, Value]) -> Velocity:
-        """The velocity field of an observation; with classifier-free guidance v_none + scale (v - v_none)."""
-        backend, scale = self.backend, np.float32(self.manifest.sampler.guidance_scale)
+    def _prefixes(self, features: dict[str, Value]) -> list[dict[str, Value]]:
+        """What the velocity field of an observation is made of: the prefix that asks for good actions, and the one
+        without an indicator if there is classifier-free guidance.
+        """
+        backend = self.backend
         indicators = [INDICATOR_POSITIVE, INDICATOR_NONE] if self._by_velocity else [INDICATOR_POSITIVE]
-        wanted = self.manifest.graphs["step"].inputs
-        prefixes: list[dict[str, Value]] = []
+        prefixes = []
         for indicator in indicators:
             prefix = backend.run("prefix", self._with_indicator(features, indicator))
             # A copy: what a graph gives is valid only until it runs again.
-            copied = {name: backend.put(backend.get(value).copy()) for name, value in prefix.items()}
-            prefixes.append({name: value for name, value in copied.items() if name in wanted})
+            prefixes.append({name: backend.put(backend.get(value).copy()) for name, value in prefix.items()})
+        return prefixes
+
+    def _velocity(self, prefixes: Sequence[Mapping[str, Value]]) -> Velocity:
+        """The velocity field of an observation; with classifier-free guidance v_none + scale (v - v_none)."""
+        backend, scale = self.backend, np.float32(self.manifest.sampler.guidance_scale)
+        fixed = [self._read_by_step(prefix) for prefix in prefixes]
 
         def velocity(actions: Float32Array, inputs: Mapping[str, Value]) -> Float32Array:
-            point = backend.put(actions[None])
+            point = backend.put(actions)
             speeds = []
-            for prefix in prefixes:
+            for prefix in fixed:
                 outputs = backend.run("step", {"actions": point, **prefix, **inputs})
-                speeds.append(backend.get(outputs["velocity"])[0].copy())
+                speeds.append(backend.get(outputs["velocity"]).copy())
             return speeds[0] if len(speeds) == 1 else speeds[1] + scale * (speeds[0] - speeds[1])
 
         return velocity
+
+    def _read_by_step(self, prefix: Mapping[str, Value]) -> dict[str, Value]:
+        wanted = self.manifest.graphs["step"].inputs
+        return {name: value for name, value in prefix.items() if name in wanted}
+
+    def _shown(self, prefix: Mapping[str, Value]) -> Float32Array | None:
+        """What the chooser sees."""
+        return None if self.chooser is None else self.backend.get(prefix["features"])[0].copy()
 
     def _with_indicator(self, features: dict[str, Value], indicator: int) -> dict[str, Value]:
         if "indicator" not in self.manifest.graphs["prefix"].inputs:
@@ -169,14 +201,29 @@ class Program:
 
 
 def probe_actions(program: Program, probes: Mapping[str, Array]) -> list[Array]:
-    """What a program makes of recorded inputs, each float32 [rows, W], normalised."""
+    """What a program draws for recorded inputs, normalised: each float32 [rows, W], of several draws [B, rows, W]."""
+    shape = probes["noise"].shape[1:]
+    return [drawn.actions.reshape(shape).copy() for drawn in _draws(program, probes)]
+
+
+def probe_choices(program: Program, probes: Mapping[str, Array]) -> list[Choice]:
+    """What a program that chooses among its draws chooses for recorded inputs."""
+    assert program.chooser is not None
+    free = np.ones(program.manifest.horizon, np.float32)
+    choices = []
+    for drawn, tick, noise in zip(_draws(program, probes), probes["tick"], probes["choice_noise"], strict=True):
+        assert drawn.features is not None
+        chunks = program.units.chunk(drawn.actions)
+        choices.append(program.chooser.choose(drawn.features, int(tick), noise, chunks, free, 0))
+    return choices
+
+
+def _draws(program: Program, probes: Mapping[str, Array]) -> Iterator[Draws]:
     inputs = {name.removeprefix("input."): rows for name, rows in probes.items() if name.startswith("input.")}
     step_noise = probes.get("step_noise")
-    return [
-        program.sample(
+    for index, noise in enumerate(probes["noise"]):
+        yield program.sample(
             {name: rows[index : index + 1] for name, rows in inputs.items()},
-            probes["noise"][index],
+            noise.reshape(-1, *noise.shape[-2:]),
             step_noise=None if step_noise is None else step_noise[index],
-        ).copy()
-        for index in range(len(probes["actions"]))
-    ]
+        )

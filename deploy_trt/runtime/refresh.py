@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deploy_trt.runtime.backend import Backend
+from deploy_trt.runtime.choosing import DeployedChooser, read_critic
 from deploy_trt.runtime.folder import Deployment
 from deploy_trt.runtime.ladder import TOLERANCES, Difference, difference
-from deploy_trt.runtime.manifest import Manifest, save_manifest, write_digested
+from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT, Manifest, remove_stale, save_manifest, write_digested
 from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.policy import DeployedPolicy
 from deploy_trt.runtime.program import Program, probe_actions
@@ -63,17 +64,18 @@ def refresh(policy: DeployedPolicy, checkpoint: Path, keep: bool = True) -> Refr
         raise UserError(f"{policy.folder} has its weights inside quantised graphs; quantise the new checkpoint anew")
     version, tensors = read_checkpoint(checkpoint, deployment.manifest)
     content = replaced(deployment.weights, tensors, str(checkpoint))
-    manifest = replace(deployment.manifest, policy_version=version)
-    candidate = Program(manifest, backend_with(old.backend, replace(deployment, weights=content)))
+    chooser = read_chooser(checkpoint, deployment.manifest)
+    manifest = replace(deployment.manifest, policy_version=version, chooser=chooser.info if chooser else None)
+    candidate = Program(manifest, backend_with(old.backend, replace(deployment, weights=content)), chooser)
     exact = pack({name: tensors[name] for name in layout(content)}) if deployment.manifest.reference else content
     found = check_program(candidate, reference_program(deployment, exact), deployment.probes())
     if keep:
         weights = write_digested(policy.folder, "weights", ".safetensors", content)
+        if chooser is not None:
+            write_digested(policy.folder, "critic", ".safetensors", chooser.content)
         manifest = candidate.manifest = replace(manifest, weights=weights)
         save_manifest(policy.folder, manifest)
-        for stale in policy.folder.glob("weights-*.safetensors"):
-            if stale.name != weights.file:
-                stale.unlink(missing_ok=True)
+        remove_stale(policy.folder, manifest)
     policy.swap(candidate)
     return Refreshed(version, found.max_abs, time.perf_counter() - started_s)
 
@@ -98,7 +100,7 @@ def reference_program(deployment: Deployment, weights: bytes) -> Program:
     """The float32 graphs as they were exported, executed node by node, with weights in float32."""
     backend = OrtBackend("ort-cpu", deployment.reference, weights, optimise=False)
     manifest = deployment.manifest
-    return Program(replace(manifest, graphs=manifest.reference or manifest.graphs), backend)
+    return Program(replace(manifest, graphs=manifest.reference or manifest.graphs), backend, deployment.chooser)
 
 
 def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str, Array]]:
@@ -137,6 +139,24 @@ def backend_with(running: Backend, deployment: Deployment) -> Backend:
 
     assert isinstance(running, TrtBackend)
     return running.refitted(deployment)
+
+
+def read_chooser(checkpoint: Path, manifest: Manifest) -> DeployedChooser | None:
+    """What chooses among the draws of a policy checkpoint, as the deployed policy does; None if that does not.
+
+    Raises:
+        CheckpointError: if one of the two chooses and the other does not, or not among so many draws; if the critic is
+            damaged.
+    """
+    found, deployed = read_critic(checkpoint), manifest.chooser
+    if manifest.source.get("meta", {}).get("critic") == CRITIC_LEFT_OUT:
+        return None
+    draws, drawn = 0 if found is None else found[0].draws, 0 if deployed is None else deployed.draws
+    if draws != drawn:
+        raise CheckpointError(
+            f"{checkpoint} chooses among {draws} draws, the deployed policy among {drawn}; export it anew"
+        )
+    return None if found is None else DeployedChooser(replace(manifest, chooser=found[0]), found[1])
 
 
 class PolicyWatcher:

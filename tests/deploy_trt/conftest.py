@@ -9,8 +9,11 @@ import torch
 pytest.importorskip("onnxscript", reason="exporting needs the extra 'trt'")
 sys.path.append(str(Path(__file__).parents[1] / "policies"))  # the tiny policy of the policies' own tests
 
+from choosers import make_chooser, save_choosing
+
 from deploy_trt.export import export_flow_vla
 from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed
+from vla_rl.policies.choosing import Chooser
 from vla_rl.policies.flow_vla import FlowVLA
 
 torch.set_num_threads(1)
@@ -29,6 +32,21 @@ def exported(model: FlowVLA, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("deployment")
     export_flow_vla(model, folder, {"policy_version": 3})
     return folder
+
+
+@pytest.fixture(scope="session")
+def chooser(model: FlowVLA) -> Chooser:
+    return make_chooser(model)
+
+
+@pytest.fixture(scope="session")
+def exported_choosing(model: FlowVLA, chooser: Chooser, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The deployment of `model` with its chooser. Read only."""
+    folder = tmp_path_factory.mktemp("choosing")
+    export_flow_vla(
+        model, folder / "out", {"policy_version": 3}, policy_folder=save_choosing(folder / "policy", model, chooser)
+    )
+    return folder / "out"
 
 
 @pytest.fixture

@@ -62,12 +62,13 @@ def test_what_does_not_fit_is_refused(policy: DeployedPolicy) -> None:
         policy.infer(good, np.zeros((9, 2), np.float32))
 
 
-def test_the_runtime_needs_no_torch(exported: Path) -> None:
+def test_the_runtime_needs_no_torch(exported: Path, exported_choosing: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
 from deploy_trt.runtime import load_deployed
-policy = load_deployed(Path({str(exported)!r}), require="ort-cpu")
+for folder in ({str(exported)!r}, {str(exported_choosing)!r}):
+    load_deployed(Path(folder), require="ort-cpu")
 forbidden = {{"torch", "lerobot", "onnx", "onnxscript", "gymnasium"}} & set(sys.modules)
 assert not forbidden, forbidden
 """

@@ -74,7 +74,7 @@ def test_lerobot_policies_give_the_chunks_of_lerobot(lerobot: Any, kind: str, mo
     assert chunk.policy_version == 5
 
     seen = _lerobots_answer(policy, deployed, observation, kind, monkeypatch)
-    raw = deployed._action.denormalize(seen)
+    raw = deployed.program.units.denormalize(seen)
     np.testing.assert_allclose(chunk.actions, raw, atol=1e-4)
     elsewhere = deployed.infer(replace(observation, state=observation.state + 1))
     assert np.abs(chunk.actions - elsewhere.actions).max() > 1e-4

@@ -133,6 +133,20 @@ def test_engines_share_buffers_and_launch_the_loop_once(deployment: Deployment, 
     assert len(fake_tensorrt.CUDA.memory) == allocated
 
 
+def test_engines_draw_all_candidates_at_once(exported_choosing: Path) -> None:
+    deployment = Deployment.read(exported_choosing)
+    on_trt = DeployedPolicy(deployment.program(make_trt(deployment)), deployment.folder)
+    expected = load_deployed(exported_choosing, require="ort-cpu")
+    np.testing.assert_allclose(
+        on_trt.infer(make_observation()).actions, expected.infer(make_observation()).actions, atol=1e-6
+    )
+    launches = fake_tensorrt.CUDA.launches
+    np.testing.assert_allclose(
+        on_trt.infer(make_observation(1)).actions, expected.infer(make_observation(1)).actions, atol=1e-6
+    )
+    assert fake_tensorrt.CUDA.launches == launches + 1
+
+
 def test_engines_are_refitted_beside_the_running_ones(
     copied: DeployedPolicy, newer: tuple[FlowVLA, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,6 +184,13 @@ def test_an_edit_moves_what_is_free_and_continuous_by_one_bounded_offset() -> No
         np.testing.assert_allclose(offset[2:, 0], offset[2, 0], atol=1e-5)
 
 
+def test_where_nothing_is_left_to_choose_the_committed_chunk_is_executed() -> None:
+    model, given = make_model(), np.full((8, SPEC.action_dim), 0.1, np.float32)
+    policy = acting(model, ChunkCritic(model, SMALL), draws=2, offset=0.3)
+    policy.chooser.edit = pushing(model, 0.3)
+    np.testing.assert_array_equal(policy.infer(make_observation(), given).actions, given)
+
+
 def test_the_critic_judges_edited_candidates_and_both_travel_together(tmp_path: Path) -> None:
     model, observation = make_model(), make_observation()
     chooser = Chooser(ChunkCritic(model, SMALL), ChoiceConfig(draws=3, offset=0.2), pushing(model, 0.3))

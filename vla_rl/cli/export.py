@@ -18,6 +18,7 @@ import numpy as np
 
 from deploy_trt.runtime import is_deployment
 from deploy_trt.runtime.loading import check_name
+from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
 
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", type=int, help="policy version of the run (default: the newest)")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of weights and activations")
     parser.add_argument("--unrolled", action="store_true", help="one graph instead of three")
+    parser.add_argument("--without-critic", action="store_true", help="the policy alone: it executes its first draw")
     parser.add_argument("--calibration", type=Path, metavar="STORE", help="episodes to calibrate and to compare on")
     parser.add_argument("--modelopt", type=Path, metavar="PYTHON", help="interpreter of an environment with ModelOpt")
     parser.add_argument("--build", choices=("trt", "trt-rtx"), help="build engines, on the computer that will run them")
@@ -73,7 +75,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> Path:
     """From a checkpoint; quantised precisions go over fp32."""
     from deploy_trt.export import export_policy
-    from vla_rl.policies import choosing
     from vla_rl.policies.folders import load_model
     from vla_rl.runs.policy_folder import find_policy
 
@@ -83,10 +84,12 @@ def _export(arguments: argparse.Namespace) -> Path:
     full = arguments.precision in (*_HALF, "fp32")
     out: Path = arguments.out if full else arguments.out.with_name(f"{arguments.out.name}-fp32")
     observations = read_observations(arguments.calibration, 16) if arguments.calibration else []
-    export_policy(model, out, meta, precision, arguments.unrolled, observations)
-    print(f"{out}: version {policy.version} in {precision}")
-    if (policy.path / choosing.FOLDER).is_dir():
-        print(f"{policy.path / choosing.FOLDER} is not exported: the deployment executes its first draw")
+    policy_folder = None if arguments.without_critic else policy.path
+    if arguments.without_critic:
+        meta = {**meta, "critic": CRITIC_LEFT_OUT}
+    manifest = export_policy(model, out, meta, precision, arguments.unrolled, observations, policy_folder)
+    how = f", chooses among {manifest.chooser.draws} draws" if manifest.chooser else ""
+    print(f"{out}: version {policy.version} in {precision}{how}")
     return out if full else _quantise(arguments, out)
 
 

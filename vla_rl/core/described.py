@@ -15,6 +15,12 @@ from vla_rl.core.signing import check_trusted
 
 POLICY_FORMATS = ("vla-rl-policy", "vla-rl-flow-policy")  # the second from when there was one kind of policy
 POLICY_VERSION = 2  # 1 had no digest over its description
+CRITIC_FOLDER = "critic"
+"""Where the critic that chooses for a policy lies, in the policy's folder."""
+CRITIC_FORMAT = "vla-rl-chunk-critic"
+CRITIC_VERSION = 2  # 1 had no digest over its description, and no edit
+EDIT = "edit."
+"""Before the names of the edit's weights, which lie among the critic's."""
 
 
 def write_description(file: Path, content: Mapping[str, Any]) -> None:

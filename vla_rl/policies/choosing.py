@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from vla_rl.core.config import config_from_dict, config_to_dict
-from vla_rl.core.described import read_weights, write_weights
+from vla_rl.core.described import CRITIC_FOLDER, CRITIC_FORMAT, CRITIC_VERSION, EDIT, read_weights, write_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, one_line
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import example_row, flat_features
@@ -30,11 +30,7 @@ if TYPE_CHECKING:
     from vla_rl.policies.acting import Inputs
     from vla_rl.policies.trainable import TrainablePolicy
 
-FORMAT = "vla-rl-chunk-critic"
-FORMAT_VERSION = 2  # 1 had no digest over its description, and no edit
-FOLDER = "critic"
-"""Where the critic of a policy lies, in the policy's folder."""
-_EDIT = "edit."  # before the names of its weights
+FOLDER = CRITIC_FOLDER
 
 
 @dataclass(frozen=True)
@@ -140,15 +136,15 @@ class Chooser:
         """Write all of it, weights first, config.json last."""
         tensors = {name: tensor.cpu().contiguous() for name, tensor in self.critic.state_dict().items()}
         about = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+            "format": CRITIC_FORMAT,
+            "format_version": CRITIC_VERSION,
             "config": config_to_dict(self.critic.config),
             "choice": config_to_dict(self.config),
             "edit": None,
         }
         if self.edit is not None:
             about["edit"] = config_to_dict(self.edit.config)
-            tensors |= {_EDIT + name: tensor.cpu().contiguous() for name, tensor in self.edit.state_dict().items()}
+            tensors |= {EDIT + name: tensor.cpu().contiguous() for name, tensor in self.edit.state_dict().items()}
         write_weights(folder, "critic", safetensors.torch.save(tensors), about)
 
     @classmethod
@@ -158,18 +154,18 @@ class Chooser:
         Raises:
             CheckpointError: if it is damaged, of another version or of another policy.
         """
-        about, content = read_weights(folder, (FORMAT,), 1, FORMAT_VERSION)
+        about, content = read_weights(folder, (CRITIC_FORMAT,), 1, CRITIC_VERSION)
         try:
             critic = ChunkCritic(model, config_from_dict(ChunkCriticConfig, about["config"]))
             weights = safetensors.torch.load(content)
             if not all(tensor.isfinite().all() for tensor in weights.values()):
                 raise CheckpointError(f"{folder} holds numbers that are not finite; take an older version")
-            critic.load_state_dict({name: weight for name, weight in weights.items() if not name.startswith(_EDIT)})
+            critic.load_state_dict({name: weight for name, weight in weights.items() if not name.startswith(EDIT)})
             choice, edit = config_from_dict(ChoiceConfig, about["choice"]), None
             if about.get("edit") is not None:
                 edit = Edit(model, config_from_dict(EditConfig, about["edit"])).to(device)
                 edit.load_state_dict(
-                    {name.removeprefix(_EDIT): weight for name, weight in weights.items() if name.startswith(_EDIT)}
+                    {name.removeprefix(EDIT): weight for name, weight in weights.items() if name.startswith(EDIT)}
                 )
             return cls(critic.to(device), choice, edit)
         except (KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
@@ -221,7 +217,27 @@ class Chooser:
             free: [H], from 0 to 1, how far an offset may move each action.
             done: how many actions will have been executed before the chunk is used; those after them are judged.
         """
+        candidates, value = self.judged(model, inputs, tick, noise, drawn, free, done)
+        return candidates[torch.arange(len(value), device=value.device), value.argmax(1)]
+
+    @torch.no_grad()
+    def judged(
+        self,
+        model: "TrainablePolicy",
+        inputs: "Inputs",
+        tick: Tensor,
+        noise: Tensor,
+        drawn: Tensor,
+        free: Tensor,
+        done: int,
+    ) -> tuple[Tensor, Tensor]:
+        """The candidates as they would be executed, [B, N, H, A], raw units, and what the critic thinks of each,
+        [B, N]: 0 of all where fewer actions are left than are judged. Arguments as of `best`.
+        """
         usual, candidates = drawn[:, :1], drawn[:, 1:]
+        blank = candidates.new_zeros(candidates.shape[:2])
+        if done >= model.horizon:
+            return candidates, blank
         count = candidates.shape[1]
         features = flat_features(*model.features(*inputs))[:, None].expand(-1, count, -1)
         ticks = tick[:, None].expand(-1, count)
@@ -233,10 +249,9 @@ class Chooser:
         candidates = candidates + self._offsets(model, offset) * free[:, None]
         chunk = candidates[:, :, judged]
         if chunk.shape[2] < self.critic.config.chunk_ticks:
-            return candidates[:, 0]
+            return candidates, blank
         rows = self.critic.rows(features, ticks, chunk, usual[:, :, judged].expand_as(chunk))
-        value = self.critic(rows.flatten(0, 1)).mean(0).unflatten(0, (-1, count))
-        return candidates[torch.arange(len(value), device=value.device), value.argmax(1)]
+        return candidates, self.critic(rows.flatten(0, 1)).mean(0).unflatten(0, (-1, count))
 
     def _offsets(self, model: "TrainablePolicy", noise: Tensor) -> Tensor:
         """One constant offset of each candidate, [B, N, 1, A], raw units, of noise of that shape: none for the first,

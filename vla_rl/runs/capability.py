@@ -38,8 +38,15 @@ class Capabilities:
 def capabilities(policy: PolicyFolder) -> Capabilities:
     """What the policy can do, read from its folder without torch; a scripted expert can only plan."""
     if is_deployment(policy.path):
-        flow = load_manifest(policy.path).sampler.kind == "flow"
-        return Capabilities(corrector=(policy.path / FOLDER).is_dir(), guided=flow)
+        manifest = load_manifest(policy.path)
+        trained = manifest.source.get("config", {})
+        return Capabilities(
+            corrector=(policy.path / FOLDER).is_dir(),
+            guided=manifest.sampler.kind == "flow",
+            prefix_ticks=int(trained.get("prefix_max", 0)) if manifest.sampler.committed else 0,
+            prefix_law=str(trained.get("prefix_law", "")),
+            future_ticks=int(trained.get("future_state_max", 0)),
+        )
     file = policy.path / "config.json"
     if not file.exists():
         return Capabilities()

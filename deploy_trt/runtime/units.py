@@ -1,0 +1,44 @@
+"""Between raw units and the policy's normalised ones."""
+
+import numpy as np
+
+from deploy_trt.runtime.manifest import Affine, Manifest
+from vla_rl.core.types import Float32Array
+
+
+class Normalization:
+    """`Affine` on arrays [..., D]."""
+
+    def __init__(self, affine: Affine) -> None:
+        self.offset, self.scale = np.array(affine.offset, np.float32), np.array(affine.scale, np.float32)
+        self._inverse = np.divide(1, self.scale, out=np.zeros_like(self.scale), where=self.scale > 0)
+
+    def normalize(self, raw: Float32Array) -> Float32Array:
+        """Raw units to normalised units."""
+        normalised: Float32Array = (raw - self.offset) * self._inverse
+        return normalised
+
+    def denormalize(self, normalised: Float32Array) -> Float32Array:
+        """Normalised units to raw units."""
+        raw: Float32Array = normalised * self.scale + self.offset
+        return raw
+
+
+class ActionUnits(Normalization):
+    """Of the chunks of a deployment."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(manifest.action)
+        first = manifest.sampler.first_action
+        self._chunk = np.s_[..., first : first + manifest.horizon, : manifest.spec.action_dim]
+        self._discrete = manifest.discrete
+
+    def chunk(self, normalised: Float32Array) -> Float32Array:
+        """What a sampler gives, [..., rows, W] -> float32 [..., H, A], raw units; discrete dimensions to the nearer of
+        their two levels.
+        """
+        chosen = normalised[self._chunk].astype(np.float32)
+        raw = self.denormalize(chosen)
+        for dimension, lower, upper in self._discrete:
+            raw[..., dimension] = np.where(chosen[..., dimension] > 0, np.float32(upper), np.float32(lower))
+        return raw

@@ -1,0 +1,39 @@
+"""A policy that chooses among its draws, tiny and of random weights, so that every part of a choice matters."""
+
+from pathlib import Path
+
+import torch
+
+from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.editing import Edit, EditConfig
+from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
+
+TICKS, DRAWS = 4, 3
+
+
+def make_chooser(model: FlowVLA, seed: int = 0, draws: int = DRAWS, offset: float = 0.3, edits: bool = True) -> Chooser:
+    """Critic and edit of random weights and statistics."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        critic = ChunkCritic(model, ChunkCriticConfig(chunk_ticks=TICKS, members=3, hidden=(16, 8)))
+        edit = Edit(model, EditConfig(bound=0.4, hidden=(16,))) if edits else None
+        with torch.no_grad():
+            for module in (critic, edit):
+                for name, tensor in module.state_dict().items() if module is not None else ():
+                    tensor.add_(0.3 * torch.rand(tensor.shape) if "scale" in name else 0.3 * torch.randn(tensor.shape))
+    return Chooser(critic, ChoiceConfig(draws, offset), edit)
+
+
+def save_choosing(folder: Path, model: FlowVLA, chooser: Chooser | None, version: int = 3) -> Path:
+    """The folder of a policy that chooses."""
+    if chooser is not None:
+        chooser.save(folder / FOLDER)
+    model.save(folder, {"policy_version": version})
+    return folder
+
+
+def choosing(model: FlowVLA, chooser: Chooser, version: int = 3) -> FlowVLAPolicy:
+    """The same in torch, acting."""
+    policy = FlowVLAPolicy(model, version=version)
+    policy.chooser = chooser
+    return policy

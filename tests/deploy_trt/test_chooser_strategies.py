@@ -1,0 +1,148 @@
+"""A policy that chooses among its draws, in torch and deployed, under every execution strategy: the chosen chunk
+acts, or the strategy is refused before anything starts.
+"""
+
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from choosers import choosing, save_choosing
+from tiny_policy import SPEC, make_observation
+
+from deploy_trt.runtime import load_manifest
+from deploy_trt.runtime.manifest import save_manifest
+from vla_rl.core.errors import ConfigError
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
+from vla_rl.execution.plan import Plan, PlanRequest
+from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.strategies import execution_config, make_planning_strategy
+from vla_rl.policies.choosing import Chooser
+from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
+from vla_rl.runs.capability import best_strategy, check_strategy
+from vla_rl.runs.policy_folder import find_policy, load_acting_policy
+
+SAME = 1e-5
+WORKS = ("sync", "naive", "temporal_ensembling", "rtc", "rtc_identity", "training_time_prefix", "vlash", "a2c2")
+REFUSED = {"deployment": ("rtc", "vlash", "xiaomi", "a2c2"), "policy": ("vlash", "xiaomi", "a2c2")}
+
+
+@pytest.fixture(scope="module")
+def folders(
+    model: FlowVLA, chooser: Chooser, exported_choosing: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    return {
+        "policy": save_choosing(tmp_path_factory.mktemp("torch") / "policy", model, chooser),
+        "deployment": exported_choosing,
+    }
+
+
+def request(scheduled: int, delay: int) -> PlanRequest:
+    """With so many actions scheduled, of which some will have been executed."""
+    actions = np.random.default_rng(1).normal(size=(scheduled, 2)).astype(np.float32)
+    return PlanRequest(0, make_observation(2, 12), actions, delay, np.zeros(2, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("policy", name) for name in WORKS] + [("deployment", name) for name in WORKS if name != "rtc"],
+)
+def test_every_strategy_executes_the_chosen_chunk(
+    folders: dict[str, Path], model: FlowVLA, chooser: Chooser, kind: str, name: str
+) -> None:
+    """Torch with its chooser is the reference; the plain policy gives another chunk."""
+    options = {"max_prefix_ticks": 4} if name == "training_time_prefix" else {}
+    strategy, asked = make_planning_strategy(execution_config(name, **options)), request(6, 2)
+    chunks = [
+        strategy.infer(policy, asked).actions
+        for policy in (load_acting_policy(folders[kind]), choosing(model, chooser), FlowVLAPolicy(model))
+    ]
+    np.testing.assert_allclose(chunks[0], chunks[1], atol=SAME)
+    assert np.abs(chunks[0] - chunks[2]).max() > 0.05
+    if name == "training_time_prefix":
+        np.testing.assert_array_equal(chunks[0][:2], asked.scheduled[:2])
+
+
+@pytest.mark.parametrize("kind", ["policy", "deployment"])
+def test_what_a_folder_cannot_do_is_refused_before_anything_starts(folders: dict[str, Path], kind: str) -> None:
+    policy = find_policy(folders[kind])
+    for name in {*WORKS, "xiaomi"} - {*REFUSED[kind]}:
+        check_strategy(execution_config(name), policy)
+    for name in REFUSED[kind]:
+        with pytest.raises(ConfigError, match="this policy supports 'training_time_prefix' and 'naive'") as caught:
+            check_strategy(execution_config(name), policy)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_deployment_can_do_what_its_policy_was_trained_for(exported: Path, tmp_path: Path) -> None:
+    """Unless its graphs cannot: one that is unrolled takes no committed actions."""
+    assert best_strategy(find_policy(exported)) == (
+        "execution.strategy=training_time_prefix",
+        "execution.max_prefix_ticks=4",
+    )
+    manifest = load_manifest(exported)
+    trained = {**manifest.source["config"], "future_state_max": 3, "prefix_law": "xiaomi"}
+    for committed, refused in ((True, "rtc"), (False, "xiaomi")):
+        changed = {**vars(manifest), "source": {"config": trained}}
+        changed["sampler"] = type(manifest.sampler)(**{**vars(manifest.sampler), "committed": committed})
+        save_manifest(tmp_path, type(manifest)(**changed))
+        policy = find_policy(tmp_path)
+        check_strategy(execution_config("vlash"), policy)
+        check_strategy(execution_config("xiaomi" if committed else "naive"), policy)
+        with pytest.raises(ConfigError):
+            check_strategy(execution_config(refused), policy)
+
+
+@pytest.mark.parametrize("kind", ["policy", "deployment"])
+def test_the_inference_process_gives_the_chosen_chunk(
+    folders: dict[str, Path], model: FlowVLA, chooser: Chooser, kind: str
+) -> None:
+    config = execution_config("training_time_prefix", max_prefix_ticks=4)
+    cameras = tuple((camera, *SPEC.image_size) for camera in SPEC.cameras)
+    layout = MessageLayout(cameras, SPEC.state_dim, SPEC.action_dim, model.horizon)
+    reference, asked, strategy = choosing(model, chooser), request(6, 2), make_planning_strategy(config)
+    with ProcessPlanner(partial(load_acting_policy, folders[kind]), layout, config) as planner:
+        planner.reset(42)
+        planner.request(asked, strategy)
+        deadline_s, plans = time.monotonic() + 30, list[Plan]()
+        while not plans and time.monotonic() < deadline_s:
+            plans = planner.poll()
+            time.sleep(0.002)
+    reference.reset(42)
+    np.testing.assert_allclose(plans[0].chunk.actions, strategy.infer(reference, asked).actions, atol=SAME)
+
+
+class Pushing:
+    """A residual head that adds one and the same to every action."""
+
+    def correct(
+        self, observation: Observation, action: Float32Array, chunk_index: int, discrete_dims: tuple[int, ...]
+    ) -> Float32Array:
+        del observation, chunk_index, discrete_dims
+        return action + np.float32([0.25, 0.0])
+
+
+def test_a_residual_head_corrects_the_chosen_chunk(folders: dict[str, Path]) -> None:
+    """An attempt with a2c2: what is sent is what was chosen, corrected."""
+    policy = load_acting_policy(folders["deployment"])
+    chunks: list[ActionChunk] = []
+    infer = policy.infer
+
+    def kept(*arguments: object) -> ActionChunk:
+        chunks.append(infer(*arguments))  # type: ignore[arg-type]
+        return chunks[-1]
+
+    policy.infer = kept  # type: ignore[method-assign]
+    executor = Executor(InlinePlanner(policy), execution_config("a2c2", execute_ticks=4), Pushing())
+    executor.reset(0, np.zeros(2, np.float32))
+    for tick in range(8):
+        chosen = executor.propose(make_observation(tick, tick), 0)
+        newest = chunks[-1]
+        np.testing.assert_allclose(
+            chosen.action, newest.actions[tick - newest.start_tick] + np.float32([0.25, 0.0]), atol=1e-6
+        )
+        executor.sent(chosen.action)
+    assert len(chunks) == 2

@@ -122,16 +122,9 @@ def check_device(name: str) -> None:
 
 
 def _check_policy(config: RunConfig, spec: PolicySpec) -> None:
-    from vla_rl.policies.flow_vla import FlowVLA
     from vla_rl.policies.folders import policy_class
 
-    policy = policy_class(config.policy.kind)
-    policy.check(config.policy, spec)
-    if config.imagination.group_updates and not issubclass(policy, FlowVLA):
-        raise ConfigError(
-            "imagination.group_updates follow a gradient through the flow of a policy of kind 'flow_vla', this one is "
-            f"of kind {config.policy.kind!r}; set imagination.group_updates=0"
-        )
+    policy_class(config.policy.kind).check(config.policy, spec)
 
 
 def practise(

@@ -46,12 +46,6 @@ class Imagination(Protocol):
         """
         ...
 
-    def improve(self, round_number: int) -> Path | None:
-        """Improve, in the learned world, the policy that the round's updates begin with; returns the improved one's
-        folder, None where it is not to be improved. Repeating it changes nothing.
-        """
-        ...
-
 
 class PracticeRun(LearningRun):
     """Carries out the plan of one run folder.
@@ -214,12 +208,8 @@ class PracticeRun(LearningRun):
             )
 
     def _before_first_step(self, learner: Learner, stage: Stage) -> None:
-        self._calibrate(learner, stage)
-        if stage.round and self._imagination is not None and (improved := self._imagination.improve(stage.round)):
-            learner.adopt_policy(improved)
-
-    def _calibrate(self, learner: Learner, stage: Stage) -> None:
-        """How right the critics of the round before are about this round's episodes, before they are trained on them.
+        """Say how right the critics of the round before are about this round's episodes, before they are trained on
+        them.
 
         Counted are steps of the policy. A takeover, however short at the end, counts as a failure of what came before
         it, whatever the rule that the critics are trained with.

@@ -86,7 +86,10 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
             "(task.demonstrations=PATH), or start from a run that has a policy (--from RUN_DIR)"
         )
     find_algorithm("sft").check(config.policy)
-    find_algorithm(config.algorithm).check(config.policy)
+    algorithm = find_algorithm(config.algorithm)
+    algorithm.check(config.policy)
+    if algorithm.learns_from_exploration and not config.exploration:
+        raise ConfigError(f"{config.algorithm} learns from the offsets that practice tries; set exploration=0.15 or so")
     for name in (config.device, config.rollout_device):
         check_device(name)
     worker = SimulatorWorker(config)

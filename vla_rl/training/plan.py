@@ -28,6 +28,8 @@ class BudgetConfig:
         supervised_steps: gradient steps of behaviour cloning before the first round.
         rounds: practice rounds after it.
         episodes_per_round: practice episodes collected in a round.
+        episodes_per_start: of these, so many in a row begin at one and the same start and differ in the policy's noise
+            alone, for algorithms that compare them.
         steps_per_round: gradient steps in a round.
         evaluation_episodes: episodes on held-out seeds behind every success figure.
         evaluation_pictures: which pictures evaluation episodes keep: of ``every`` step, as a world model wants them, or
@@ -41,6 +43,7 @@ class BudgetConfig:
     supervised_steps: int = 1500
     rounds: int = 3
     episodes_per_round: int = 100
+    episodes_per_start: int = 1
     steps_per_round: int = 1500
     evaluation_episodes: int = 100
     evaluation_pictures: Literal["every", "planned"] = "every"
@@ -48,7 +51,7 @@ class BudgetConfig:
     checkpoint_every: int = 500
 
     def __post_init__(self) -> None:
-        for name in ("supervised_steps", "evaluation_episodes", "checkpoint_every"):
+        for name in ("supervised_steps", "evaluation_episodes", "checkpoint_every", "episodes_per_start"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"budget.{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("demonstrations", "rounds", "episodes_per_round", "steps_per_round"):

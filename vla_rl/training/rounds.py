@@ -124,16 +124,17 @@ class PracticeRun(LearningRun):
     def _collect(self, stage: Stage) -> bool:
         if self.folder.policy_exists(stage.policy_version + 1) or not self.budget.episodes_per_round:
             return False  # a round that was learnt needs its episodes no more: they may have been retired since
-        policy = self.folder.policy(stage.policy_version)
+        policy, alike = self.folder.policy(stage.policy_version), self.budget.episodes_per_start
         jobs = [
             RolloutJob(
                 f"round{stage.round:03d}-{index:05d}",
                 self.folder.episodes,
-                self._task(index),
-                (plan.practice_seed(self.seed, stage.round, index),),
+                self._task(index // alike),
+                (plan.practice_seed(self.seed, stage.round, index // alike * alike),),
                 policy,
                 self._takeover,
                 collects=True,
+                noise_seed=plan.practice_seed(self.seed, stage.round, index) if alike > 1 else None,
             )
             for index in range(self.budget.episodes_per_round)
         ]

@@ -31,6 +31,7 @@ BENCHMARKS = (
     "deploy",
     "metaworld",
     "outcomes",
+    "few",
     "imagination",
     "doors",
     "hostile",

@@ -21,6 +21,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.report.html import build_report
 from vla_rl.report.statistics import wilson_interval
+from vla_rl.runs.beside import NAME as ALONE
 from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
@@ -55,9 +56,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """Markdown: one row per seed."""
     head = [
-        "| seed | supervised | after practice | control: same steps, demonstrations only "
+        "| seed | supervised | after practice | one round of practice alone | control: same steps, demonstrations only "
         "| control: same steps, own successes added | steps to success, first -> last policy | wall clock |",
-        "|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|",
     ]
     machine, cell = result["machine"], result["runs"][0]
     note = (
@@ -72,8 +73,9 @@ def _row(cell: dict[str, Any]) -> str:
     names = ("sft_success", "final_success", "control_success", "filtered_success")
     first, last, control, filtered = (_percent(cell[name], cell["episodes"]) for name in names)
     lengths = " -> ".join(f"{cell[name]:.0f}" if cell[name] else "-" for name in ("sft_length", "final_length"))
+    alone = _percent(cell["alone_success"], cell["episodes"]) if "alone_success" in cell else "-"
     wall = f"{cell['wall_s'] / 60:.1f} min"
-    return f"| {cell['seed']} | {first} | **{last}** | {control} | {filtered} | {lengths} | {wall} |"
+    return f"| {cell['seed']} | {first} | **{last}** | {alone} | {control} | {filtered} | {lengths} | {wall} |"
 
 
 def _percent(success: float, episodes: int) -> str:
@@ -133,6 +135,8 @@ def _gather_cell(seed: int, runs: Path, setup_s: float) -> dict[str, Any]:
     """The figures of a seed from its run folders."""
     main = runs / f"seed-{seed}"
     first, *_, last = evaluations(main)
+    summary = RunFolder(main).read_summary()
+    (alone,) = (entry for entry in summary["evaluations"] if entry.get("control") == ALONE)
     final = {name: evaluations(_control_folder(seed, runs, name))[-1] for name in CONTROLS}
     wall_s = float(main.with_suffix(".wall_s").read_text())
     return {
@@ -141,6 +145,8 @@ def _gather_cell(seed: int, runs: Path, setup_s: float) -> dict[str, Any]:
         "final_success": last["successes"] / last["episodes"],
         "control_success": final["behaviour cloning"]["successes"] / final["behaviour cloning"]["episodes"],
         "filtered_success": final["filtered"]["successes"] / final["filtered"]["episodes"],
+        "alone_success": alone["successes"] / alone["episodes"],
+        "alone_real_episodes": alone["real_episodes"],
         "episodes": last["episodes"],
         "sft_length": first["mean_success_length"],
         "final_length": last["mean_success_length"],

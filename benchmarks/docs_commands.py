@@ -26,12 +26,15 @@ _TINY = [
     for key, value in flatten(read_yaml(ROOT / "configs" / "tiny.yaml")).items()
     if not key.startswith(_NOT)
 ]
+_BRIEFLY_IMAGINED = ["learning.dynamics.steps=5", "learning.value.steps=5", "learning.branches.updates=2"]
 _DEMO = ["budget.rounds=3", "budget.episodes_per_round=4", "task.image_size=64"]  # as many as pages speak of
 # Arguments that are added to the first of these that a command matches.
 SMALLER = {
     r"vla-rl (train|finetune) .*--resume": [],
-    r"vla-rl (train|demo)\b.*(rounds=|--config alone)": _TINY,
-    r"vla-rl (train|demo)\b": [*_TINY, "budget.rounds=1"],
+    r"vla-rl demo\b|make demo\b": [*_TINY, "budget.rounds=1", "--alone", ""],  # tests/cli/test_demo.py
+    r"vla-rl train .*--config alone": [*_TINY, *_BRIEFLY_IMAGINED],
+    r"vla-rl train\b.*rounds=": _TINY,
+    r"vla-rl train\b": [*_TINY, "budget.rounds=1"],
     r"vla-rl finetune\b": ["steps=4", "checkpoint_every=2", "learning.actor.batch_size=8"],
     r"vla-rl eval\b": ["--episodes", "2"],
     r"vla-rl record\b": ["--episodes", "2"],

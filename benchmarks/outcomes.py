@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             raise UserError(f"{cells.folder / cell.name}.json was measured with other options; move it away")
     missing = [] if options.gather else [cell for cell in grid if cell.name not in found]
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(functools.partial(_run_base, runs=runs), {cell.base: cell for cell in missing}.values()))
+        list(pool.map(functools.partial(run_base, runs=runs), {cell.base: cell for cell in missing}.values()))
         list(pool.map(lambda cell: cells.write(cell.name, _run_cell(cell, runs)), missing))
     if missing and "speed" not in cells:
         cells.write("speed", _speed(runs / missing[0].base))
@@ -190,18 +190,15 @@ def _arguments(cell: Cell) -> list[str]:
     return ["train", "--config", "alone", "--seed", str(cell.seed), f"task.env={cell.task}", *harder, *drawn]
 
 
-def _run_base(cell: Cell, runs: Path) -> None:
+def run_base(cell: Cell, runs: Path) -> None:
+    """Make the supervised policy of a task and seed, if it is not there."""
     if not RunFolder(runs / cell.base).is_finished():
         start_verb([*_arguments(cell), "budget.rounds=0"], runs / cell.base).wait_or_fail()
 
 
 def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
     folder, base = runs / cell.name, runs / cell.base
-    cpu_s = 0.0
-    if not RunFolder(folder).is_finished():
-        verb = start_verb([*_arguments(cell), "--from", str(base), *METHODS[cell.method]], folder)
-        verb.wait_or_fail()
-        cpu_s = verb.cpu_s
+    cpu_s = practise_from(cell, runs, METHODS[cell.method])
     first, played = evaluations(base)[-1], evaluations(folder)[1:]
     last = played[-1]
     budget = read_yaml(folder / "config.yaml")["budget"]
@@ -219,6 +216,18 @@ def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
         "practice_episodes": budget["rounds"] * budget["episodes_per_round"],
         "cpu_s": round(cpu_s, 1),
     }
+
+
+def practise_from(cell: Cell, runs: Path, changes: list[str]) -> float:
+    """Practise from the supervised policy of a cell's task and seed, with changes to the config of practice alone, or
+    go on with that run; returns the seconds of processor time that it took now.
+    """
+    folder = runs / cell.name
+    if RunFolder(folder).is_finished():
+        return 0.0
+    verb = start_verb([*_arguments(cell), "--from", str(runs / cell.base), *changes], folder)
+    verb.wait_or_fail()
+    return verb.cpu_s
 
 
 def _speed(base: Path) -> dict[str, float]:

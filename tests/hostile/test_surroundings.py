@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.hostile import kinds
 from benchmarks.hostile.verbs import INPUTS, OUTPUTS
-from vla_rl.cli.main import VERBS, main
+from vla_rl.cli.main import VERBS, main, say_errors
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
 
@@ -46,6 +46,22 @@ def test_when_files_run_out_nothing_is_half_written(tmp_path: Path) -> None:
     for name in store.ids():
         store.read(name)
     assert not list(store.episodes_dir.glob(".*"))
+
+
+def test_nothing_is_begun_where_hardly_a_file_can_be_opened(capsys: pytest.CaptureFixture[str]) -> None:
+    begun = []
+
+    def begin() -> int:
+        begun.append(True)
+        return 0
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 3, hard))
+        code = say_errors("vla-rl", "record", begin)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (code, begun, capsys.readouterr().err) == (2, [], "vla-rl: error: Too many open files\n")
 
 
 def test_a_full_disk_keeps_the_checkpoint_before(

@@ -1,10 +1,12 @@
-"""The whole story on one task: demonstrations, a supervised policy that often fails, practice under supervision, and
-a report. A page on this machine's loopback shows it from the first second, a panel in the terminal as well.
+"""The whole story on one task: demonstrations, a supervised policy that often fails, practice under supervision, beside
+it practice without anybody, and a report. A page on this machine's loopback shows it from the first second, a panel in
+the terminal as well.
 
 Example: vla-rl demo --out runs/demo --seed 1
 """
 
 import argparse
+import contextlib
 import itertools
 import logging
 import os
@@ -32,6 +34,12 @@ logger = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, config=DEFAULT_CONFIG, out=DEFAULT_OUT)
+    parser.add_argument(
+        "--alone",
+        default="alone",
+        metavar="CONFIG",
+        help="how a second run practises without a person, on the other core (default: alone; '': there is none)",
+    )
     parser.add_argument("--port", type=int, default=0, help="of the page that shows the run (default: any free one)")
 
 
@@ -50,11 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _practise(arguments: argparse.Namespace, story: "Story", address: str) -> int:
     from vla_rl.core.progress import watched_by
+    from vla_rl.report.html import build_report
     from vla_rl.report.run_files import read_run
     from vla_rl.report.story import success_lines
     from vla_rl.report.story_panel import story_panel
     from vla_rl.report.wording import headline
+    from vla_rl.runs.beside import PracticeAlone
     from vla_rl.runs.practice import open_run, practise
+    from vla_rl.runs.redraw import Redrawer
     from vla_rl.training.plan import plan
 
     if not arguments.resume and arguments.out is None:
@@ -70,8 +81,16 @@ def _practise(arguments: argparse.Namespace, story: "Story", address: str) -> in
         _expected_minutes(config),
     )
     story.stages, story.run = [stage.name for stage in plan(budget)], folder.path
-    with watched_by(story), story_panel(story, address):
-        practise(folder, config, spec, [story])
+    with contextlib.ExitStack() as stack:
+        beside = None
+        if arguments.alone and budget.rounds:
+            beside = stack.enter_context(PracticeAlone(folder, config, arguments.alone))
+            logger.info("beside it a second run practises without a person: %s", beside.log)
+        with watched_by(story), story_panel(story, address):
+            practise(folder, config, spec, [story, *([beside] if beside else [])])
+        if beside and beside.finish():
+            with contextlib.closing(Redrawer(config.task)) as redraw:
+                build_report(folder.path, redraw)
     story.finished = True
     done = read_run(folder.path)
     print("\n".join([headline(done), "", *success_lines(done), ""]))

@@ -1,6 +1,7 @@
 """``vla-rl VERB``: finds the verb, runs it, and turns what a user can mend into one clear line and exit code 2."""
 
 import argparse
+import contextlib
 import errno
 import importlib
 import io
@@ -51,6 +52,7 @@ EXTRAS = {
 
 RESUMABLE = ("demo", "train", "finetune")
 _LONGEST_LINE = 2000
+_LEAST_DESCRIPTORS = 16
 
 
 class Verb(Protocol):
@@ -82,6 +84,7 @@ def say_errors(program: str, verb: str, action: Callable[[], int], debug: bool =
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         with stops_on_sigterm():
+            _need_descriptors()
             return action()
     except BaseException as error:
         code, sentence = _told(error, verb)
@@ -89,6 +92,18 @@ def say_errors(program: str, verb: str, action: Callable[[], int], debug: bool =
             traceback.print_exc()
         print(f"{program}: {sentence}", file=sys.stderr)
         return code
+
+
+def _need_descriptors() -> None:
+    """Refuse to begin where hardly a file can be opened any more: libraries that run out of descriptors half-way leave
+    objects whose destructors fail in their own words.
+
+    Raises:
+        OSError: in that case.
+    """
+    with contextlib.ExitStack() as taken:
+        for _ in range(_LEAST_DESCRIPTORS):
+            taken.callback(os.close, os.dup(2))
 
 
 def _told(error: BaseException, verb: str) -> tuple[int, str]:

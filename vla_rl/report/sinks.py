@@ -5,7 +5,6 @@ for the rest; ``step`` counts gradient steps. All calls of one sink come from on
 """
 
 import errno
-import io
 import json
 import math
 import os
@@ -120,18 +119,14 @@ class TensorBoardSink(MetricSink):
             self._add(self._text("evaluate/table", "\n".join([*head, *self._rows])))
 
     def on_episode(self, episode: Episode) -> None:
-        from PIL import Image
-
-        from vla_rl.report.images import tile_cameras
+        from vla_rl.report.images import encode_gif, tile_cameras
 
         if not episode.images:
             return
-        frames = [Image.fromarray(frame) for frame in tile_cameras(episode.images, _CLIP_PX)]
-        buffer, name = io.BytesIO(), "success" if episode.success else "failure"
-        pause_ms = round(1000 / episode.control_hz)
-        frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:], duration=pause_ms, loop=0)
-        size = {"width": frames[0].width, "height": frames[0].height, "colorspace": 3}
-        picture = self._summary.Image(encoded_image_string=buffer.getvalue(), **size)
+        frames = tile_cameras(episode.images, _CLIP_PX)
+        gif, name = encode_gif(frames, round(1000 / episode.control_hz)), "success" if episode.success else "failure"
+        size = {"width": frames.shape[2], "height": frames.shape[1], "colorspace": 3}
+        picture = self._summary.Image(encoded_image_string=gif, **size)
         self._add(self._summary(value=[self._summary.Value(tag=f"evaluate/{name}", image=picture)]))
 
     def _add(self, summary: Any) -> None:

@@ -28,6 +28,7 @@ _DOING = {
     "supervise": "The policy learns to imitate the demonstrations.",
     "evaluate": "The policy tries seeds that training never sees: its success is measured.",
     "collect": "The policy practises, and whoever supervises it takes over where it goes wrong.",
+    "check": "The new policy plays without help; where it does worse than the one before, that one stays.",
     "practise": "From how the attempts ended, the policy learns which of its actions to repeat and which not.",
 }
 
@@ -145,11 +146,12 @@ class Story(MetricSink):
 
 
 def success_lines(run: Run) -> list[str]:
-    """The success of each policy as a bar of characters, with Wilson's 95 % interval."""
-    width = max((len(policy.label) for policy in run.policies), default=0)
+    """The success of each policy, then of each control, as a bar of characters with Wilson's 95 % interval."""
+    named = [(policy.control or policy.label, policy) for policy in [*run.policies, *run.controls]]
+    width = max((len(name) for name, _ in named), default=0)
     lines = []
-    for policy in run.policies:
+    for name, policy in named:
         full = round(policy.rate * _BAR)
         bar = "█" * full + "░" * (_BAR - full)
-        lines.append(f"{policy.label:<{width}}  {bar}  {policy.rate:4.0%} {percent_interval(policy.interval)}")
+        lines.append(f"{name:<{width}}  {bar}  {policy.rate:4.0%} {percent_interval(policy.interval)}")
     return lines

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
+from vla_rl.core.files import write_atomic
 from vla_rl.core.types import PolicySpec
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.sources import DataMapping
@@ -81,12 +80,7 @@ def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
     if done.exists():
         return
     if config.start and not folder.policy_exists(0):
-        unfinished = folder.policies / ".unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        shutil.copytree(config.start, unfinished)
-        for file in unfinished.rglob("*"):
-            fsync_directory(file) if file.is_dir() else fsync_file(file)
-        unfinished.rename(folder.policy(0))
+        folder.keep_policy(0, Path(config.start))
     store = EpisodeStore(folder.episodes)
     taken = {path: len(take_in(Path(path), store, config.mapping)) for path in config.data}
     if not len(store):

@@ -127,7 +127,11 @@ class LearningRun:
                     raise stop
         self._result = f"{loss}, "
         self._save_traces(learner)
-        learner.save_policy(self.folder.policy(stage.policy_version), stage.policy_version)
+        learner.save_policy(self._policy_of(stage), stage.policy_version)
+
+    def _policy_of(self, stage: Stage) -> Path:
+        """Where the policy that a stage makes is written."""
+        return self.folder.policy(stage.policy_version)
 
     def _before_first_step(self, learner: Learner, stage: Stage) -> None:
         """What is to be known of a learner before it learns from a round; nothing here."""

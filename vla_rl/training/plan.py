@@ -9,7 +9,7 @@ from typing import Literal
 
 from vla_rl.core.errors import ConfigError
 
-StageKind = Literal["demonstrate", "supervise", "collect", "practise", "evaluate"]
+StageKind = Literal["demonstrate", "supervise", "collect", "practise", "check", "evaluate"]
 
 # Environment seeds. The evaluation's are the same in every run and never met in training.
 _SEEDS_PER_RUN = 1_000_000
@@ -31,6 +31,8 @@ class BudgetConfig:
         episodes_per_start: of these, so many in a row begin at one and the same start and differ in the policy's noise
             alone, for algorithms that compare them.
         steps_per_round: gradient steps in a round.
+        check_episodes: episodes that a round's policy plays, alone and without exploration, before it may act: if it
+            does worse than the one before did in practice, that one stays. They are learnt from as well. 0: no check.
         evaluation_episodes: episodes on held-out seeds behind every success figure.
         evaluation_pictures: which pictures evaluation episodes keep: of ``every`` step, as a world model wants them, or
             only those from which a chunk was ``planned``, where the simulator can leave the others out: it saves most
@@ -45,6 +47,7 @@ class BudgetConfig:
     episodes_per_round: int = 100
     episodes_per_start: int = 1
     steps_per_round: int = 1500
+    check_episodes: int = 0
     evaluation_episodes: int = 100
     evaluation_pictures: Literal["every", "planned"] = "every"
     evaluate_every_round: bool = True
@@ -54,15 +57,25 @@ class BudgetConfig:
         for name in ("supervised_steps", "evaluation_episodes", "checkpoint_every", "episodes_per_start"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"budget.{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("demonstrations", "rounds", "episodes_per_round", "steps_per_round"):
+        for name in ("demonstrations", "rounds", "episodes_per_round", "steps_per_round", "check_episodes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"budget.{name} is {getattr(self, name)}; it cannot be negative")
         if self.rounds > _ROUNDS_WITH_SEEDS:
             raise ConfigError(f"budget.rounds is {self.rounds}; at most {_ROUNDS_WITH_SEEDS} have seeds of their own")
-        if max(self.demonstrations, self.episodes_per_round) >= _SEEDS_PER_ROUND:
+        if max(self.demonstrations, self.real_per_round) >= _SEEDS_PER_ROUND:
             raise ConfigError(
                 f"at most {_SEEDS_PER_ROUND - 1} demonstrations and episodes per round have seeds of their own"
             )
+        if self.check_episodes and not self.episodes_per_round:
+            raise ConfigError(
+                "budget.check_episodes compares with practice episodes, and budget.episodes_per_round is 0; set both "
+                "or none"
+            )
+
+    @property
+    def real_per_round(self) -> int:
+        """Episodes of a round, in practice and in the check."""
+        return self.episodes_per_round + self.check_episodes
 
     @property
     def total_steps(self) -> int:
@@ -77,7 +90,7 @@ class Stage:
     Attributes:
         kind: what is done.
         round: 0 for everything up to the supervised policy, then 1, 2, ...
-        policy_version: the version that acts (collect, evaluate) or that is made (supervise, practise).
+        policy_version: the version that acts (collect, check, evaluate) or that is made (supervise, practise).
         first_step: gradient steps done before the stage.
         end_step: gradient steps done after it.
     """
@@ -106,6 +119,8 @@ def plan(budget: BudgetConfig) -> list[Stage]:
         end_step = step + budget.steps_per_round
         stages.append(Stage("collect", number, number - 1, step, step))
         stages.append(Stage("practise", number, number, step, end_step))
+        if budget.check_episodes:
+            stages.append(Stage("check", number, number, end_step, end_step))
         if budget.evaluate_every_round or number == budget.rounds:
             stages.append(Stage("evaluate", number, number, end_step, end_step))
         step = end_step

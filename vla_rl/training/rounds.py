@@ -7,6 +7,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,9 +21,10 @@ from vla_rl.data.cache import CacheConfig, FrameCache
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.training import plan
+from vla_rl.training.check import Check, acting_policy, success_of
 from vla_rl.training.learning import Learner, LearningRun, RunRecords
 from vla_rl.training.plan import BudgetConfig, Stage
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.run_folder import RunFolder, is_policy
 from vla_rl.training.workers import RolloutJob, Rollouts
 
 DEMONSTRATION_ATTEMPTS = 5
@@ -186,7 +188,7 @@ class PracticeRun(LearningRun):
         return True
 
     def _practise(self, stage: Stage) -> bool:
-        if self.folder.policy_exists(stage.policy_version):
+        if self.folder.policy_exists(stage.policy_version) or is_policy(self._policy_of(stage)):
             return False
         self.cache.refresh()
         if self._imagination is not None and self._imagination.restarts_policy:
@@ -199,6 +201,66 @@ class PracticeRun(LearningRun):
         self._learn(self._practised, stage)
         return True
 
+    def _check(self, stage: Stage) -> bool:
+        """The round's policy plays; it becomes the version that acts if it does no worse than the one before did, or
+        else that one stays.
+        """
+        version = stage.policy_version
+        if self.folder.policy_exists(version):
+            return False
+        candidate = self.folder.candidate(version)
+        jobs = [
+            RolloutJob(
+                f"check{stage.round:03d}-{index:05d}",
+                self.folder.episodes,
+                self._task(index),
+                (plan.practice_seed(self.seed, stage.round, self.budget.episodes_per_round + index),),
+                candidate,
+            )
+            for index in range(self.budget.check_episodes)
+        ]
+        self._rollouts(jobs, self.store, stage)
+        practice = [f"round{stage.round:03d}-{index:05d}" for index in range(self.budget.episodes_per_round)]
+        check = Check(
+            acting=acting_policy(self._checks(), version - 1),
+            practice=self._unaided(practice),
+            check=self._unaided([job.episode_id for job in jobs]),
+        )
+        checks = {**self._checks(), version: check}
+        before = success_of(checks, check.acting)
+        passes = check.check[0] >= before * check.check[1]
+        checks[version] = check = replace(check, passes=passes)
+        noted = {str(number): asdict(each) for number, each in checks.items()}
+        self.folder.write_summary({**self.folder.read_summary(), "checks": noted})
+        success = check.check[0] / check.check[1]
+        logged = {"success": success, "success_before": before, "passes": float(passes)}
+        self._publish_once("check", stage, logged)
+        if passes:
+            candidate.rename(self.folder.policy(version))
+        else:
+            self.folder.keep_policy(version, self.folder.policy(check.acting))
+        verdict = "" if passes else ", and the policy before stays"
+        self._result = f"{success:.0%} succeed, {before:.0%} did before{verdict}, "
+        return True
+
+    def _checks(self) -> dict[int, Check]:
+        """The checks so far, by the version that was checked."""
+        found = self.folder.read_summary().get("checks", {})
+        return {
+            int(version): Check(each["acting"], tuple(each["practice"]), tuple(each["check"]), each["passes"])
+            for version, each in found.items()
+        }
+
+    def _unaided(self, names: Sequence[str]) -> tuple[int, int]:
+        """How many episodes succeeded without a person, and of how many; a rescue is no success of the policy."""
+        headers = [self.store.read_header(name) for name in names]
+        return sum(header.success is True and not header.human_steps for header in headers), len(headers)
+
+    def _policy_of(self, stage: Stage) -> Path:
+        if stage.kind == "practise" and self.budget.check_episodes:
+            return self.folder.candidate(stage.policy_version)
+        return super()._policy_of(stage)
+
     def _check_progress(self, stage: Stage) -> None:
         """Refuse to practise from an older state than the one in which the round before ended."""
         reached = self._progress[0] if self._progress else 0
@@ -209,13 +271,19 @@ class PracticeRun(LearningRun):
             )
 
     def _before_first_step(self, learner: Learner, stage: Stage) -> None:
-        """Say how right the critics of the round before are about this round's episodes, before they are trained on
-        them.
+        self._calibrate(learner, stage)
+        newest = stage.policy_version - 1
+        if (checks := self._checks()) and acting_policy(checks, newest) != newest:
+            learner.adopt_policy(self.folder.policy(newest))
+
+    def _calibrate(self, learner: Learner, stage: Stage) -> None:
+        """How right the critics of the round before are about this round's episodes, before they are trained on them.
 
         Counted are steps of the policy. A takeover, however short at the end, counts as a failure of what came before
         it, whatever the rule that the critics are trained with.
         """
-        new = [episode for episode in self.cache.real_episodes if episode.policy_version == stage.policy_version - 1]
+        name = f"round{stage.round:03d}-"
+        new = [episode for episode in self.cache.real_episodes if episode.episode_id.startswith(name)]
         if stage.round < 2 or not new or ("calibrate", stage.round) in self._published:
             return
         frames = np.concatenate([np.arange(episode.start, episode.start + episode.length) for episode in new])
@@ -256,7 +324,7 @@ class PracticeRun(LearningRun):
             "label": "supervised" if stage.round == 0 else f"round {stage.round}",
             "policy_version": stage.policy_version,
             "gradient_steps": stage.end_step,
-            "real_episodes": len(self._demonstrations()) + stage.round * self.budget.episodes_per_round,
+            "real_episodes": len(self._demonstrations()) + stage.round * self.budget.real_per_round,
             "successes": len(lengths),
             "episodes": len(episodes),
             "mean_success_length": float(np.mean(lengths)) if lengths else None,

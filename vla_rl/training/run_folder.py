@@ -83,9 +83,21 @@ class RunFolder:
         """The folder of a policy version."""
         return self.policies / f"version_{version:04d}"
 
+    def candidate(self, version: int) -> Path:
+        """The folder of a policy that is to become a version if it passes the check."""
+        return self.policies / f"candidate_{version:04d}"
+
     def policy_exists(self, version: int) -> bool:
         """Whether a policy version has been written to its end; its config is the last file of it."""
-        return (self.policy(version) / "config.json").exists()
+        return is_policy(self.policy(version))
+
+    def keep_policy(self, version: int, source: Path) -> None:
+        """Make a version of another policy, at one stroke."""
+        unfinished = self.policies / ".unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(source, unfinished)
+        _sync(unfinished)
+        unfinished.rename(self.policy(version))
 
     def policy_versions(self) -> list[int]:
         """The policy versions that have been written to their end, ascending."""
@@ -142,6 +154,15 @@ def _copy_start(source: RunFolder, target: RunFolder) -> None:
             for file in (theirs / "episodes").glob(pattern):
                 shutil.copy(file, ours / "episodes")
     shutil.copytree(source.policy(0), unfinished.policy(0))
-    for file in unfinished.path.rglob("*"):
-        fsync_directory(file) if file.is_dir() else fsync_file(file)
+    _sync(unfinished.path)
     unfinished.path.replace(target.path)
+
+
+def is_policy(folder: Path) -> bool:
+    """Whether a policy has been written there to its end."""
+    return (folder / "config.json").exists()
+
+
+def _sync(folder: Path) -> None:
+    for file in folder.rglob("*"):
+        fsync_directory(file) if file.is_dir() else fsync_file(file)

@@ -1,0 +1,108 @@
+"""Practice without a person on a real robot's budget: is a policy ever worse than the one that it began with?
+
+Per task, seed and budget one round of `vla-rl train --config alone`: two thirds of the episodes are practice, one third
+the check of the new policy (`budget.check_episodes`). Both policies are then evaluated on many held-out seeds. Finished
+cells are kept in OUT/few/; cells that have not been run are left out.
+"""
+
+import argparse
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cells import Cells, commits
+from benchmarks.outcomes import TASKS, Cell, practise_from, run_base
+from benchmarks.runs import evaluations
+from vla_rl.core.config import read_yaml
+from vla_rl.runs.config_files import config_file
+from vla_rl.training.run_folder import RunFolder
+
+_EPISODES = (30, 60, 120)
+_EVALUATION_EPISODES = 1000
+_WORSE = 0.03  # what counts as worse than the start
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--budgets", type=int, nargs="+", default=list(_EPISODES), help="real episodes of a run")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each")
+    parser.add_argument("--runs", type=Path, default=Path("runs/bench-few"), help="where run folders are kept")
+    parser.add_argument("--gather", action="store_true", help="run nothing, show what has been measured")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure what is missing and gather all cells."""
+    cells = Cells(options.out / "few", {"config": read_yaml(config_file("alone")), "episodes": _EVALUATION_EPISODES})
+    runs = options.runs / cells.digest
+    grid = [
+        (Cell(task, seed, str(budget)), budget)
+        for seed in options.seeds
+        for budget in options.budgets
+        for task in options.tasks
+    ]
+    missing = [] if options.gather else [entry for entry in grid if entry[0].name not in cells]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda cell: run_base(cell, runs), {cell.base: cell for cell, _ in missing}.values()))
+        list(pool.map(lambda entry: cells.write(entry[0].name, _measure(entry[0], entry[1], runs)), missing))
+    found = cells.read()
+    gains = [cell["practised"] - cell["start"] for cell in found]
+    return {
+        "never_worse_violations": sum(gain < -_WORSE for gain in gains),
+        "better": sum(gain > 0 for gain in gains),
+        "runs": len(found),
+        "stepped_back": sum(not cell["passed"] for cell in found),
+        "mean_gain_points": 100 * float(np.mean(gains)) if gains else None,
+        "cells": found,
+    }
+
+
+def _measure(cell: Cell, budget: int, runs: Path) -> dict[str, Any]:
+    check = budget // 3
+    folder = runs / cell.name
+    changes = [
+        "budget.rounds=1",
+        f"budget.episodes_per_round={budget - check}",
+        f"budget.check_episodes={check}",
+        f"budget.evaluation_episodes={_EVALUATION_EPISODES}",
+    ]
+    cpu_s = practise_from(cell, runs, changes)
+    first, last = (entry["successes"] / entry["episodes"] for entry in evaluations(folder))
+    (checked,) = RunFolder(folder).read_summary()["checks"].values()
+    return {
+        "task": cell.task,
+        "seed": cell.seed,
+        "budget": budget,
+        "start": first,
+        "practised": last,
+        "passed": checked["passes"],
+        "cpu_s": round(cpu_s, 1),
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: one row per budget."""
+    head = [
+        "| real episodes | runs | success before -> after, each run | steps back | worse by more than 3 points |",
+        "|---|---|---|---|---|",
+    ]
+    cells = result["cells"]
+    rows = [
+        _row(budget, [cell for cell in cells if cell["budget"] == budget])
+        for budget in sorted({c["budget"] for c in cells})
+    ]
+    note = (
+        f"One round, a third of the episodes for the check; {_EVALUATION_EPISODES} held-out seeds (95 % interval about "
+        f"3 points either way). {result['machine']['cpu']}, one core a run. {commits(cells)} Command: "
+        f"`{result['command']}`."
+    )
+    return "\n".join([*head, *rows, "", note])
+
+
+def _row(budget: int, cells: list[dict[str, Any]]) -> str:
+    runs = ", ".join(f"{cell['start']:.1%} -> {cell['practised']:.1%}" for cell in cells)
+    back = sum(not cell["passed"] for cell in cells)
+    worse = sum(cell["practised"] < cell["start"] - _WORSE for cell in cells)
+    return f"| {budget} | {len(cells)} | {runs} | {back} | {worse} |"

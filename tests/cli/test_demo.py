@@ -1,0 +1,68 @@
+"""The demo's second run: practice without a person, beside the first one."""
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.forked import start
+from vla_rl.cli.main import main
+from vla_rl.report.run_files import read_run
+from vla_rl.training.run_folder import RunFolder
+
+ALONE = """
+algorithm: imagined_edit
+takeover: {enabled: false}
+exploration: 0.1
+environments_per_worker: 4
+budget: {steps_per_round: 5}
+learning:
+  dynamics: {steps: 5}
+  value: {steps: 5}
+  branches: {updates: 2, branches: 16}
+"""
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Path:
+    (tmp_path / "alone.yaml").write_text(ALONE)
+    return tmp_path / "alone.yaml"
+
+
+@pytest.mark.slow
+def test_both_are_shown_on_one_page_also_after_a_kill(
+    tmp_path: Path, alone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "demo"
+    words = ("demo", "--config", "tiny", "budget.rounds=1", "--alone", str(alone))
+    first = start(tmp_path / "log", *words, "--out", str(folder))
+    deadline = time.monotonic() + 300
+    while not any(folder.glob("alone/episodes/episodes/round001-00001*")):
+        assert first.is_alive(), (tmp_path / "log").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    first.kill()
+    first.join()
+    assert main(["demo", "--alone", str(alone), "--resume", str(folder)]) == 0
+    assert "practice alone  ░" in capsys.readouterr().out
+    (shown,) = read_run(folder).controls
+    assert (shown.control, shown.round, shown.episodes) == ("practice alone", 1, 2)
+    assert "practice alone" in (folder / "report.html").read_text()
+    assert (folder / "alone" / "policies" / "version_0001" / "critic" / "config.json").exists()
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_beside_is_said_and_the_demo_is_whole(
+    tmp_path: Path, alone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "demo"
+    (folder / "alone").mkdir(parents=True)
+    (folder / "alone" / "something").touch()  # a run cannot be made here
+    assert main(["demo", "--config", "tiny", "budget.rounds=1", "--alone", str(alone), "--out", str(folder)]) == 2
+    assert "practice alone ended with code 1; see" in capsys.readouterr().err
+    assert RunFolder(folder).is_finished()
+    assert "is not empty" in (folder / "alone.log").read_text()
+    shutil.rmtree(folder / "alone")
+    assert main(["demo", "--alone", str(alone), "--resume", str(folder)]) == 0
+    assert len(read_run(folder).controls) == 1

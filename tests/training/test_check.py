@@ -1,0 +1,82 @@
+"""A round's policy that does worse than the one before does not act."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.training.test_practice_run import fingerprint, train
+from vla_rl.algorithms.base import Algorithm
+from vla_rl.training.check import Check, acting_policy, success_of
+from vla_rl.training.rounds import PracticeRun
+from vla_rl.training.run_folder import RunFolder
+
+CHECKED = ("--config", "tiny", "budget.check_episodes=2")
+
+
+def test_every_unaided_episode_of_a_policy_counts_for_it() -> None:
+    checks = {
+        1: Check(acting=0, practice=(5, 10), check=(4, 5), passes=True),
+        2: Check(acting=1, practice=(6, 10), check=(1, 5), passes=False),
+        3: Check(acting=1, practice=(8, 10), check=(2, 5), passes=False),
+    }
+    assert [acting_policy(checks, version) for version in range(4)] == [0, 1, 1, 1]
+    assert success_of(checks, 0) == 5 / 10
+    assert success_of(checks, 1) == (4 + 6 + 8) / 25
+
+
+def digests(run: Path, version: int) -> list[str]:
+    return sorted(file.name for file in RunFolder(run).policy(version).rglob("*.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def worse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose first policy fails its check and whose second one passes."""
+    run, adopt = tmp_path_factory.mktemp("checked") / "run", Algorithm.adopt_policy
+    adopted = []
+
+    def noting(self: Algorithm, folder: Path) -> None:
+        adopted.append(folder.name)
+        adopt(self, folder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PracticeRun, "_unaided", unaided)
+        patch.setattr(Algorithm, "adopt_policy", noting)
+        train(*CHECKED, "--out", run)
+    assert adopted == ["version_0001"], "practice goes on from the policy that stays"
+    return run
+
+
+def unaided(_: PracticeRun, names: Sequence[str]) -> tuple[int, int]:
+    return (0 if names[0].startswith("check001") else 1), len(names)
+
+
+@pytest.mark.slow
+def test_a_worse_policy_is_put_aside_and_the_one_before_stays(worse: Path) -> None:
+    assert digests(worse, 1) == digests(worse, 0)
+    made = sorted(file.name for file in RunFolder(worse).candidate(1).rglob("*.safetensors"))
+    assert made != digests(worse, 0), "it was another one, and can be looked at"
+    assert digests(worse, 2) != digests(worse, 0), "the second one passes"
+    assert not RunFolder(worse).candidate(2).exists()
+    evaluations = RunFolder(worse).read_summary()["evaluations"]
+    assert [entry["real_episodes"] for entry in evaluations] == [3, 3 + 5, 3 + 10]
+    assert evaluations[1]["mean_success_length"] == evaluations[0]["mean_success_length"]
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_in_its_check_comes_to_the_same(
+    worse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fingerprint(worse)
+    for version in (1, 2):
+        run = tmp_path / f"before-{version}"
+        shutil.copytree(worse, run)
+        folder = RunFolder(run)
+        for later in range(version, 3):
+            if not folder.candidate(later).exists():
+                folder.policy(later).rename(folder.candidate(later))  # as it lies before it has passed
+            shutil.rmtree(folder.policy(later), ignore_errors=True)
+        monkeypatch.setattr(PracticeRun, "_unaided", unaided)
+        train("--resume", run)
+        assert fingerprint(run) == whole

@@ -1,0 +1,38 @@
+"""Never worse than before: a round's policy acts only if it does no worse than the one that it is to follow.
+
+Every episode that a policy has played without help counts for it, so that the one before is judged by a whole round of
+practice and the new one by the few of its check. A failed check costs a round; a bad policy that acts costs more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether the policy of a round may act.
+
+    Attributes:
+        acting: the version whose policy played the round's practice episodes.
+        practice: (successes, episodes) of these, without a person's help.
+        check: (successes, episodes) of the new policy.
+        passes: it acts from now on; otherwise the policy before does.
+    """
+
+    acting: int
+    practice: tuple[int, int]
+    check: tuple[int, int]
+    passes: bool = False
+
+
+def acting_policy(checks: Mapping[int, Check], version: int) -> int:
+    """The version as which the policy of a version was made: its own, or an earlier one that had to stay."""
+    return version if version not in checks or checks[version].passes else checks[version].acting
+
+
+def success_of(checks: Mapping[int, Check], version: int) -> float:
+    """The success so far of the policy that was made as a version."""
+    played = [check.practice for check in checks.values() if check.acting == version]
+    if version in checks:
+        played.append(checks[version].check)
+    return sum(successes for successes, _ in played) / sum(episodes for _, episodes in played)

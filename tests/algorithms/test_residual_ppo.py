@@ -179,7 +179,7 @@ def test_it_goes_on_from_a_policy_that_had_to_stay(make_cache, tmp_path: Path) -
     algorithm.save_policy(tmp_path / "edited", 1)
     learnt = copy.deepcopy(algorithm.edit.state_dict())
     algorithm.adopt_policy(tmp_path / "plain")
-    assert not algorithm.edit.net[-1].weight.any()
+    assert not algorithm.edit.corrects
     algorithm.adopt_policy(tmp_path / "edited")
     assert all(torch.equal(tensor, learnt[name]) for name, tensor in algorithm.edit.state_dict().items())
 
@@ -187,7 +187,7 @@ def test_it_goes_on_from_a_policy_that_had_to_stay(make_cache, tmp_path: Path) -
 def test_episodes_that_say_nothing_of_chunks_are_passed_over(make_cache) -> None:
     algorithm = learner(make_cache(MIXED))
     assert algorithm.update(0) == {}
-    assert not algorithm.edit.net[-1].weight.any()
+    assert not algorithm.edit.corrects
 
 
 def test_nonsense_is_refused() -> None:

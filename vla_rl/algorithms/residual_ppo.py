@@ -169,7 +169,7 @@ class ResidualPPO(Algorithm):
             if played is not None:
                 executed = played.base[:, : self.config.ppo.chunk_ticks]
                 episodes.append((episode, played, self.edit.rows(played.features, played.tick, executed)))
-        if episodes and not self.edit.net[-1].weight.any():  # it corrects nothing yet: its scales are free
+        if episodes and not self.edit.corrects:  # its scales are free
             rows = torch.cat([rows for _, _, rows in episodes])
             self.edit.mean.copy_(rows.mean(0))
             self.edit.scale.copy_(rows.std(0, correction=0) + _LEAST_SCALE)

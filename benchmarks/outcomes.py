@@ -40,9 +40,18 @@ _WEIGHTED = [
     "learning.critic_training.steps_per_actor_step=0.5",
     "learning.critic_training.steps_before_round=300",
 ]
+_ON_POLICY = [  # as many episodes in more rounds
+    "algorithm=residual_ppo",
+    "exploration=0.15",
+    "budget.rounds=9",
+    "budget.episodes_per_round=50",
+    "budget.steps_per_round=1",
+]
 METHODS = {
     "imagined_edit": [],
     "chunk_critic": ["algorithm=chunk_critic"],
+    "residual_ppo": _ON_POLICY,
+    "residual_grpo": [*_ON_POLICY, "learning.ppo.advantage=group", "budget.episodes_per_start=5"],
     "filtered_bc": ["algorithm=filtered_bc", *_CLONING],
     "habc": [
         "algorithm=habc",
@@ -207,7 +216,7 @@ def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
         "seed": cell.seed,
         "method": cell.method,
         "options": METHODS[cell.method],
-        "curve": [entry["successes"] / entry["episodes"] for entry in played],
+        "curve": [entry["successes"] / entry["episodes"] for entry in after_each_third(played)],
         **{
             name: {"success": entry["successes"] / entry["episodes"], "steps": entry["mean_success_length"]}
             for name, entry in (("supervised", first), ("practised", last))
@@ -216,6 +225,11 @@ def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
         "practice_episodes": budget["rounds"] * budget["episodes_per_round"],
         "cpu_s": round(cpu_s, 1),
     }
+
+
+def after_each_third(played: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the evaluations after each round, those after a third, two thirds and all of the rounds."""
+    return [played[len(played) * third // 3 - 1] for third in (1, 2, 3)]
 
 
 def practise_from(cell: Cell, runs: Path, changes: list[str]) -> float:

@@ -16,15 +16,11 @@ from world_model.coevolution import Ledger
 
 DEFAULT_TASKS = ("vla_rl/PegInsert-v0", "vla_rl/LidOnBox-v0")
 # Equal real episodes: near successes would be spent in place of practice episodes, and at so small a budget those are
-# worth more. A world model of so few episodes is cheap to train and easy to please: success must be sure of itself, and
-# groups may move the policy a little only.
+# worth more. A world model of so few episodes is cheap to train and easy to please: success must be sure of itself.
 _ROUNDS = 2
 _WITH = [
     "imagination.near_success_episodes=0",
     "imagination.env.success_threshold=0.9",
-    "imagination.group_updates=4",
-    "imagination.groups_at_once=4",
-    "imagination.group.learning_rate=1.0e-5",
     "imagination.coevolution.mode=continuous",
     "imagination.coevolution.train_cpu_seconds=240",
     "imagination.coevolution.imagined_episodes=50",
@@ -34,7 +30,6 @@ VARIANTS = {
     "without": [],
     "with": _WITH,
     "minus-keyframes": [*_WITH, "imagination.starts.keyframe_fraction=0"],
-    "minus-masking": [*_WITH, "imagination.group.mask_after_success=false"],
     "minus-coevolution": [*_WITH, "imagination.coevolution.mode=frozen"],
 }
 

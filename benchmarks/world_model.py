@@ -127,7 +127,6 @@ def table(result: dict[str, Any]) -> str:
         ("gain of imagination, points", "imagination_gain_points", "> 0"),
         ("rounds of these runs in which imagination was used, share", "gain_rounds_used", ""),
         ("the same without key frames", "gain_points_minus_keyframes", ""),
-        ("without masking", "gain_points_minus_masking", ""),
         ("without co-evolution", "gain_points_minus_coevolution", ""),
         ("seconds of a run with imagination, over one without", "gain_wall_ratio", ""),
     ]

@@ -13,12 +13,13 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from vla_rl import ppo
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.progress import track
 
 
 @dataclass(frozen=True)
-class BranchConfig:
+class BranchConfig(ppo.PPOConfig):
     """How an edit is improved by imagination.
 
     Attributes:
@@ -26,12 +27,7 @@ class BranchConfig:
         branches: in an update.
         chunks: of a branch.
         spread: standard deviation of the offsets that are tried, in normalised action units.
-        distance_cost: weight of the divergence from no edit, in nats a chunk.
         carry: lambda of the advantages, from chunk to chunk.
-        learning_rate: of Adam.
-        epochs: over the branches of an update.
-        batch_size: chunks per gradient step.
-        clip: of the ratio.
     """
 
     updates: int = 40
@@ -40,18 +36,13 @@ class BranchConfig:
     spread: float = 0.15
     distance_cost: float = 0.03
     carry: float = 0.95
-    learning_rate: float = 3e-4
-    epochs: int = 8
-    batch_size: int = 256
-    clip: float = 0.2
 
     def __post_init__(self) -> None:
-        if min(self.updates, self.branches, self.chunks, self.epochs, self.batch_size) < 1:
-            raise ConfigError("branches: updates, branches, chunks, epochs and batch_size must be at least 1")
-        if not self.spread > 0 or not self.learning_rate > 0 or not 0 < self.clip < 1:
-            raise ConfigError("branches: expected spread > 0, learning_rate > 0 and 0 < clip < 1")
-        if self.distance_cost < 0 or not 0 <= self.carry <= 1:
-            raise ConfigError("branches: expected distance_cost >= 0 and carry in [0, 1]")
+        super().__post_init__()
+        if min(self.updates, self.branches, self.chunks) < 1:
+            raise ConfigError("branches: updates, branches and chunks must be at least 1")
+        if not self.spread > 0 or not 0 <= self.carry <= 1:
+            raise ConfigError("branches: expected spread > 0 and carry in [0, 1]")
 
 
 class Starts(NamedTuple):
@@ -68,7 +59,7 @@ class Starts(NamedTuple):
     fold: Tensor
 
 
-class Edit(Protocol):
+class Edit(ppo.Trainable, Protocol):
     """What is improved: see `vla_rl.policies.editing.Edit`."""
 
     moved: Tensor
@@ -78,12 +69,6 @@ class Edit(Protocol):
 
     def raw(self, offset: Tensor) -> Tensor:
         """Offsets in raw units."""
-
-    def parameters(self) -> object:
-        """Its weights."""
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """Offsets [B, A]."""
 
 
 @dataclass(frozen=True)
@@ -107,27 +92,11 @@ class World:
     last_tick: int
 
 
-class Branches(NamedTuple):
-    """The chunks of imagined branches, K of them.
-
-    Attributes:
-        rows: [K, I], the edit's inputs.
-        offset: [K, A], what was tried.
-        mean: [K, A], what the edit proposed.
-        advantage: [K].
-        gain: by how much the value rose along a branch, on average.
-    """
-
-    rows: Tensor
-    offset: Tensor
-    mean: Tensor
-    advantage: Tensor
-    gain: float
-
-
 @torch.no_grad()
-def imagine(edit: Edit, world: World, starts: Starts, config: BranchConfig, generator: torch.Generator) -> Branches:
-    """Branches from starts drawn at random."""
+def imagine(
+    edit: Edit, world: World, starts: Starts, config: BranchConfig, generator: torch.Generator
+) -> tuple[ppo.Tried, float]:
+    """Branches from starts drawn at random: their chunks, and by how much the value rose along one, on average."""
 
     def randn(like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=generator).to(like)
@@ -157,13 +126,8 @@ def imagine(edit: Edit, world: World, starts: Starts, config: BranchConfig, gene
         carried = rise + config.carry * carried
         advantage.append(carried)
     kept = torch.cat(lived)
-    return Branches(
-        torch.cat(rows)[kept],
-        torch.cat(offsets)[kept],
-        torch.cat(means)[kept],
-        torch.cat(advantage[::-1])[kept],
-        float((value - first).mean()),
-    )
+    tried = ppo.Tried(*(torch.cat(parts)[kept] for parts in (rows, offsets, means, advantage[::-1])))
+    return tried, float((value - first).mean())
 
 
 def improve(
@@ -179,29 +143,11 @@ def improve(
         generator: of the CPU, of everything random.
 
     Returns:
-        ``gain``, the rise of the value along the last update's branches, and ``size``, the root mean square of their
-        offsets' means.
+        ``gain``, the rise of the value along the last update's branches; ``size``, the root mean square of their
+        offsets' means; ``divergence`` of the last update, in nats a chunk.
     """
-    optimizer = torch.optim.Adam(edit.parameters(), config.learning_rate)  # type: ignore[arg-type]
+    optimizer = torch.optim.Adam(edit.parameters(), config.learning_rate)
     for _ in track(range(config.updates), "imagined edit", "update"):
-        branches = imagine(edit, world, starts, config, generator)
-        advantage = branches.advantage - branches.advantage.mean()
-        advantage = advantage / (advantage.std() + 1e-6)
-        before = _log_chance(branches.offset, branches.mean, config.spread)
-        for _ in range(config.epochs):
-            for batch in torch.randperm(len(advantage), generator=generator).split(config.batch_size):
-                mean = edit(branches.rows[batch])
-                ratio = (_log_chance(branches.offset[batch], mean, config.spread) - before[batch]).exp()
-                clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
-                gained = torch.minimum(ratio * advantage[batch], clipped * advantage[batch])
-                distance = (mean / config.spread).square().sum(1) / 2  # the divergence of two such Gaussians
-                loss = (config.distance_cost * distance - gained).mean()
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                optimizer.step()
-    return {"gain": branches.gain, "size": float(branches.mean.square().mean().sqrt())}
-
-
-def _log_chance(offset: Tensor, mean: Tensor, spread: float) -> Tensor:
-    """[B], but for a constant."""
-    return -((offset - mean) / spread).square().sum(-1) / 2
+        tried, gain = imagine(edit, world, starts, config, generator)
+        logs = ppo.update(edit, optimizer, tried, config.spread, config, generator)
+    return {"gain": gain, "size": float(tried.mean.square().mean().sqrt()), "divergence": logs["divergence"]}

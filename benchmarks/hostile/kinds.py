@@ -126,6 +126,7 @@ def read_critic(folder: Path) -> str:
 
     chooser = Chooser.load(folder, model())
     assert chooser.edit is not None
+    assert chooser.critic is not None
     configs = (chooser.config, chooser.critic.config, chooser.edit.config)
     return fingerprint(configs, *tensors_of(chooser.critic), *tensors_of(chooser.edit))
 

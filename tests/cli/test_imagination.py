@@ -3,7 +3,6 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from vla_rl.runs.imagination.run import RunImagination
 from vla_rl.training.run_folder import RunFolder
 from world_model.coevolution import CoEvolutionConfig
 from world_model.imagined_env import ImaginedEnvConfig
-from world_model.improvement import GroupConfig, ImaginedGroups, collect_groups
 from world_model.model import load_world_model, save_world_model
 from world_model.starts import StartConfig
 
@@ -66,8 +64,6 @@ def imagination(tmp_path: Path) -> RunImagination:
         near_success_episodes=1,
         starts=StartConfig(keyframe_fraction=0.5),
         env=ImaginedEnvConfig(horizon=5, success_threshold=2.0, halt=False),
-        group=GroupConfig(group=2),
-        group_updates=1,
     )
     execution = execution_config("sync", execute_ticks=4)
     return RunImagination(options, folder, TASK, execution, run.gate, workers=0)
@@ -179,47 +175,6 @@ def test_who_was_rescued_counts_as_a_failure(imagination: RunImagination) -> Non
     assert entry.real_success == pytest.approx(alone / 5)
 
 
-def weights(folder: Path) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in FlowVLA.load(folder)[0].parameters()])
-
-
-@pytest.mark.slow
-def test_a_policy_is_improved_in_groups_unless_the_alarm_went_off(
-    imagination: RunImagination, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert imagination.improve(1) is None  # no world model yet
-    imagination.after_collection(1)
-
-    def with_every_other_success(*arguments: Any) -> ImaginedGroups:
-        groups = collect_groups(*arguments)
-        outcome = np.arange(len(groups.success)) % 2 == 0
-        return replace(groups, success=outcome, cut=np.zeros_like(outcome))
-
-    monkeypatch.setattr("vla_rl.runs.imagination.run.collect_groups", with_every_other_success)
-    improved = imagination.improve(1)
-    assert improved is not None
-    assert FlowVLA.load(improved)[1]["policy_version"] == 0
-    assert 0 < (weights(improved) - weights(imagination._folder.policy(0))).abs().max() < 1e-3
-    assert imagination.improve(1) == improved
-    entry = imagination.ledger.of(1)
-    assert entry is not None
-    imagination.ledger.write(replace(entry, alarm="imagined success is too good to be true"))
-    assert imagination.improve(1) is None
-    imagination.ledger.write(entry)
-    imagination.config = replace(imagination.config, group_updates=0)
-    assert imagination.improve(1) is None
-
-
-@pytest.mark.slow
-def test_groups_that_tell_nothing_leave_the_policy_alone(
-    imagination: RunImagination, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    imagination.after_collection(1)
-    assert imagination.improve(1) is None  # no episode reaches a success probability of 2
-    monkeypatch.setattr("vla_rl.runs.imagination.run.collect_groups", None)
-    assert imagination.improve(1) is None  # and it is not tried again
-
-
 def test_imagination_that_is_off_does_nothing(imagination: RunImagination) -> None:
     off = replace(imagination.config, coevolution=CoEvolutionConfig(mode="off"))
     imagination.config = off
@@ -232,7 +187,6 @@ def test_imagination_that_is_off_does_nothing(imagination: RunImagination) -> No
     [
         (["task.also=[vla_rl/PickPlace-v0]"], "imagines one task"),
         (["imagination.env.horizon=5"], "bootstrap_imagined"),
-        (["imagination.groups_at_once=0"], "groups_at_once >= 1"),
     ],
 )
 def test_what_cannot_be_imagined_is_refused_before_anything_is_collected(changes: list[str], message: str) -> None:

@@ -94,9 +94,10 @@ def test_a_guided_chunk_is_chosen_too_and_what_is_held_stays(exact: bool) -> Non
 
 def test_offsets_are_of_normalised_size_and_none_for_the_first_candidate_and_discrete_dimensions() -> None:
     model = make_model(discrete_dims=(1,))
-    chooser = Chooser(ChunkCritic(model, SMALL), ChoiceConfig(draws=DRAWS, offset=0.5))
+    critic = ChunkCritic(model, SMALL)
+    chooser = Chooser(critic, ChoiceConfig(draws=DRAWS, offset=0.5))
     noise = torch.randn(2000, DRAWS, 1, SPEC.action_dim, generator=torch.Generator().manual_seed(0))
-    offsets = chooser._offsets(model, noise)
+    offsets = chooser._offsets(critic, model, noise)
     assert not offsets[:, 0].any()
     assert not offsets[..., 1].any()
     assert float(offsets[:, 1:, 0, 0].std()) == pytest.approx(0.5 * model.statistics.action.std[0], rel=0.05)

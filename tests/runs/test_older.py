@@ -111,6 +111,16 @@ def test_options_of_imagination_matter_to_those_who_imagine(tmp_path: Path) -> N
         RunFolder.open(folder_of(raw, tmp_path), RunConfig)
 
 
+def test_group_updates_in_imagination_are_gone_and_their_options_with_them(tmp_path: Path) -> None:
+    raw = changed(read_yaml(DATA / "tiny-62b636b.yaml"), "imagination.coevolution.mode", "once")
+    raw = changed(raw, "imagination.group.learning_rate", 1e-5)
+    raw["imagination"]["group"]["mask_after_success"] = False
+    RunFolder.open(folder_of(raw, tmp_path), RunConfig)  # none was made: nothing read them
+    raw = changed(raw, "imagination.group_updates", 4)
+    with pytest.raises(ConfigError, match=r"made with imagination\.group.*; this version has no such option"):
+        RunFolder.open(folder_of(raw, tmp_path), RunConfig)
+
+
 def test_what_never_was_an_option_is_refused_as_ever(tmp_path: Path) -> None:
     raw = read_yaml(DATA / "tiny-62b636b.yaml")
     raw["learning"]["actor"]["learning_rat"] = 1

@@ -42,6 +42,8 @@ class Algorithm:
 
     name: ClassVar[str]
     config_class: ClassVar[type] = Learning
+    learns_from_exploration: ClassVar[bool] = False
+    """Whether it needs the offsets that ``exploration`` adds in practice."""
 
     def __init__(
         self, config: Learning, model: TrainablePolicy, cache: FrameCache, seed: int, backbone: Backbone | None = None

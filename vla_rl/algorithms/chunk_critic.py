@@ -8,7 +8,6 @@ In each round the critic is made anew and learns for the round's gradient steps.
 the episodes, so that every episode is judged by one that has not seen how it ends.
 """
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from vla_rl.algorithms.actor import load_optimizer
 from vla_rl.algorithms.base import Algorithm
 from vla_rl.algorithms.config import Learning
 from vla_rl.algorithms.round_data import Frames, RoundData
-from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
 from vla_rl.core.errors import ConfigError
 from vla_rl.credit import CreditConfig, SegmentKind
 from vla_rl.critics.backbones import Backbone
@@ -148,8 +147,7 @@ class ChunkCriticLearner(Algorithm):
         return {"critic_loss": float(loss.detach()), **self._prepared}
 
     def _fold_of(self, episode_id: str) -> int:
-        """The part of the episodes that one belongs to: the same in every round."""
-        return zlib.crc32(episode_id.encode()) % self.config.critic.members
+        return fold_of(episode_id, self.config.critic.members)
 
     def _seen(self, fold: Tensor) -> Tensor:
         """Which members learn from steps of these folds, bool [M, B]. A single one learns from all."""

@@ -5,7 +5,6 @@ so that every A_e is 0 and every gate 1, whatever the step was worth. With K fol
 one fold of the episodes and judge only that fold. They take turns, so K critics cost the gradient steps of one.
 """
 
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from vla_rl.advantage import Values
 from vla_rl.algorithms.hierarchical import HierarchicalLearner
 from vla_rl.algorithms.round_data import Frames, RoundData
+from vla_rl.algorithms.seeds import fold_of
 
 
 class CrossFitted:
@@ -33,7 +33,7 @@ class CrossFitted:
         """Take the round's labelled steps as the batches of the coming updates."""
         self.data = data
         folds = len(self.learners)
-        of_episode = [zlib.crc32(episode.episode_id.encode()) % folds for episode in data.cache.episodes]
+        of_episode = [fold_of(episode.episode_id, folds) for episode in data.cache.episodes]
         self._fold = np.array(of_episode, dtype=np.int64)[data.cache.episode_index]  # [N]
         for fold, learner in enumerate(self.learners):
             learner.begin_round(data, (self._fold != fold) | (folds == 1))

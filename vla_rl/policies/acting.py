@@ -22,6 +22,13 @@ Inputs = tuple[dict[str, Tensor], Tensor, Tensor]
 """Images, state and text of one observation, [1, ...]."""
 
 
+def exploration_noise(seed: int, tick: int, action_dim: int) -> Float32Array:
+    """What the offset of the chunk planned at a tick is made of, float32 [1, A], standard normal: a function of (seed,
+    tick), so that whoever learns from an episode knows what was tried.
+    """
+    return flow_noise(seed ^ _EXPLORATION_SEED, tick, 1, action_dim)
+
+
 class Draw(NamedTuple):
     """What one chunk is drawn from: the observation, [1, ...], its tick [1], noise [1, rows, A], and what is committed,
     [1, d, A] or nothing.
@@ -43,6 +50,7 @@ class ActingPolicy:
 
     Attributes:
         chooser: chooses among several draws; None: the first one is executed.
+        noise_seed: of the noise of chunks and offsets, where it is another than the episode's; None: the episode's.
         exploration: standard deviation of an offset of each chunk, one and the same for all of its actions, in
             normalised action units; 0: none.
     """
@@ -53,6 +61,7 @@ class ActingPolicy:
         self.version = version
         self.chooser: Chooser | None = None
         self.exploration = 0.0
+        self.noise_seed: int | None = None
         self._action_size = model.spec.action_sizes
         self._mean_state = np.asarray(model.statistics.state.mean, np.float32)
         self._mean_action = np.asarray(model.statistics.action.mean, np.float32)
@@ -60,10 +69,10 @@ class ActingPolicy:
         self._ask: Callable[[Draw], Tensor] | None = None
         self.reset(0)
 
-    def asking(self, ask: Callable[[Draw], Tensor]) -> Self:
+    def asking(self, ask: Callable[[Draw], Tensor], noise_seed: int | None = None) -> Self:
         """The same policy for one of several attempts that run in turns: it asks for what it draws, see `draw_all`."""
         twin = copy.copy(self)
-        twin._ask = ask
+        twin._ask, twin.noise_seed = ask, noise_seed
         twin.reset(0)
         return twin
 
@@ -92,7 +101,7 @@ class ActingPolicy:
 
     def reset(self, seed: int) -> None:
         """Start an episode: the sampling noise of each tick follows from the seed."""
-        self._seed = seed
+        self._seed = seed if self.noise_seed is None else self.noise_seed
         self._chunk_id = 0
 
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
@@ -133,7 +142,7 @@ class ActingPolicy:
         statistics = self.model.statistics
         _, scale = statistics.action.affine(statistics.discrete_dims)
         scale[list(statistics.discrete_dims)] = 0
-        noise = flow_noise(self._seed ^ _EXPLORATION_SEED, tick, 1, self.model.spec.action_dim)
+        noise = exploration_noise(self._seed, tick, self.model.spec.action_dim)
         return self._tensor(np.float32(self.exploration) * noise * scale)
 
     def _tick(self, observation: Observation) -> Tensor:

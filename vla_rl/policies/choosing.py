@@ -4,7 +4,8 @@ The critic Q(s, a_1:C) judges the part of a chunk that is executed before the ne
 policy's own frozen features, and the chunk as its deviation from the policy's usual one (drawn from zero noise): what
 success has in common with the state is a matter of the state, and few episodes are enough to learn what the deviation
 adds. Candidates are the policy's draws, moved by an edit if there is one (`editing`), and by one constant offset each.
-The idea of best-of-N with a critic over chunks: Q-chunking, arXiv 2507.07969.
+The idea of best-of-N with a critic over chunks: Q-chunking, arXiv 2507.07969. An edit may also act without a critic:
+then the policy draws once, and there is nothing to choose.
 
 Critic and edit lie in the folder of the policy that they were trained on and are loaded with it.
 """
@@ -123,25 +124,36 @@ class Chooser:
     """Draws candidates and returns the one that the critic thinks most of.
 
     Args:
-        critic: of the policy that is asked.
+        critic: of the policy that is asked; None: the edit alone acts, on a single draw.
         config: see `ChoiceConfig`.
         edit: moves every candidate before it is judged; None: nothing does.
+        ticks: C, the actions of a chunk that are executed before the next one; with a critic, those that it judges.
+
+    Raises:
+        ConfigError: without a critic, for several draws or offsets, no edit, or no ticks.
     """
 
-    def __init__(self, critic: ChunkCritic, config: ChoiceConfig, edit: Edit | None = None) -> None:
-        self.critic, self.config = critic.eval(), config
+    def __init__(
+        self, critic: ChunkCritic | None, config: ChoiceConfig, edit: Edit | None = None, ticks: int = 0
+    ) -> None:
+        if critic is None and (edit is None or ticks < 1 or config.draws != 1 or config.offset):
+            raise ConfigError("without a critic there is nothing to choose: expected an edit, its ticks and one draw")
+        self.critic, self.config = None if critic is None else critic.eval(), config
         self.edit = None if edit is None else edit.eval()
+        self.ticks = ticks if critic is None else critic.config.chunk_ticks
 
     def save(self, folder: Path) -> None:
         """Write all of it, weights first, config.json last."""
-        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.critic.state_dict().items()}
         about = {
             "format": CRITIC_FORMAT,
             "format_version": CRITIC_VERSION,
-            "config": config_to_dict(self.critic.config),
+            "config": None if self.critic is None else config_to_dict(self.critic.config),
             "choice": config_to_dict(self.config),
             "edit": None,
+            "ticks": self.ticks,
         }
+        judge = {} if self.critic is None else self.critic.state_dict()
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in judge.items()}
         if self.edit is not None:
             about["edit"] = config_to_dict(self.edit.config)
             tensors |= {EDIT + name: tensor.cpu().contiguous() for name, tensor in self.edit.state_dict().items()}
@@ -156,18 +168,20 @@ class Chooser:
         """
         about, content = read_weights(folder, (CRITIC_FORMAT,), 1, CRITIC_VERSION)
         try:
-            critic = ChunkCritic(model, config_from_dict(ChunkCriticConfig, about["config"]))
+            critic = None
             weights = safetensors.torch.load(content)
             if not all(tensor.isfinite().all() for tensor in weights.values()):
                 raise CheckpointError(f"{folder} holds numbers that are not finite; take an older version")
-            critic.load_state_dict({name: weight for name, weight in weights.items() if not name.startswith(EDIT)})
+            if about["config"] is not None:
+                critic = ChunkCritic(model, config_from_dict(ChunkCriticConfig, about["config"])).to(device)
+                critic.load_state_dict({name: weight for name, weight in weights.items() if not name.startswith(EDIT)})
             choice, edit = config_from_dict(ChoiceConfig, about["choice"]), None
             if about.get("edit") is not None:
                 edit = Edit(model, config_from_dict(EditConfig, about["edit"])).to(device)
                 edit.load_state_dict(
                     {name.removeprefix(EDIT): weight for name, weight in weights.items() if name.startswith(EDIT)}
                 )
-            return cls(critic.to(device), choice, edit)
+            return cls(critic, choice, edit, int(about.get("ticks", 0)))
         except (KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
             raise CheckpointError(f"{folder} holds no critic that fits its policy: {one_line(error)}") from error
 
@@ -194,8 +208,12 @@ class Chooser:
         return self.best(model, inputs, tick, noise, every, free, done)
 
     def starts(self, noise: Tensor) -> Tensor:
-        """What chunks are drawn from, [B, 1 + N, H, A]: zero for the usual one, then the candidates' noise."""
+        """What chunks are drawn from, [B, 1 + N, H, A]: zero for the usual one, then the candidates' noise. Without a
+        critic nobody asks for the usual one: [B, 1, H, A].
+        """
         draws = noise.unflatten(1, (self.config.draws, -1))[:, :, :-1]
+        if self.critic is None:
+            return draws
         return torch.cat([torch.zeros_like(draws[:, :1]), draws], 1)
 
     @torch.no_grad()
@@ -213,7 +231,7 @@ class Chooser:
 
         Args:
             model, inputs, tick, noise: as of `draw`.
-            drawn: [B, 1 + N, H, A], of `starts`.
+            drawn: of `starts`.
             free: [H], from 0 to 1, how far an offset may move each action.
             done: how many actions will have been executed before the chunk is used; those after them are judged.
         """
@@ -232,32 +250,34 @@ class Chooser:
         done: int,
     ) -> tuple[Tensor, Tensor]:
         """The candidates as they would be executed, [B, N, H, A], raw units, and what the critic thinks of each,
-        [B, N]: 0 of all where fewer actions are left than are judged. Arguments as of `best`.
+        [B, N]: 0 of all without a critic, or where fewer actions are left than are judged. Arguments as of `best`.
         """
-        usual, candidates = drawn[:, :1], drawn[:, 1:]
+        count = self.config.draws
+        candidates = drawn[:, -count:]
         blank = candidates.new_zeros(candidates.shape[:2])
         if done >= model.horizon:
             return candidates, blank
-        count = candidates.shape[1]
         features = flat_features(*model.features(*inputs))[:, None].expand(-1, count, -1)
         ticks = tick[:, None].expand(-1, count)
-        judged = slice(done, done + self.critic.config.chunk_ticks)
+        judged = slice(done, done + self.ticks)
         if self.edit is not None:
             edited = self.edit.raw(self.edit(self.edit.rows(features, ticks, candidates[:, :, judged])))
             candidates = candidates + edited[:, :, None] * free[:, None]
-        offset = noise.unflatten(1, (self.config.draws, -1))[:, :, -1:]
-        candidates = candidates + self._offsets(model, offset) * free[:, None]
-        chunk = candidates[:, :, judged]
-        if chunk.shape[2] < self.critic.config.chunk_ticks:
+        if self.critic is None:
             return candidates, blank
-        rows = self.critic.rows(features, ticks, chunk, usual[:, :, judged].expand_as(chunk))
+        offset = noise.unflatten(1, (self.config.draws, -1))[:, :, -1:]
+        candidates = candidates + self._offsets(self.critic, model, offset) * free[:, None]
+        chunk = candidates[:, :, judged]
+        if chunk.shape[2] < self.ticks:
+            return candidates, blank
+        rows = self.critic.rows(features, ticks, chunk, drawn[:, :1, judged].expand_as(chunk))
         return candidates, self.critic(rows.flatten(0, 1)).mean(0).unflatten(0, (-1, count))
 
-    def _offsets(self, model: "TrainablePolicy", noise: Tensor) -> Tensor:
+    def _offsets(self, critic: ChunkCritic, model: "TrainablePolicy", noise: Tensor) -> Tensor:
         """One constant offset of each candidate, [B, N, 1, A], raw units, of noise of that shape: none for the first,
         nor in discrete dimensions.
         """
-        scale = self.critic.action_normalizer.scale.clone()
+        scale = critic.action_normalizer.scale.clone()
         scale[list(model.statistics.discrete_dims)] = 0
         offsets = self.config.offset * scale * noise
         offsets[:, 0] = 0

@@ -70,8 +70,19 @@ class Edit(nn.Module):
         for width, following in zip(widths, config.hidden, strict=False):
             layers += [nn.Linear(width, following), nn.ReLU()]
         self.net = nn.Sequential(*layers, nn.Linear(widths[-1], actions))
-        nn.init.zeros_(self.net[-1].weight)  # type: ignore[arg-type]
-        nn.init.zeros_(self.net[-1].bias)  # type: ignore[arg-type]
+        nn.init.zeros_(self._last.weight)
+        nn.init.zeros_(self._last.bias)
+
+    @property
+    def corrects(self) -> bool:
+        """Whether it has ever been trained: before that it is no correction at all, whatever its inputs' scale."""
+        return bool(self._last.weight.any() or self._last.bias.any())
+
+    @property
+    def _last(self) -> nn.Linear:
+        last = self.net[-1]
+        assert isinstance(last, nn.Linear)
+        return last
 
     def rows(self, features: Tensor, tick: Tensor, chunk: Tensor) -> Tensor:
         """The input rows [..., I] of chunks, raw.

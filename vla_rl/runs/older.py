@@ -55,6 +55,9 @@ RETIRED: dict[str, Any] = {
         "starts": {"keyframe_rule": "uniform", "versions": 1},
         "trajectories": {**_SIZES, "success_weight": 1.0, "steps": 1500, "batch_size": 64, "learning_rate": 0.001},
         "group": {
+            "group": 8,
+            "mask_after_success": True,
+            "learning_rate": 3e-5,
             "clip_low": 0.2,
             "clip_high": 0.28,
             "normalise": False,
@@ -63,6 +66,8 @@ RETIRED: dict[str, Any] = {
             "highest_success": 0.9,
             "max_gradient_norm": 1.0,
         },
+        "group_updates": 0,
+        "groups_at_once": 2,
         "flow_noise": 0.05,
         "generator": "rollouts",
     },
@@ -162,7 +167,10 @@ def _fewer_options_of_imagination(raw: dict[str, Any]) -> dict[str, Any]:
     gone = flatten(RETIRED["imagination"])
     imagines = section.get("coevolution", {}).get("mode", "off") != "off"
     drop = {*gone, "starts.lead_steps", "starts.fall_steps"}  # the last two are read by a rule that is refused
-    return {**raw, "imagination": without(section, drop, gone if imagines else {}, "imagination.")}
+    had_effect = gone if imagines else {}
+    if not section.get("group_updates"):  # nothing read the others
+        had_effect = {path: default for path, default in had_effect.items() if not path.startswith("group")}
+    return {**raw, "imagination": without(section, drop, had_effect, "imagination.")}
 
 
 def _of(parts: Collection[str], kind: str) -> set[str]:

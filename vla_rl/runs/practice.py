@@ -86,7 +86,10 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
             "(task.demonstrations=PATH), or start from a run that has a policy (--from RUN_DIR)"
         )
     find_algorithm("sft").check(config.policy)
-    find_algorithm(config.algorithm).check(config.policy)
+    algorithm = find_algorithm(config.algorithm)
+    algorithm.check(config.policy)
+    if algorithm.learns_from_exploration and not config.exploration:
+        raise ConfigError(f"{config.algorithm} learns from the offsets that practice tries; set exploration=0.15 or so")
     for name in (config.device, config.rollout_device):
         check_device(name)
     worker = SimulatorWorker(config)
@@ -122,16 +125,9 @@ def check_device(name: str) -> None:
 
 
 def _check_policy(config: RunConfig, spec: PolicySpec) -> None:
-    from vla_rl.policies.flow_vla import FlowVLA
     from vla_rl.policies.folders import policy_class
 
-    policy = policy_class(config.policy.kind)
-    policy.check(config.policy, spec)
-    if config.imagination.group_updates and not issubclass(policy, FlowVLA):
-        raise ConfigError(
-            "imagination.group_updates follow a gradient through the flow of a policy of kind 'flow_vla', this one is "
-            f"of kind {config.policy.kind!r}; set imagination.group_updates=0"
-        )
+    policy_class(config.policy.kind).check(config.policy, spec)
 
 
 def practise(

@@ -6,15 +6,18 @@ import functools
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from deploy_trt.runtime import is_deployment, load_deployed
 from deploy_trt.runtime.probe import BackendName
 from vla_rl.core.errors import UserError
 from vla_rl.core.progress import track
 from vla_rl.core.protocols import Policy
-from vla_rl.core.types import Episode, Observation, Origin
+from vla_rl.core.types import NOISE_SEED, Episode, Observation, Origin
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
@@ -95,7 +98,7 @@ class SimulatorWorker:
                 continue
             policy.exploration = self._config.exploration if collects else 0.0
             turns = Turns(policy.draw_all)
-            attempts = (functools.partial(self._run, job, policy.asking(turns.ask)) for job in alike)
+            attempts = (functools.partial(self._run, job, policy.asking(turns.ask, job.noise_seed)) for job in alike)
             yield from turns.run(attempts, self._config.environments_per_worker)
 
     def _run(self, job: RolloutJob, policy: Policy | None) -> RolloutJob:
@@ -121,6 +124,9 @@ class SimulatorWorker:
         for seed in job.seeds:
             _, episode = station.attempts.run(source, job.episode_id, seed, version, origin=origin)
             self._tell_if_mute(station, episode)
+            if job.noise_seed is not None:
+                noise_seed = np.full(len(episode), job.noise_seed, np.int64)
+                episode = replace(episode, extras={**episode.extras, NOISE_SEED: noise_seed})
             if policy is not None or episode.success:
                 EpisodeStore(job.store).add(episode)
                 return

@@ -28,6 +28,8 @@ class BudgetConfig:
         supervised_steps: gradient steps of behaviour cloning before the first round.
         rounds: practice rounds after it.
         episodes_per_round: practice episodes collected in a round.
+        episodes_per_start: of these, so many in a row begin at one and the same start and differ in the policy's noise
+            alone, for algorithms that compare them.
         steps_per_round: gradient steps in a round.
         check_episodes: episodes that a round's policy plays, alone and without exploration, before it may act: if it
             does worse than the one before did in practice, that one stays. They are learnt from as well. 0: no check.
@@ -43,6 +45,7 @@ class BudgetConfig:
     supervised_steps: int = 1500
     rounds: int = 3
     episodes_per_round: int = 100
+    episodes_per_start: int = 1
     steps_per_round: int = 1500
     check_episodes: int = 0
     evaluation_episodes: int = 100
@@ -51,7 +54,7 @@ class BudgetConfig:
     checkpoint_every: int = 500
 
     def __post_init__(self) -> None:
-        for name in ("supervised_steps", "evaluation_episodes", "checkpoint_every"):
+        for name in ("supervised_steps", "evaluation_episodes", "checkpoint_every", "episodes_per_start"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"budget.{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("demonstrations", "rounds", "episodes_per_round", "steps_per_round", "check_episodes"):

@@ -48,12 +48,6 @@ class Imagination(Protocol):
         """
         ...
 
-    def improve(self, round_number: int) -> Path | None:
-        """Improve, in the learned world, the policy that the round's updates begin with; returns the improved one's
-        folder, None where it is not to be improved. Repeating it changes nothing.
-        """
-        ...
-
 
 class PracticeRun(LearningRun):
     """Carries out the plan of one run folder.
@@ -132,16 +126,17 @@ class PracticeRun(LearningRun):
     def _collect(self, stage: Stage) -> bool:
         if self.folder.policy_exists(stage.policy_version + 1) or not self.budget.episodes_per_round:
             return False  # a round that was learnt needs its episodes no more: they may have been retired since
-        policy = self.folder.policy(stage.policy_version)
+        policy, alike = self.folder.policy(stage.policy_version), self.budget.episodes_per_start
         jobs = [
             RolloutJob(
                 f"round{stage.round:03d}-{index:05d}",
                 self.folder.episodes,
-                self._task(index),
-                (plan.practice_seed(self.seed, stage.round, index),),
+                self._task(index // alike),
+                (plan.practice_seed(self.seed, stage.round, index // alike * alike),),
                 policy,
                 self._takeover,
                 collects=True,
+                noise_seed=plan.practice_seed(self.seed, stage.round, index) if alike > 1 else None,
             )
             for index in range(self.budget.episodes_per_round)
         ]
@@ -280,8 +275,6 @@ class PracticeRun(LearningRun):
         newest = stage.policy_version - 1
         if (checks := self._checks()) and acting_policy(checks, newest) != newest:
             learner.adopt_policy(self.folder.policy(newest))
-        if stage.round and self._imagination is not None and (improved := self._imagination.improve(stage.round)):
-            learner.adopt_policy(improved)
 
     def _calibrate(self, learner: Learner, stage: Stage) -> None:
         """How right the critics of the round before are about this round's episodes, before they are trained on them.

@@ -30,6 +30,7 @@ class RolloutJob:
         policy: folder of the policy version that acts; None for the scripted expert.
         takeover: whether the supervisor may take over.
         collects: the episode is practice, which may be played in another precision than an evaluation.
+        noise_seed: of the policy's noise, where several episodes begin at one and the same start; None: the reset seed.
         pictures: every step keeps its picture; False: a simulator draws only what is looked at, where chunks are
             planned.
     """
@@ -41,6 +42,7 @@ class RolloutJob:
     policy: Path | None
     takeover: bool = False
     collects: bool = False
+    noise_seed: int | None = None
     pictures: bool = True
 
 

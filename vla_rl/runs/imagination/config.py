@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from vla_rl.core.errors import ConfigError
 from world_model.coevolution import CoEvolutionConfig
 from world_model.imagined_env import ImaginedEnvConfig
-from world_model.improvement import GroupConfig
 from world_model.starts import StartConfig
 
 
@@ -21,9 +19,6 @@ class ImaginationConfig:
         near_success_episodes: scripted episodes for the world model, spent once, before it is trained.
         starts: where imagined episodes begin.
         env: how they end.
-        group: masked group-relative optimisation, see `RunImagination.improve`.
-        group_updates: of it in a round; 0 switches it off.
-        groups_at_once: groups that are imagined side by side.
     """
 
     coevolution: CoEvolutionConfig = field(default_factory=CoEvolutionConfig)
@@ -32,16 +27,6 @@ class ImaginationConfig:
     near_success_episodes: int = 200
     starts: StartConfig = field(default_factory=StartConfig)
     env: ImaginedEnvConfig = field(default_factory=ImaginedEnvConfig)
-    group: GroupConfig = field(default_factory=GroupConfig)
-    group_updates: int = 0
-    groups_at_once: int = 2
-
-    def __post_init__(self) -> None:
-        if self.group_updates < 0 or self.groups_at_once < 1:
-            raise ConfigError(
-                "imagination: expected group_updates >= 0 and groups_at_once >= 1, found "
-                f"{self.group_updates} and {self.groups_at_once}"
-            )
 
     @property
     def cuts(self) -> bool:

@@ -3,7 +3,6 @@ and adds imagined episodes to the run's store. Carries out what `world_model.coe
 """
 
 import functools
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +10,11 @@ from pathlib import Path
 from robot_io.gate import GateConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
-from vla_rl.core.files import write_atomic
 from vla_rl.core.progress import track
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.policies.folders import load_model
 from vla_rl.runs.config import TaskConfig, world_preset
 from vla_rl.runs.imagination.config import ImaginationConfig
 from vla_rl.runs.imagination.near_success import PerturbationConfig, collect_near_success, near_success_ratio
@@ -28,14 +25,9 @@ from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob, RolloutPool
 from world_model.coevolution import CoEvolution, Ledger, LedgerEntry
 from world_model.config import WorldModelConfig, WorldSpec
-from world_model.imagined_env import ImaginedVectorEnv
-from world_model.improvement import MaskedGroupOptimiser, collect_groups
 from world_model.model import load_world_model, save_world_model
-from world_model.starts import StartBank
 from world_model.training import refine_world_model, train_world_model
-from world_model.windows import LatentEpisodes, spec_of
-
-logger = logging.getLogger(__name__)
+from world_model.windows import spec_of
 
 NEAR_SUCCESS_SEED = 700_000_000  # apart from those of practice and evaluation
 _IMAGINED_SEED = 800_000_000
@@ -141,44 +133,6 @@ class RunImagination:
         world = replace(self._world(version), start=self.config.starts, env=self.config.env)
         self._run(world, store, round_number, jobs)
         return len(jobs)
-
-    def improve(self, round_number: int) -> Path | None:
-        """Masked group-relative optimisation, in imagination, of the policy that the round's updates begin with.
-
-        Returns:
-            the folder of the improved policy, of the same version; the round's own policy stays. None where it is
-            switched off, there is no world model yet, the alarm went off, or no group told good from bad.
-        """
-        entry = self.ledger.of(round_number)
-        if not self.config.group_updates or entry is None or entry.model_version < 0 or entry.alarm:
-            return None
-        target = self.path / f"improved_{round_number:04d}"
-        if (target / "config.json").exists():
-            return target
-        nothing = target.with_suffix(".nothing")  # was learnt: not to be tried again after a crash
-        if nothing.exists():
-            return None
-        from vla_rl.policies.flow_sde import NoisyFlowActor, NoisyFlowConfig
-
-        config = self.config
-        model, meta = load_model(self._folder.policy(0 if self.restarts_policy else round_number - 1))
-        world, _ = load_world_model(self._model(entry.model_version))
-        data = LatentEpisodes(open_cache(self.path / "episodes", self.path / "cache"), world.autoencoder)
-        streams = config.groups_at_once * config.group.group
-        env = ImaginedVectorEnv(world, data, StartBank(data, config.starts), streams, config.env)
-        flow = NoisyFlowConfig(execute_ticks=self._execution.execute_ticks)
-        actor = NoisyFlowActor(model, world.spec.task, flow)
-        optimiser = MaskedGroupOptimiser(actor, config.group)
-        first, learnt = _IMAGINED_SEED + round_number * 100_000, False
-        for update in track(range(config.group_updates), "group updates", "update"):
-            logs = optimiser.update(collect_groups(env, actor, config.group, first + update * streams))
-            learnt |= "group_loss" in logs
-            logger.info("group update %d: %s", update + 1, {name: round(value, 4) for name, value in logs.items()})
-        if not learnt:
-            write_atomic(nothing, b"")
-            return None
-        model.save(target, meta)
-        return target
 
     def _adopt(self, folder: Path, spec: WorldSpec, target: Path) -> None:
         """Begin with another's world model."""

@@ -1,0 +1,201 @@
+"""An edit that is trained on policy by real episodes: what was tried is told exactly, and what was better is done."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_world import MIXED, P, make_episode, make_model, tiny
+
+from vla_rl.algorithms.base import make_algorithm
+from vla_rl.algorithms.played import played_chunks
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.types import NOISE_SEED, Observation
+from vla_rl.policies.acting import ActingPolicy, exploration_noise
+from vla_rl.policies.choosing import ChoiceConfig, Chooser
+from vla_rl.policies.folders import load_policy
+
+CHUNKS, TICKS = 4, 2
+SPREAD = 0.3
+
+
+def play(policy: ActingPolicy, name: str, seed: int, noise_seed: int | None = None):
+    """An episode of chunks of two ticks in a world that does not change; it succeeds where the offsets of the first
+    dimension that were added to the policy's own chunks are above 0 together. Returns it, and these offsets [n, A].
+    """
+    policy.noise_seed = noise_seed
+    policy.reset(seed)
+    scale = np.asarray(policy.model.statistics.action.std, np.float32)
+    random = np.random.default_rng(seed)
+    image, state = random.integers(0, 255, (8, 8, 3), dtype=np.uint8), random.normal(size=2).astype(np.float32)
+    actions, offsets = [], []
+    for tick in range(0, CHUNKS * TICKS, TICKS):
+        observation = Observation({"front": image}, state, "put it in", tick)
+        actions.append(policy.infer(observation).actions[:TICKS])
+        chooser, exploration, policy.chooser, policy.exploration = policy.chooser, policy.exploration, None, 0.0
+        offsets.append((actions[-1] - policy.infer(observation).actions[:TICKS])[0] / scale)
+        policy.chooser, policy.exploration = chooser, exploration
+    length = CHUNKS * TICKS
+    extras = {"chunk_id": np.repeat(np.arange(CHUNKS), TICKS), "chunk_index": np.tile(np.arange(TICKS), CHUNKS)}
+    if noise_seed is not None:
+        extras[NOISE_SEED] = np.full(length, noise_seed)
+    episode = make_episode(
+        name,
+        [P] * length,
+        bool(np.sum(offsets, 0)[0] > 0),
+        version=policy.version,
+        state=state[None].repeat(length, 0),
+        action=np.concatenate(actions),
+    )
+    episode.images["front"][:] = image
+    return replace(episode, seed=seed, extras=extras), np.array(offsets)
+
+
+def acting(edit=None, exploration: float = SPREAD, version: int = 0) -> ActingPolicy:
+    policy = make_model().acting(version=version)
+    policy.exploration = exploration
+    if edit is not None:
+        policy.chooser = Chooser(None, ChoiceConfig(draws=1, offset=0.0), edit, TICKS)
+    return policy
+
+
+def learner(cache, number: int = 1, **changes: dict):
+    algorithm = make_algorithm("residual_ppo", tiny("residual_ppo", **changes), make_model(), cache, 0)
+    algorithm.begin_round(cache, number)
+    return algorithm
+
+
+def pushing(algorithm, *amounts: float):
+    """The algorithm's edit, which now wants every dimension moved by about so much."""
+    algorithm.edit.net[-1].bias.data = torch.tensor(amounts)
+    algorithm.edit.net[-1].weight.data.normal_(0, 0.1)
+    return algorithm.edit
+
+
+@pytest.mark.parametrize("noise_seed", [None, 77])
+def test_what_was_tried_of_each_chunk_is_told_exactly(make_cache, noise_seed: int | None) -> None:
+    edit = pushing(learner(make_cache([])), 0.2, -0.1)
+    episode, offsets = play(acting(edit), "round-0", 5, noise_seed)
+    cache = make_cache([episode])
+    algorithm = learner(cache)
+    algorithm.edit.load_state_dict(edit.state_dict())
+    (stretch,) = algorithm._stretches()
+    assert stretch.spread == pytest.approx(SPREAD, abs=1e-5)
+    drawn = [exploration_noise(noise_seed or 5, tick, 2)[0] for tick in range(0, CHUNKS * TICKS, TICKS)]
+    np.testing.assert_array_equal(stretch.noise, np.array(drawn))
+    np.testing.assert_allclose(stretch.mean + SPREAD * stretch.noise, offsets, atol=1e-5)
+    assert float(stretch.mean.detach().std(0)[0]) > 0, "the edit says something else of each chunk"
+    played = played_chunks(cache.episodes[0], algorithm.data, algorithm.model, algorithm.edit)
+    np.testing.assert_allclose(played.moved, offsets, atol=1e-5)
+    assert played.step.tolist() == [0, 2, 4, 6]
+
+
+def test_what_another_edit_or_nobody_tried_is_left_out(make_cache) -> None:
+    edit = pushing(learner(make_cache([])), 0.2, -0.1)
+    cache = make_cache([play(acting(edit), "round-0", 5)[0], play(acting(exploration=0.0), "round-1", 6)[0]])
+    algorithm = learner(cache)
+    assert [stretch.spread for stretch in algorithm._stretches()] == [0.0, 0.0]
+    with pytest.raises(UserError, match=r"exploration=0\.15") as caught:
+        algorithm.update(0)
+    assert "\n" not in str(caught.value)
+
+
+def group_of(policy: ActingPolicy, starts: int, version: int):
+    return [
+        play(policy, f"round{version:03d}-{start:03d}-{index}", 1000 * version + start, 1000 * start + index)[0]
+        for start in range(starts)
+        for index in range(4)
+    ]
+
+
+@pytest.mark.parametrize("advantage", ["value", "group"])
+def test_the_edit_goes_where_outcomes_were_better(make_cache, tmp_path: Path, advantage: str) -> None:
+    """Two rounds, the second one of the policy that the first has saved."""
+    options = {
+        "ppo": {"advantage": advantage, "chunk_ticks": TICKS, "learning_rate": 1e-2, "batch_size": 64},
+        "value": {"steps": 50, "look_every": 10, "hidden": (16,), "batch_size": 64},
+    }
+    episodes = group_of(acting(), 8, 0)
+    algorithm = learner(make_cache(episodes), **options)
+    first = algorithm.update(0)
+    algorithm.save_policy(tmp_path / "policy", 1)
+    policy = load_policy(tmp_path / "policy")
+    policy.exploration = SPREAD
+    episodes += group_of(policy, 8, 1)
+    algorithm.begin_round(make_cache(episodes), 2)
+    assert [bool(stretch.spread) for stretch in algorithm._stretches()] == [False] * 32 + [True] * 32
+    second = algorithm.update(1)
+    assert first["edit_divergence"] > 0.001
+    assert second["edit_spread"] == pytest.approx(SPREAD, abs=1e-4)
+    means = torch.cat([stretch.mean for stretch in algorithm._stretches()])
+    assert float(means[:, 0].mean()) > 0.03
+    assert abs(float(means[:, 1].mean())) < 0.5 * float(means[:, 0].mean())
+    algorithm.save_policy(tmp_path / "later", 2)
+    plain, edited = acting(exploration=0.0), load_policy(tmp_path / "later")
+    observation = Observation({"front": np.zeros((8, 8, 3), np.uint8)}, np.zeros(2, np.float32), "put it in", 0)
+    for each in (plain, edited):
+        each.reset(3)
+    moved = edited.infer(observation).actions - plain.infer(observation).actions
+    np.testing.assert_allclose(moved, moved[:1].repeat(4, 0), atol=1e-5)
+    assert moved[0, 0] > 0.02
+
+
+def test_after_a_takeover_another_part_begins_and_what_led_there_failed(make_cache) -> None:
+    episode, _ = play(acting(), "round-0", 5)
+    source = episode.source.copy()
+    source[4:6] = 1
+    algorithm = learner(make_cache([replace(episode, source=source, success=True)]), credit={"min_human_steps": 2})
+    assert [(s.part.start, s.part.stop, s.outcome) for s in algorithm._stretches()] == [(0, 2, 0.0), (2, 3, 1.0)]
+
+
+def test_outcomes_of_one_start_each_cannot_be_compared(make_cache) -> None:
+    algorithm = learner(make_cache([play(acting(), "round-0", 5)[0]]), ppo={"advantage": "group"})
+    with pytest.raises(UserError, match="episodes_per_start=8"):
+        algorithm.update(0)
+
+
+def test_it_learns_once_in_a_round_and_goes_on_as_if_never_interrupted(make_cache) -> None:
+    cache = make_cache(group_of(acting(), 3, 0))
+    whole, resumed = learner(cache), learner(cache)
+    whole.update(0)
+    once = copy.deepcopy(whole.state_dict())
+    resumed.load_state_dict(copy.deepcopy(once))
+    resumed.begin_round(cache, 1)
+    for algorithm in (whole, resumed):
+        algorithm.update(1)
+        assert all(torch.equal(tensor, once["edit"][name]) for name, tensor in algorithm.edit.state_dict().items())
+    again = learner(cache)
+    again.update(0)
+    assert all(torch.equal(tensor, once["edit"][name]) for name, tensor in again.edit.state_dict().items())
+
+
+def test_it_goes_on_from_a_policy_that_had_to_stay(make_cache, tmp_path: Path) -> None:
+    cache = make_cache(group_of(acting(), 3, 0))
+    algorithm = learner(cache)
+    algorithm.model.save(tmp_path / "plain")
+    algorithm.update(0)
+    algorithm.save_policy(tmp_path / "edited", 1)
+    learnt = copy.deepcopy(algorithm.edit.state_dict())
+    algorithm.adopt_policy(tmp_path / "plain")
+    assert not algorithm.edit.corrects
+    algorithm.adopt_policy(tmp_path / "edited")
+    assert all(torch.equal(tensor, learnt[name]) for name, tensor in algorithm.edit.state_dict().items())
+
+
+def test_episodes_that_say_nothing_of_chunks_are_passed_over(make_cache) -> None:
+    algorithm = learner(make_cache(MIXED))
+    assert algorithm.update(0) == {}
+    assert not algorithm.edit.corrects
+
+
+def test_nonsense_is_refused() -> None:
+    for wrong in ({"chunk_ticks": 0}, {"folds": 1}, {"discount": 0.0}, {"carry": 1.5}, {"clip": 2.0}):
+        with pytest.raises(ConfigError):
+            tiny("residual_ppo", ppo=wrong)
+
+
+def test_more_ticks_than_a_chunk_has_are_refused(make_cache) -> None:
+    with pytest.raises(ConfigError, match="chunks have 4 actions"):
+        learner(make_cache([]), ppo={"chunk_ticks": 6})

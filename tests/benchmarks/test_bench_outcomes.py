@@ -1,0 +1,22 @@
+"""The curves of methods whose rounds are of different length are of the same episodes."""
+
+from benchmarks.outcomes import METHODS, after_each_third
+from vla_rl.core.config import load_config
+from vla_rl.runs.config import RunConfig
+from vla_rl.runs.config_files import config_file
+
+
+def test_a_curve_is_read_after_each_third_of_the_rounds() -> None:
+    assert after_each_third([{"round": number} for number in range(1, 10)]) == [
+        {"round": 3},
+        {"round": 6},
+        {"round": 9},
+    ]
+    assert after_each_third([{"round": number} for number in range(1, 4)]) == [{"round": 1}, {"round": 2}, {"round": 3}]
+
+
+def test_every_method_has_as_many_episodes_and_rounds_that_thirds_can_be_made_of() -> None:
+    for name, changes in METHODS.items():
+        budget = load_config(RunConfig, config_file("alone"), changes).budget
+        assert budget.rounds * budget.episodes_per_round == (0 if name == "sft" else 450)
+        assert budget.rounds % 3 == 0

@@ -1,0 +1,101 @@
+"""Proximal policy optimisation of an edit, where what it has to find is known."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vla_rl import ppo
+from vla_rl.core.errors import ConfigError
+
+SPREAD = 0.2
+
+
+class Offset(nn.Module):
+    """An edit of two dimensions that proposes the same everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset = nn.Parameter(torch.zeros(2))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.offset + torch.zeros(len(rows), 2)
+
+
+def tried(edit: Offset, seed: int, count: int = 400) -> ppo.Tried:
+    """What goes further in the first dimension is better, the second is of no use."""
+    rows = torch.zeros(count, 1)
+    mean = edit(rows).detach()
+    offset = mean + SPREAD * torch.randn(count, 2, generator=torch.Generator().manual_seed(seed))
+    return ppo.Tried(rows, offset, mean, offset[:, 0])
+
+
+def improved(updates: int = 1, **options: float) -> tuple[Tensor, dict[str, float]]:
+    edit, config = Offset(), ppo.PPOConfig(**{"learning_rate": 1e-2, "batch_size": 100, **options})
+    optimizer = torch.optim.Adam(edit.parameters(), config.learning_rate)
+    for seed in range(updates):
+        logs = ppo.update(edit, optimizer, tried(edit, seed), SPREAD, config, torch.Generator().manual_seed(seed))
+    return edit.offset.detach(), logs
+
+
+def test_it_goes_where_what_was_tried_was_better() -> None:
+    offset, _ = improved(updates=10)
+    assert offset[0] > 0.2
+    assert abs(float(offset[1])) < 0.1
+
+
+def test_the_divergence_is_the_true_one() -> None:
+    offset, logs = improved()
+    assert logs["divergence"] == pytest.approx(float((offset / SPREAD).square().sum() / 2), rel=1e-4)
+    assert logs["epochs"] == 8
+    assert 0 < logs["clipped"] < 1
+
+
+def test_clipping_is_a_trust_region_and_epochs_stop_at_a_bound() -> None:
+    near, _ = improved(clip=0.05, epochs=30)
+    far, far_logs = improved(clip=0.9, epochs=30)
+    assert 0 < near[0] < 0.5 * far[0]
+    _, logs = improved(clip=0.9, epochs=30, largest_divergence=0.05)
+    assert logs["epochs"] < 30
+    assert 0.05 < logs["divergence"] < far_logs["divergence"]
+
+
+def test_a_cost_on_the_distance_keeps_it_at_no_edit() -> None:
+    assert improved(updates=5, distance_cost=30.0)[0][0] < 0.1 * improved(updates=5)[0][0]
+
+
+def test_what_is_worth_the_same_teaches_nothing() -> None:
+    edit = Offset()
+    same = tried(edit, 0)._replace(advantage=torch.ones(400))
+    ppo.update(
+        edit, torch.optim.Adam(edit.parameters()), same, SPREAD, ppo.PPOConfig(), torch.Generator().manual_seed(0)
+    )
+    assert not edit.offset.any()
+
+
+def test_a_log_probability_is_summed_over_dimensions() -> None:
+    normal = torch.distributions.Normal(torch.tensor([0.1, -0.2]), SPREAD)
+    offset = torch.tensor([[0.3, 0.0], [0.0, 0.1]])
+    expected = normal.log_prob(offset).sum(1)
+    found = ppo.log_probability(offset, normal.loc.expand(2, -1), SPREAD)
+    torch.testing.assert_close(found[0] - found[1], expected[0] - expected[1])
+    other = torch.distributions.Normal(torch.zeros(2), SPREAD)
+    divergence = ppo.divergence(normal.loc[None], torch.zeros(1, 2), SPREAD)
+    torch.testing.assert_close(divergence[0], torch.distributions.kl_divergence(normal, other).sum())
+
+
+def test_generalised_advantages_are_those_of_the_equation() -> None:
+    value = torch.tensor([0.2, 0.5, 0.4])
+    one_step = ppo.generalised_advantages(value, 1.0, 0.9, 0.0)
+    torch.testing.assert_close(one_step, torch.tensor([0.9 * 0.5 - 0.2, 0.9 * 0.4 - 0.5, 1 - 0.4]))
+    whole = ppo.generalised_advantages(value, 1.0, 0.9, 1.0)
+    torch.testing.assert_close(whole, torch.tensor([0.81, 0.9, 1.0]) - value)
+    mixed = ppo.generalised_advantages(value, 0.0, 0.9, 0.5)
+    torch.testing.assert_close(mixed[1], torch.tensor(0.9 * 0.4 - 0.5 + 0.45 * (0 - 0.4)))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"epochs": 0}, {"clip": 1.0}, {"learning_rate": 0.0}, {"distance_cost": -1.0}, {"largest_divergence": -1}]
+)
+def test_nonsense_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        ppo.PPOConfig(**wrong)

@@ -1,0 +1,71 @@
+"""A whole run of `residual_ppo` on a tiny config: what practice played is told from its records, also after a crash."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.fakes.interrupted import interrupted
+from vla_rl.cli.main import main
+from vla_rl.core.types import NOISE_SEED
+from vla_rl.data.store import EpisodeStore
+from vla_rl.policies.choosing import FOLDER, Chooser
+from vla_rl.policies.folders import load_model, load_policy
+from vla_rl.report.sinks import read_records
+
+OPTIONS = [
+    "--config",
+    "tiny",
+    "algorithm=residual_ppo",
+    "exploration=0.2",
+    "takeover.enabled=false",
+    "learning.ppo.chunk_ticks=8",
+    "learning.edit.hidden=[8]",
+    "learning.value.hidden=[8]",
+    "learning.value.steps=2",
+    "budget.steps_per_round=2",
+    "budget.evaluate_every_round=false",
+    "budget.evaluation_episodes=1",
+]
+
+
+def spreads(run: Path) -> list[float]:
+    return [record["edit_spread"] for record in read_records(run / "metrics.jsonl") if "edit_spread" in record]
+
+
+def test_a_run_knows_what_it_tried_and_goes_on_as_if_never_interrupted(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    assert main(["train", *OPTIONS, "--out", str(whole)]) == 0
+    assert spreads(whole) == pytest.approx([0.2, 0.2], abs=1e-4)
+    again = interrupted(whole, tmp_path / "again")
+    assert main(["train", "--resume", str(again)]) == 0
+    model, _ = load_model(whole / "policies" / "version_0002")
+    edits = [Chooser.load(folder / FOLDER, model).edit for folder in sorted(whole.glob("policies/version_000[12]"))]
+    moved = [float(edit.net[-1].weight.detach().abs().sum()) for edit in edits]
+    assert 0 < moved[0] != moved[1]
+    (edit,), (same,) = (run.glob("policies/version_0002/critic/*.safetensors") for run in (whole, again))
+    assert edit.read_bytes() == same.read_bytes()
+    policy = load_policy(whole / "policies" / "version_0002")
+    assert policy.chooser.critic is None
+    assert policy.chooser.ticks == 8
+
+
+@pytest.mark.slow
+def test_several_episodes_of_a_start_differ_in_their_noise_alone(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    group = ["budget.episodes_per_start=2", "budget.episodes_per_round=4", "learning.ppo.advantage=group"]
+    assert main(["train", *OPTIONS, *group, "budget.rounds=1", "--out", str(run)]) == 0
+    store = EpisodeStore(run / "episodes")
+    first, second, third = (store.read(f"round001-{index:05d}") for index in range(3))
+    assert first.seed == second.seed != third.seed
+    np.testing.assert_array_equal(first.state[0], second.state[0])
+    assert not np.array_equal(first.action_policy[0], second.action_policy[0])
+    seeds = [int(episode.extras[NOISE_SEED][0]) for episode in (first, second, third)]
+    assert len(set(seeds)) == 3
+    assert spreads(run) == pytest.approx([0.2], abs=1e-4)
+
+
+def test_practice_that_tries_nothing_is_refused_before_it_begins(tmp_path: Path, capsys) -> None:
+    assert main(["train", "--config", "tiny", "algorithm=residual_ppo", "--out", str(tmp_path / "run")]) != 0
+    assert "set exploration=0.15" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

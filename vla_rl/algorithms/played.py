@@ -1,0 +1,88 @@
+"""What a policy with an edit tried of every chunk that it played, told from its episodes.
+
+An episode says of which chunk an action is and when that was planned. Everything else follows from seeds: the frozen
+policy's own chunk from the noise of that tick, and the offset that exploration added. Nothing more is stored. Whether
+an episode was played by the edit as it is now is compared with the recorded actions, not believed.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_rl.algorithms.round_data import RoundData
+from vla_rl.core.flow import flow_noise
+from vla_rl.core.types import NOISE_SEED, Source
+from vla_rl.data.cache import CachedEpisode
+from vla_rl.policies.acting import exploration_noise
+from vla_rl.policies.editing import Edit
+from vla_rl.policies.features import flat_features
+from vla_rl.policies.trainable import TrainablePolicy
+
+# How far recorded actions may be from what they are said to be, in normalised action units: a forward pass over another
+# batch differs in its last bits.
+_EXACT = 1e-3
+
+
+class PlayedChunks(NamedTuple):
+    """The n chunks of an episode of which at least one action was executed.
+
+    Attributes:
+        step: int64 [n], at which each was planned.
+        features: [n, F], of `flat_features`.
+        tick: float [n], ticks since the episode began.
+        base: [n, H, A], the frozen policy's own chunk, raw units.
+        noise: [n, A], what exploration's offset is made of; 0 in dimensions that are not moved.
+        moved: [n, A], by how much the recorded action differs from the policy's own, in normalised action units; 0 in
+            dimensions that are not moved.
+    """
+
+    step: np.ndarray
+    features: Tensor
+    tick: Tensor
+    base: Tensor
+    noise: Tensor
+    moved: Tensor
+
+    def spread(self, mean: Tensor) -> float:
+        """The standard deviation of the offsets that were added to an edit's means [n, A]; 0 if none were, or if the
+        episode was not played like that: by another edit, or by a strategy that changes chunks after they were planned.
+        """
+        added = self.moved - mean * (self.noise != 0)
+        spread = float((added * self.noise).sum() / self.noise.square().sum().clamp(min=1e-12))
+        exact = float((added - spread * self.noise).abs().max()) < _EXACT
+        return spread if exact and spread > _EXACT else 0.0
+
+
+@torch.no_grad()
+def played_chunks(episode: CachedEpisode, data: RoundData, model: TrainablePolicy, edit: Edit) -> PlayedChunks | None:
+    """The chunks of an episode; None if no policy played it, or nothing is known of its seed or its chunks."""
+    if episode.seed is None or "chunk_id" not in episode.extras or episode.policy_version < 0:
+        return None
+    record = data.cache.store.read(episode.episode_id)
+    own = np.flatnonzero(record.source == Source.POLICY)
+    _, first = np.unique(record.extras["chunk_id"][own], return_index=True)
+    executed = own[first]
+    index = record.extras["chunk_index"][executed].astype(np.int64)
+    step = executed - index
+    if not len(own) or step.min() < 0 or index.max() >= model.horizon:
+        return None
+    seed = int(record.extras[NOISE_SEED][0]) if NOISE_SEED in record.extras else episode.seed
+    size = model.spec.action_dim
+    inputs, model = data.inputs(episode.start + step), model.eval()
+    noise = np.stack([flow_noise(seed, int(tick), model.horizon, size) for tick in step])
+    base = model.draw(*inputs, data.tensor(noise))
+    dims = episode.action_dim  # a smaller robot has no more
+    moves = edit.moved * (torch.arange(size, device=data.device) < dims)
+    moved = torch.zeros_like(base[:, 0])
+    moved[:, :dims] = data.tensor(record.action_policy[executed]) - base[torch.arange(len(step)), index, :dims]
+    tried = np.concatenate([exploration_noise(seed, int(tick), size) for tick in step])
+    return PlayedChunks(
+        step,
+        flat_features(*model.features(*inputs)),
+        data.tensor(step.astype(np.float32)),
+        base,
+        data.tensor(tried) * moves,
+        moved / edit.action_normalizer.scale * moves,
+    )

@@ -1,0 +1,255 @@
+"""An edit of a frozen policy, trained on policy by proximal policy optimisation on the episodes of each round.
+
+Practice plays the newest edit, and exploration (the run's option ``exploration``) adds one Gaussian offset to each
+chunk: that is the stochastic policy which is improved. The first update of a round takes all epochs on its episodes;
+the rest of the round's gradient steps do nothing, so one is enough (``budget.steps_per_round=1``).
+
+What was tried is worth either what a value of real outcomes says it changed (``value``: generalised advantages), or by
+how much its episode's outcome differs from that of the others which began at the same start (``group``, as in GRPO,
+arXiv 2402.03300; collect them with ``budget.episodes_per_start``).
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_rl import ppo
+from vla_rl.algorithms.actor import load_optimizer
+from vla_rl.algorithms.base import Algorithm
+from vla_rl.algorithms.config import Learning
+from vla_rl.algorithms.played import PlayedChunks, played_chunks
+from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.credit import CreditConfig
+from vla_rl.critics.backbones import Backbone
+from vla_rl.critics.outcome import OutcomeValueConfig, fit_outcome_value
+from vla_rl.data.cache import CachedEpisode, FrameCache
+from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser
+from vla_rl.policies.editing import Edit, EditConfig
+
+logger = logging.getLogger(__name__)
+_LEAST_SCALE = 1e-2
+
+
+@dataclass(frozen=True)
+class ResidualPPOConfig(ppo.PPOConfig):
+    """How an edit is improved by real episodes.
+
+    Attributes:
+        advantage: ``value`` or ``group``, see the module.
+        chunk_ticks: C, actions of a chunk that are executed before the next one.
+        discount: gamma, of a chunk: success is worth less the later it comes.
+        carry: lambda of the generalised advantages.
+        folds: of the value; an episode is judged by a network that has not seen how it ends.
+    """
+
+    advantage: Literal["value", "group"] = "value"
+    chunk_ticks: int = 6
+    discount: float = 0.995
+    carry: float = 0.95
+    folds: int = 5
+    largest_divergence: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.chunk_ticks < 1 or self.folds < 2:
+            raise ConfigError("ppo: expected chunk_ticks >= 1 and folds >= 2")
+        if not 0 < self.discount <= 1 or not 0 <= self.carry <= 1:
+            raise ConfigError("ppo: expected 0 < discount <= 1 and carry in [0, 1]")
+
+
+@dataclass(frozen=True)
+class ResidualPPOLearning(Learning):
+    """What the algorithm may be told; the actor's section is for the supervised policy only."""
+
+    ppo: ResidualPPOConfig = field(default_factory=ResidualPPOConfig)
+    edit: EditConfig = field(default_factory=EditConfig)
+    value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)
+    credit: CreditConfig = field(default_factory=lambda: CreditConfig(rule="takeover_is_failure"))
+
+
+class Stretch(NamedTuple):
+    """Consecutive chunks of an episode that credit gives one outcome.
+
+    Attributes:
+        episode: of which it is a part.
+        part: which of the episode's chunks.
+        features: [n, F], of `flat_features`.
+        tick: float [n], ticks since the episode began.
+        rows: [n, I], the edit's inputs.
+        mean: [n, A], what the edit says as it is.
+        noise: [n, A], what exploration's offset was made of.
+        spread: its standard deviation; 0 where the episode was not played by the edit as it is, with exploration.
+        outcome: 1 or 0.
+    """
+
+    episode: CachedEpisode
+    part: slice
+    features: Tensor
+    tick: Tensor
+    rows: Tensor
+    mean: Tensor
+    noise: Tensor
+    spread: float
+    outcome: float
+
+
+class ResidualPPO(Algorithm):
+    """See the module."""
+
+    name = "residual_ppo"
+    config_class: ClassVar[type] = ResidualPPOLearning
+    learns_from_exploration: ClassVar[bool] = True
+    config: ResidualPPOLearning
+
+    def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
+        """Make the edit; it sees through the policy, whatever ``backbone`` is."""
+        del cache, backbone
+        ticks, horizon = self.config.ppo.chunk_ticks, self.model.horizon
+        if ticks > horizon:
+            raise ConfigError(f"ppo.chunk_ticks is {ticks}, the policy's chunks have {horizon} actions")
+        self._played: dict[str, PlayedChunks | None] = {}  # by episode: they stay the same, as the policy does
+        self._logs: dict[str, float] = {}
+        self.edit = Edit(self.model, self.config.edit).to(next(self.model.parameters()).device)
+        self._make_optimizer()
+
+    def _make_optimizer(self) -> None:
+        self._optimizer = torch.optim.Adam(self.edit.parameters(), self.config.ppo.learning_rate)
+
+    def update(self, step: int) -> dict[str, float]:
+        """All epochs, in the first update of a round."""
+        del step
+        if self.begins_round():
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(derived_seed(self.seed, "residual ppo", self._round))
+                logs = self._improve(torch_generator(self.seed, "residual ppo batches", self._round))
+            self._logs = {f"edit_{name}": number for name, number in logs.items()}
+            logger.info("edit: %s", ", ".join(f"{name} {number:.3f}" for name, number in logs.items()))
+        return dict(self._logs)
+
+    def _improve(self, generator: torch.Generator) -> dict[str, float]:
+        every = self._stretches()
+        if not every:
+            logger.warning("no episode of the policy says which chunks were planned when: there is nothing to learn")
+            return {}
+        tried = [stretch for stretch in every if stretch.spread]
+        if not tried:
+            raise UserError(
+                "no episode was played by the policy as it is, with an offset on each chunk; residual_ppo needs "
+                "exploration=0.15 or so, rollout_precision=torch, and a strategy that executes chunks as they were "
+                "planned (sync, naive)"
+            )
+        spread = float(np.mean([stretch.spread for stretch in tried]))
+        logs = {"chunks": float(sum(len(stretch.tick) for stretch in tried)), "spread": spread}
+        if self.config.ppo.advantage == "group":
+            tried, advantages = _among_starts(tried)
+        else:
+            advantages, logs["value_brier"] = self._by_value(every, generator)
+        if tried:
+            rows, mean, noise = (torch.cat([getattr(s, name) for s in tried]) for name in ("rows", "mean", "noise"))
+            chunks = ppo.Tried(rows, mean + spread * noise, mean, torch.cat(advantages))
+            logs |= ppo.update(self.edit, self._optimizer, chunks, spread, self.config.ppo, generator)
+            logs["size"] = float(self.edit(rows).detach().square().mean().sqrt())
+        return logs
+
+    @torch.no_grad()
+    def _stretches(self) -> list[Stretch]:
+        """Of all real episodes that this policy has played."""
+        episodes = []
+        for episode in self.data.cache.real_episodes:
+            if episode.episode_id not in self._played:
+                self._played[episode.episode_id] = played_chunks(episode, self.data, self.model, self.edit)
+            played = self._played[episode.episode_id]
+            if played is not None:
+                executed = played.base[:, : self.config.ppo.chunk_ticks]
+                episodes.append((episode, played, self.edit.rows(played.features, played.tick, executed)))
+        if episodes and not self.edit.corrects:  # its scales are free
+            rows = torch.cat([rows for _, _, rows in episodes])
+            self.edit.mean.copy_(rows.mean(0))
+            self.edit.scale.copy_(rows.std(0, correction=0) + _LEAST_SCALE)
+        return [stretch for episode, played, rows in episodes for stretch in self._stretches_of(episode, played, rows)]
+
+    def _stretches_of(self, episode: CachedEpisode, played: PlayedChunks, rows: Tensor) -> list[Stretch]:
+        credit, frames, mean = self.data.credit, episode.start + played.step, self.edit(rows)
+        spread = played.spread(mean)
+        ends = np.flatnonzero(np.diff(credit.chunk_stop[frames])) + 1
+        found = []
+        for first, stop in zip([0, *ends], [*ends, len(frames)], strict=True):
+            if credit.viability_mask[frames[first]]:
+                part, outcome = slice(int(first), int(stop)), float(credit.viability_label[frames[first]])
+                features, tick, noise = played.features[part], played.tick[part], played.noise[part]
+                found.append(Stretch(episode, part, features, tick, rows[part], mean[part], noise, spread, outcome))
+        return found
+
+    def _by_value(self, every: list[Stretch], generator: torch.Generator) -> tuple[list[Tensor], float]:
+        """The advantages of the chunks that were tried, by a value of all outcomes, and its Brier score."""
+        config = self.config.ppo
+        rows = torch.cat([torch.cat([s.features, s.tick[:, None]], 1) for s in every])
+        left = torch.cat([torch.arange(len(s.tick) - 1, -1, -1) for s in every]).to(rows)
+        sizes = torch.tensor([len(s.tick) for s in every], device=rows.device)
+        outcome = torch.tensor([s.outcome for s in every], device=rows.device).repeat_interleave(sizes)
+        folds = torch.tensor([fold_of(s.episode.episode_id, config.folds) for s in every], device=rows.device)
+        fold = folds.repeat_interleave(sizes)
+        label = outcome * config.discount**left
+        value, brier = fit_outcome_value(rows, label, fold, config.folds, self.config.value, generator)
+        values = value(rows, fold).split(sizes.tolist())
+        return [
+            ppo.generalised_advantages(v, s.outcome, config.discount, config.carry)
+            for s, v in zip(every, values, strict=True)
+            if s.spread
+        ], brier
+
+    def save_policy(self, folder: Path, version: int) -> None:
+        """Write the policy with its edit: the edit first, since a policy's config.json says that all of it is there."""
+        Chooser(None, ChoiceConfig(draws=1, offset=0.0), self.edit, self.config.ppo.chunk_ticks).save(folder / FOLDER)
+        super().save_policy(folder, version)
+
+    def adopt_policy(self, folder: Path) -> None:
+        """Go on from another policy, with its edit if it has one."""
+        super().adopt_policy(folder)
+        device = str(next(self.model.parameters()).device)
+        found = Chooser.load(folder / FOLDER, self.model, device).edit if (folder / FOLDER).is_dir() else None
+        self.edit = found or Edit(self.model, self.config.edit).to(device)
+        self._played = {}
+        self._make_optimizer()
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"edit": self.edit.state_dict(), "edit_optimizer": self._optimizer.state_dict()}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.edit.load_state_dict(state["edit"])
+        load_optimizer(self._optimizer, state["edit_optimizer"])
+
+
+def _among_starts(tried: list[Stretch]) -> tuple[list[Stretch], list[Tensor]]:
+    """What can be compared, and the advantages of its chunks: the outcome less the mean of all that began at the same
+    start. Starts whose outcomes are all alike tell nothing, nor does what came after a takeover.
+
+    Raises:
+        UserError: if no start has several episodes.
+    """
+    groups: dict[tuple[str, int | None, int], list[Stretch]] = {}
+    for stretch in tried:
+        if stretch.part.start == 0:
+            episode = stretch.episode
+            groups.setdefault((episode.env_id, episode.seed, episode.policy_version), []).append(stretch)
+    if all(len(group) == 1 for group in groups.values()):
+        raise UserError(
+            "no two episodes began at the same start, so no outcomes can be compared; set budget.episodes_per_start=8, "
+            "or learning.ppo.advantage=value"
+        )
+    compared, advantages = [], []
+    for group in groups.values():
+        mean = float(np.mean([stretch.outcome for stretch in group]))
+        if 0 < mean < 1:
+            compared += group
+            advantages += [torch.full_like(stretch.tick, stretch.outcome - mean) for stretch in group]
+    return compared, advantages

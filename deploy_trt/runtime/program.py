@@ -202,8 +202,8 @@ class Program:
 
 def probe_actions(program: Program, probes: Mapping[str, Array]) -> list[Array]:
     """What a program draws for recorded inputs, normalised: each float32 [rows, W], of several draws [B, rows, W]."""
-    shape = probes["noise"].shape[1:]
-    return [drawn.actions.reshape(shape).copy() for drawn in _draws(program, probes)]
+    several = probes["noise"].ndim == 4  # [K, B, rows, W]
+    return [(drawn.actions if several else drawn.actions[0]).copy() for drawn in _draws(program, probes)]
 
 
 def probe_choices(program: Program, probes: Mapping[str, Array]) -> list[Choice]:

@@ -14,7 +14,7 @@ from deploy_trt.runtime.manifest import ChooserInfo, FileInfo, Manifest, check_c
 from deploy_trt.runtime.units import ActionUnits
 from deploy_trt.runtime.weights import Array, unpack
 from vla_rl.core.described import CRITIC_FOLDER, CRITIC_FORMAT, CRITIC_VERSION, EDIT, read_weights
-from vla_rl.core.errors import CheckpointError, one_line
+from vla_rl.core.errors import CheckpointError, UserError, one_line
 from vla_rl.core.types import Float32Array
 
 _EPSILON = np.float32(1e-5)  # of the critic's LayerNorm
@@ -194,11 +194,17 @@ def read_critic(policy: Path) -> tuple[ChooserInfo, bytes] | None:
 
     Raises:
         CheckpointError: if it is damaged.
+        UserError: if there is an edit and no critic.
     """
     folder = policy / CRITIC_FOLDER
     if not folder.is_dir():
         return None
     about, content = read_weights(folder, (CRITIC_FORMAT,), 1, CRITIC_VERSION)
+    if about.get("config", {}) is None:
+        raise UserError(
+            f"{folder} holds an edit without a critic, which acts in torch only; export the policy without it: "
+            "--without-critic"
+        )
     try:
         choice, edit = about["choice"], about.get("edit")
         bound = 0.0 if edit is None else float(edit["bound"])

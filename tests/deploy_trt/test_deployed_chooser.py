@@ -25,7 +25,7 @@ from vla_rl.cli.export import read_observations
 from vla_rl.cli.main import main
 from vla_rl.core.errors import CheckpointError
 from vla_rl.policies.acting import ActingPolicy
-from vla_rl.policies.choosing import FOLDER, Chooser
+from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 from vla_rl.policies.folders import load_policy
 
@@ -219,12 +219,14 @@ def test_the_verb_exports_the_choice(
 def test_a_choice_that_cannot_be_exported_is_refused_with_what_to_do(
     model: FlowVLA, chooser: Chooser, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = str(save_choosing(tmp_path / "policy", model, chooser))
-    assert main(["export", source, "--out", str(tmp_path / "out"), "--unrolled"]) == 2
-    said = capsys.readouterr().err
-    assert "--without-critic" in said
-    assert len(said.strip().splitlines()) == 1
-    assert not (tmp_path / "out").exists()
+    alone = Chooser(None, ChoiceConfig(draws=1, offset=0.0), chooser.edit, TICKS)  # an edit without a critic
+    for source, options in ((chooser, ["--unrolled"]), (alone, [])):
+        folder = str(save_choosing(tmp_path / f"policy{len(options)}", model, source))
+        assert main(["export", folder, "--out", str(tmp_path / "out"), *options]) == 2
+        said = capsys.readouterr().err
+        assert "--without-critic" in said
+        assert len(said.strip().splitlines()) == 1
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -110,6 +110,7 @@ def group_of(policy: ActingPolicy, starts: int, version: int):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("advantage", ["value", "group"])
 def test_the_edit_goes_where_outcomes_were_better(make_cache, tmp_path: Path, advantage: str) -> None:
     """Two rounds, the second one of the policy that the first has saved."""

@@ -259,3 +259,31 @@ def test_exploration_moves_a_whole_chunk_and_nothing_discrete_or_committed() -> 
     assert 0 < abs(moved[2, 0]) < 1.0 * model.statistics.action.std[0]
     policy.reset(5)
     np.testing.assert_array_equal(policy.infer(observation, given).actions - plain, moved)
+
+
+@pytest.mark.parametrize("committed", [0, 2])
+def test_an_edit_acts_without_a_critic_as_with_one_that_has_no_choice(tmp_path: Path, committed: int) -> None:
+    model, observation = make_model(), make_observation()
+    given, alone = np.full((committed, SPEC.action_dim), 0.1, np.float32), ChoiceConfig(draws=1, offset=0.0)
+    edit, policy = pushing(model, 0.3), acting(model, None)
+    policy.chooser = Chooser(ChunkCritic(model, SMALL), alone, edit)
+    wanted = policy.infer(observation, given).actions
+    model.save(tmp_path / "policy")
+    Chooser(None, alone, edit, TICKS).save(tmp_path / "policy" / FOLDER)
+    found = load_policy(tmp_path / "policy")
+    found.reset(5)
+    np.testing.assert_allclose(found.infer(observation, given).actions, wanted, atol=1e-6)
+    previous = np.full((5, SPEC.action_dim), 0.2, np.float32)
+    np.testing.assert_allclose(
+        found.infer_guided(observation, previous, 2).actions,
+        policy.infer_guided(observation, previous, 2).actions,
+        atol=1e-5,
+    )
+
+
+def test_without_a_critic_there_is_nothing_to_choose() -> None:
+    model = make_model()
+    edit, alone = pushing(model, 0.3), ChoiceConfig(draws=1, offset=0.0)
+    for choice, own, ticks in ((ChoiceConfig(), edit, 4), (alone, None, 4), (alone, edit, 0)):
+        with pytest.raises(ConfigError, match="one draw"):
+            Chooser(None, choice, own, ticks)

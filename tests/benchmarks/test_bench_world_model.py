@@ -53,8 +53,8 @@ def test_unknown_parts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Did you mean 'ranking'"):
         world_model.run(options(tmp_path, "rankin"))
     wrong = options(tmp_path, "gain")
-    wrong.variants = ["minus-mask"]
-    with pytest.raises(UserError, match="Did you mean 'minus-masking'"):
+    wrong.variants = ["minus-coevol"]
+    with pytest.raises(UserError, match="Did you mean 'minus-coevolution'"):
         world_model.run(wrong)
 
 
@@ -70,7 +70,7 @@ def test_unseen_policies_are_named_by_run_and_version(tmp_path: Path) -> None:
 def test_the_gain_pairs_runs_of_one_task_and_seed(tmp_path: Path) -> None:
     asked = options(tmp_path, "cost")
     kept = world_gain.open_cells(asked)
-    successes = {"without": (100, 120), "with": (110, 140), "minus-masking": (90, None)}
+    successes = {"without": (100, 120), "with": (110, 140), "minus-coevolution": (90, None)}
     for variant, counts in successes.items():
         for seed, count in enumerate(counts):
             cell = {"task": "vla_rl/PegInsert-v0", "seed": seed, "variant": variant, "episodes": 200}
@@ -93,7 +93,7 @@ def test_the_gain_pairs_runs_of_one_task_and_seed(tmp_path: Path) -> None:
     result = world_model.run(asked)
     assert result["imagination_gain_points"] == pytest.approx(7.5)
     assert result["imagination_gain_points_pairs"] == 2
-    assert result["gain_points_minus_masking"] == pytest.approx(-5.0)
+    assert result["gain_points_minus_coevolution"] == pytest.approx(-5.0)
     assert "gain_points_minus_keyframes" not in result
     assert result["gain_wall_ratio"] == pytest.approx(3.5)
     assert result["gain_rounds_used"] == 0.75

@@ -97,7 +97,7 @@ def update(
         of chunks whose ratio has left the clip's range; ``epochs`` that were taken.
     """
     advantage = tried.advantage - tried.advantage.mean()
-    advantage = advantage / (advantage.std(correction=0) + 1e-6)
+    advantage = advantage / (advantage.std(correction=int(len(advantage) > 1)) + 1e-6)
     before = log_probability(tried.offset, tried.mean, spread)
     logs: dict[str, float] = {}
     for epoch in range(config.epochs):

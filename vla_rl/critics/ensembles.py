@@ -6,63 +6,11 @@ minimum over N critics is low exactly where they disagree, and the diversity ter
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
-
-from vla_rl.core.errors import ConfigError
-from vla_rl.policies.heads import EnsembleHead
-
-
-@dataclass(frozen=True)
-class EnsembleConfig:
-    """RAVL's critics, with its defaults.
-
-    Attributes:
-        members: N.
-        diversity: eta, weight of the diversity term.
-        hidden: widths of the hidden layers.
-        discount: gamma.
-    """
-
-    members: int = 10
-    diversity: float = 1.0
-    hidden: tuple[int, ...] = (256, 256)
-    discount: float = 0.99
-
-    def __post_init__(self) -> None:
-        if self.members < 1 or (self.diversity and self.members == 1):
-            raise ConfigError(
-                f"an ensemble of {self.members} has no diversity; set members to 2 or more, or diversity to 0"
-            )
-
-
-class ActionValueEnsemble(nn.Module):
-    """N critics Q_i(s, a)."""
-
-    def __init__(self, features: int, action_dim: int, config: EnsembleConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.head = EnsembleHead(config.members, features + action_dim, config.hidden, 1)
-
-    def forward(self, features: Tensor, action: Tensor) -> Tensor:
-        """Features [B, F] and actions [B, A] -> values [N, B]."""
-        return self.head(torch.cat([features, action], -1))[..., 0]
-
-    def target(self, reward: Tensor, done: Tensor, features: Tensor, action: Tensor) -> Tensor:
-        """y [B] of transitions to features [B, F] and the policy's actions [B, A] there, see `pessimistic_target`."""
-        with torch.no_grad():
-            return pessimistic_target(reward, done, self(features, action), self.config.discount)
-
-    def loss(self, features: Tensor, action: Tensor, target: Tensor) -> Tensor:
-        """Squared error of every member against y [B], averaged, plus eta times the diversity term over actions."""
-        error = (self(features, action) - target).square().mean()
-        if not self.config.diversity:
-            return error
-        return error + self.config.diversity * diversity_loss(lambda point: self(features, point), action)
 
 
 def pessimistic_target(reward: Tensor, done: Tensor, later: Tensor, discount: float) -> Tensor:

@@ -205,7 +205,7 @@ class Chooser:
         done = 0 if committed is None else committed.shape[1]
         free = (torch.arange(model.horizon, device=noise.device) >= done).float()
         every = model.draw_several(*inputs, self.starts(noise), committed)
-        return self.best(model, inputs, tick, noise, every, free, done)
+        return best(*self.judged(model, inputs, tick, noise, every, free, done))
 
     def starts(self, noise: Tensor) -> Tensor:
         """What chunks are drawn from, [B, 1 + N, H, A]: zero for the usual one, then the candidates' noise. Without a
@@ -215,28 +215,6 @@ class Chooser:
         if self.critic is None:
             return draws
         return torch.cat([torch.zeros_like(draws[:, :1]), draws], 1)
-
-    @torch.no_grad()
-    def best(
-        self,
-        model: "TrainablePolicy",
-        inputs: "Inputs",
-        tick: Tensor,
-        noise: Tensor,
-        drawn: Tensor,
-        free: Tensor,
-        done: int,
-    ) -> Tensor:
-        """The best of what was drawn, [B, H, A], raw units; the first, where fewer actions are left than are judged.
-
-        Args:
-            model, inputs, tick, noise: as of `draw`.
-            drawn: of `starts`.
-            free: [H], from 0 to 1, how far an offset may move each action.
-            done: how many actions will have been executed before the chunk is used; those after them are judged.
-        """
-        candidates, value = self.judged(model, inputs, tick, noise, drawn, free, done)
-        return candidates[torch.arange(len(value), device=value.device), value.argmax(1)]
 
     @torch.no_grad()
     def judged(
@@ -250,7 +228,13 @@ class Chooser:
         done: int,
     ) -> tuple[Tensor, Tensor]:
         """The candidates as they would be executed, [B, N, H, A], raw units, and what the critic thinks of each,
-        [B, N]: 0 of all without a critic, or where fewer actions are left than are judged. Arguments as of `best`.
+        [B, N]: 0 of all without a critic, or where fewer actions are left than are judged.
+
+        Args:
+            model, inputs, tick, noise: as of `draw`.
+            drawn: of `starts`.
+            free: [H], from 0 to 1, how far an offset may move each action.
+            done: how many actions will have been executed before the chunk is used; those after them are judged.
         """
         count = self.config.draws
         candidates = drawn[:, -count:]
@@ -282,3 +266,10 @@ class Chooser:
         offsets = self.config.offset * scale * noise
         offsets[:, 0] = 0
         return offsets
+
+
+def best(candidates: Tensor, value: Tensor) -> Tensor:
+    """The candidate that is thought most of, [B, H, A]; the first of those that are alike. Arguments are what
+    `Chooser.judged` returns.
+    """
+    return candidates[torch.arange(len(value), device=value.device), value.argmax(1)]

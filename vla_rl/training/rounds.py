@@ -253,7 +253,7 @@ class PracticeRun(LearningRun):
 
     def _unaided(self, names: Sequence[str]) -> tuple[int, int]:
         """How many episodes succeeded without a person, and of how many; a rescue is no success of the policy."""
-        headers = [self.store.read_header(name) for name in names]
+        headers = [self.store.read_header(name) for name in names if name in self.store]  # some may be retired
         return sum(header.success is True and not header.human_steps for header in headers), len(headers)
 
     def _policy_of(self, stage: Stage) -> Path:

@@ -6,6 +6,7 @@ from torch import Tensor
 from vla_rl.core.flow import guidance_weights
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.policies.acting import ActingPolicy, Inputs
+from vla_rl.policies.choosing import best
 from vla_rl.policies.flow_vla.model import FlowVLA
 from vla_rl.policies.guidance import sample_guided
 
@@ -56,7 +57,7 @@ class FlowVLAPolicy(ActingPolicy):
         raw = model.to_raw_actions(actions)
         if chooser is not None:  # what is held to the old plan is not moved
             tick = self._tick(observation)
-            raw = chooser.best(model, inputs, tick, noise, raw[None], 1.0 - weights, delay_ticks)
+            raw = best(*chooser.judged(model, inputs, tick, noise, raw[None], 1.0 - weights, delay_ticks))
         return self._chunk(observation, raw)
 
     def _draw(self, inputs: Inputs, noise: Tensor, committed: Tensor | None) -> Tensor:

@@ -91,13 +91,13 @@ def first_picture_s() -> float | None:
                 time.sleep(0.1)
             return None
         finally:
-            os.killpg(demo.pid, signal.SIGINT)
+            os.killpg(demo.pid, signal.SIGTERM)  # unlike SIGINT, a shell does not have it ignored in the background
             demo.wait()
 
 
 def _has_picture(address: str) -> bool:
     try:
-        with urllib.request.urlopen(address, timeout=5) as answer:
+        with urllib.request.urlopen(f"{address}story", timeout=5) as answer:  # what its script fills the page with
             return b"<img" in answer.read()
     except OSError:  # it is not there yet
         return False

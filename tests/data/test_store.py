@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 from episode_maker import assert_same_episode, episodes, make_episode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,9 +14,10 @@ from tests.fakes.resealed import resealed
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.types import Episode
 from vla_rl.data.cache import FrameCache
-from vla_rl.data.episode_file import DamagedError, verify_file
+from vla_rl.data.episode_file import DamagedError, storable_columns, verify_file
 from vla_rl.data.store import EpisodeStore
 
+_EMPTY_TOO = {"write_empty_chunks": True}
 HOSTILE_IDS = [
     "",
     ".",
@@ -55,6 +57,35 @@ def test_an_episode_comes_back_bit_by_bit(tmp_path_factory: pytest.TempPathFacto
     assert header == verify_file(episode_file(store, episode.episode_id))
     assert (header.length, header.success, header.seed) == (len(episode), episode.success, episode.seed)
     assert header.cameras == {name: image.shape[1:3] for name, image in episode.images.items()}
+
+
+def test_a_file_is_what_zarr_itself_would_have_written(
+    store: EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a column is cut into pieces of which the last is not full, and where rows are empty."""
+    monkeypatch.setattr("vla_rl.data.episode_file._CHUNK_BYTES", 100)
+    extras = {"nothing": np.zeros((5, 0), np.float32), "flag": np.array([True, False, True, True, False])}
+    episode = make_episode("a", state=np.arange(55, dtype=np.float32).reshape(5, 11), extras=extras)
+    store.add(episode)
+    with zarr.storage.ZipStore(episode_file(store, "a"), mode="r") as ours:
+        written = zarr.open_group(ours, mode="r")
+        np.testing.assert_array_equal(written["state"][...], episode.state)
+        members = dict(written.members(max_depth=None))
+    assert members["state"].chunks == (2, 11)
+    with zarr.storage.ZipStore(tmp_path / "theirs.zip", mode="w") as file:
+        theirs = zarr.create_group(file)
+        for path, column in storable_columns(episode).items():
+            chunks, compressor = members[path].chunks, zarr.codecs.ZstdCodec(level=1)
+            theirs.create_array(path, data=column, chunks=chunks, compressors=compressor, config=_EMPTY_TOO)
+    expected, found = (_members(path) for path in (tmp_path / "theirs.zip", episode_file(store, "a")))
+    assert expected.pop("zarr.json") != found.pop("zarr.json")  # ours has the header
+    assert found == expected
+
+
+def _members(file: Path) -> dict[str, object]:
+    with zipfile.ZipFile(file) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    return {name: json.loads(raw) if name.endswith(".json") else raw for name, raw in content.items()}
 
 
 def test_ids_are_sorted_and_foreign_files_are_ignored(store: EpisodeStore) -> None:

@@ -33,6 +33,12 @@ def group(kind: str) -> str:
 
 def names(kind: str) -> tuple[str, ...]:
     """The names that installed packages declare, sorted."""
+    return _names(kind, tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=32)
+def _names(kind: str, path: tuple[str, ...]) -> tuple[str, ...]:
+    del path
     return tuple(sorted({point.name for point in entry_points(group=group(kind))}))
 
 

@@ -8,6 +8,7 @@ the root group. The zip's CRC32 guards every member, and the header carries a SH
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import math
@@ -36,6 +37,7 @@ _HEADER_KINDS |= {"control_hz": float, "env_id": str, "state_dim": int, "action_
 _HEADER_KINDS |= {"digest": str}
 _ZSTD_LEVEL = 1
 _CHUNK_BYTES = 16 * 2**20
+_GROUP = {"zarr_format": 3, "node_type": "group", "attributes": {}}
 # A file that claims to hold more than this in memory is verified piece by piece before it is read as a whole.
 _UNSUSPICIOUS_BYTES, _USUAL_RATIO = 64 * 2**20, 100
 # What zipfile lets out as an OSError for a damaged file (a seek to a place before its start); others are the system's.
@@ -128,10 +130,6 @@ def write_file(episode: Episode, file: Path) -> None:
         StoreError: for labels of the wrong type, or a camera or extra column whose name or dtype cannot be stored.
         OSError: if the disk is full or fails.
     """
-    import zarr
-    from zarr.codecs import ZstdCodec
-    from zarr.storage import ZipStore
-
     columns = storable_columns(episode)
     try:
         header = _header_of(episode)
@@ -139,19 +137,45 @@ def write_file(episode: Episode, file: Path) -> None:
         EpisodeHeader.from_plain(header)
     except (TypeError, ValueError) as error:
         raise StoreError(f"episode {episode.episode_id!r} cannot be stored: {error}") from error
-    with ZipStore(file, mode="w") as store:
-        attributes = sealed({"schema_version": SCHEMA_VERSION, "episode": header})
-        root = zarr.create_group(store, zarr_format=3, attributes=attributes)
+    attributes = sealed({"schema_version": SCHEMA_VERSION, "episode": header})
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("zarr.json", json.dumps(_GROUP | {"attributes": attributes}))
+        for group in sorted({path.partition("/")[0] for path in columns if "/" in path}):
+            archive.writestr(f"{group}/zarr.json", json.dumps(_GROUP))
         for path, column in columns.items():
-            array = root.create_array(
-                path,
-                shape=column.shape,
-                dtype=column.dtype,
-                chunks=_chunk_shape(column),
-                compressors=ZstdCodec(level=_ZSTD_LEVEL),
-                config={"write_empty_chunks": True},
-            )
-            array[...] = column
+            _write_column(archive, path, column)
+
+
+def _write_column(archive: zipfile.ZipFile, path: str, column: NDArray[Any]) -> None:
+    """Write an array as Zarr would. Zarr itself says how it is described, once for each kind of array; its own way to
+    write takes eight times as long for the twenty small arrays of an episode.
+    """
+    from numcodecs.zstd import Zstd
+
+    pieces = _chunk_shape(column)
+    about = json.loads(_description(column.dtype, column.ndim))
+    about["shape"], about["chunk_grid"]["configuration"]["chunk_shape"] = column.shape, pieces
+    archive.writestr(f"{path}/zarr.json", json.dumps(about))
+    pack = Zstd(level=_ZSTD_LEVEL).encode
+    for number, start in enumerate(range(0, len(column) if column.size else 0, pieces[0])):
+        piece = np.zeros(pieces, column.dtype)  # the last one is filled up
+        rows = column[start : start + pieces[0]]
+        piece[: len(rows)] = rows
+        archive.writestr("/".join((path, "c", str(number), *"0" * (column.ndim - 1))), pack(piece))
+
+
+@functools.lru_cache(maxsize=64)
+def _description(dtype: np.dtype[Any], dimensions: int) -> bytes:
+    """What Zarr writes about an array of this kind, of one number."""
+    import zarr
+    from zarr.codecs import ZstdCodec
+    from zarr.storage import MemoryStore
+
+    written: dict[str, Any] = {}
+    one, pack = (1,) * dimensions, ZstdCodec(level=_ZSTD_LEVEL)
+    zarr.create_array(MemoryStore(written), shape=one, dtype=dtype, chunks=one, compressors=pack)
+    content: bytes = written["zarr.json"].to_bytes()
+    return content
 
 
 def read_file_header(file: Path) -> EpisodeHeader:

@@ -1,14 +1,22 @@
-"""Imports everything once, then forks a training for every folder that it reads the name of on standard input."""
+"""Imports everything once, then forks a training for every folder that it reads the name of on standard input. Whatever
+was imported only after the fork would cost every trial seconds, and most kills would hit imports.
+"""
 
 import os
 import sys
 from pathlib import Path
 
 import torch
+import torch._dynamo
+import torch.utils.tensorboard
 
+import vla_rl.algorithms.habc
+import vla_rl.cli.finetune
+import vla_rl.policies.flow_vla
 import vla_rl.report.html
 import vla_rl.runs.finetune
-import vla_rl.training.offline  # noqa: F401  # all before the fork, not in every trial
+import vla_rl.runs.redraw
+import vla_rl.training.offline  # noqa: F401
 from vla_rl.cli.main import main
 
 

@@ -2,6 +2,7 @@
 
 *With* is `imagined_edit`, *without* is `chunk_critic`, both measured by `python -m benchmarks outcomes`: the same
 supervised policies, practice seeds and evaluation seeds. This gathers the pairs and measures the speed of branches.
+What is to blame for what imagination does not reach is read from the ladder, see `benchmarks.ladder`.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import outcomes
+from benchmarks import ladder, outcomes
 from benchmarks.cells import Cells, commits
 from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import bootstrap_interval, paired_p
@@ -58,11 +59,16 @@ class Pair:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--parts", nargs="+", default=["pairs"], choices=("pairs", "ladder"), help="what to measure")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the ladder")
+    parser.add_argument("--runs", type=Path, default=Path("runs/bench-outcomes"), help="where run folders are kept")
     parser.add_argument("--policy", type=Path, help="measure the speed of branches with this policy folder")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Gather the pairs that have been measured."""
+    """Climb the ladder where that is asked for, and gather what has been measured."""
+    if "ladder" in options.parts:
+        ladder.measure(options.out, options.runs, options.seeds)
     runs = outcomes.open_cells(options.out)
     pairs = find_pairs([cell for cell in runs.read() if "method" in cell])
     if not pairs:
@@ -84,6 +90,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             {"name": pair.name, "start": pair.start, "with": pair.curves[0], "without": pair.curves[1]}
             for pair in pairs
         ],
+        "ladder": ladder.open_cells(options.out).read(),
         "commits": commits(runs.read()),
     }
 
@@ -128,6 +135,7 @@ def table(result: dict[str, Any]) -> str:
             f"{result['real_episodes_ratio_to_80']:.2f} (a run that never gets there counts its whole budget); "
             f"processor time {result['wall_clock_ratio']:.2f} times. {result['commits']} "
             f"Command: `{result['command']}`.",
+            *(["", ladder.table(result["ladder"])] if result["ladder"] else []),
         ]
     )
 

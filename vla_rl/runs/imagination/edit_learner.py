@@ -20,13 +20,13 @@ from vla_rl.algorithms.seeds import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
 from vla_rl.credit import SegmentKind
 from vla_rl.critics.backbones import Backbone
-from vla_rl.critics.outcome import OutcomeValueConfig, fit_outcome_value
+from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig, fit_outcome_value
 from vla_rl.data.cache import FrameCache
 from vla_rl.policies.choosing import ChoiceConfig
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import draw_from_flat, example_row
 from world_model.branches import BranchConfig, Starts, World, improve
-from world_model.feature_dynamics import FeatureDynamicsConfig, Transitions, fit_dynamics
+from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
 
 logger = logging.getLogger(__name__)
 _SCALE_SAMPLES = 1024  # states by which the edit's inputs are scaled
@@ -70,51 +70,66 @@ class ImaginedEdit(ChunkCriticLearner):
             return self._imagine(torch_generator(self.seed, "imagination", self._round))
 
     def _imagine(self, generator: torch.Generator) -> dict[str, float]:
-        config, cache, ticks = self.config, self.data.cache, self.config.critic.chunk_ticks
-        every = np.arange(cache.total_frames)
-        chunks, inside = cache.chunks(every, ticks)
-        later, _ = cache.later(every, ticks)
-        features = self.every_row()[:, : len(example_row(self.model))]
-        lasted = self.data.tensor(inside.all(1) & (later == every + ticks))
-        well = self.data.tensor(self.data.credit.terminal_success[cache.later(every, cache.total_frames)[0]])
-        transitions = Transitions(
-            features,
-            self.critic.action_normalizer.normalize(self.data.tensor(chunks)),
-            features[self.data.tensor(later)],
-            lasted,
-            well & ~lasted,
-        )
+        config, transitions = self.config, self._transitions()
         dynamics = fit_dynamics(transitions, config.dynamics, generator)
-        rows = self._inputs[:, : features.shape[1] + 1]
+        rows = self._inputs[:, : transitions.features.shape[1] + 1]
         value, brier = fit_outcome_value(rows, self._label, self._fold, config.critic.members, config.value, generator)
         person = np.isin(self.data.credit.segment[self._frames], (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
-        begin = lasted[self.data.tensor(self._frames)] & ~self.data.tensor(person)
+        begin = transitions.lasted[self.data.tensor(self._frames)] & ~self.data.tensor(person)
         if not begin.any():
             return {}
         starts = Starts(rows[begin, :-1], rows[begin, -1], self._fold[begin])
-        horizon, size = self.model.horizon, self.model.spec.action_dim
-
-        def draw(seen: Tensor) -> Tensor:
-            noise = torch.randn(len(seen), horizon, size, generator=generator).to(seen)
-            return draw_from_flat(self.model, seen, noise)[:, :ticks]
-
-        world = World(
-            draw,
-            lambda seen, chunk, member: dynamics(seen, self.critic.action_normalizer.normalize(chunk), member),
-            lambda seen, tick, part: value(torch.cat([seen, tick[:, None]], 1), part),
-            config.dynamics.members,
-            ticks,
-            self.data.longest,
-        )
+        world = self.world(dynamics, value, generator)
         with torch.no_grad():
             some = torch.randint(len(starts.tick), (_SCALE_SAMPLES,), generator=generator)
-            seen = self.edit.rows(starts.features[some], starts.tick[some], draw(starts.features[some]))
+            seen = self.edit.rows(starts.features[some], starts.tick[some], world.draw(starts.features[some]))
             self.edit.mean.copy_(seen.mean(0))
             self.edit.scale.copy_(seen.std(0, correction=0) + _LEAST_SCALE)
         logs = improve(self.edit, world, starts, config.branches, generator)
         logs |= {"unexplained": dynamics.unexplained(transitions), "value_brier": brier}
         logger.info("imagined edit: %s", ", ".join(f"{name} {number:.3f}" for name, number in logs.items()))
         return {f"imagined_{name}": number for name, number in logs.items()}
+
+    def _transitions(self) -> Transitions:
+        """What every chunk that was executed did to the features."""
+        cache, ticks = self.data.cache, self.config.critic.chunk_ticks
+        every = np.arange(cache.total_frames)
+        chunks, inside = cache.chunks(every, ticks)
+        later, _ = cache.later(every, ticks)
+        features = self.every_row()[:, : len(example_row(self.model))]
+        lasted = self.data.tensor(inside.all(1) & (later == every + ticks))
+        well = self.data.tensor(self.data.credit.terminal_success[cache.later(every, cache.total_frames)[0]])
+        return Transitions(
+            features,
+            self.critic.action_normalizer.normalize(self.data.tensor(chunks)),
+            features[self.data.tensor(later)],
+            lasted,
+            well & ~lasted,
+        )
+
+    def world(self, dynamics: FeatureDynamics, value: OutcomeValue, generator: torch.Generator) -> World:
+        """What branches are imagined with.
+
+        Args:
+            dynamics: of everything in the store.
+            value: of real outcomes.
+            generator: of the policy's noise.
+        """
+        horizon, size = self.model.horizon, self.model.spec.action_dim
+        ticks = self.config.critic.chunk_ticks
+
+        def draw(seen: Tensor) -> Tensor:
+            noise = torch.randn(len(seen), horizon, size, generator=generator).to(seen)
+            return draw_from_flat(self.model, seen, noise)[:, :ticks]
+
+        return World(
+            draw,
+            lambda seen, chunk, member: dynamics(seen, self.critic.action_normalizer.normalize(chunk), member),
+            lambda seen, tick, part: value(torch.cat([seen, tick[:, None]], 1), part),
+            self.config.dynamics.members,
+            ticks,
+            self.data.longest,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"edit": self.edit.state_dict()}

@@ -1,0 +1,197 @@
+"""The oracle ladder of imagination: practice in branches with learnt parts replaced by the truth, so that what is to
+blame is read from a table and never guessed.
+
+Every rung starts from the same supervised policy and the same real episodes, imagines as many chunks an update, and is
+played with the edit alone: no critic chooses. The truth is MuJoCo: every real step is played again to its state, and
+branches go on from there, with the pictures that the policy would see.
+
+Example: python -m benchmarks imagination --parts ladder --seeds 0 1 2
+"""
+
+import functools
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, override
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks import outcomes
+from benchmarks.cells import Cells
+from benchmarks.runs import evaluations
+from robot_io.env_robot import EnvRobot
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Origin
+from vla_rl.critics.outcome import OutcomeValue
+from vla_rl.policies.features import example_row, flat_features
+from vla_rl.runs.config import TaskConfig
+from vla_rl.runs.imagination.edit_learner import ImaginedEdit, ImaginedEditLearning
+from vla_rl.runs.task import open_robot
+from world_model.branches import World
+from world_model.feature_dynamics import FeatureDynamics
+
+_WHOLE = ["learning.branches.chunks=20", "learning.branches.branches=77"]  # as many chunks as 512 branches of three
+_EDIT_ALONE = ["budget.rounds=1", "budget.steps_per_round=1", "learning.choice.draws=1"]
+_TRUE = "algorithm=benchmarks.ladder:TrueDynamics"
+RUNGS: dict[str, tuple[str, list[str]]] = {
+    "learnt": ("learnt dynamics, three chunks, learnt value", []),
+    "whole": ("learnt dynamics and success to the end of the episode", _WHOLE),
+    "true_dynamics": ("true dynamics, pictures and success, three chunks, learnt value", [_TRUE]),
+    "all_true": ("true dynamics, pictures and success to the end of the episode", [_TRUE, *_WHOLE]),
+}
+
+
+@dataclass(frozen=True)
+class TruthConfig:
+    """The simulator in which the real episodes were played.
+
+    Attributes:
+        env: of the task.
+        difficulty: of the task.
+    """
+
+    env: str = ""
+    difficulty: float = 0.4
+
+
+@dataclass(frozen=True)
+class TrueDynamicsLearning(ImaginedEditLearning):
+    """What `TrueDynamics` may be told."""
+
+    truth: TruthConfig = field(default_factory=TruthConfig)
+
+
+class TrueDynamics(ImaginedEdit):
+    """`ImaginedEdit` whose branches are played in the simulator: an algorithm of the benchmark's own."""
+
+    name = "true_dynamics"
+    config_class: ClassVar[type] = TrueDynamicsLearning
+    config: TrueDynamicsLearning
+
+    @override
+    def world(self, dynamics: FeatureDynamics, value: OutcomeValue, generator: torch.Generator) -> World:
+        return replace(super().world(dynamics, value, generator), step=self._simulator().step)
+
+    def _simulator(self) -> "Simulator":
+        cache, features = self.data.cache, self.every_row()
+        text = self.model.tokenize([cache.tasks[0]]).to(self.data.device)
+
+        def look(images: dict[str, Tensor], state: Tensor) -> Tensor:
+            return flat_features(*self.model.features(images, state, text.expand(len(state), -1)))
+
+        truth = self.config.truth
+        simulator = Simulator(open_robot(TaskConfig(env=truth.env, difficulty=truth.difficulty)), look)
+        for episode in cache.episodes:
+            if episode.origin is Origin.SIM:
+                played = slice(episode.start, episode.start + episode.length)
+                rows = features[played, : len(example_row(self.model))]
+                seed = cache.store.read_header(episode.episode_id).seed
+                simulator.remember(seed, cache.action_sent[played], cache.state[played], rows)
+        return simulator
+
+
+class Simulator:
+    """Goes on from any real step. A branch carries features alone: the state behind them is found by them.
+
+    Args:
+        robot: an environment that can go to a state (``get_state``, ``set_state``) and draw when asked.
+        look: pictures by camera [B, H, W, 3] and states [B, S] -> the policy's features [B, F].
+    """
+
+    def __init__(self, robot: EnvRobot, look: Any) -> None:
+        self._robot, self._env, self._look = robot, robot.env.unwrapped, look
+        self._states: dict[bytes, NDArray[np.float64]] = {}
+        robot.draws_always = False
+
+    def remember(
+        self, seed: int | None, commands: NDArray[np.float32], seen: NDArray[np.float32], features: Tensor
+    ) -> None:
+        """Play an episode again, and keep the state behind each of its steps.
+
+        Args:
+            seed: of its start.
+            commands: [T, A], what was sent.
+            seen: [T, S], the states that were observed.
+            features: [T, F], what the policy saw.
+
+        Raises:
+            UserError: if the simulator now answers otherwise.
+        """
+        self._robot.reset(seed or 0)
+        for step, command in enumerate(commands):
+            if not np.allclose(self._robot.read().state, seen[step], rtol=0, atol=1e-5):
+                raise UserError(f"the episode of seed {seed} goes another way at step {step}; measure its run anew")
+            self._states[_key(features[step])] = self._env.get_state()
+            if step + 1 < len(commands):
+                self._robot.write(command)
+
+    @torch.no_grad()
+    def step(self, features: Tensor, chunks: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
+        """What `World.step` gives: features [B, F] after chunks [B, C, A], and 1 where they succeeded, [B]."""
+        del member
+        pictures, seen, states, success = [], [], [], []
+        self._env.drawing = False
+        for row, chunk in zip(features, chunks.cpu().numpy(), strict=True):
+            self._env.set_state(self._states[_key(row)])
+            for action in chunk:
+                observed, _, won, _, _ = self._env.step(action)
+                if won:
+                    break
+            pictures.append(self._env.draw_now())
+            seen.append(observed["agent_pos"])
+            states.append(self._env.get_state())
+            success.append(float(won))
+        images = {name: torch.from_numpy(np.stack([shot[name] for shot in pictures])) for name in pictures[0]}
+        after = self._look(images, torch.from_numpy(np.stack(seen)))
+        self._states |= {_key(row): state for row, state in zip(after, states, strict=True)}
+        return after, torch.tensor(success)
+
+
+def _key(row: Tensor) -> bytes:
+    return row.numpy().tobytes()
+
+
+def open_cells(out: Path) -> Cells:
+    """The rungs that have been measured."""
+    return Cells(out / "ladder", {name: changes for name, (_, changes) in RUNGS.items()})
+
+
+def measure(out: Path, runs: Path, seeds: list[int]) -> None:
+    """Climb the ladder on each seed's supervised policy; what has been measured stays."""
+    cells, runs = open_cells(out), runs / outcomes.open_cells(out).digest
+    for seed in seeds:
+        for rung in RUNGS:
+            cells.once(f"{seed}-{rung}", functools.partial(_climb, runs, seed, rung))
+
+
+def _climb(runs: Path, seed: int, rung: str) -> dict[str, Any]:
+    cell = outcomes.Cell(outcomes.TASKS[0], seed, f"ladder-{rung}")
+    changes = [*RUNGS[rung][1], *_EDIT_ALONE]
+    if _TRUE in changes:
+        changes.append(f"learning.truth.env={cell.task}")
+    outcomes.run_base(cell, runs)
+    cpu_s = outcomes.practise_from(cell, runs, changes)
+    first, last = evaluations(runs / cell.base)[-1], evaluations(runs / cell.name)[-1]
+    return {
+        "seed": seed,
+        "rung": rung,
+        "supervised": first["successes"] / first["episodes"],
+        "practised": last["successes"] / last["episodes"],
+        "evaluation_episodes": last["episodes"],
+        "cpu_s": round(cpu_s, 1),
+    }
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """Markdown: one row per rung."""
+    seeds = sorted({cell["seed"] for cell in found})
+    rows = ["| what is true | " + " | ".join(f"seed {seed}" for seed in seeds) + " |", "|---|" + "---|" * len(seeds)]
+    before = {cell["seed"]: cell["supervised"] for cell in found}
+    rows.append("| supervised policy | " + " | ".join(f"{before[seed]:.1%}" for seed in seeds) + " |")
+    for rung, (words, _) in RUNGS.items():
+        practised = {cell["seed"]: f"{cell['practised']:.1%}" for cell in found if cell["rung"] == rung}
+        if practised:
+            rows.append(f"| {words} | " + " | ".join(practised.get(seed, "") for seed in seeds) + " |")
+    return "\n".join(rows)

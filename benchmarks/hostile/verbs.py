@@ -192,8 +192,8 @@ def effective_capabilities(change: Callable[[int], int]) -> int:
 
 
 def run_commands(block: int, trials: int) -> dict[str, Any]:
-    """Mutated files through the command line: `doctor`, `label`, `finetune --dry-run` and `rollout`, processes of their
-    own. A trial counts like those in process.
+    """Mutated episodes, labels and settings through the command line: `doctor` and `label`, processes of their own. A
+    trial counts like those in process.
     """
     kind = kinds.KINDS["episode"]
     found: dict[str, Any] = {"kind": "command line", "trials": 0, "tracebacks": 0, "failures": []}

@@ -7,6 +7,7 @@ Each block is kept in OUT/hostile/ when it is measured; blocks that are there ar
 import argparse
 import functools
 import importlib
+import itertools
 from typing import Any
 
 from benchmarks.cells import Cells, commits
@@ -56,7 +57,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for verb, where, fault in verbs.cells():
         name = f"verb-{verb}-{where}-{fault}".replace(" ", "_")
         cells.once(name, functools.partial(verbs.run_cell, verb, where, fault))
-    for block in range(options.kills // 10):
+    for block in itertools.count():
+        if _sum(list(cells.by_name().values()), "kills") >= options.kills:
+            break
         cells.once(f"kills-{block:03d}", functools.partial(kills.measure, block, 10))
     for block in range(options.commands // 10):
         cells.once(f"commands-{block:03d}", functools.partial(verbs.run_commands, block, 10))

@@ -13,11 +13,12 @@ promise of cost: the learning rate then follows the clock.
 """
 
 import copy
+import hashlib
 import json
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,15 +151,18 @@ class ModuleTraining:
         tensors |= {f"average.{name}": value for name, value in self.average.state_dict().items()}
         for index, moments in self._optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
+        tensors = {name: value.contiguous() for name, value in tensors.items()}
         metadata = {"step": str(self.step), "cpu_s": repr(self.cpu_s)}
-        content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()}, metadata)
-        write_atomic(self._file, content)
+        metadata["sha256"] = _digest(tensors, metadata)
+        write_atomic(self._file, safetensors.torch.save(tensors, metadata))
 
     def _load(self) -> None:
         with reading(self._file, "remove it to begin this stage anew"):
             with safe_open(self._file, "pt") as content:
                 metadata = content.metadata()
                 tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a mapping
+            if metadata["sha256"] != _digest(tensors, metadata):
+                raise ValueError("its content is not the one that its digest was taken of")
             self.step, self.cpu_s = int(metadata["step"]), float(metadata["cpu_s"])
             self.module.load_state_dict(_under("module.", tensors))
             self.average.load_state_dict(_under("average.", tensors))
@@ -168,6 +172,12 @@ class ModuleTraining:
                 moments.setdefault(int(index), {})[key] = value
             groups: list[Any] = self._optimizer.state_dict()["param_groups"]
             self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
+
+
+def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """Of all that a stage goes on from."""
+    about = f"{metadata['step']} {metadata['cpu_s']} ".encode()
+    return hashlib.sha256(about + safetensors.torch.save(dict(tensors))).hexdigest()
 
 
 def train_world_model(

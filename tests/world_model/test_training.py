@@ -1,5 +1,6 @@
 """Windows, autoencoder, and training that goes on exactly where it was interrupted."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -181,9 +182,16 @@ def test_damaged_files_are_refused(cache: FrameCache, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=r"damaged|not the config"):
             load_world_model(folder)
     (tmp_path / "model" / "config.json").unlink()
-    (tmp_path / "model" / "dynamics.checkpoint").write_bytes(b"nothing")
-    with pytest.raises(CheckpointError, match="remove it to begin this stage anew"):
-        train_world_model(make_config(), SPEC, cache, tmp_path / "model")
+    file = tmp_path / "model" / "dynamics.checkpoint"
+    whole = file.read_bytes()
+    other_number = bytearray(whole)
+    other_number[-3] ^= 1
+    other_step = re.sub(rb'"step":"\d', b'"step":"0', whole, count=1)
+    for damage in (b"nothing", bytes(other_number), other_step):
+        assert damage != whole
+        file.write_bytes(damage)
+        with pytest.raises(CheckpointError, match="remove it to begin this stage anew"):
+            train_world_model(make_config(), SPEC, cache, tmp_path / "model")
 
 
 @pytest.mark.slow

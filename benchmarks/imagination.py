@@ -2,11 +2,13 @@
 
 *With* is `imagined_edit`, *without* is `chunk_critic`, both measured by `python -m benchmarks outcomes`: the same
 supervised policies, practice seeds and evaluation seeds. This gathers the pairs and measures the speed of branches.
-What is to blame for what imagination does not reach is read from the ladder, see `benchmarks.ladder`.
+What is to blame for what imagination does not reach is read from the ladder and from the values of branches, see
+`benchmarks.ladder` and `benchmarks.branch_values`.
 """
 
 import argparse
 import itertools
+import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import ladder, outcomes
+from benchmarks import branch_values, ladder, outcomes
 from benchmarks.cells import Cells, commits
 from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import bootstrap_interval, paired_p
+from world_model.ranking import mean_maximum_rank_violation
 
 WITH, WITHOUT = "imagined_edit", "chunk_critic"
+_PARTS = ("pairs", *ladder.PARTS, "values")
 _GOAL = 0.8
 _UPDATES = 5
 
@@ -59,16 +63,20 @@ class Pair:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--parts", nargs="+", default=["pairs"], choices=("pairs", "ladder"), help="what to measure")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the ladder")
+    parser.add_argument("--parts", nargs="+", default=["pairs"], choices=_PARTS, help="what to measure")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the other parts than pairs")
     parser.add_argument("--runs", type=Path, default=Path("runs/bench-outcomes"), help="where run folders are kept")
     parser.add_argument("--policy", type=Path, help="measure the speed of branches with this policy folder")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Climb the ladder where that is asked for, and gather what has been measured."""
-    if "ladder" in options.parts:
-        ladder.measure(options.out, options.runs, options.seeds)
+    for part in ladder.PARTS:
+        if part in options.parts:
+            ladder.measure(options.out, options.runs, options.seeds, part)
+    values = branch_values.open_cells(options.out)
+    if "values" in options.parts:
+        branch_values.measure_seeds(values, options.out, options.runs, options.seeds)
     runs = outcomes.open_cells(options.out)
     pairs = find_pairs([cell for cell in runs.read() if "method" in cell])
     if not pairs:
@@ -90,9 +98,28 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             {"name": pair.name, "start": pair.start, "with": pair.curves[0], "without": pair.curves[1]}
             for pair in pairs
         ],
-        "ladder": ladder.open_cells(options.out).read(),
+        "ladder": [cell for part in ladder.PARTS for cell in ladder.open_cells(options.out, part).read()],
+        **branch_values.keys(values.read()),
+        **_of_video_model(options.out / "world-model.json"),
         "commits": commits(runs.read()),
     }
+
+
+def _of_video_model(file: Path) -> dict[str, float]:
+    """What `world-model` has measured of the model for long horizons; nothing if it never ran."""
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    names = {
+        "ranking_unseen_pearson": "policy_ranking_pearson_unseen",
+        "counterfactual_agreement": "counterfactual_agreement",
+        "outcome_auc": "reward_auc",
+        "video_frames_per_s_b1": "frames_per_s_b1",
+        "latency_step_1000_over_10": "late_latency_ratio",
+    }
+    keys = {key: found[name] for key, name in names.items() if name in found}
+    if unseen := found.get("cells", {}).get("ranking-unseen"):
+        rates = (np.array([policy[kind] for policy in unseen["policies"]]) for kind in ("real", "imagined"))
+        keys["mmrv"] = mean_maximum_rank_violation(*rates)
+    return keys
 
 
 def find_pairs(cells: list[dict[str, Any]]) -> list[Pair]:
@@ -136,6 +163,7 @@ def table(result: dict[str, Any]) -> str:
             f"processor time {result['wall_clock_ratio']:.2f} times. {result['commits']} "
             f"Command: `{result['command']}`.",
             *(["", ladder.table(result["ladder"])] if result["ladder"] else []),
+            *(["", branch_values.table(result["branch_values"])] if "branch_values" in result else []),
         ]
     )
 

@@ -24,13 +24,11 @@ from benchmarks.runs import evaluations
 from robot_io.env_robot import EnvRobot
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
-from vla_rl.critics.outcome import OutcomeValue
 from vla_rl.policies.features import example_row, flat_features
 from vla_rl.runs.config import TaskConfig
-from vla_rl.runs.imagination.edit_learner import ImaginedEdit, ImaginedEditLearning
+from vla_rl.runs.imagination.edit_learner import FittedWorld, ImaginedEdit, ImaginedEditLearning
 from vla_rl.runs.task import open_robot
 from world_model.branches import World
-from world_model.feature_dynamics import FeatureDynamics
 
 _WHOLE = ["learning.branches.chunks=20", "learning.branches.branches=77"]  # as many chunks as 512 branches of three
 _EDIT_ALONE = ["budget.rounds=1", "budget.steps_per_round=1", "learning.choice.draws=1"]
@@ -41,6 +39,15 @@ RUNGS: dict[str, tuple[str, list[str]]] = {
     "true_dynamics": ("true dynamics, pictures and success, three chunks, learnt value", [_TRUE]),
     "all_true": ("true dynamics, pictures and success to the end of the episode", [_TRUE, *_WHOLE]),
 }
+
+# One thing changed of the rung `learnt`; as many chunks an update.
+ABLATIONS: dict[str, tuple[str, list[str]]] = {
+    "one_chunk": ("one chunk", ["learning.branches.chunks=1", "learning.branches.branches=1536"]),
+    "eight_chunks": ("eight chunks", ["learning.branches.chunks=8", "learning.branches.branches=192"]),
+    "one_member": ("one network of dynamics instead of five", ["learning.dynamics.members=1"]),
+    "free": ("no cost on the distance from no edit", ["learning.branches.distance_cost=0"]),
+}
+PARTS = {"ladder": RUNGS, "ablations": ABLATIONS}
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,8 @@ class TrueDynamics(ImaginedEdit):
     config: TrueDynamicsLearning
 
     @override
-    def world(self, dynamics: FeatureDynamics, value: OutcomeValue, generator: torch.Generator) -> World:
-        return replace(super().world(dynamics, value, generator), step=self._simulator().step)
+    def world(self, fitted: FittedWorld, generator: torch.Generator) -> World:
+        return replace(super().world(fitted, generator), step=self._simulator().step)
 
     def _simulator(self) -> "Simulator":
         cache, features = self.data.cache, self.every_row()
@@ -153,22 +160,22 @@ def _key(row: Tensor) -> bytes:
     return row.numpy().tobytes()
 
 
-def open_cells(out: Path) -> Cells:
-    """The rungs that have been measured."""
-    return Cells(out / "ladder", {name: changes for name, (_, changes) in RUNGS.items()})
+def open_cells(out: Path, part: str = "ladder") -> Cells:
+    """The runs of a part, ``ladder`` or ``ablations``, that have been measured."""
+    return Cells(out / part, {name: changes for name, (_, changes) in PARTS[part].items()})
 
 
-def measure(out: Path, runs: Path, seeds: list[int]) -> None:
-    """Climb the ladder on each seed's supervised policy; what has been measured stays."""
-    cells, runs = open_cells(out), runs / outcomes.open_cells(out).digest
+def measure(out: Path, runs: Path, seeds: list[int], part: str = "ladder") -> None:
+    """Do the runs of a part on each seed's supervised policy; what has been measured stays."""
+    cells, runs = open_cells(out, part), runs / outcomes.open_cells(out).digest
     for seed in seeds:
-        for rung in RUNGS:
-            cells.once(f"{seed}-{rung}", functools.partial(_climb, runs, seed, rung))
+        for rung, (_, changes) in PARTS[part].items():
+            cells.once(f"{seed}-{rung}", functools.partial(_climb, runs, seed, rung, changes))
 
 
-def _climb(runs: Path, seed: int, rung: str) -> dict[str, Any]:
+def _climb(runs: Path, seed: int, rung: str, changes: list[str]) -> dict[str, Any]:
     cell = outcomes.Cell(outcomes.TASKS[0], seed, f"ladder-{rung}")
-    changes = [*RUNGS[rung][1], *_EDIT_ALONE]
+    changes = [*changes, *_EDIT_ALONE]
     if _TRUE in changes:
         changes.append(f"learning.truth.env={cell.task}")
     outcomes.run_base(cell, runs)
@@ -185,12 +192,15 @@ def _climb(runs: Path, seed: int, rung: str) -> dict[str, Any]:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """Markdown: one row per rung."""
+    """Markdown: one row per rung of the ladder and per ablation."""
     seeds = sorted({cell["seed"] for cell in found})
-    rows = ["| what is true | " + " | ".join(f"seed {seed}" for seed in seeds) + " |", "|---|" + "---|" * len(seeds)]
+    rows = [
+        "| one round of practice, the edit alone | " + " | ".join(f"seed {seed}" for seed in seeds) + " |",
+        "|---|" + "---|" * len(seeds),
+    ]
     before = {cell["seed"]: cell["supervised"] for cell in found}
     rows.append("| supervised policy | " + " | ".join(f"{before[seed]:.1%}" for seed in seeds) + " |")
-    for rung, (words, _) in RUNGS.items():
+    for rung, (words, _) in (RUNGS | ABLATIONS).items():
         practised = {cell["seed"]: f"{cell['practised']:.1%}" for cell in found if cell["rung"] == rung}
         if practised:
             rows.append(f"| {words} | " + " | ".join(practised.get(seed, "") for seed in seeds) + " |")

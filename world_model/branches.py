@@ -28,6 +28,8 @@ class BranchConfig(ppo.PPOConfig):
         chunks: of a branch.
         spread: standard deviation of the offsets that are tried, in normalised action units.
         carry: lambda of the advantages, from chunk to chunk.
+        alarm_ratio: of the newest real chunks the world may leave so many times as much unexplained as of all that it
+            learnt from (see `world_model.alarm`); infinite: it is always believed.
     """
 
     updates: int = 40
@@ -36,13 +38,14 @@ class BranchConfig(ppo.PPOConfig):
     spread: float = 0.15
     distance_cost: float = 0.03
     carry: float = 0.95
+    alarm_ratio: float = 1.3
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if min(self.updates, self.branches, self.chunks) < 1:
             raise ConfigError("branches: updates, branches and chunks must be at least 1")
-        if not self.spread > 0 or not 0 <= self.carry <= 1:
-            raise ConfigError("branches: expected spread > 0 and carry in [0, 1]")
+        if not self.spread > 0 or not 0 <= self.carry <= 1 or not self.alarm_ratio > 1:
+            raise ConfigError("branches: expected spread > 0, carry in [0, 1] and alarm_ratio > 1")
 
 
 class Starts(NamedTuple):

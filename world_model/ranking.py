@@ -39,8 +39,8 @@ def rank_policies(policies: Sequence[RankedPolicy], seed: int = 0, resamples: in
         resamples: of the bootstrap.
 
     Returns:
-        ``pearson`` and ``spearman``, each with ``_interval``; ``mean_gap``, imagined minus real success; and the
-        policies' rates. A correlation is None where all rates are equal.
+        ``pearson`` and ``spearman``, each with ``_interval``; ``mmrv`` of `mean_maximum_rank_violation`; ``mean_gap``,
+        imagined minus real success; and the policies' rates. A correlation is None where all rates are equal.
     """
     if len(policies) < 3:
         raise UserError(f"{len(policies)} policies cannot be ranked; give at least three of different quality")
@@ -53,7 +53,8 @@ def rank_policies(policies: Sequence[RankedPolicy], seed: int = 0, resamples: in
         own_imagined = [random.choice(policy.imagined, len(policy.imagined)).mean() for policy in policies]
         drawn["pearson"].append(pearson(np.array(own_real), np.array(own_imagined)))
         drawn["spearman"].append(spearman(np.array(own_real), np.array(own_imagined)))
-    result: dict[str, Any] = {"mean_gap": float((imagined - real).mean())}
+    violation = mean_maximum_rank_violation(real, imagined)
+    result: dict[str, Any] = {"mean_gap": float((imagined - real).mean()), "mmrv": violation}
     for name, correlation in (("pearson", pearson), ("spearman", spearman)):
         value = correlation(real, imagined)
         result[name] = None if np.isnan(value) else float(value)
@@ -95,6 +96,14 @@ def judge_successes(score: NDArray[np.float64], truth: NDArray[np.bool_], thresh
         "missed_success_rate": _mean(~imagined[truth]),
         "agreement": _mean(imagined == truth),
     }
+
+
+def mean_maximum_rank_violation(real: NDArray[np.floating], imagined: NDArray[np.floating]) -> float:
+    """How much real success a wrong order costs: for each policy the largest difference to one that imagination puts on
+    the wrong side of it, on average (MMRV of SIMPLER, arXiv 2405.05941). 0 where the order is right.
+    """
+    wrong = (real[:, None] < real) != (imagined[:, None] < imagined)
+    return float((np.abs(real[:, None] - real) * wrong).max(1).mean())
 
 
 def pearson(first: NDArray[np.floating], second: NDArray[np.floating]) -> float:

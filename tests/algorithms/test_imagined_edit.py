@@ -1,7 +1,9 @@
 """An edit that is practised in imagined branches, before the critic of the round learns."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,9 @@ from vla_rl.algorithms.base import make_algorithm
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Observation
 from vla_rl.policies.folders import load_policy
+from vla_rl.runs.imagination.edit_learner import ImaginedEdit
+from world_model.branches import World
+from world_model.feature_dynamics import Transitions
 
 BLANK = {"front": np.zeros((8, 8, 3), np.uint8)}
 
@@ -78,6 +83,69 @@ def test_it_imagines_once_in_a_round_and_goes_on_as_if_never_interrupted(make_ca
 
 def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in one.state_dict().items())
+
+
+def believing(cache):
+    """One round of learning, with an alarm."""
+    return learner(
+        cache,
+        edit={"hidden": (32,)},
+        dynamics={"steps": 100, "hidden": (32,), "batch_size": 64},
+        branches={"updates": 1, "branches": 8, "epochs": 1, "alarm_ratio": 1.3},
+    )
+
+
+def jerky(name: str, seed: int):
+    """The state follows the last action and hardly remembers those before."""
+    action = np.random.default_rng(seed).normal(0, 1, (16, 2)).astype(np.float32)
+    state = np.zeros((16, 2), np.float32)
+    for step in range(15):
+        state[step + 1, 0] = 0.2 * state[step, 0] + action[step, 0]
+    episode = make_episode(name, [P] * 16, bool(state[-1, 0] > 0), state=state, action=action)
+    episode.images["front"][:] = 0
+    return episode
+
+
+def out_of_step(patch: pytest.MonkeyPatch) -> None:
+    """The world learns what chunks do from those that began a tick later."""
+    true = ImaginedEdit.transitions
+
+    def later(self: ImaginedEdit) -> Transitions:
+        found = true(self)
+        return found._replace(actions=found.actions.roll(-1, 0))
+
+    patch.setattr(ImaginedEdit, "transitions", later)
+
+
+def through_other_eyes(patch: pytest.MonkeyPatch) -> None:
+    """What is seen is no more what was learnt from, as where colours are permuted or a camera was moved."""
+    true = ImaginedEdit.world
+
+    def spoilt(*given: Any) -> World:
+        world = true(*given)
+
+        def step(seen: torch.Tensor, chunk: torch.Tensor, member: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            later, success = world.step(-seen, chunk, member)
+            return -later, success
+
+        return replace(world, step=step)
+
+    patch.setattr(ImaginedEdit, "world", spoilt)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"), [(None, ""), (out_of_step, "out of step"), (through_other_eyes, "times as much")]
+)
+def test_a_broken_world_is_not_believed_and_the_edit_stays(
+    make_cache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, spoil: Any, why: str
+) -> None:
+    algorithm = believing(make_cache([jerky(f"round-{i:03d}", 1000 + i) for i in range(40)]))
+    if spoil:
+        spoil(monkeypatch)
+    before, logs = algorithm.edit, algorithm.update(0)
+    assert logs.get("imagined_stopped", 0) == bool(spoil), logs
+    assert (algorithm.edit is before) == bool(spoil)
+    assert why in caplog.text
 
 
 def test_without_steps_of_its_own_there_is_nothing_to_imagine(make_cache) -> None:

@@ -17,7 +17,15 @@ from vla_rl.core.types import Episode, Float32Array
 from world_model.evaluation import HorizonConfig, auc, choose_windows, horizon_curves, probe_floor
 from world_model.open_loop import Imagined
 from world_model.probe import ProbeConfig, position_error, read_positions, train_probe, true_positions
-from world_model.ranking import RankedPolicy, judge_successes, pearson, rank_policies, ranks, spearman
+from world_model.ranking import (
+    RankedPolicy,
+    judge_successes,
+    mean_maximum_rank_violation,
+    pearson,
+    rank_policies,
+    ranks,
+    spearman,
+)
 from world_model.windows import LatentEpisodes, pictures
 
 
@@ -69,6 +77,13 @@ def test_a_ranking_has_its_interval() -> None:
         rank_policies(policies([0.5] * 4)[:2])
 
 
+def test_a_wrong_order_costs_what_the_policies_differ_by() -> None:
+    real = np.array([0.1, 0.4, 0.9])
+    assert mean_maximum_rank_violation(real, np.array([0.3, 0.5, 0.6])) == 0
+    # The best comes out behind the middle one: both are wrong by .5, the worst is where it belongs.
+    assert mean_maximum_rank_violation(real, np.array([0.0, 0.5, 0.4])) == pytest.approx(1 / 3)
+
+
 def test_false_successes_are_counted_among_failures() -> None:
     truth, score = np.array([True, True, False, False, False, False]), np.array([0.9, 0.2, 0.8, 0.1, 0.1, 0.1])
     judged = judge_successes(score, truth, 0.5)
@@ -78,6 +93,7 @@ def test_false_successes_are_counted_among_failures() -> None:
     assert judge_successes(score[:2], truth[:2], 0.5)["false_success_rate"] is None
 
 
+@pytest.mark.slow
 def test_the_probe_reads_positions_and_curves_have_all_rivals(tmp_path: Path) -> None:
     cache = toy_cache(tmp_path, episodes=20)
     positions = true_positions(cache, toy_truth)

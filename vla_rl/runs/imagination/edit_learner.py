@@ -9,7 +9,7 @@ true.
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -25,12 +25,14 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.policies.choosing import ChoiceConfig
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import draw_from_flat, example_row
+from world_model.alarm import Happened, alarm, unexplained
 from world_model.branches import BranchConfig, Starts, World, improve
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
 
 logger = logging.getLogger(__name__)
 _SCALE_SAMPLES = 1024  # states by which the edit's inputs are scaled
 _LEAST_SCALE = 1e-2
+_ALARM_CHUNKS = 512  # that are compared, at least, where there are so many
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,23 @@ class ImaginedEditLearning(ChunkCriticLearning):
             )
 
 
+class FittedWorld(NamedTuple):
+    """What a round has learnt to imagine with.
+
+    Attributes:
+        transitions: what it has learnt from.
+        dynamics, value: see their modules.
+        brier: the value's score on episodes that it had not seen.
+        starts: the policy's own real steps, at which branches begin.
+    """
+
+    transitions: Transitions
+    dynamics: FeatureDynamics
+    value: OutcomeValue
+    brier: float
+    starts: Starts
+
+
 class ImaginedEdit(ChunkCriticLearner):
     """See the module."""
 
@@ -66,31 +85,60 @@ class ImaginedEdit(ChunkCriticLearner):
         """The edit is improved before the critic of the round learns."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "imagined edit", self._round))
-            self.edit = Edit(self.model, self.config.edit).to(self.data.device)
-            return self._imagine(torch_generator(self.seed, "imagination", self._round))
+            edit = Edit(self.model, self.config.edit).to(self.data.device)
+            logs = self._imagine(edit, torch_generator(self.seed, "imagination", self._round))
+        if not logs.get("imagined_stopped"):
+            self.edit = edit
+        return logs
 
-    def _imagine(self, generator: torch.Generator) -> dict[str, float]:
-        config, transitions = self.config, self._transitions()
+    def _imagine(self, edit: Edit, generator: torch.Generator) -> dict[str, float]:
+        fitted = self.fit_world(generator)
+        starts, branches = fitted.starts, self.config.branches
+        if not len(starts.tick):
+            return {}
+        world, usual = self.world(fitted, generator), fitted.dynamics.unexplained(fitted.transitions)
+        errors = self._errors_of_newest(world, fitted.transitions)
+        if errors and (reason := alarm(errors, usual, branches.alarm_ratio)):
+            logger.warning("nothing is imagined in round %d, and the edit before stays: %s", self._round, reason)
+            return {"imagined_stopped": 1.0, "imagined_unexplained": errors[0]}
+        with torch.no_grad():
+            some = torch.randint(len(starts.tick), (_SCALE_SAMPLES,), generator=generator)
+            seen = edit.rows(starts.features[some], starts.tick[some], world.draw(starts.features[some]))
+            edit.mean.copy_(seen.mean(0))
+            edit.scale.copy_(seen.std(0, correction=0) + _LEAST_SCALE)
+        logs = improve(edit, world, starts, branches, generator)
+        logs |= {"unexplained": usual, "value_brier": fitted.brier}
+        logger.info("imagined edit: %s", ", ".join(f"{name} {number:.3f}" for name, number in logs.items()))
+        return {f"imagined_{name}": number for name, number in logs.items()}
+
+    def fit_world(self, generator: torch.Generator) -> FittedWorld:
+        """Learn dynamics and value from everything in the store."""
+        config, transitions = self.config, self.transitions()
         dynamics = fit_dynamics(transitions, config.dynamics, generator)
         rows = self._inputs[:, : transitions.features.shape[1] + 1]
         value, brier = fit_outcome_value(rows, self._label, self._fold, config.critic.members, config.value, generator)
         person = np.isin(self.data.credit.segment[self._frames], (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
         begin = transitions.lasted[self.data.tensor(self._frames)] & ~self.data.tensor(person)
-        if not begin.any():
-            return {}
         starts = Starts(rows[begin, :-1], rows[begin, -1], self._fold[begin])
-        world = self.world(dynamics, value, generator)
-        with torch.no_grad():
-            some = torch.randint(len(starts.tick), (_SCALE_SAMPLES,), generator=generator)
-            seen = self.edit.rows(starts.features[some], starts.tick[some], world.draw(starts.features[some]))
-            self.edit.mean.copy_(seen.mean(0))
-            self.edit.scale.copy_(seen.std(0, correction=0) + _LEAST_SCALE)
-        logs = improve(self.edit, world, starts, config.branches, generator)
-        logs |= {"unexplained": dynamics.unexplained(transitions), "value_brier": brier}
-        logger.info("imagined edit: %s", ", ".join(f"{name} {number:.3f}" for name, number in logs.items()))
-        return {f"imagined_{name}": number for name, number in logs.items()}
+        return FittedWorld(transitions, dynamics, value, brier, starts)
 
-    def _transitions(self) -> Transitions:
+    def _errors_of_newest(self, world: World, transitions: Transitions) -> dict[int, float]:
+        """What a world leaves unexplained of the chunks that the newest policy really played, by lag; empty without
+        any.
+        """
+        cache, ticks = self.data.cache, self.config.critic.chunk_ticks
+        version = np.array([episode.policy_version for episode in cache.real_episodes if episode.policy_version >= 0])
+        newest = [e for e in cache.real_episodes if len(version) and e.policy_version == version.max()]
+        blank = np.zeros(0, dtype=np.int64)
+        inner = np.concatenate([blank, *(np.arange(e.start + 1, e.start + e.length - ticks - 1) for e in newest)])
+        chosen = inner[:: max(1, len(inner) // _ALARM_CHUNKS)]
+        if not len(chosen):
+            return {}
+        chunks = {lag: self.data.tensor(cache.chunks(chosen + lag, ticks)[0]) for lag in (-1, 0, 1)}
+        at = self.data.tensor(chosen)
+        return unexplained(world, Happened(transitions.features[at], chunks, transitions.later[at]))
+
+    def transitions(self) -> Transitions:
         """What every chunk that was executed did to the features."""
         cache, ticks = self.data.cache, self.config.critic.chunk_ticks
         every = np.arange(cache.total_frames)
@@ -107,14 +155,14 @@ class ImaginedEdit(ChunkCriticLearner):
             well & ~lasted,
         )
 
-    def world(self, dynamics: FeatureDynamics, value: OutcomeValue, generator: torch.Generator) -> World:
+    def world(self, fitted: FittedWorld, generator: torch.Generator) -> World:
         """What branches are imagined with.
 
         Args:
-            dynamics: of everything in the store.
-            value: of real outcomes.
+            fitted: see `fit_world`.
             generator: of the policy's noise.
         """
+        dynamics, value = fitted.dynamics, fitted.value
         horizon, size = self.model.horizon, self.model.spec.action_dim
         ticks = self.config.critic.chunk_ticks
 

@@ -1,0 +1,162 @@
+"""What the value of a branch says of its outcome, with learnt dynamics and with true ones.
+
+From real steps of the policy's own episodes the same offsets are tried in both worlds. The branch is valued after each
+of its chunks by the same learnt value; then the policy goes on in the simulator, without offsets, to the end: that is
+the outcome. Within groups of one start all that differs between branches is what was tried.
+"""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks import outcomes
+from benchmarks.cells import Cells
+from benchmarks.ladder import TrueDynamics
+from vla_rl.algorithms.seeds import torch_generator
+from vla_rl.core.errors import UserError
+from vla_rl.data.cache import FrameCache
+from vla_rl.data.store import EpisodeStore
+from vla_rl.report.statistics import bootstrap_interval
+from vla_rl.runs.config import RunConfig
+from vla_rl.runs.imagination.edit_learner import ImaginedEdit
+from vla_rl.runs.practice import check_config, practised_learner
+from vla_rl.training.run_folder import RunFolder
+from world_model.branches import Starts, World
+
+CHUNKS = 3
+GROUPS, DRAWS = 64, 8
+
+
+def open_cells(out: Path) -> Cells:
+    """The seeds that have been measured."""
+    return Cells(out / "branch-values", {"groups": GROUPS, "draws": DRAWS, "chunks": CHUNKS})
+
+
+def measure_seeds(cells: Cells, out: Path, runs: Path, seeds: list[int]) -> None:
+    """Measure each seed in its run of the ladder with true dynamics; what has been measured stays."""
+    folder = runs / outcomes.open_cells(out).digest
+    for seed in seeds:
+        run = folder / outcomes.Cell(outcomes.TASKS[0], seed, "ladder-true_dynamics").name
+        cells.once(str(seed), functools.partial(measure, run, GROUPS, DRAWS))
+
+
+def keys(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """What imagination.json gets of the cells: means over seeds; nothing of none."""
+    if not found:
+        return {}
+
+    def mean(name: str) -> float:
+        return float(np.mean([cell["learnt"][name] for cell in found]))
+
+    return {"outcome_auc_branches": mean("auc"), "agreement_within_starts": mean("agreement"), "branch_values": found}
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """Markdown: what values of branches say, over seeds."""
+    rows = [
+        "| value of a branch against its outcome | correlation within starts after 1, 2, 3 chunks | pairs in order | "
+        "area under the curve |",
+        "|---|---|---|---|",
+    ]
+    for name in ("learnt", "true"):
+        every = [cell[name] for cell in found]
+        within = ", ".join(f"{number:.2f}" for number in np.mean([each["within"] for each in every], 0))
+        agreement, auc = (np.mean([each[key] for each in every]) for key in ("agreement", "auc"))
+        rows.append(f"| {name} dynamics | {within} | {agreement:.2f} | {auc:.2f} |")
+    return "\n".join(rows)
+
+
+def measure(run: Path, groups: int, draws: int) -> dict[str, Any]:
+    """Branches of one round's world, from a run of `TrueDynamics`.
+
+    Args:
+        run: its folder.
+        groups: starts.
+        draws: branches from each.
+
+    Returns:
+        ``learnt`` and ``true``, each with ``within``, the correlation of value and outcome within groups by chunk, its
+        interval over groups, ``auc`` over all branches after the last chunk, and ``agreement``, the share of pairs from
+        one start with different outcomes that the value puts in order; ``success`` of all; ``mixed`` groups.
+    """
+    torch.set_num_threads(1)
+    folder, config = RunFolder.open(run, RunConfig)
+    cache = FrameCache(EpisodeStore(folder.episodes), folder.cache)
+    cache.refresh()
+    spec = check_config(config, has_demonstrations=True)
+    learner = practised_learner(config, spec, cache, folder.policy(0))
+    if not isinstance(learner, TrueDynamics):
+        raise UserError(f"{run} practised with {config.algorithm}; expected a run of the ladder with true dynamics")
+    learner.begin_round(cache, 1)
+    fitted = learner.fit_world(torch_generator(config.seed, "branch values", 0))
+    chosen = torch.randint(len(fitted.starts.tick), (groups,), generator=torch_generator(config.seed, "starts", 0))
+    starts = Starts(*(part[chosen].repeat_interleave(draws, 0) for part in fitted.starts))
+    edit, tried = learner.edit, torch_generator(config.seed, "tried", 0)
+    offset = torch.randn(len(starts.tick), len(edit.moved), generator=tried) * edit.moved
+    offset = edit.raw(config.learning.branches.spread * offset)[:, None]
+    values = {}
+    for name, kind in (("learnt", ImaginedEdit), ("true", TrueDynamics)):
+        world = kind.world(learner, fitted, torch_generator(config.seed, "noise", 0))
+        values[name], features, won = _branch(world, starts, offset)
+    outcome = _play_on(world, features, starts.tick + CHUNKS * world.chunk_ticks, won)
+    grouped = outcome.reshape(groups, draws)
+    found: dict[str, Any] = {
+        name: _agreement(value.reshape(CHUNKS, groups, draws), grouped) for name, value in values.items()
+    }
+    mixed = (grouped.min(1) < grouped.max(1)).sum()
+    return {**found, "groups": groups, "draws": draws, "success": float(outcome.mean()), "mixed": int(mixed)}
+
+
+@torch.no_grad()
+def _branch(world: World, starts: Starts, offset: Tensor) -> tuple[NDArray[np.float64], Tensor, Tensor]:
+    """The values [CHUNKS, B] after each chunk, the features after the last, and whether each has succeeded."""
+    features, tick, won = starts.features, starts.tick, torch.zeros(len(starts.tick), dtype=torch.bool)
+    member, values = torch.arange(len(won)) % world.members, []
+    for _ in range(CHUNKS):
+        features, success = world.step(features, world.draw(features) + offset, member)
+        chance = torch.where(won, 1.0, success)
+        won, tick = chance > 0.5, tick + world.chunk_ticks
+        values.append(chance + (1 - chance) * world.value(features, tick, starts.fold))
+    return torch.stack(values).double().numpy(), features, won
+
+
+@torch.no_grad()
+def _play_on(world: World, features: Tensor, tick: Tensor, won: Tensor) -> NDArray[np.float64]:
+    """The outcomes, 1 or 0, [B], where the policy goes on to the end."""
+    won = won.clone()
+    while len(alive := torch.nonzero(~won & (tick < world.last_tick))[:, 0]):
+        later, success = world.step(features[alive], world.draw(features[alive]), torch.zeros_like(alive))
+        features[alive], won[alive] = later, success > 0.5
+        tick = tick + world.chunk_ticks
+    return won.double().numpy()
+
+
+def _agreement(value: NDArray[np.float64], outcome: NDArray[np.float64]) -> dict[str, Any]:
+    """See `measure`; values [CHUNKS, G, K], outcomes [G, K]."""
+    last = value[-1]
+    groups = np.stack([*value, outcome], -1)  # [G, K, CHUNKS + 1]
+    intervals = [bootstrap_interval(groups, functools.partial(_within_after, chunk), seed=0) for chunk in range(CHUNKS)]
+    return {
+        "within": [_within_after(chunk, groups) for chunk in range(CHUNKS)],
+        "intervals": intervals,
+        "auc": _ordered(last.reshape(1, -1), outcome.reshape(1, -1)),
+        "agreement": _ordered(last, outcome),
+    }
+
+
+def _within_after(chunk: int, groups: NDArray[np.float64]) -> float:
+    """The correlation of a chunk's value and the outcome without each group's means, of [G, K, CHUNKS + 1]."""
+    rows = (groups - groups.mean(1, keepdims=True)).reshape(-1, CHUNKS + 1)
+    return float(np.corrcoef(rows[:, chunk], rows[:, -1])[0, 1])
+
+
+def _ordered(value: NDArray[np.float64], outcome: NDArray[np.float64]) -> float:
+    """Of all pairs in a row [G, K] with different outcomes, the share in which the success has the higher value."""
+    better = (outcome[:, :, None] > outcome[:, None, :]).astype(float)
+    right = (value[:, :, None] > value[:, None, :]) + 0.5 * (value[:, :, None] == value[:, None, :])
+    return float((better * right).sum() / max(better.sum(), 1.0))

@@ -1,0 +1,40 @@
+"""Pictures drawn from features."""
+
+import pytest
+import torch
+
+from vla_rl.core.errors import ConfigError
+from world_model.feature_decoder import FeatureDecoder, FeatureDecoderConfig, fit_decoder
+
+SMALL = FeatureDecoderConfig(hidden=64, cells=4, channels=16, steps=150, batch_size=32, learning_rate=3e-3)
+
+
+def squares(place: torch.Tensor) -> torch.Tensor:
+    """A bright column where each feature says, in two cameras of 16 pixels, mirrored in the second."""
+    across = torch.arange(16)
+    lit = ((across - place[:, None] * 12).abs() < 3)[:, None, :, None].expand(-1, 16, -1, 3)
+    first = torch.where(lit, 200, 30).to(torch.uint8)
+    return torch.stack([first, first.flip(2)], 1)
+
+
+def test_a_picture_shows_what_the_features_say() -> None:
+    generator = torch.Generator().manual_seed(0)
+    place = torch.rand(400, generator=generator)
+    features = torch.stack([place, torch.ones(400)], 1)  # the second never changes
+    shown = squares(place)
+    torch.manual_seed(0)
+    decoder = fit_decoder(features, lambda chosen: shown[chosen], SMALL, generator)
+    fresh = torch.tensor([[0.15, 1.0], [0.85, 1.0]])
+    drawn = decoder.pictures(fresh)
+    assert drawn.shape == (2, 2, 16, 16, 3)
+    assert drawn.dtype == torch.uint8
+    true = squares(fresh[:, 0]).float()
+    error = (drawn.float() - true).abs().mean()
+    assert error < 0.3 * (drawn.flip(0).float() - true).abs().mean(), "other features, other pictures"
+
+
+def test_pictures_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match="32 x 24 pixels"):
+        FeatureDecoder(torch.zeros(2, 3), torch.zeros(1, 32, 24, 3), SMALL)
+    with pytest.raises(ConfigError, match="divisible by 4"):
+        FeatureDecoderConfig(channels=6)

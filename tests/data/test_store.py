@@ -346,9 +346,26 @@ def test_a_damaged_file_is_an_error_or_harmless_but_never_wrong_data(
     assert "\n" not in message
 
 
-def test_a_lost_chunk_is_damage_and_not_zeros(store: EpisodeStore) -> None:
+def described_otherwise(raw: bytes) -> bytes:
+    """A zarr.json as another program may write it: Zarr then reads the file."""
+    return json.dumps(json.loads(raw) | {"attributes": {"unit": "m"}}).encode()
+
+
+def test_both_readers_put_many_pieces_together(store: EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vla_rl.data.episode_file._CHUNK_BYTES", 100)
+    episode = make_episode("a", state=np.arange(55, dtype=np.float32).reshape(5, 11))
+    store.add(episode)
+    assert_same_episode(store.read("a"), episode)
+    rewrite_member(episode_file(store, "a"), "source/zarr.json", described_otherwise)
+    assert_same_episode(store.read("a"), episode)
+
+
+@pytest.mark.parametrize("by_zarr", [False, True])
+def test_a_lost_chunk_is_damage_and_not_zeros(store: EpisodeStore, by_zarr: bool) -> None:
     store.add(make_episode("a"))
     file = episode_file(store, "a")
+    if by_zarr:
+        rewrite_member(file, "source/zarr.json", described_otherwise)
     rewrite_member(file, "state/c/0/0", lambda raw: None)
     with pytest.raises(DamagedError, match="vla-rl doctor"):
         store.read("a")

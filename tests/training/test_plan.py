@@ -1,5 +1,6 @@
 """The plan of a run and its seeds."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -22,6 +23,20 @@ def test_stages_follow_each_other_without_gaps() -> None:
     assert acting == [0, 0, 1, 1, 2]
 
 
+def test_with_staleness_a_round_is_played_by_an_older_version_and_nothing_is_left_out() -> None:
+    budget = BudgetConfig(rounds=4, staleness=2)
+    stages = plan(budget)
+    assert [stage.policy_version for stage in stages if stage.kind == "collect"] == [0, 0, 0, 1]
+    in_turns = plan(replace(budget, staleness=0))
+    assert [stage.policy_version for stage in in_turns if stage.kind == "collect"] == [0, 1, 2, 3]
+    assert sorted(stage.name for stage in stages) == sorted(stage.name for stage in in_turns)
+    for number, stage in enumerate(stages):
+        if stage.kind in ("collect", "evaluate"):  # the version that acts has been made
+            assert stage.policy_version in [made.policy_version for made in stages[:number] if made.kind != "collect"]
+    names = [stage.name for stage in stages]
+    assert names.index("evaluate 1") > names.index("practise 2"), "it goes on while the next one is learnt"
+
+
 def test_the_last_policy_is_always_evaluated() -> None:
     stages = plan(BudgetConfig(rounds=3, evaluate_every_round=False))
     assert [stage.round for stage in stages if stage.kind == "evaluate"] == [0, 3]
@@ -40,7 +55,14 @@ def test_no_seed_is_used_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"demonstrations": -1}, {"rounds": -1}, {"rounds": 50}, {"episodes_per_round": 10_000}]
+    "change",
+    [
+        {"demonstrations": -1},
+        {"rounds": -1},
+        {"rounds": 50},
+        {"episodes_per_round": 10_000},
+        {"staleness": 1, "check_episodes": 5},
+    ],
 )
 def test_an_impossible_budget_is_refused(change: dict[str, int]) -> None:
     with pytest.raises(ConfigError):

@@ -1,7 +1,9 @@
 """The whole loop on a tiny config, in real processes: it can be killed anywhere and ends as if nothing had happened."""
 
 import json
+import os
 import shutil
+import signal
 import time
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
@@ -54,6 +56,16 @@ def kill_when(folder: Path, appears: str, process: ForkServerProcess) -> None:
         time.sleep(0.002)
     process.kill()
     process.join()
+
+
+def collectors(process: ForkServerProcess) -> list[int]:
+    """The processes that play episodes for a run."""
+    children = [file.read_text().split() for file in Path(f"/proc/{process.pid}/task").glob("*/children")]
+    found = [
+        child for each in children for child in each if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+    assert found
+    return [int(child) for child in found]
 
 
 def test_a_run_leaves_all_that_it_should(uninterrupted: Path) -> None:
@@ -138,6 +150,36 @@ def test_killed_at_every_stage_and_resumed_equals_uninterrupted(uninterrupted: P
     assert RunFolder(folder).is_finished()
     assert fingerprint(folder) == fingerprint(uninterrupted)
     assert metric_lines(folder) == metric_lines(uninterrupted)
+
+
+@pytest.mark.slow
+def test_collectors_go_on_while_the_learner_learns_and_kills_change_nothing(tmp_path: Path) -> None:
+    """Whoever is killed, learner or collector, while episodes of a later round are played."""
+    options = ["--config", "tiny", "workers=1", "budget.staleness=1", "budget.steps_per_round=40", "budget.rounds=3"]
+    options += ["budget.checkpoint_every=20"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(*options, "--out", whole)
+    store = EpisodeStore(whole / "episodes", create=False)
+    versions = {name: store.read_header(name).policy_version for name in store.ids() if name.startswith("round")}
+    assert versions == {f"round{r:03d}-{i:05d}": max(0, r - 2) for r in (1, 2, 3) for i in range(3)}
+    assert not EpisodeStore(whole / "ahead").ids()
+    said, resume = tmp_path / "killed.log", ["--resume", str(killed)]
+    kill_when(killed, "ahead/episodes/round002-00000*", start(said, "train", *options, "--out", str(killed)))
+    assert not any((killed / "policies").glob("version_0001")), "round 1 was still being learnt from"
+    process = start(said, "train", *resume)
+    while not any(killed.glob("ahead/episodes/round003-00000*")):
+        assert process.is_alive(), said.read_text()
+        time.sleep(0.002)
+    for collector in collectors(process):
+        os.kill(collector, signal.SIGKILL)
+    process.join()
+    assert process.exitcode == 2
+    assert "a rollout worker died" in said.read_text()
+    train(*resume)
+    assert fingerprint(killed) == fingerprint(whole)
+    assert [line for line in metric_lines(killed) if line[0] != "train"] == [
+        line for line in metric_lines(whole) if line[0] != "train"
+    ]
 
 
 WORLD = """

@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from vla_rl.core.described import write_description
 from vla_rl.core.errors import StoreError
@@ -174,6 +174,20 @@ class EpisodeStore:
                 write_description(self.label_file(episode_id), content)
         except OSError as error:
             raise StoreError(f"cannot label episode {episode_id!r} in {self.path}: {error.strerror}") from error
+
+    def move(self, episode_id: str, to: Self) -> None:
+        """Hand an episode that has no label over to another store of the same file system; at any moment exactly one of
+        them has it.
+
+        Raises:
+            StoreError: if it cannot be moved.
+        """
+        try:
+            with locked(to.path, exclusive=False):
+                self._file(episode_id).rename(to._file(episode_id))
+                fsync_directory(to.episodes_dir)
+        except OSError as error:
+            raise StoreError(f"cannot move episode {episode_id!r} to {to.path}: {error.strerror}") from error
 
     def label_file(self, episode_id: str) -> Path:
         """Where the label of an episode is, if it has one. Raises StoreError for a bad id."""

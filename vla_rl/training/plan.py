@@ -31,6 +31,10 @@ class BudgetConfig:
         episodes_per_start: of these, so many in a row begin at one and the same start and differ in the policy's noise
             alone, for algorithms that compare them.
         steps_per_round: gradient steps in a round.
+        staleness: how many versions older the policy that practises may be than the newest one, so that collectors and
+            evaluations go on while the learner learns: round r is played by version r - 1 - staleness, and is collected
+            while earlier rounds are learnt from. Which version plays what is fixed by this number and not by the clock.
+            0: they take turns.
         check_episodes: episodes that a round's policy plays, alone and without exploration, before it may act: if it
             does worse than the one before did in practice, that one stays. They are learnt from as well. 0: no check.
         evaluation_episodes: episodes on held-out seeds behind every success figure.
@@ -47,6 +51,7 @@ class BudgetConfig:
     episodes_per_round: int = 100
     episodes_per_start: int = 1
     steps_per_round: int = 1500
+    staleness: int = 0
     check_episodes: int = 0
     evaluation_episodes: int = 100
     evaluation_pictures: Literal["every", "planned"] = "every"
@@ -57,7 +62,14 @@ class BudgetConfig:
         for name in ("supervised_steps", "evaluation_episodes", "checkpoint_every", "episodes_per_start"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"budget.{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("demonstrations", "rounds", "episodes_per_round", "steps_per_round", "check_episodes"):
+        for name in (
+            "demonstrations",
+            "rounds",
+            "episodes_per_round",
+            "steps_per_round",
+            "staleness",
+            "check_episodes",
+        ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"budget.{name} is {getattr(self, name)}; it cannot be negative")
         if self.rounds > _ROUNDS_WITH_SEEDS:
@@ -71,6 +83,16 @@ class BudgetConfig:
                 "budget.check_episodes compares with practice episodes, and budget.episodes_per_round is 0; set both "
                 "or none"
             )
+
+        if self.check_episodes and self.staleness:
+            raise ConfigError(
+                "budget.check_episodes compares a version with the one before it, which budget.staleness keeps from "
+                "playing; set one of them to 0"
+            )
+
+    def acting_version(self, round_number: int) -> int:
+        """The policy version that plays a round."""
+        return max(0, round_number - 1 - self.staleness)
 
     @property
     def real_per_round(self) -> int:
@@ -108,23 +130,23 @@ class Stage:
 
 
 def plan(budget: BudgetConfig) -> list[Stage]:
-    """The stages of a run, in order."""
+    """The stages of a run, in order. With staleness a version is evaluated while the next one is learnt."""
     step = budget.supervised_steps
-    stages = [
-        Stage("demonstrate", 0, -1, 0, 0),
-        Stage("supervise", 0, 0, 0, step),
-        Stage("evaluate", 0, 0, step, step),
-    ]
+    stages = [Stage("demonstrate", 0, -1, 0, 0), Stage("supervise", 0, 0, 0, step)]
+    later = [Stage("evaluate", 0, 0, step, step)]
     for number in range(1, budget.rounds + 1):
         end_step = step + budget.steps_per_round
-        stages.append(Stage("collect", number, number - 1, step, step))
-        stages.append(Stage("practise", number, number, step, end_step))
+        made = [
+            Stage("collect", number, budget.acting_version(number), step, step),
+            Stage("practise", number, number, step, end_step),
+        ]
         if budget.check_episodes:
-            stages.append(Stage("check", number, number, end_step, end_step))
-        if budget.evaluate_every_round or number == budget.rounds:
-            stages.append(Stage("evaluate", number, number, end_step, end_step))
+            made.append(Stage("check", number, number, end_step, end_step))
+        stages += [*made, *later] if budget.staleness else [*later, *made]
+        every = budget.evaluate_every_round or number == budget.rounds
+        later = [Stage("evaluate", number, number, end_step, end_step)] if every else []
         step = end_step
-    return stages
+    return stages + later
 
 
 def demonstration_seed(run_seed: int, index: int, attempt: int) -> int:

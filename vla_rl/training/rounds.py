@@ -21,13 +21,14 @@ from vla_rl.data.cache import CacheConfig, FrameCache
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.training import plan
+from vla_rl.training.background import BackgroundRollouts
 from vla_rl.training.check import Check, acting_policy, success_of
 from vla_rl.training.learning import Learner, LearningRun, RunRecords
 from vla_rl.training.plan import BudgetConfig, Stage
 from vla_rl.training.run_folder import RunFolder, is_policy
 from vla_rl.training.workers import RolloutJob, Rollouts
 
-DEMONSTRATION_ATTEMPTS = 5
+DEMONSTRATION_ATTEMPTS = 20  # a clumsy operator succeeds half of the time
 _DEMONSTRATION = "demo-"  # how the names of demonstrations begin
 # The steps of an episode share its outcome: a few of them say as much of calibration as all.
 CALIBRATE_EVERY_STEPS = 4
@@ -86,22 +87,29 @@ class PracticeRun(LearningRun):
         self.budget, self.seed, self.tasks, self.pool = budget, seed, tasks, pool
         self._make_supervised, self._make_practised = supervised, practised
         self._takeover, self._bring, self._imagination = takeover, bring, imagination
+        self._stages, self._background = plan.plan(budget), BackgroundRollouts(pool)
         self.evaluation_store = EpisodeStore(folder.evaluation)
+        self._ahead = EpisodeStore(folder.ahead) if budget.staleness else None
         self._practised: Learner | None = None
 
     def run(self) -> dict[str, Any]:
         """Do every stage that is not done yet and return the summary."""
-        stages = plan.plan(self.budget)
-        for number, stage in enumerate(stages, start=1):
-            started_s, worked, self._result = time.perf_counter(), True, ""
-            try:
-                worked = getattr(self, f"_{stage.kind}")(stage)
-            finally:  # an attempt that broke off has cost its time as well
-                if worked:
-                    self._note_wall_time(stage.name, time.perf_counter() - started_s)
-            result = f"{self._result}{time.perf_counter() - started_s:.0f} s" if worked else "done before"
-            logger.info("[%d/%d] %s: %s", number, len(stages), stage.name, result)
+        try:
+            for number, stage in enumerate(self._stages, start=1):
+                self._do(stage, f"[{number}/{len(self._stages)}] {stage.name}")
+        finally:
+            self._background.stop()
         return self.folder.read_summary()
+
+    def _do(self, stage: Stage, shown: str) -> None:
+        started_s, worked, self._result = time.perf_counter(), True, ""
+        try:
+            worked = getattr(self, f"_{stage.kind}")(stage)
+        finally:  # an attempt that broke off has cost its time as well
+            if worked:
+                self._note_wall_time(stage.name, time.perf_counter() - started_s)
+        result = f"{self._result}{time.perf_counter() - started_s:.0f} s" if worked else "done before"
+        logger.info("%s: %s", shown, result)
 
     def _demonstrate(self, stage: Stage) -> bool:
         if self._bring is not None:
@@ -124,10 +132,26 @@ class PracticeRun(LearningRun):
         return [name for name in self.store.ids() if name.startswith(_DEMONSTRATION)]
 
     def _collect(self, stage: Stage) -> bool:
-        if self.folder.policy_exists(stage.policy_version + 1) or not self.budget.episodes_per_round:
-            return False  # a round that was learnt needs its episodes no more: they may have been retired since
+        if self._was_learnt_from(stage):
+            return False
+        jobs = self._practice_jobs(stage)
+        worked = self._background.wait(stage)
+        for job in jobs:
+            if self._ahead is not None and job.episode_id in self._ahead:
+                self._ahead.move(job.episode_id, self.store)
+                worked = True
+        worked |= self._gather(jobs, stage)
+        if self._imagination is not None and (numbers := self._imagination.after_collection(stage.round)):
+            self._publish_once("imagine", stage, numbers)
+        return worked
+
+    def _was_learnt_from(self, stage: Stage) -> bool:
+        """Whether a round needs no episodes (any more: they may have been retired since)."""
+        return self.folder.policy_exists(stage.round) or not self.budget.episodes_per_round
+
+    def _practice_jobs(self, stage: Stage) -> list[RolloutJob]:
         policy, alike = self.folder.policy(stage.policy_version), self.budget.episodes_per_start
-        jobs = [
+        return [
             RolloutJob(
                 f"round{stage.round:03d}-{index:05d}",
                 self.folder.episodes,
@@ -140,10 +164,27 @@ class PracticeRun(LearningRun):
             )
             for index in range(self.budget.episodes_per_round)
         ]
-        worked = self._gather(jobs, stage)
-        if self._imagination is not None and (numbers := self._imagination.after_collection(stage.round)):
-            self._publish_once("imagine", stage, numbers)
-        return worked
+
+    def _start_in_background(self, learnt: Stage) -> None:
+        """While a round is learnt from: the rounds that may be played already, then the evaluations of older versions.
+
+        Episodes of later rounds lie in a store of their own until their round begins, so that what a round learns from
+        does not depend on how fast they come.
+        """
+        if self._ahead is None:
+            return
+        for stage in self._stages:
+            ahead = stage.round - learnt.round
+            if stage.kind == "collect" and 0 < ahead <= self.budget.staleness and not self._was_learnt_from(stage):
+                jobs = [replace(job, store=self.folder.ahead) for job in self._practice_jobs(stage)]
+                have = (self.store, self._ahead)
+                self._background.start(
+                    stage, [job for job in jobs if not any(job.episode_id in store for store in have)]
+                )
+        for stage in self._stages:
+            if stage.kind == "evaluate" and stage.policy_version < learnt.policy_version:
+                jobs = self._evaluation_jobs(stage)
+                self._background.start(stage, [job for job in jobs if job.episode_id not in self.evaluation_store])
 
     def _gather(self, jobs: Sequence[RolloutJob], stage: Stage) -> bool:
         """Add the stage's episodes to the store and say how they went."""
@@ -164,8 +205,15 @@ class PracticeRun(LearningRun):
         self._result = f"{outcome['successes']} of {len(episodes)} succeed, {outcome['takeovers']} taken over, "
 
     def _evaluate(self, stage: Stage) -> bool:
+        jobs = self._evaluation_jobs(stage)
+        worked = self._background.wait(stage)
+        worked |= self._rollouts(jobs, self.evaluation_store, stage)
+        self._note_evaluation(stage, [job.episode_id for job in jobs])
+        return worked
+
+    def _evaluation_jobs(self, stage: Stage) -> list[RolloutJob]:
         version = stage.policy_version
-        jobs = [
+        return [
             RolloutJob(
                 f"v{version:04d}-{index:06d}",
                 self.folder.evaluation,
@@ -176,9 +224,6 @@ class PracticeRun(LearningRun):
             )
             for index in range(self.budget.evaluation_episodes)
         ]
-        worked = self._rollouts(jobs, self.evaluation_store, stage)
-        self._note_evaluation(stage, [job.episode_id for job in jobs])
-        return worked
 
     def _supervise(self, stage: Stage) -> bool:
         if self.folder.policy_exists(stage.policy_version):
@@ -191,6 +236,7 @@ class PracticeRun(LearningRun):
         if self.folder.policy_exists(stage.policy_version) or is_policy(self._policy_of(stage)):
             return False
         self.cache.refresh()
+        self._start_in_background(stage)
         if self._imagination is not None and self._imagination.restarts_policy:
             self._practised = self._make_practised(self.cache, self.folder.policy(0))
         if self._practised is None:
@@ -304,6 +350,8 @@ class PracticeRun(LearningRun):
     def _rollouts(self, jobs: Sequence[RolloutJob], store: EpisodeStore, stage: Stage) -> bool:
         """Run the jobs whose episodes are missing; True if there were any."""
         missing = [job for job in jobs if job.episode_id not in store]
+        if missing:
+            self._background.wait_for_all()  # there is one pool
         for _ in track(self.pool.run(missing), stage.name, "episode", len(missing)):
             pass
         return bool(missing)

@@ -2,7 +2,8 @@
 
 ``config.yaml`` (resolved), ``episodes/`` (the episode store), ``checkpoints/``, ``policies/version_0000/`` (what
 collectors and robots load), ``evaluation/`` (a store of the evaluation episodes), ``traces/``, ``metrics.jsonl``,
-``summary.json`` and ``report.html``. ``cache/`` can be deleted at any time.
+``summary.json`` and ``report.html``. ``cache/`` can be deleted at any time; ``ahead/`` holds episodes of rounds that
+are not learnt from yet (``budget.staleness``).
 """
 
 import errno
@@ -27,6 +28,7 @@ class RunFolder:
         self.config_file = path / "config.yaml"
         self.episodes = path / "episodes"
         self.evaluation = path / "evaluation"
+        self.ahead = path / "ahead"
         self.checkpoints = path / "checkpoints"
         self.policies = path / "policies"
         self.traces = path / "traces"

@@ -4,7 +4,7 @@ files.
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,8 +101,9 @@ class RolloutPool:
             self._local = self._local or self._build()
             yield from self._local.run(jobs)
             return
-        futures = {self._pool.submit(_run_in_worker, part): part for part in parts(jobs, self._workers)}
+        futures: dict[Future[None], Sequence[RolloutJob]] = {}
         try:
+            futures = {self._pool.submit(_run_in_worker, part): part for part in parts(jobs, self._workers)}
             for future in as_completed(futures):
                 future.result()
                 yield from futures[future]

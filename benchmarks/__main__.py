@@ -31,6 +31,7 @@ BENCHMARKS = (
     "deploy",
     "metaworld",
     "outcomes",
+    "people",
     "few",
     "imagination",
     "doors",

@@ -1,17 +1,20 @@
 """A scripted stand-in for the person who supervises a robot: watches, sees trouble late, takes over, drives badly.
 
-It reads the true state of the simulator. It is a takeover source: the control loop asks it for a command at every tick.
+The supervisor decides when; how, decides an expert with a few errors, or an operator (`sim.operators`). It reads the
+true state of the simulator. It is a takeover source: the control loop asks it for a command at every tick.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.registration import make_expert
+from sim.operators import Operator, operator_config
+from sim.registration import ScriptedExpert, make_expert
 from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.types import OPERATOR, Episode, Source
 
 _NEEDED = ("expert_steps", "max_episode_steps", "gripper_dims")
 _STREAM = 7  # keeps the supervisor's draws apart from the environment's, which has the same seed
@@ -20,6 +23,8 @@ _NOISE_M = 0.003  # standard deviation of the hand's noise
 _SETBACK = 0.12  # loss of progress (0 to 1, on the expert's scale) that is trouble at once, such as a dropped object
 _REPAIRED = 0.08  # progress beyond the best before the trouble, after which control may be handed back
 _FUMBLE_M, _FUMBLE_S = 0.012, 1.0  # how far off a fumble is aimed, and how long it lasts
+_TOUCH_S = (0.15, 0.4)  # how long a touch lasts
+_NEVER = -1
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,9 @@ class SupervisorConfig:
         pace: speed relative to the expert's.
         fumble_probability: share of the takeovers that begin with a badly aimed stretch.
         max_takeovers: how often the person takes over in one episode.
+        operators: names of `sim.operators.OPERATORS` who take turns, one an episode (by its seed). Their own habits
+            then stand in for ``pace`` and ``fumble_probability``, and they take over too early or too late, touch, and
+            set their marks with jitter. Empty: nobody of them.
     """
 
     rescue_probability: float = 0.5
@@ -44,6 +52,7 @@ class SupervisorConfig:
     pace: float = 0.9
     fumble_probability: float = 0.15
     max_takeovers: int = 3
+    operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("rescue_probability", "hand_back_probability", "fumble_probability"):
@@ -53,6 +62,8 @@ class SupervisorConfig:
             raise ConfigError(f"reaction_s is {self.reaction_s}; it must be (shortest, longest), not negative.")
         if self.pace <= 0:
             raise ConfigError(f"pace is {self.pace}; it must be positive.")
+        for name in self.operators:
+            operator_config(name)
 
 
 class ScriptedSupervisor:
@@ -71,7 +82,7 @@ class ScriptedSupervisor:
 
     def __init__(self, env: gymnasium.Env[Any, Any], config: SupervisorConfig | None = None) -> None:
         self.config = config = config or SupervisorConfig()
-        self._expert = make_expert(env, _NOISE_M)
+        self._expert: ScriptedExpert = make_expert(env, 0.0 if config.operators else _NOISE_M)
         self._env = self._expert.env
         missing = [name for name in _NEEDED if not hasattr(self._env, name)]
         if missing:
@@ -79,6 +90,7 @@ class ScriptedSupervisor:
                 f"{type(self._env).__name__} does not say its {missing[0]}, by which this supervisor judges."
             )
         self._expert.pace = config.pace
+        self._people = [Operator(self._expert, operator_config(name)) for name in config.operators]
         self._unit_m = self._expert.metres_per_action
         self._hz = float(self._env.metadata["render_fps"])
         self._motion = np.ones(self._env.action_space.shape)  # [A], 0 for grippers
@@ -88,13 +100,31 @@ class ScriptedSupervisor:
     def reset(self, seed: int) -> None:
         """Begin an episode: the seed determines every draw of it. Call it after the environment's reset."""
         self._rng = np.random.default_rng([seed, _STREAM])
+        self._person: Operator | None = None
+        if self._people:
+            self._number = seed % len(self._people)
+            self._expert = self._person = self._people[self._number]
         self._expert.reset(int(self._rng.integers(2**31)))
         self._would_rescue = bool(self._rng.random() < self.config.rescue_probability)
         self._takeovers = 0
         self._start_tick: int | None = None  # when the hand moves in; None while there is no trouble
         self._driving = False
         self._hands_back = False
+        self._marks: list[tuple[int, int]] = []  # first tick of each takeover, and by how much its mark is off
+        self._needless_tick = self._touch_tick = _NEVER
+        self._touch_until = 0
+        if self._person is not None:
+            self._plan_needless(self._person)
         self._watch_from(0, 0.0)
+
+    def _plan_needless(self, person: Operator) -> None:
+        """Draw what this person does in this episode although nothing is wrong."""
+        rng, when = person.rng, person.rng.integers(self._env.expert_steps, size=2)
+        if rng.random() < person.config.needless_probability:
+            self._needless_tick = int(when[0])
+        if rng.random() < person.config.touch_probability:
+            self._touch_tick = int(when[1])
+            self._touch_until = self._touch_tick + max(round(rng.uniform(*_TOUCH_S) * self._hz), 1)
 
     @property
     def driving(self) -> bool:
@@ -116,10 +146,16 @@ class ScriptedSupervisor:
                 self._watch_from(tick, progress)
                 return None
             return self._drive(tick)
+        if tick == self._needless_tick:
+            self._take_over(tick)
+            return self._drive(tick)
+        if self._person is not None and self._touch_tick <= tick < self._touch_until:
+            return self._person.held().astype(np.float32)
         if self._start_tick is None:
             if not self._in_trouble(tick, progress):
                 return None
-            self._start_tick = tick + round(self._rng.uniform(*self.config.reaction_s) * self._hz)
+            late_s = 0.0 if self._person is None else self._person.rng.uniform(0.0, self._person.config.late_s)
+            self._start_tick = tick + round((self._rng.uniform(*self.config.reaction_s) + late_s) * self._hz)
         if tick < self._start_tick or not self._would_rescue or self._takeovers >= self.config.max_takeovers:
             return None
         self._take_over(tick)
@@ -133,7 +169,7 @@ class ScriptedSupervisor:
         if progress > self._best + 0.01:
             self._best, self._best_tick = progress, tick
         stuck = tick - self._best_tick > self.config.stall_s * self._hz
-        needed = (1.0 - progress) * self._env.expert_steps / self.config.pace
+        needed = (1.0 - progress) * self._env.expert_steps / self._expert.pace
         late = self._env.max_episode_steps - tick < needed
         return stuck or late or progress < self._best - _SETBACK
 
@@ -142,6 +178,10 @@ class ScriptedSupervisor:
         self._takeovers += 1
         self._hands_back = bool(self._rng.random() < self.config.hand_back_probability)
         self._goal = self._best + _REPAIRED
+        if self._person is not None:
+            self._person.begin()
+            jitter = round(self._person.config.mark_jitter_s * self._hz)
+            self._marks.append((tick, int(self._person.rng.integers(-jitter, jitter + 1))))
         fumbles = self._rng.random() < self.config.fumble_probability
         self._fumble_until = tick + fumbles * _FUMBLE_S * self._hz
         self._fumble = self._motion * self._rng.normal(0.0, _FUMBLE_M / self._unit_m, len(self._motion))
@@ -149,9 +189,38 @@ class ScriptedSupervisor:
     def _drive(self, tick: int) -> NDArray[np.float32]:
         """The expert's action with the hand's errors, within one bounded step of what was sent last."""
         wanted = self._expert.act()[1].astype(np.float64)
-        if tick < self._fumble_until:
+        if tick < self._fumble_until and self._person is None:
             wanted += self._fumble
         last, limit = self._expert.last_sent(), MAX_STEP_M / self._unit_m
         action = last + np.clip(wanted - last, -limit, limit)
         space = self._env.action_space
         return np.clip(action, space.low, space.high).astype(np.float32)
+
+    def signed(self, episode: Episode) -> Episode:
+        """The episode that was driven last, as this person leaves it: with the column that says where a named operator
+        drove, and with the beginnings of his takeovers where he set their marks.
+        """
+        if self._person is None:
+            return episode
+        by_person = (episode.source == Source.HUMAN).astype(np.uint8)
+        name = OPERATOR + self.config.operators[self._number]
+        return replace(episode, source=marked(episode.source, self._marks), extras={**episode.extras, name: by_person})
+
+
+def marked(source: NDArray[np.uint8], marks: list[tuple[int, int]]) -> NDArray[np.uint8]:
+    """Who decided, uint8 [T], with the beginnings of takeovers moved: a late mark leaves a person's first steps to the
+    policy, an early one takes the policy's last.
+
+    Args:
+        source: as it was, values of `Source`.
+        marks: first step of a takeover, and by how many steps its mark is later (or, negative, earlier).
+    """
+    moved = source.copy()
+    for start, off in marks:
+        if off > 0:
+            late = moved[start : start + off]
+            late[late == Source.HUMAN] = Source.POLICY
+        else:
+            early = moved[max(start + off, 0) : start]
+            early[early == Source.POLICY] = Source.HUMAN
+    return moved

@@ -116,8 +116,24 @@ def test_a_batch_of_failures_weighs_nothing_and_is_finite():
 def test_pre_weights_by_kind():
     gates = np.float32([1.5, 1.5, 1.5, 1.5])
     samples = samples_of("rid-")
-    np.testing.assert_array_equal(pre_weights(gates, samples), [1.5, 1, 1, 0])
-    np.testing.assert_array_equal(pre_weights(gates, samples_of("rid-", success=False)), [0, 1, 1, 0])
+    np.testing.assert_array_equal(pre_weights(gates, samples, PAPER), [1.5, 1, 1, 0])
+    np.testing.assert_array_equal(pre_weights(gates, samples_of("rid-", success=False), PAPER), [0, 1, 1, 0])
+
+
+def test_people_can_be_weighed_too():
+    config = AdvantageConfig(weighs_people=True, warmup_steps=0)
+    gates = np.float32([1.5, 0.5, 0.3, 1.5])
+    np.testing.assert_array_equal(pre_weights(gates, samples_of("rid-"), config), np.float32([1.5, 0.5, 0.3, 0]))
+    np.testing.assert_array_equal(
+        pre_weights(gates, samples_of("rid-", success=False), config), np.float32([0, 0.5, 0.3, 0])
+    )
+    # A person's idle step costs time and brings nothing: demonstrations share what they weigh among themselves.
+    values = values_of([40] * 4, [40] * 4, [-20, -20, -20, -20], [-18, -20, -18, -20])
+    found, logs = weights(values, samples_of("ddii"), config, step=0)
+    assert found[0] > 1 > found[1]
+    assert found[2] > 1 > found[3]
+    np.testing.assert_allclose([found[:2].mean(), found[2:].mean()], 1, rtol=1e-5)
+    assert logs["effective_samples"] < 0.9
 
 
 def test_two_readings_of_unit_mean():
@@ -219,7 +235,9 @@ def test_laws_and_equality_of_numpy_and_torch(rows, config):
     assert not found[samples.rollout & ~samples.success].any()
     practised = samples.rollout | samples.intervention
     over = practised if config.normalise_over == "non_demonstration" else practised | samples.demonstration
-    pre = pre_weights(advantage_gate(values.viability_logit, *advantages(values, samples, config), config), samples)
+    pre = pre_weights(
+        advantage_gate(values.viability_logit, *advantages(values, samples, config), config), samples, config
+    )
     if over.any():
         assert found[over].mean() == pytest.approx(min(1.0, pre[over].mean() / SMALLEST_MEAN), rel=1e-4)
     same, torch_logs = weights(as_torch(values), as_torch(samples), config, 0)

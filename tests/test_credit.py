@@ -97,14 +97,12 @@ def test_batch_equals_the_reference_on_random_episodes(rule, options):
     episodes = random_episodes(np.random.default_rng(options[1]), count=2600, longest=32)
     sources, success, origin, terminated = zip(*episodes, strict=True)
     batch = assign_batch(np.concatenate(sources), [len(s) for s in sources], success, origin, terminated, config)
-    start = 0
-    for episode in episodes:
-        expected = reference(*episode, config)
-        stop = start + len(episode[0])
-        for name in FIELDS:
-            found = getattr(batch, name)[start:stop] - (start if name == "chunk_stop" else 0)
-            np.testing.assert_array_equal(found, expected[name], err_msg=f"{name} of {episode}")
-        start = stop
+    expected = [reference(*episode, config) for episode in episodes]
+    lengths = [len(source) for source in sources]
+    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    for name in FIELDS:
+        found = getattr(batch, name) - (starts if name == "chunk_stop" else 0)
+        np.testing.assert_array_equal(found, np.concatenate([steps[name] for steps in expected]), err_msg=name)
 
 
 steps = st.lists(st.sampled_from(list(Source)), min_size=1, max_size=60)
@@ -248,6 +246,74 @@ def test_dimensions_that_a_person_does_not_command_are_not_imitated_from_him():
     assert imitated_dims(demonstration, 4, CreditConfig(intervention_dims=(0,))).all()
 
 
+def test_what_comes_before_a_person_has_got_hold_is_not_imitated():
+    source = [P] * 20 + [H] * 15 + [P] * 5 + [H] * 12
+    plain, lead = (assign(source, True, Origin.SIM, True, CreditConfig(takeover_lead_steps=n)) for n in (0, 6))
+    assert lead.actor_kind.tolist() == [0] * 26 + [2] * 9 + [0] * 5 + [0] * 6 + [2] * 6
+    assert lead.chunk_stop[[20, 26]].tolist() == [26, 35]
+    np.testing.assert_array_equal(lead.segment, plain.segment)
+    np.testing.assert_array_equal(lead.efficiency_mask, plain.efficiency_mask)
+    person_alone = assign([H] * 15, True, Origin.SIM, True, CreditConfig(takeover_lead_steps=6))
+    assert (person_alone.actor_kind == ActorKind.INTERVENTION).all()  # nobody was taken over from
+
+
+def test_steps_around_a_mark_are_nobodys():
+    source = [P] * 20 + [H] * 15 + [P] * 10
+    config = CreditConfig("takeover_is_failure", mark_margin_steps=4)
+    credit = assign(source, True, Origin.SIM, True, config)
+    assert np.flatnonzero(credit.viability_mask).tolist() == [*range(16), *range(39, 45)]
+    assert credit.viability_label.tolist() == [0.0] * 39 + [1.0] * 6
+    assert np.flatnonzero(credit.efficiency_mask).tolist() == [*range(24, 31), *range(39, 45)]
+    assert credit.actor_kind.tolist() == [0] * 24 + [2] * 7 + [0] * 8 + [1] * 6
+    assert assign([P] * 12, True, Origin.SIM, True, config).viability_mask.all()
+
+
+def test_with_a_margin_a_mark_may_be_off_by_as_many_steps():
+    """What is left to a loss means the same wherever the mark was set."""
+    right = CreditConfig("takeover_is_failure")
+    careful = CreditConfig("takeover_is_failure", mark_margin_steps=5)
+    truth = assign([P] * 30 + [H] * 30, True, Origin.SIM, True, right)
+    for off in range(-5, 6):
+        found = assign([P] * (30 + off) + [H] * (30 - off), True, Origin.SIM, True, careful)
+        imitated = found.actor_kind == ActorKind.INTERVENTION
+        assert (truth.actor_kind[imitated] == ActorKind.INTERVENTION).all()
+        assert truth.viability_mask[found.viability_mask].all()
+
+
+def test_long_stretches_without_motion_are_not_imitated():
+    source = [D] * 6 + [P] * 6 + [H] * 12
+    motion = np.ones(24)
+    motion[[1, 2, 3, 6, 7, 8, 9, 14, 15, 16, 20, 21]] = 0.0
+    origins, options = [Origin.DEMO, Origin.SIM], CreditConfig(idle_steps=3, idle_motion=0.5)
+    credit = assign_batch(source, [6, 18], [True] * 2, origins, [True] * 2, options, motion)
+    demo, excluded, human = ActorKind.DEMONSTRATION, ActorKind.EXCLUDED, ActorKind.INTERVENTION
+    assert credit.actor_kind[:6].tolist() == [demo] + [excluded] * 3 + [demo] * 2
+    # The policy may stand still; of the person's pauses, the one of two steps is too short.
+    assert credit.actor_kind[12:].tolist() == [human] * 2 + [excluded] * 3 + [human] * 7
+    assert credit.efficiency_mask[:6].all()
+    with pytest.raises(UserError, match="motion"):
+        assign(source, True, Origin.SIM, True, options)
+
+
+def test_a_pause_does_not_go_on_into_the_next_episode():
+    still = np.zeros(4)
+    options = CreditConfig(idle_steps=3)
+    credit = assign_batch([D] * 4, [2, 2], [True] * 2, [Origin.DEMO] * 2, [True] * 2, options, still)
+    assert (credit.actor_kind == ActorKind.DEMONSTRATION).all()
+
+
+def test_several_people_in_one_episode():
+    """One demonstrates the beginning, the policy goes on, another one rescues it, and the policy finishes."""
+    source = [D] * 8 + [P] * 10 + [H] * 12 + [P] * 5
+    credit = assign(source, True, Origin.SIM, True, CreditConfig("takeover_is_failure", takeover_lead_steps=3))
+    assert [(part.kind, part.stop - part.start) for part in segments(credit)] == [
+        (SegmentKind.DEMONSTRATION, 8), (SegmentKind.BEFORE_TAKEOVER, 10), (SegmentKind.INTERVENTION, 12),
+        (SegmentKind.SUFFIX, 5),
+    ]  # fmt: skip
+    assert credit.actor_kind.tolist() == [3] * 8 + [0] * 10 + [0] * 3 + [2] * 9 + [1] * 5
+    assert credit.viability_mask.tolist() == [False] * 8 + [True] * 10 + [False] * 12 + [True] * 5
+
+
 def test_segments_name_rows():
     assert segments(assign([P, H], True, Origin.SIM, True, CreditConfig(min_human_steps=1, window_steps=1))) == [
         Segment(SegmentKind.BEFORE_TAKEOVER, 0, 1), Segment(SegmentKind.INTERVENTION, 1, 2),
@@ -292,6 +358,8 @@ def test_bad_input_is_one_clear_error():
         CreditConfig(min_human_steps=60)
     with pytest.raises(ConfigError, match="counted from 0"):
         CreditConfig(intervention_dims=(0, -1))
+    with pytest.raises(ConfigError, match="idle_steps"):
+        CreditConfig(idle_steps=-1)
     credit = assign([P], True, Origin.SIM, True, CreditConfig())
     with pytest.raises(UserError, match="4 dimensions"):
         imitated_dims(credit, 4, CreditConfig(intervention_dims=(4,)))

@@ -5,7 +5,7 @@ Source: arXiv 2606.17043 (HABC). With the viability logit z_v (p_v = sigmoid(z_v
     A_v = z_v(s') - z_v(s)                                    in logits
     A_e = -n + V_e(s') - V_e(s)                               in steps, s' is n steps after s
     g   = 1 + tanh((1 - p_v(s)) A_v + p_v(s) A_e)             0 < g < 2
-    pre = g: successful rollout, 0: failed rollout, 1: demonstration or intervention
+    pre = g: successful rollout, 0: failed rollout, 1: demonstration or intervention (or g, `weighs_people`)
     w   = pre / mean(pre)
 
 No gradient flows through weights: callers that use torch evaluate the critics under ``torch.no_grad``. Torch is not
@@ -87,6 +87,8 @@ class AdvantageConfig(HorizonConfig):
             ``target``: its V_e is taken as the 0 of its training target if the episode succeeded, so that the A_e of
             the last step is its TD error; ``neutral``: as the network says, so that the last step has g = 1;
             ``repeat``: as ``neutral``, but n steps are charged although fewer were taken (what clipped indices do).
+        weighs_people: demonstrations and interventions weigh their gate as well, where the paper has 1: of people who
+            pause, miss and go astray, not every step is worth as much.
     """
 
     gate: Literal["hierarchical", "viability", "viability_weighted"] = "hierarchical"
@@ -94,6 +96,7 @@ class AdvantageConfig(HorizonConfig):
     efficiency_scale: float = 1.0
     certainty_cost: float = 0.0
     last_step: Literal["target", "neutral", "repeat"] = "target"
+    weighs_people: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -174,25 +177,31 @@ def advantage_gate(
     return (1.0 + _library(argument).tanh(argument)).clip(min=config.gate_floor)
 
 
-def pre_weights(gates: Array, samples: Samples) -> Array:
+def gated(samples: Samples, config: AdvantageConfig) -> Array:
+    """The samples that weigh their gate, bool [B]."""
+    rollouts = samples.rollout & samples.success
+    return rollouts | samples.demonstration | samples.intervention if config.weighs_people else rollouts
+
+
+def pre_weights(gates: Array, samples: Samples, config: AdvantageConfig) -> Array:
     """Weights before normalisation, float [B]."""
     library = _library(gates)
-    weight = library.where(samples.rollout & samples.success, gates, 0.0)
-    weight = library.where(samples.demonstration, 1.0, weight)
-    return library.where(samples.intervention, 1.0, weight)
+    by_person = library.where(samples.demonstration | samples.intervention, library.ones_like(gates), 0.0)
+    return library.where(gated(samples, config), gates, by_person)
 
 
 def normalise(weight: Array, samples: Samples, config: WeightingConfig) -> Array:
     """Weights with mean 1 over the samples that `WeightingConfig.normalise_over` names, float [B].
 
-    If all of these weigh 0 (a batch of failures), they stay 0. Under ``non_demonstration``, demonstrations are left as
-    they are, so that their share in the loss does not depend on how well the rollouts went.
+    If all of these weigh 0 (a batch of failures), they stay 0. Under ``non_demonstration``, demonstrations have a mean
+    of 1 among themselves, so that their share in the loss does not depend on how well the rollouts went.
     """
     library = _library(weight)
     practised = samples.rollout | samples.intervention
     if config.normalise_over == "valid":
         return weight / _mean(weight, practised | samples.demonstration).clip(min=SMALLEST_MEAN)
-    return library.where(practised, weight / _mean(weight, practised).clip(min=SMALLEST_MEAN), weight)
+    demonstrated = weight / _mean(weight, samples.demonstration).clip(min=SMALLEST_MEAN)
+    return library.where(practised, weight / _mean(weight, practised).clip(min=SMALLEST_MEAN), demonstrated)
 
 
 def weights(values: Values, samples: Samples, config: AdvantageConfig, step: int) -> tuple[Array, dict[str, float]]:
@@ -210,11 +219,11 @@ def weights(values: Values, samples: Samples, config: AdvantageConfig, step: int
     gates = advantage_gate(values.viability_logit, *advantages(values, samples, config), config)
     if step < config.warmup_steps:
         gates = _library(gates).ones_like(gates)
-    weight = normalise(pre_weights(gates, samples), samples, config)
-    return weight, diagnostics(gates, weight, samples)
+    weight = normalise(pre_weights(gates, samples, config), samples, config)
+    return weight, diagnostics(gates, weight, samples, config)
 
 
-def diagnostics(gates: Array, weight: Array, samples: Samples) -> dict[str, float]:
+def diagnostics(gates: Array, weight: Array, samples: Samples, config: AdvantageConfig) -> dict[str, float]:
     """How the weights came out.
 
     Returns:
@@ -222,12 +231,12 @@ def diagnostics(gates: Array, weight: Array, samples: Samples) -> dict[str, floa
         and 0 where there are none. ``kept``: the fraction of the rollouts and interventions that weigh anything.
         ``effective_samples``: (sum w)^2 / (B sum w^2), 1 for equal weights.
     """
-    gated = samples.rollout & samples.success
+    weighed = gated(samples, config)
     practised = samples.rollout | samples.intervention
     saturated = abs(gates - 1.0) > SATURATED_TANH
     return {
-        "gate_mean": float(_mean(gates, gated)) if gated.any() else 1.0,
-        "gate_saturated": float(_mean(saturated, gated)),
+        "gate_mean": float(_mean(gates, weighed)) if weighed.any() else 1.0,
+        "gate_saturated": float(_mean(saturated, weighed)),
         "kept": float(_mean(weight > 0, practised)),
         "effective_samples": effective_samples(weight),
     }

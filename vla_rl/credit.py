@@ -22,6 +22,9 @@ Rules for the policy segment that ends in a takeover:
 A person's device may command fewer dimensions than the robot has (the arm, but not the gripper): during an
 intervention the others still show what the policy left there, and `imitated_dims` keeps them out of the actor's loss.
 
+Three options are for people as they are, slow to get hold, late at the button and hesitant: `takeover_lead_steps`,
+`mark_margin_steps` and `idle_steps`. They only ever take steps away from a loss.
+
 An unlabelled outcome (``success=None``) gives no label, trains no efficiency and excludes the policy's steps from the
 actor; what people did is still imitated. Pure numpy, vectorised over a flat array of many episodes. Source: arXiv
 2606.17043, intervention-aware credit.
@@ -80,6 +83,13 @@ class CreditConfig:
             unknown; set it where episodes are cut for other reasons than the task's time limit.
         intervention_dims: the action dimensions that a person commands when taking over, counted from 0; empty: all.
             The actor does not imitate the others during an intervention.
+        takeover_lead_steps: the first so many steps of an intervention are not imitated: the person is getting hold of
+            the device, the robot hardly moves. They stay in the efficiency loss: the time passed.
+        mark_margin_steps: steps within so many of where policy and person change places are nobody's, because the mark
+            may be off by as many: no loss sees them.
+        idle_steps: a run of at least so many of a person's steps, taking over or demonstrating, whose commanded motion
+            stays below ``idle_motion`` is not imitated; 0: none is. It stays in the efficiency loss.
+        idle_motion: that bound, in standard deviations of each action dimension over the data.
     """
 
     rule: str = "paper"
@@ -88,6 +98,10 @@ class CreditConfig:
     endings_are_takeovers: bool = False
     timeout_is_failure: bool = True
     intervention_dims: tuple[int, ...] = ()
+    takeover_lead_steps: int = 0
+    mark_margin_steps: int = 0
+    idle_steps: int = 0
+    idle_motion: float = 0.01
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -99,6 +113,9 @@ class CreditConfig:
             )
         if min(self.intervention_dims, default=0) < 0:
             raise ConfigError(f"credit.intervention_dims is {self.intervention_dims}; dimensions are counted from 0")
+        for name in ("takeover_lead_steps", "mark_margin_steps", "idle_steps", "idle_motion"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"credit.{name} is {getattr(self, name)}; it cannot be negative")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,13 +182,16 @@ def assign_batch(
     origin: Sequence[Origin],
     terminated: Sequence[bool],
     config: CreditConfig,
+    motion: NDArray[np.floating] | None = None,
 ) -> StepCredit:
     """Credit of E episodes that lie back to back, N steps in all.
 
-    Arguments as in `assign`, one entry per episode; ``lengths`` int [E].
+    Arguments as in `assign`, one entry per episode; ``lengths`` int [E]; ``motion`` float [N], the commanded motion of
+    each step in the unit of ``idle_motion``, which ``idle_steps`` needs.
 
     Raises:
-        UserError: if the lengths do not add up to N, an episode has no steps, or a source is unknown.
+        UserError: if the lengths do not add up to N, an episode has no steps, a source is unknown, or the motion is
+            missing.
     """
     source = np.asarray(source, dtype=np.uint8)
     lengths = np.asarray(lengths, dtype=np.int64)
@@ -186,6 +206,9 @@ def assign_batch(
     demonstrated = (source == Source.DEMO) | np.array([value == Origin.DEMO for value in origin], dtype=bool)[episode]
     segment = _segment_kinds(source, demonstrated, episode, last_step, config)
 
+    changes = _handovers(segment, episode)
+    trusted = ~_near(changes, config.mark_margin_steps, config.mark_margin_steps, episode)
+
     judged = np.isin(segment, (SegmentKind.AUTONOMOUS, SegmentKind.SUFFIX))
     viability_mask = judged & (outcome != _UNKNOWN)
     viability_label = (viability_mask & (outcome == 1)).astype(np.float32)
@@ -197,16 +220,21 @@ def assign_batch(
     terminal_success[last_step] = outcome[last_step] == 1
 
     # Nobody decided to hold: time passes for the critics, but there is nothing to imitate.
+    intervened = segment == SegmentKind.INTERVENTION
+    begins = changes & intervened
+    wasted = _near(begins, 0, config.takeover_lead_steps, episode) & intervened
+    if config.idle_steps:
+        wasted |= _idle(motion, demonstrated | intervened, episode, config)
     actor_kind = np.select(
-        [demonstrated, segment == SegmentKind.INTERVENTION, judged & (outcome != _UNKNOWN) & (source != Source.HOLD)],
-        [ActorKind.DEMONSTRATION, ActorKind.INTERVENTION, ActorKind.ROLLOUT],
+        [wasted | ~trusted, demonstrated, intervened, judged & (outcome != _UNKNOWN) & (source != Source.HOLD)],
+        [ActorKind.EXCLUDED, ActorKind.DEMONSTRATION, ActorKind.INTERVENTION, ActorKind.ROLLOUT],
         ActorKind.EXCLUDED,
     ).astype(np.uint8)
     return StepCredit(
         segment=segment,
-        viability_label=viability_label,
-        viability_mask=viability_mask,
-        efficiency_mask=timed & (outcome == 1),
+        viability_label=np.where(trusted, viability_label, np.float32(0)),
+        viability_mask=viability_mask & trusted,
+        efficiency_mask=timed & (outcome == 1) & trusted,
         actor_kind=actor_kind,
         actor_outcome=outcome == 1,
         terminal_success=terminal_success,
@@ -277,6 +305,36 @@ def _dense_human_steps(human: BoolArray, episode: Int64Array, config: CreditConf
     dense = np.zeros(len(human), dtype=bool)
     dense[rows[np.cumsum(coverage[:-1]) > 0]] = True
     return dense
+
+
+def _handovers(segment: Uint8Array, episode: Int64Array) -> BoolArray:
+    """The first steps after policy and person changed places."""
+    by_person = segment == SegmentKind.INTERVENTION
+    changed = (np.diff(by_person) != 0) & (np.diff(episode) == 0)
+    return np.concatenate([np.zeros(min(len(episode), 1), dtype=bool), changed])
+
+
+def _near(marks: BoolArray, before: int, after: int, episode: Int64Array) -> BoolArray:
+    """The steps that lie at most so many before a mark, or less than so many after it, in the mark's episode."""
+    near = np.zeros(len(marks), dtype=bool)
+    steps = np.flatnonzero(marks)[:, None] + np.arange(-before, after)  # [M, before + after]
+    inside = (steps >= 0) & (steps < len(marks))
+    same = inside & (episode[steps.clip(0, len(marks) - 1)] == episode[marks][:, None])
+    near[steps[same]] = True
+    return near
+
+
+def _idle(
+    motion: NDArray[np.floating] | None, by_person: BoolArray, episode: Int64Array, config: CreditConfig
+) -> BoolArray:
+    """The steps of long enough runs in which a person does not move."""
+    if motion is None:
+        raise UserError("credit.idle_steps needs the commanded motion of every step; leave it at 0 where there is none")
+    still = by_person & (np.asarray(motion) < config.idle_motion)
+    changes = (np.diff(still) != 0) | (np.diff(episode) != 0)
+    starts = np.concatenate([[0], np.flatnonzero(changes) + 1]).astype(np.int64)
+    lengths = np.diff(np.append(starts, len(still)))
+    return still & np.repeat(lengths >= config.idle_steps, lengths)
 
 
 def _run_stops(episode: Int64Array, segment: Uint8Array, actor_kind: Uint8Array) -> Int64Array:

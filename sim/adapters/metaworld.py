@@ -66,7 +66,6 @@ class MetaWorldEnv(CameraEnv):
         # Only after set_task, which freezes the scene: without these two, every episode would be the same.
         self.native._freeze_rand_vec = False
         self.native.seeded_rand_vec = True
-        self.native.max_path_length = self.max_episode_steps + 1
         for camera, field in zip(CAMERAS, self._task.fields_of_view, strict=True):
             eye, look_at = (np.add(point, self._task.shift) for point in (_EYES[camera], _LOOK_AT[camera]))
             _aim(self.native.model, _NATIVE_CAMERAS[camera], eye, look_at, field)
@@ -84,6 +83,7 @@ class MetaWorldEnv(CameraEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         super().reset(seed=seed, options=options)
+        self.native.max_path_length = self.max_episode_steps + 1
         self.native_observation = self._reset_native(int(self.np_random.integers(2**31)))
         self.renderer.refresh(self.native.data)  # the benchmark moves static bodies at every reset
         self.progress, self.elapsed_steps = 0.0, 0

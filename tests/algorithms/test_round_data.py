@@ -44,6 +44,18 @@ def test_after_a_success_steps_hold_still_and_targets_are_repeated(make_cache):
     np.testing.assert_array_equal(actions[2:], [[episode.action_sent[5, 0], 0.0]] * 2)
 
 
+def test_pauses_are_told_by_what_was_commanded(make_cache):
+    """A target that stays is a pause, a step of 0 too; a target that moves by a hair is one as well."""
+    episode = make_episode("a", [D] * 10, True, origin=Origin.DEMO)
+    commands = np.stack([np.arange(10.0), np.zeros(10)], axis=1).astype(np.float32)
+    commands[3:7] = commands[2] + np.arange(4)[:, None] * 1e-4
+    episode = replace(episode, action_policy=commands, action_sent=commands)
+    model = make_model()
+    model.spec = replace(model.spec, delta_dims=(1,))
+    data = RoundData(make_cache([episode]), replace(CREDIT, idle_steps=4), None, model)
+    assert np.flatnonzero(data.credit.actor_kind == ActorKind.EXCLUDED).tolist() == [3, 4, 5, 6]
+
+
 def test_only_what_a_person_commanded_is_imitated(make_cache):
     """One arm was taken over: the other one's commands during that are nobody's example."""
     episode = make_episode("a", [P] * 4 + [H] * 8, True)

@@ -13,6 +13,7 @@ from vla_rl.advantage import (
     Values,
     advantage_gate,
     advantages,
+    gated,
     pre_weights,
     viability,
     weights,
@@ -57,9 +58,8 @@ class Habc(WeightedCloning):
         """Gated weights [B] of the actor's samples, and diagnostics of the gate."""
         config = self.advantage_config
         later, samples = self.data.samples(frames, config.advantage_horizon)
-        gated = samples.rollout & samples.success
         # Values that no weight depends on are not computed.
-        wanted = gated.cpu().numpy() & (self.updates >= config.warmup_steps)
+        wanted = gated(samples, config).cpu().numpy() & (self.updates >= config.warmup_steps)
         return weights(self.critics.values(frames, later, wanted), samples, config, self.updates)
 
     @torch.no_grad()
@@ -83,5 +83,5 @@ def _columns(values: Values, samples: Samples, config: AdvantageConfig) -> dict[
         "viability_advantage": a_v,
         "efficiency_advantage": a_e,
         "advantage_gate": gates,
-        "weight": pre_weights(gates, samples),
+        "weight": pre_weights(gates, samples, config),
     }

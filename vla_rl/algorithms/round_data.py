@@ -53,6 +53,7 @@ class RoundData:
             [episode.origin for episode in episodes],
             [episode.terminated for episode in episodes],
             credit,
+            self._motion() if credit.idle_steps else None,
         )
         version = np.array([episode.policy_version for episode in episodes], dtype=np.int64)
         oldest = -1 if max_staleness is None else version.max(initial=-1) - max_staleness
@@ -69,6 +70,17 @@ class RoundData:
         if model.spec.sizes:
             self._fill = _Fill(cache, model.statistics)
         self._text = model.tokenize(cache.tasks) if cache.tasks else torch.zeros(0, 1, dtype=torch.int64)
+
+    def _motion(self) -> NDArray[np.float32]:
+        """The commanded motion of each step, float32 [N]: the largest change of a target or size of a step, in standard
+        deviations of the dimension. The first step of an episode moves.
+        """
+        scale = np.maximum(np.asarray(self._model.statistics.action.std, np.float32), 1e-6)
+        action, steps = self.cache.action, list(self._model.spec.delta_dims)
+        change = np.diff(action, axis=0, prepend=np.float32("inf"))
+        change[:, steps] = action[:, steps]
+        change[[episode.start for episode in self.cache.episodes]] = np.inf
+        return np.abs(change / scale).max(axis=1, initial=0.0)
 
     @property
     def device(self) -> torch.device:

@@ -74,6 +74,15 @@ class TakeoverSource(Protocol):
         ...
 
 
+@runtime_checkable
+class Signs(Protocol):
+    """A person who leaves a mark on the record, beside the commands: who it was, where he says that he took over."""
+
+    def signed(self, episode: Episode) -> Episode:
+        """The episode that was driven last, as this person leaves it."""
+        ...
+
+
 class Condition(NamedTuple):
     """How a robot that measures itself finds itself.
 

@@ -27,6 +27,11 @@ PICTURED = "pictured"
 last one is repeated.
 """
 
+OPERATOR = "operator."
+"""Extra columns of episodes in which somebody known by name acted, OPERATOR + NAME: 1 at the steps that this person
+decided, else 0. The header of an episode lists them, so that who acted is known without reading it.
+"""
+
 
 class Source(IntEnum):
     """Who decided the action that was sent at a step. Stored as uint8."""

@@ -149,6 +149,37 @@ def collection(run: Run) -> str:
     return section("Practice episodes", table(heads, rows) + f'<p class="note">{legend(names)}</p>')
 
 
+def operators(run: Run) -> str:
+    """Whose demonstrations and rescues help; nothing where nobody is known by name."""
+    records = run.records("operators")
+    if not records:
+        return ""
+    newest = records[-1]
+    names = sorted({key.partition("/")[0] for key in newest if "/" in key})
+
+    def cell(name: str, figure: str, shown: str) -> str:
+        value = _float(newest.get(f"{name}/{figure}"))
+        return _UNKNOWN if math.isnan(value) else format(value, shown)
+
+    figures = {
+        "demonstrations": ",.0f",
+        "steps": ".0f",
+        "takeovers": ",.0f",
+        "rescued": ".0%",
+        "person_steps": ",.0f",
+        "advantage_gate": ".2f",
+        "efficiency_advantage": "+.1f",
+    }
+    rows = [[html.escape(name), *(cell(name, figure, shown) for figure, shown in figures.items())] for name in names]
+    heads = ["", "demonstrations", "mean steps", "takeovers", "of these rescued", "steps driven"]
+    heads += ["mean advantage gate", "mean efficiency advantage"]
+    words = (
+        "What the critics of the last round say of the steps that each person decided. A gate above 1: better than "
+        "usual at that place. The efficiency advantage: steps saved, over the horizon of the advantage; below 0 lost."
+    )
+    return section("Whose steps help", lead(words) + table(heads, rows))
+
+
 def machine(run: Run) -> str:
     """The machine, the versions, and where the time went."""
     body = ""

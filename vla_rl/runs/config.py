@@ -6,6 +6,7 @@ from typing import Any
 
 from robot_io.env_interface import EnvDeclaration
 from robot_io.gate import GateConfig
+from sim.operators import operator_config
 from vla_rl.algorithms.config import Learning
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.errors import ConfigError
@@ -38,8 +39,12 @@ class TaskConfig:
         declare: what the environment does not say itself.
         demonstrations: an episode store, a run folder or a LeRobotDataset, whose demonstrations are taken instead of
             an expert's; of them at most ``budget.demonstrations``, 0: all.
+        demonstration_speed: up to so many times as fast are those of ``demonstrations`` made; the timing around changes
+            of a gripper is kept (`vla_rl.data.retiming`). 1: as they were shown.
         demonstration_noise: standard deviation of the noise on an expert's sent actions, in the action's units; the
             clean action is what is learnt.
+        operators: names of `sim.operators.OPERATORS` who demonstrate in turns, in place of the expert; empty: the
+            expert himself. Who takes over says ``takeover.options.operators``.
     """
 
     env: str = "vla_rl/PegInsert-v0"
@@ -50,13 +55,23 @@ class TaskConfig:
     kwargs: dict[str, Any] = field(default_factory=dict)
     declare: EnvDeclaration = field(default_factory=EnvDeclaration)
     demonstrations: str | None = None
+    demonstration_speed: float = 1.0
     demonstration_noise: float = 0.003
+    operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(set(self.envs)) < len(self.envs):
             raise ConfigError(f"task: an environment is named twice in {', '.join(self.envs)}")
         if not self.demonstration_noise >= 0:
             raise ConfigError(f"task.demonstration_noise is {self.demonstration_noise}; it cannot be negative")
+        if not 1 <= self.demonstration_speed < float("inf"):
+            raise ConfigError(f"task.demonstration_speed is {self.demonstration_speed}; it must be at least 1")
+        if self.demonstration_speed > 1 and self.demonstrations is None:
+            raise ConfigError(
+                "task.demonstration_speed re-times demonstrations that exist: name them, task.demonstrations=RUN_DIR"
+            )
+        for name in self.operators:
+            operator_config(name)
 
     @property
     def envs(self) -> tuple[str, ...]:
@@ -148,6 +163,11 @@ class RunConfig:
             )
         if self.imagination.coevolution.mode != "off":
             self._check_imagination()
+        if self.budget.staleness and (self.workers == 0 or self.imagination.coevolution.mode != "off"):
+            raise ConfigError(
+                "with budget.staleness collectors play while the learner learns: set workers to 1 or more, and "
+                "imagination.coevolution.mode to off, which compares a round with the newest policy"
+            )
         if self.ray is not None and self.workers == 0:
             raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")
 

@@ -3,7 +3,7 @@
 import json
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from vla_rl.core.files import write_atomic
 from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Origin, PolicySpec, Source, Uint8Array
 from vla_rl.data.episode_file import EpisodeHeader
+from vla_rl.data.retiming import retimed
 from vla_rl.data.sources import DataMapping, find_store, take_in
 from vla_rl.data.store import EpisodeStore
 
@@ -23,7 +24,13 @@ _DONE = "demonstrations.json"
 
 
 def bring_demonstrations(
-    source: Path, run: Path, store: EpisodeStore, specs: Mapping[str, PolicySpec], most: int
+    source: Path,
+    run: Path,
+    store: EpisodeStore,
+    specs: Mapping[str, PolicySpec],
+    most: int,
+    speed: float = 1.0,
+    gripper_dims: Mapping[str, Sequence[int]] | None = None,
 ) -> bool:
     """Copy demonstrations into the store of a run, as ``demo-00000`` and so on, once; what a killed process had copied
     stays.
@@ -36,6 +43,8 @@ def bring_demonstrations(
         store: of the run.
         specs: task -> the interface of a policy for it.
         most: how many are taken at most; 0: all.
+        speed: up to so many times as fast as they were shown, see `vla_rl.data.retiming`.
+        gripper_dims: task -> the dimensions of its actions that are grippers, for that.
 
     Returns:
         whether there was anything to do.
@@ -53,7 +62,9 @@ def bring_demonstrations(
             episode_id = f"demo-{index:05d}"
             if episode_id not in store:
                 task = _task_of(found.read_header(name), specs)
-                store.add(_as_demonstration(found.read(name), episode_id, task, specs[task]))
+                episode = _as_demonstration(found.read(name), episode_id, task, specs[task])
+                grippers = (gripper_dims or {}).get(task, ())
+                store.add(retimed(episode, speed, grippers, specs[task].delta_dims) if speed > 1 else episode)
     logger.info("%d demonstrations of %d in %s", len(taken), len(names), source)
     write_atomic(run / _DONE, json.dumps({"source": str(source), "demonstrations": len(taken)}, indent=1).encode())
     return True

@@ -90,6 +90,8 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
     algorithm.check(config.policy)
     if algorithm.learns_from_exploration and not config.exploration:
         raise ConfigError(f"{config.algorithm} learns from the offsets that practice tries; set exploration=0.15 or so")
+    if algorithm.learns_from_exploration and budget.staleness:
+        raise ConfigError(f"{config.algorithm} learns from what the newest version tried alone; set budget.staleness=0")
     for name in (config.device, config.rollout_device):
         check_device(name)
     worker = SimulatorWorker(config)
@@ -175,13 +177,15 @@ def _bringer(folder: RunFolder, config: RunConfig) -> "Callable[[EpisodeStore], 
     def bring(store: "EpisodeStore") -> bool:
         if folder.policy_exists(0):  # they came with it
             return False
-        specs = {}
+        specs, grippers = {}, {}
         for env_id in config.task.envs:
             robot = open_robot(config.task, env_id)
             specs[env_id] = spec_of_robot(env_id, robot)
+            grippers[env_id] = robot.actions.gripper_dims
             robot.close()
         source = Path(config.task.demonstrations or "")
-        return bring_demonstrations(source, folder.path, store, specs, config.budget.demonstrations)
+        most, speed = config.budget.demonstrations, config.task.demonstration_speed
+        return bring_demonstrations(source, folder.path, store, specs, most, speed, grippers)
 
     return bring
 

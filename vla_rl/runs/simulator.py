@@ -16,8 +16,8 @@ from deploy_trt.runtime import is_deployment, load_deployed
 from deploy_trt.runtime.probe import BackendName
 from vla_rl.core.errors import UserError
 from vla_rl.core.progress import track
-from vla_rl.core.protocols import Policy
-from vla_rl.core.types import NOISE_SEED, Episode, Observation, Origin
+from vla_rl.core.protocols import Policy, Signs, TakeoverSource
+from vla_rl.core.types import NOISE_SEED, OPERATOR, Episode, Observation, Origin
 from vla_rl.data.episode_file import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
@@ -115,11 +115,15 @@ class SimulatorWorker:
         return job
 
     def _attempt(self, job: RolloutJob, station: Station, policy: Policy | None) -> None:
+        people, operator, person = self._config.task.operators, None, None
         if policy is None:
-            source: ActionSource = station.demonstrator(self._config.task.demonstration_noise)
+            if people:  # at a second attempt it is the same person
+                operator = people[job.seeds[0] % len(people)]
+            source: ActionSource = station.demonstrator(self._config.task.demonstration_noise, operator)
             version, origin = -1, Origin.DEMO
         else:
-            source, version, origin = self._acting(station, policy, job.takeover), policy.version, Origin.SIM
+            person = station.supervisor(self._config.takeover) if job.takeover else None
+            source, version, origin = self._acting(station, policy, person), policy.version, Origin.SIM
         station.robot.draws_always = job.pictures
         for seed in job.seeds:
             _, episode = station.attempts.run(source, job.episode_id, seed, version, origin=origin)
@@ -127,6 +131,11 @@ class SimulatorWorker:
             if job.noise_seed is not None:
                 noise_seed = np.full(len(episode), job.noise_seed, np.int64)
                 episode = replace(episode, extras={**episode.extras, NOISE_SEED: noise_seed})
+            if operator is not None:
+                column = np.ones(len(episode), np.uint8)
+                episode = replace(episode, extras={**episode.extras, OPERATOR + operator: column})
+            if isinstance(person, Signs):
+                episode = person.signed(episode)
             if policy is not None or episode.success:
                 EpisodeStore(job.store).add(episode)
                 return
@@ -152,14 +161,12 @@ class SimulatorWorker:
     def _build(self, env_id: str) -> Station:
         return Station.build(env_id, self._config.task, self._config.gate)
 
-    def _acting(self, station: Station, policy: Policy, takeover: bool) -> ActionSource:
+    def _acting(self, station: Station, policy: Policy, person: TakeoverSource | None) -> ActionSource:
         config = self._config
         planner = make_planner(policy, station.robot.clock, station.robot.control_hz, config.latency)
         execution = with_action_kinds(config.execution, station.spec(), station.gate.config.discrete_dims)
         executor = Executor(planner, execution)
-        if not takeover:
-            return executor
-        return TakeoverSwitch(executor, station.supervisor(config.takeover))
+        return executor if person is None else TakeoverSwitch(executor, person)
 
     def _load(self, folder: Path, in_low_precision: bool) -> Policy:
         known, policy = self._policies.get(in_low_precision, (None, None))

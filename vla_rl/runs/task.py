@@ -14,6 +14,7 @@ import gymnasium
 import sim
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
+from sim.operators import Operator, operator_config
 from vla_rl.core.clock import Clock
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.protocols import TakeoverSource
@@ -46,6 +47,8 @@ def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
     spec.entry_point = functools.partial(_make_one, name, creator)
     limit = task.declare.max_episode_steps
     env: gymnasium.Env[Any, Any] = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **arguments)
+    if limit is not None and env.has_wrapper_attr("max_episode_steps"):  # its own limit, which may be a shorter one
+        env.set_wrapper_attr("max_episode_steps", limit)
     if env.has_wrapper_attr("_max_episode_steps"):  # there is a TimeLimit around it
         return env
     return gymnasium.wrappers.TimeLimit(env, episode_limit(env) or ASSUMED_EPISODE_STEPS)
@@ -99,19 +102,21 @@ class Station:
         """The interface of a policy for this station alone."""
         return spec_of_robot(self.env_id, self.robot)
 
-    def demonstrator(self, noise: float) -> Demonstrator:
-        """The scripted expert of the environment.
+    def demonstrator(self, noise: float, operator: str | None = None) -> Demonstrator:
+        """The scripted expert of the environment, or a named operator who drives it.
 
         Raises:
             UserError: if it has none.
         """
         try:
-            expert = sim.make_expert(self.robot.env, noise)
+            expert = sim.make_expert(self.robot.env, 0.0 if operator else noise)
         except UserError as error:
             raise UserError(
                 f"{self.env_id} cannot be demonstrated: {error} Or bring demonstrations of your own, "
                 "task.demonstrations=PATH: an episode store (see vla-rl record), a run folder or a LeRobotDataset"
             ) from error
+        if operator is not None:
+            expert = Operator(expert, operator_config(operator))
         return Demonstrator(expert.act, expert.reset)
 
     def supervisor(self, config: TakeoverConfig) -> TakeoverSource:

@@ -21,6 +21,7 @@ from vla_rl.credit import CreditConfig
 from vla_rl.data.cache import CacheConfig, CachedEpisode, FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.checkpoint import save_checkpoint
+from vla_rl.training.people import quality_by_operator
 from vla_rl.training.plan import Stage
 from vla_rl.training.run_folder import RunFolder
 
@@ -127,6 +128,8 @@ class LearningRun:
                     raise stop
         self._result = f"{loss}, "
         self._save_traces(learner)
+        if quality := quality_by_operator(self.cache, self.store, learner.trace):
+            self._publish_once("operators", stage, quality)
         learner.save_policy(self._policy_of(stage), stage.policy_version)
 
     def _policy_of(self, stage: Stage) -> Path:

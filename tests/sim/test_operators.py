@@ -1,0 +1,209 @@
+"""Scripted people: how they differ from the expert, and what a takeover by one leaves behind."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+
+import sim
+from sim.operators import OPERATORS, Operator, OperatorConfig
+from sim.supervisor import ScriptedSupervisor, SupervisorConfig, marked
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.types import OPERATOR, Episode, Origin, Source
+
+TASK = "vla_rl/PegInsert-v0"
+RESCUES = SupervisorConfig(rescue_probability=1.0, hand_back_probability=0.0, operators=("okay_1",))
+
+
+def drive(env, expert, seed):
+    """One episode: success and what was sent, [T, A]."""
+    env.reset(seed=seed)
+    expert.reset(seed)
+    sent, ended = [], False
+    while not ended:
+        sent.append(expert.act()[1])
+        _, _, success, truncated, _ = env.step(sent[-1])
+        ended = success or truncated
+    return success, np.array(sent)
+
+
+def idle_steps(sent, env):
+    """Steps after the first at which the command keeps still."""
+    motion = np.where([kind == "absolute" for kind in env.action_kind], np.diff(sent, axis=0), sent[1:])
+    motion[:, list(env.gripper_dims)] = np.diff(sent, axis=0)[:, list(env.gripper_dims)]
+    return np.abs(motion).max(axis=1) < 1e-6
+
+
+def test_a_person_without_habits_is_the_expert(task, blind_env):
+    env = blind_env(task)
+    for seed in range(3):
+        _, bare = drive(env, sim.make_expert(env), seed)
+        _, driven = drive(env, Operator(sim.make_expert(env), OperatorConfig()), seed)
+        np.testing.assert_array_equal(driven, bare)
+
+
+def test_an_episode_repeats_by_its_seed(blind_env):
+    env = blind_env(TASK)
+    person = Operator(sim.make_expert(env), OPERATORS["worse_2"])
+    (_, first), (_, other), (_, again) = (drive(env, person, seed) for seed in (4, 5, 4))
+    np.testing.assert_array_equal(first, again)
+    assert len(first) != len(other) or (first != other).any()
+
+
+def test_better_people_are_faster_and_idle_less(task, blind_env):
+    env = blind_env(task)
+    env.max_episode_steps = 400
+    steps, idle = {}, {}
+    for name in ("better_1", "worse_1"):
+        person = Operator(sim.make_expert(env), OPERATORS[name])
+        episodes = [drive(env, person, seed) for seed in range(4)]
+        assert sum(success for success, _ in episodes) >= 2
+        steps[name] = np.mean([len(sent) for _, sent in episodes])
+        idle[name] = np.mean([idle_steps(sent, env).sum() for _, sent in episodes])
+    assert steps["worse_1"] > 1.5 * steps["better_1"]
+    assert idle["worse_1"] > 2 * idle["better_1"]
+
+
+def test_reaction_is_a_still_beginning(blind_env):
+    env = blind_env(TASK)
+    person = Operator(sim.make_expert(env), OperatorConfig(reaction_s=(0.75, 0.75)))
+    _, sent = drive(env, person, 0)
+    assert idle_steps(sent, env)[:14].all()
+    assert not idle_steps(sent, env)[14]
+
+
+def test_idle_share_is_the_one_asked_for(blind_env):
+    env = blind_env(TASK)
+    env.max_episode_steps = 400
+    person = Operator(sim.make_expert(env), OperatorConfig(idle_share=0.3))
+    still = np.concatenate([idle_steps(drive(env, person, seed)[1], env) for seed in range(60)])
+    assert still.mean() == pytest.approx(0.3, abs=0.06)
+
+
+def test_a_missed_grasp_opens_again_and_is_repaired(blind_env):
+    env = blind_env("vla_rl/PickPlace-v0")
+    env.max_episode_steps = 400
+    changes = {}
+    for chance in (0.0, 0.6):
+        person = Operator(sim.make_expert(env), OperatorConfig(miss_probability=chance))
+        episodes = [drive(env, person, seed) for seed in range(8)]
+        assert sum(success for success, _ in episodes) >= 7
+        shut = [sent[:, 3] < env.action_space.high[3] / 2 for _, sent in episodes]
+        changes[chance] = sum((np.diff(own.astype(int)) == 1).sum() for own in shut)
+    assert changes[0.0] == 8  # one grasp each
+    assert changes[0.6] >= 12
+
+
+def test_one_part_at_a_time(blind_env):
+    env = blind_env(TASK)
+    person = Operator(sim.make_expert(env), OperatorConfig(one_part_probability=1.0))
+    success, sent = drive(env, person, 0)
+    moved = np.abs(np.diff(sent, axis=0)) > 1e-6
+    assert success
+    assert not (moved[:, :4].any(axis=1) & moved[:, 4:].any(axis=1)).any()
+
+
+def test_meta_world_is_driven_too():
+    pytest.importorskip("metaworld")
+    env = gymnasium.make("vla_rl/MetaWorldButtonPress-v0").unwrapped
+    env.drawing, env.max_episode_steps = False, 499
+    lengths = {}
+    for name in ("better_1", "worse_1"):
+        episodes = [drive(env, Operator(sim.make_expert(env), OPERATORS[name]), seed) for seed in range(3)]
+        assert sum(success for success, _ in episodes) >= 2
+        lengths[name] = np.mean([len(sent) for _, sent in episodes])
+    env.close()
+    assert lengths["worse_1"] > 1.5 * lengths["better_1"]
+
+
+def supervised(env, supervisor, seed):
+    """An episode in which the policy keeps still: who decided, [T]."""
+    env.reset(seed=seed)
+    supervisor.reset(seed)
+    proposed, source, ended = env.data.ctrl.astype(np.float32), [], False
+    while not ended:
+        command = supervisor.command(len(source), proposed)
+        source.append(Source.POLICY if command is None else Source.HUMAN)
+        _, _, success, truncated, _ = env.step(proposed if command is None else command)
+        ended = success or truncated
+    return np.array(source, np.uint8)
+
+
+def as_episode(source):
+    size = len(source)
+    vectors = np.zeros((size, 2), np.float32)
+    return Episode(
+        "one", {}, vectors, vectors, vectors, source, "", True, True, Origin.SIM, 0, 0, 20.0, "env", {}
+    ).validate()
+
+
+def test_a_takeover_carries_the_name_and_a_moved_mark(blind_env):
+    env = blind_env(TASK)
+    env.max_episode_steps = 240
+    supervisor = ScriptedSupervisor(env, RESCUES)
+    moved = []
+    for seed in range(6):
+        source = supervised(env, supervisor, seed)
+        signed = supervisor.signed(as_episode(source))
+        np.testing.assert_array_equal(signed.extras[f"{OPERATOR}okay_1"], source == Source.HUMAN)
+        # A touch may come before the takeover, which the last run of the person's steps is.
+        starts = [np.flatnonzero(np.diff(own.astype(int), prepend=0) == 1)[-1] for own in (source, signed.source)]
+        moved.append(starts[1] - starts[0])
+        assert not np.diff(source[starts[0] :]).any()
+    assert np.ptp(moved) > 0
+    assert np.abs(moved).max() <= 5  # .25 s at 20 Hz
+
+
+def test_named_people_take_turns(blind_env):
+    env = blind_env(TASK)
+    supervisor = ScriptedSupervisor(env, dataclasses.replace(RESCUES, operators=("better_1", "worse_2")))
+    names = [next(iter(supervisor.signed(as_episode(supervised(env, supervisor, seed))).extras)) for seed in (0, 1, 2)]
+    assert names == [f"{OPERATOR}better_1", f"{OPERATOR}worse_2", f"{OPERATOR}better_1"]
+
+
+def test_some_take_over_although_nothing_is_wrong(blind_env, monkeypatch):
+    env = blind_env(TASK)
+    eager = dataclasses.replace(OPERATORS["okay_1"], needless_probability=1.0, touch_probability=0.0)
+    monkeypatch.setitem(OPERATORS, "eager", eager)
+    supervisor = ScriptedSupervisor(env, dataclasses.replace(RESCUES, operators=("eager",)))
+    expert = sim.make_expert(env)
+    for seed in range(3):
+        env.reset(seed=seed)
+        supervisor.reset(seed)
+        expert.reset(seed)
+        taken = False
+        for tick in range(env.expert_steps):
+            command = supervisor.command(tick, None)
+            taken |= command is not None
+            if env.step(expert.act()[0] if command is None else command)[2]:
+                break
+        assert taken
+
+
+def test_marks_move_both_ways():
+    p, h, hold = Source.POLICY, Source.HUMAN, Source.HOLD
+    source = np.array([p, p, hold, h, h, h, p, p, h, h], np.uint8)
+    np.testing.assert_array_equal(marked(source, [(3, 2), (8, -1)]), [p, p, hold, p, p, h, p, h, h, h])
+    np.testing.assert_array_equal(marked(source, [(3, -9)]), [h, h, hold, h, h, h, p, p, h, h])
+    np.testing.assert_array_equal(marked(source, [(8, 5)])[8:], [p, p])
+
+
+@pytest.mark.parametrize(
+    "bad", [{"speed": (0.0, 1.0)}, {"reaction_s": (1.0, 0.5)}, {"idle_share": 1.0}, {"miss_probability": 1.5}]
+)
+def test_refuses_what_nobody_does(bad):
+    with pytest.raises(ConfigError):
+        OperatorConfig(**bad)
+
+
+def test_refuses_an_environment_that_does_not_say_what_a_gripper_is():
+    expert = SimpleNamespace(env=gymnasium.make("CartPole-v1").unwrapped)
+    with pytest.raises(UserError, match="gripper_dims"):
+        Operator(expert, OperatorConfig())
+
+
+def test_refuses_a_stranger():
+    with pytest.raises(ConfigError, match="better_1"):
+        SupervisorConfig(operators=("better1",))

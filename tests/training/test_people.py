@@ -1,0 +1,51 @@
+"""A run with people of different skill, small: who acted is on record, and the report says whose steps help."""
+
+import re
+
+import numpy as np
+
+from tests.training.test_practice_run import train
+from vla_rl.core.types import OPERATOR, Source
+from vla_rl.data.store import EpisodeStore
+from vla_rl.report.sinks import read_records
+
+PEOPLE = ("better_1", "worse_2")
+
+
+def test_who_acted_is_on_record_and_in_the_report(tmp_path):
+    run = tmp_path / "run"
+    train(
+        "--config", "tiny", "--out", run,
+        f"task.operators=[{','.join(PEOPLE)}]",
+        f"takeover.options.operators=[{','.join(PEOPLE)}]",
+        "takeover.options.rescue_probability=1",
+        "task.declare.max_episode_steps=300",
+        "budget.rounds=1",
+        "learning.advantage.weighs_people=true",
+        "learning.credit.idle_steps=4",
+        "learning.credit.takeover_lead_steps=10",
+        "learning.credit.mark_margin_steps=5",
+    )  # fmt: skip
+    store = EpisodeStore(run / "episodes", create=False)
+    acted = {}
+    for name in store.ids():
+        episode = store.read(name)
+        (column,) = (extra for extra in episode.extras if extra.startswith(OPERATOR))
+        acted[name] = column.removeprefix(OPERATOR)
+        decided = episode.extras[column].astype(bool)
+        if name.startswith("demo"):
+            assert decided.all()
+            np.testing.assert_array_equal(episode.action_policy, episode.action_sent)  # of a person no more is known
+        else:
+            # Marks are off by half a second at most, either way.
+            assert np.count_nonzero(decided != (episode.source == Source.HUMAN)) <= 10 * 3
+    assert [acted[f"demo-{index:05d}"] for index in range(3)] == [PEOPLE[0], PEOPLE[1], PEOPLE[0]]
+    assert set(acted.values()) == set(PEOPLE)
+
+    newest = [record for record in read_records(run / "metrics.jsonl") if record["kind"] == "operators"][-1]
+    assert newest["better_1/demonstrations"] == 2
+    assert newest["worse_2/steps"] > newest["better_1/steps"]
+    assert newest["better_1/advantage_gate"] > 0
+    page = (run / "report.html").read_text()
+    table = page[page.index("Whose steps help") :]
+    assert all(re.search(rf"<td[^>]*>{name}</td>", table) for name in PEOPLE)

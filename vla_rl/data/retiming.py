@@ -1,0 +1,57 @@
+"""Slow demonstrations, re-timed: faster on the way, as they were where a gripper works.
+
+Rows are left out and what they commanded is carried over to the row before, so that every state and picture that stays
+is a real one. Faster motion than was shown may be more than the robot can follow: replay it before it is taught.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_rl.core.types import Episode, Float32Array
+
+_CONTACT_S = 0.4  # around every change of a gripper's command the timing is kept
+_GRIPPER_CHANGE = 0.1  # of a gripper's range in the episode, from one step to the next
+
+
+def retimed(episode: Episode, speed: float, gripper_dims: Sequence[int], delta_dims: Sequence[int]) -> Episode:
+    """The episode, up to ``speed`` times as fast.
+
+    Args:
+        episode: a demonstration of T steps.
+        speed: 1 or more; 1 changes nothing.
+        gripper_dims: dimensions of the action that are grippers.
+        delta_dims: dimensions that are steps, which add up; of targets the last one counts.
+    """
+    kept = kept_rows(episode.action_sent, speed, gripper_dims, _CONTACT_S * episode.control_hz)
+
+    def command(action: Float32Array) -> Float32Array:
+        merged = action[np.append(kept[1:], len(action)) - 1]
+        merged[:, list(delta_dims)] = np.add.reduceat(action[:, list(delta_dims)], kept, axis=0)
+        return merged
+
+    return replace(
+        episode,
+        images={camera: images[kept] for camera, images in episode.images.items()},
+        state=episode.state[kept],
+        action_policy=command(episode.action_policy),
+        action_sent=command(episode.action_sent),
+        source=episode.source[kept],
+        extras={name: column[kept] for name, column in episode.extras.items()},
+    )
+
+
+def kept_rows(
+    action: Float32Array, speed: float, gripper_dims: Sequence[int], contact_steps: float
+) -> NDArray[np.int64]:
+    """The rows of [T, A] that stay: the first, all near a change of a gripper, and of the others one in ``speed``."""
+    grippers = action[:, list(gripper_dims)]
+    change = np.abs(np.diff(grippers, axis=0)) > _GRIPPER_CHANGE * np.maximum(np.ptp(grippers, axis=0), 1e-9)
+    changes = np.flatnonzero(change.any(axis=1)) + 1
+    rows = np.arange(len(action))
+    near = (np.abs(rows[:, None] - changes) <= contact_steps).any(axis=1)
+    lasts = np.where(near, 1.0, 1 / speed)  # steps of the new timing
+    starts = np.floor(np.cumsum(lasts) - lasts + 1e-9)
+    return np.flatnonzero(np.diff(starts, prepend=-1.0) > 0)

@@ -1,0 +1,57 @@
+"""Whose demonstrations and rescues help: figures for every person who is known by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_rl.core.types import OPERATOR, Source
+from vla_rl.data.cache import CachedEpisode, FrameCache
+from vla_rl.data.store import EpisodeStore
+
+_EVERY_STEPS = 4  # neighbouring steps look alike: so few of them are shown to the critics
+
+Trace = Callable[[FrameCache, NDArray[np.int64]], dict[str, NDArray[Any]]]
+
+
+def quality_by_operator(cache: FrameCache, store: EpisodeStore, trace: Trace) -> dict[str, float]:
+    """Per person, under ``NAME/FIGURE``: ``demonstrations`` and their mean length (``steps``), ``takeovers`` and the
+    share of them that ended in success (``rescued``), ``person_steps``, and what the critics say of the steps that he
+    decided: the mean ``advantage_gate`` (1: as good as usual) and ``efficiency_advantage`` (steps saved), where there
+    are such. Empty where nobody is known by name.
+
+    Args:
+        cache: the episodes of the round.
+        store: of the same episodes; read where several people are named in one.
+        trace: of a learner that has learnt the round.
+    """
+    episodes: dict[str, list[CachedEpisode]] = {}
+    frames: dict[str, list[NDArray[np.int64]]] = {}
+    for episode in cache.real_episodes:
+        names = [name.removeprefix(OPERATOR) for name in episode.extras if name.startswith(OPERATOR)]
+        for name in names:
+            rows = np.arange(episode.start, episode.start + episode.length)
+            if len(names) > 1:
+                by_person = store.read(episode.episode_id).extras[OPERATOR + name].astype(bool)
+            else:
+                by_person = np.isin(cache.source[rows], (Source.HUMAN, Source.DEMO))
+            if by_person.any():
+                episodes.setdefault(name, []).append(episode)
+                frames.setdefault(name, []).append(rows[by_person])
+    found: dict[str, float] = {}
+    for name in sorted(episodes):
+        shown = [episode for episode in episodes[name] if episode.policy_version < 0]
+        taken = [episode for episode in episodes[name] if episode.policy_version >= 0]
+        steps = np.concatenate(frames[name])
+        traced = trace(cache, steps[::_EVERY_STEPS])
+        figures: dict[str, float] = {"demonstrations": len(shown), "takeovers": len(taken), "person_steps": len(steps)}
+        if shown:
+            figures["steps"] = float(np.mean([episode.length for episode in shown]))
+        if taken:
+            figures["rescued"] = float(np.mean([episode.success is True for episode in taken]))
+        for column in ("advantage_gate", "efficiency_advantage"):
+            if column in traced:
+                figures[column] = float(np.mean(traced[column]))
+        found |= {f"{name}/{figure}": value for figure, value in figures.items()}
+    return found

@@ -1,9 +1,25 @@
-"""For all tests: one thread per process, since networks are tiny and the machine has other work; bytecode is kept."""
+"""For all tests: one thread per process, since networks are tiny and the machine has other work; bytecode is kept; the
+videos of reports are small.
+"""
 
 import os
 import sys
+from collections.abc import Iterator
+
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, and for the processes that tests start
 # Containers like to set it; each process that a test starts would then compile torch anew, which takes seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_videos() -> Iterator[None]:
+    """Those of reports: to draw them in full is a third of a tiny run."""
+    from vla_rl.report import players
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(players, "MAX_FRAMES", 4)
+        patch.setattr(players, "CAMERA_PX", 32)
+        yield

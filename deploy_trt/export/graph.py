@@ -5,6 +5,7 @@ equal (fresh norms are all ones): new weights could no longer be put in by name.
 """
 
 import contextlib
+import functools
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,7 +80,7 @@ def export_module(
     """
     dynamic = dynamic_axes or {}
     shapes = [dict.fromkeys(dynamic[key], torch.export.Dim.DYNAMIC) if dynamic.get(key) else None for key in inputs]
-    with quiet_exporter(), _attention_in_four_dimensions(), torch.no_grad():
+    with quiet_exporter(), _operators_read_once(), _attention_in_four_dimensions(), torch.no_grad():
         program = torch.onnx.export(
             module.eval(),
             tuple(inputs.values()),
@@ -210,6 +211,27 @@ def _check_inputs(
 def _info(value: Any) -> TensorInfo:
     shape = tuple(size if isinstance(size, int) else -1 for size in value.shape)
     return TensorInfo(np.dtype(numpy_dtype(value.dtype.numpy().name)).name, shape)
+
+
+@functools.cache
+def _operator_reader() -> Any:
+    from torch.onnx._internal.exporter import _registration
+
+    return functools.cache(_registration.ONNXRegistry.from_torchlib)
+
+
+@contextlib.contextmanager
+def _operators_read_once() -> Iterator[None]:
+    """torch reads its library of operators anew for every graph: a third of the time of an export."""
+    from torch.onnx._internal.exporter import _registration
+
+    registry: Any = _registration.ONNXRegistry
+    ordinary, reader = vars(registry)["from_torchlib"], _operator_reader()
+    registry.from_torchlib = staticmethod(reader)
+    try:
+        yield
+    finally:
+        registry.from_torchlib = ordinary
 
 
 @contextlib.contextmanager

@@ -157,6 +157,7 @@ def test_outcomes_of_one_start_each_cannot_be_compared(make_cache) -> None:
         algorithm.update(0)
 
 
+@pytest.mark.slow
 def test_it_learns_once_in_a_round_and_goes_on_as_if_never_interrupted(make_cache) -> None:
     cache = make_cache(group_of(acting(), 3, 0))
     whole, resumed = learner(cache), learner(cache)

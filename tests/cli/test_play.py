@@ -129,6 +129,7 @@ class Scripted(BrowserSupervisor):
         return super().command(tick, proposed)
 
 
+@pytest.mark.slow
 def test_a_takeover_in_the_browser_is_intervention_data(desk: Desk, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = ["train", "--config", "tiny", "--out", str(out), "workers=0", "budget.rounds=1"]

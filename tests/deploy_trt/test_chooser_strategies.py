@@ -25,6 +25,7 @@ from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 from vla_rl.runs.capability import best_strategy, check_strategy
 from vla_rl.runs.policy_folder import find_policy, load_acting_policy
 
+pytestmark = pytest.mark.slow
 SAME = 1e-5
 WORKS = ("sync", "naive", "temporal_ensembling", "rtc", "rtc_identity", "training_time_prefix", "vlash", "a2c2")
 REFUSED = {"deployment": ("rtc", "vlash", "xiaomi", "a2c2"), "policy": ("vlash", "xiaomi", "a2c2")}
@@ -77,13 +78,13 @@ def test_what_a_folder_cannot_do_is_refused_before_anything_starts(folders: dict
         assert "\n" not in str(caught.value)
 
 
-def test_a_deployment_can_do_what_its_policy_was_trained_for(exported: Path, tmp_path: Path) -> None:
+def test_a_deployment_can_do_what_its_policy_was_trained_for(exported_choosing: Path, tmp_path: Path) -> None:
     """Unless its graphs cannot: one that is unrolled takes no committed actions."""
-    assert best_strategy(find_policy(exported)) == (
+    assert best_strategy(find_policy(exported_choosing)) == (
         "execution.strategy=training_time_prefix",
         "execution.max_prefix_ticks=4",
     )
-    manifest = load_manifest(exported)
+    manifest = load_manifest(exported_choosing)
     trained = {**manifest.source["config"], "future_state_max": 3, "prefix_law": "xiaomi"}
     for committed, refused in ((True, "rtc"), (False, "xiaomi")):
         changed = {**vars(manifest), "source": {"config": trained}}

@@ -110,6 +110,7 @@ def test_the_observation_is_encoded_once_and_all_candidates_go_through_a_step_at
     assert policy.manifest.graphs["step"].inputs["actions"].shape[0] == 1 + DRAWS
 
 
+@pytest.mark.slow
 def test_the_ladder_compares_the_choice(copied: Path) -> None:
     """A critic that likes the opposite, with all digests right, is found; so is an edit that moves by more."""
     rungs = {rung.name: rung for rung in verify(copied, "ort-cpu")}
@@ -185,7 +186,7 @@ def test_a_new_version_brings_its_critic_with_it(copied: Path, tmp_path: Path) -
 
 
 def test_a_version_that_chooses_otherwise_is_refused_and_nothing_changes(
-    copied: Path, exported: Path, model: FlowVLA, chooser: Chooser, tmp_path: Path
+    copied: Path, model: FlowVLA, tmp_path: Path
 ) -> None:
     policy = load(copied)
     before = policy.infer(make_observation()).actions
@@ -199,7 +200,12 @@ def test_a_version_that_chooses_otherwise_is_refused_and_nothing_changes(
             refresh(policy, tmp_path / name)
     assert (policy.infer(make_observation()).actions == before).all()
     assert load(copied).version == 3
-    # Nor does a critic get lost on the way into a deployment that was made of a policy without one.
+
+
+@pytest.mark.slow
+def test_no_critic_gets_lost_on_the_way_into_a_deployment_of_a_policy_without_one(
+    exported: Path, model: FlowVLA, chooser: Chooser, tmp_path: Path
+) -> None:
     plain = load(Path(shutil.copytree(exported, tmp_path / "plain")))
     with pytest.raises(CheckpointError, match="among 3 draws, the deployed policy among 0; export it anew"):
         refresh(plain, save_choosing(tmp_path / "chooses", model, chooser, version=4))

@@ -189,6 +189,7 @@ def _same_as_module(spec: GraphSpec, graph: ExportedGraph) -> None:
         np.testing.assert_allclose(backend.get(outputs[name]), tensor.numpy(), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_recorded_probes_are_torchs(deployment: Deployment) -> None:
     program = Program(deployment.manifest, open_backend(deployment, "ort-cpu"))
     probes = deployment.probes()

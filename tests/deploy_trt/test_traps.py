@@ -67,6 +67,7 @@ def test_1_weights_keep_their_names_and_new_ones_reach_every_node(
     )
 
 
+@pytest.mark.slow
 def test_2_no_axis_is_frozen_or_freed_without_a_word(deployment: Deployment, model: FlowVLA) -> None:
     """A language length that was meant to vary came out as that of the example."""
     for graph in deployment.manifest.graphs.values():
@@ -88,6 +89,7 @@ def test_2_no_axis_is_frozen_or_freed_without_a_word(deployment: Deployment, mod
         export_module("frozen", Frozen(), {"text": torch.ones(1, 5)}, ["y"], {"text": {1: "length"}})
 
 
+@pytest.mark.slow
 def test_3_cosine_is_not_enough_and_a_graph_that_kept_old_weights_is_found(deployment: Deployment) -> None:
     old = np.random.default_rng(0).normal(size=(8, 4))
     slightly_wrong = difference([old * (1 + 0.02 * np.sin(np.arange(4)))], [old])

@@ -113,6 +113,7 @@ def test_a_policy_practises_in_a_worker_and_goes_on_where_it_was(installed: Path
     assert "/2 = " in found.stdout
 
 
+@pytest.mark.slow
 def test_a_task_is_recorded_and_learnt_from_what_was_recorded(installed: Path, tmp_path: Path) -> None:
     assert main(["task", "check", "own_task:Dot-v0", "--picture", str(tmp_path / "seen.png")]) == 0
     store = str(tmp_path / "demonstrations")

@@ -103,6 +103,7 @@ def test_the_indicator_decides_between_good_and_bad() -> None:
     assert 0.25 < share[Indicator.NONE] < 0.75
 
 
+@pytest.mark.slow
 def test_the_sentence_decides_between_two_tasks() -> None:
     model = make_model(vision=BLIND, flow_samples=4)
     sentences = ["put the peg on the lid", "put the lid on the peg"]  # the same words: their order decides

@@ -225,12 +225,17 @@ class TestFolders:
         assert "\n" not in str(caught.value)
         assert not EXECUTED
 
-    def test_what_a_hub_would_have_to_give_is_said(self, tmp_path: Path) -> None:
+    def test_what_a_hub_would_have_to_give_is_said(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And not asked for, though the hub's package has been imported as if it might be."""
+        asked: list[object] = []
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: asked.append(host) or [])
         config = tiny_config("smolvla", tmp_path / "vlm")
         config.vlm_model_name = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
         config._save_pretrained(tmp_path)
         with pytest.raises(CheckpointError, match="nothing is fetched from a hub"):
             build(tmp_path)
+        assert asked == []
 
 
 def build(folder: Path, spec: PolicySpec = SPEC) -> LeRobotModel:

@@ -15,6 +15,7 @@ from run_maker import make_episode, write_trace
 
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
+from vla_rl.report import players
 from vla_rl.report.beside import build_comparison
 from vla_rl.report.html import build_report
 from vla_rl.report.statistics import fisher_p
@@ -127,7 +128,9 @@ def test_success_marks_stand_at_their_rates(run_dir: Path):
     assert rates == pytest.approx([0.38, 0.66, 0.91], abs=0.002)
 
 
-def test_clips_show_first_and_last_on_the_same_seeds_telling_ones_first(run_dir: Path):
+def test_clips_show_first_and_last_on_the_same_seeds_telling_ones_first(run_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(players, "MAX_FRAMES", 48)
+    monkeypatch.setattr(players, "CAMERA_PX", 256)
     page = Page(build_report(run_dir))
     assert re.findall(r"seed (9\d\d)", page.prose) == ["901", "904", "900", "903", "902"]
     assert "Of 5 seeds: 2 only the last policy solves, 1 only the first, 1 both, 1 neither." in page.prose

@@ -24,6 +24,7 @@ SHORT = [
     "budget={demonstrations: 2, supervised_steps: 2, rounds: 1, episodes_per_round: 1, steps_per_round: 2, "
     "evaluation_episodes: 1, checkpoint_every: 1}",
     "execution={execute_ticks: 4}",
+    "task={image_size: 32, difficulty: 0.0, declare: {max_episode_steps: 50}}",  # an expert just succeeds
     "learning.actor.batch_size=2",
     "supervised.actor.batch_size=2",
 ]

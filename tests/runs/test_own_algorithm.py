@@ -105,6 +105,7 @@ def test_what_it_does_not_have_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_an_installed_one_has_a_name(site: Path, tmp_path: Path) -> None:
     info = site / "own_shortest-0.1.0.dist-info"
     info.mkdir()

@@ -33,6 +33,7 @@ def spreads(run: Path) -> list[float]:
     return [record["edit_spread"] for record in read_records(run / "metrics.jsonl") if "edit_spread" in record]
 
 
+@pytest.mark.slow
 def test_a_run_knows_what_it_tried_and_goes_on_as_if_never_interrupted(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     assert main(["train", *OPTIONS, "--out", str(whole)]) == 0

@@ -32,6 +32,7 @@ SUFFIX = ".zarr.zip"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
 _COLUMN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 _DTYPES = frozenset(map(np.dtype, ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")))
+_DTYPE_OF = {dtype.name: dtype for dtype in _DTYPES}
 _HEADER_KINDS = {"episode_id": str, "length": int, "task": str, "terminated": bool, "policy_version": int}
 _HEADER_KINDS |= {"control_hz": float, "env_id": str, "state_dim": int, "action_dim": int, "human_steps": int}
 _HEADER_KINDS |= {"digest": str}
@@ -152,16 +153,28 @@ def _write_column(archive: zipfile.ZipFile, path: str, column: NDArray[Any]) -> 
     """
     from numcodecs.zstd import Zstd
 
-    pieces = _chunk_shape(column)
-    about = json.loads(_description(column.dtype, column.ndim))
-    about["shape"], about["chunk_grid"]["configuration"]["chunk_shape"] = column.shape, pieces
-    archive.writestr(f"{path}/zarr.json", json.dumps(about))
+    pieces = _chunk_shape(column.shape, column.dtype)
+    archive.writestr(f"{path}/zarr.json", json.dumps(_about(column.shape, column.dtype)))
     pack = Zstd(level=_ZSTD_LEVEL).encode
-    for number, start in enumerate(range(0, len(column) if column.size else 0, pieces[0])):
+    for start, member in _pieces(path, column.shape, pieces[0]):
         piece = np.zeros(pieces, column.dtype)  # the last one is filled up
         rows = column[start : start + pieces[0]]
         piece[: len(rows)] = rows
-        archive.writestr("/".join((path, "c", str(number), *"0" * (column.ndim - 1))), pack(piece))
+        archive.writestr(member, pack(piece))
+
+
+def _pieces(path: str, shape: tuple[int, ...], rows: int) -> Iterator[tuple[int, str]]:
+    """First row and member of the zip of every piece of an array that has so many rows."""
+    for number, start in enumerate(range(0, shape[0] if math.prod(shape) else 0, rows)):
+        yield start, "/".join((path, "c", str(number), *"0" * (len(shape) - 1)))
+
+
+def _about(shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
+    """The zarr.json of an array."""
+    about: dict[str, Any] = json.loads(_description(dtype, len(shape)))
+    about["shape"] = list(shape)
+    about["chunk_grid"]["configuration"]["chunk_shape"] = list(_chunk_shape(shape, dtype))
+    return about
 
 
 @functools.lru_cache(maxsize=64)
@@ -206,24 +219,63 @@ def read_file_header(file: Path) -> EpisodeHeader:
 
 def read_file(file: Path) -> Episode:
     """The whole episode, verified. Raises as `read_file_header`; DamagedError for any change since it was written."""
+    header = read_file_header(file)
+    with _reading(file):
+        columns = _read_as_written(file, header)
+        if columns is None:
+            columns = _read_with_zarr(file, header)
+        episode = _episode_of(header, columns).validate()
+        _expect(episode_digest(episode) == header.digest)
+        return episode
+
+
+def _read_as_written(file: Path, header: EpisodeHeader) -> dict[str, NDArray[Any]] | None:
+    """All columns, in a tenth of the time that Zarr takes for them; None if they claim suspiciously much memory, or are
+    described otherwise than by `write_file`.
+    """
+    from numcodecs.zstd import Zstd
+
+    columns: dict[str, NDArray[Any]] = {}
+    with zipfile.ZipFile(file) as archive:
+        shapes = {path: (header.length, *row) for path, row in _rows(header).items()}
+        described = {path: parse_json(archive.read(f"{path}/zarr.json")) for path in shapes}
+        dtypes = {path: _DTYPE_OF.get(about["data_type"]) for path, about in described.items()}
+        claimed = 0
+        for path, dtype in dtypes.items():
+            if dtype is None or described[path] != _about(shapes[path], dtype):
+                return None
+            claimed += math.prod(shapes[path]) * dtype.itemsize
+        if _is_suspicious(claimed, file):
+            return None
+        unpack = Zstd().decode
+        for path, shape in shapes.items():
+            columns[path] = np.empty(shape, dtypes[path])
+            piece = np.empty(_chunk_shape(shape, columns[path].dtype), dtypes[path])
+            for start, member in _pieces(path, shape, len(piece)):
+                unpack(archive.read(member), piece)
+                columns[path][start : start + len(piece)] = piece[: len(columns[path]) - start]
+    return columns
+
+
+def _read_with_zarr(file: Path, header: EpisodeHeader) -> dict[str, NDArray[Any]]:
     import zarr
     from zarr.storage import ZipStore
 
-    header = read_file_header(file)
-    with _reading(file), ZipStore(file, mode="r") as store:
+    with ZipStore(file, mode="r") as store:
         columns: dict[str, Any] = {}
         for path, row in _rows(header).items():
             column = zarr.open_array(store, path=path, mode="r", config={"read_missing_chunks": False})
             _check_column(path, column, header.length, row)
             columns[path] = column
-        claimed = sum(column.nbytes for column in columns.values())
-        if claimed > _UNSUSPICIOUS_BYTES + _USUAL_RATIO * file.stat().st_size:
+        if _is_suspicious(sum(column.nbytes for column in columns.values()), file):
             # A piece at a time, before a small file may take much memory.
             plain = {key: value for key, value in header.to_plain().items() if key != "digest"}
             _expect(_digest(plain, columns) == header.digest)
-        episode = _episode_of(header, {path: np.asarray(column[...]) for path, column in columns.items()}).validate()
-        _expect(episode_digest(episode) == header.digest)
-        return episode
+        return {path: np.asarray(column[...]) for path, column in columns.items()}
+
+
+def _is_suspicious(claimed_bytes: int, file: Path) -> bool:
+    return claimed_bytes > _UNSUSPICIOUS_BYTES + _USUAL_RATIO * file.stat().st_size
 
 
 def verify_file(file: Path) -> EpisodeHeader:
@@ -270,7 +322,7 @@ def _check_column(path: str, column: Any, length: int, row: tuple[int, ...]) -> 
         raise ValueError(f"{path} has the type {column.dtype}")
     if {type(codec).__name__ for codec in column.metadata.codecs} != {"BytesCodec", "ZstdCodec"}:
         raise ValueError(f"{path} is packed otherwise than by Zstandard")
-    if column.chunks != _chunk_shape(column):
+    if column.chunks != _chunk_shape(column.shape, column.dtype):
         raise ValueError(f"{path} has pieces of the shape {column.chunks}")
 
 
@@ -363,8 +415,8 @@ def _digest(header: dict[str, Any], columns: Mapping[str, Any]) -> str:
     return sha.hexdigest()
 
 
-def _chunk_shape(column: Any) -> tuple[int, ...]:
+def _chunk_shape(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
     """Few chunks, since episodes are read whole; bounded ones, since a codec holds a chunk in memory twice."""
-    row_bytes = max(1, math.prod(column.shape[1:]) * column.dtype.itemsize)
-    rows = max(1, min(column.shape[0], _CHUNK_BYTES // row_bytes))
-    return (rows, *(max(1, size) for size in column.shape[1:]))
+    row_bytes = max(1, math.prod(shape[1:]) * dtype.itemsize)
+    rows = max(1, min(shape[0], _CHUNK_BYTES // row_bytes))
+    return (rows, *(max(1, size) for size in shape[1:]))

@@ -111,6 +111,8 @@ class VirtualPlanner(Planner):
         self._config = config if isinstance(config, FaultyLatencyConfig) else FaultyLatencyConfig(**vars(config))
         self._unit_ns = round(1e9 / control_hz) if config.unit is LatencyUnit.TICKS else 1_000_000
         self._warm_up_ns = round(self._config.warm_up * self._unit_ns)
+        self._bits = np.random.Philox(key=0)  # one for all requests: making one reads the system's entropy
+        self._fresh = self._bits.state
         self.reset(0)
 
     @override
@@ -124,7 +126,9 @@ class VirtualPlanner(Planner):
     @override
     def request(self, request: PlanRequest, inference: Inference) -> None:
         config = self._config
-        random = np.random.Generator(np.random.Philox(key=[self._seed, (_LATENCY_STREAM << 32) + request.request_id]))
+        self._fresh["state"]["key"][:] = self._seed, (_LATENCY_STREAM << 32) + request.request_id
+        self._bits.state = self._fresh
+        random = np.random.Generator(self._bits)
         dropped, duplicated, stalled, reordered = random.random(4) < (
             config.drop_probability,
             config.duplicate_probability,

@@ -52,6 +52,7 @@ def build_report(run_dir: Path, redraw: Redraw | None = None) -> Path:
         sections.calibration(run),
         sections.training(run),
         sections.collection(run),
+        sections.operators(run),
         sections.machine(run),
         glossary(),
         sections.config(run),

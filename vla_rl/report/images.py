@@ -34,9 +34,8 @@ def render_clip(
     _check_images(images)
     if not (control_hz > 0 and scale > 0):
         raise UserError(f"a clip needs a positive rate and scale, found control_hz={control_hz} and scale={scale}")
-    stride = math.ceil(len(images) / _MAX_CLIP_FRAMES)
-    shown = images[::-1][::stride][::-1]  # from the end, so that the outcome is seen
-    frames = [resize(frame, scale) for frame in shown]
+    shown, stride = thinned(len(images), _MAX_CLIP_FRAMES)
+    frames = [resize(frame, scale) for frame in images[shown]]
     duration_ms = max(1, round(1000 * stride / control_hz))
     durations = [duration_ms] * (len(frames) - 1) + [duration_ms + round(1000 * hold_s)]
     buffer = io.BytesIO()
@@ -44,6 +43,12 @@ def render_clip(
         buffer, "WEBP", save_all=True, append_images=frames[1:], duration=durations, loop=0, quality=quality, method=2
     )
     return buffer.getvalue()
+
+
+def thinned(length: int, most: int) -> tuple[NDArray[np.intp], int]:
+    """Which of `length` frames stand for all if at most `most` are shown, [N], and how many steps they are apart."""
+    stride = math.ceil(length / most)
+    return np.arange(length)[::-1][::stride][::-1], stride  # from the end, so that the outcome is seen
 
 
 def tile_cameras(images: Mapping[str, NDArray[np.uint8]], height_px: int) -> NDArray[np.uint8]:

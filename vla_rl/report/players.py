@@ -3,7 +3,6 @@
 import base64
 import html
 import io
-import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_rl.core.types import Episode
-from vla_rl.report.images import encode_webp, resize, tile_cameras, webp_uri
+from vla_rl.report.images import encode_webp, resize, thinned, tile_cameras, webp_uri
 from vla_rl.report.wording import count, outcome
 
 type Redraw = Callable[[Episode, NDArray[np.intp], int], Mapping[str, NDArray[np.uint8]] | None]
@@ -22,7 +21,7 @@ where that cannot be done.
 """
 
 CAMERA_PX = 256
-_MAX_FRAMES = 48
+MAX_FRAMES = 48
 _SIGNS = {True: "✓ ", False: "✗ ", None: ""}
 
 
@@ -37,8 +36,7 @@ def player(episode: Episode, redraw: Redraw | None, caption: str = "", lasts_s: 
     """
     if not episode.images:
         return ""
-    stride = math.ceil(len(episode) / _MAX_FRAMES)
-    steps = np.arange(len(episode))[::-1][::stride][::-1]  # from the end, so that the outcome is seen
+    steps, stride = thinned(len(episode), MAX_FRAMES)
     drawn = redraw(episode, steps, CAMERA_PX) if redraw is not None else None
     images = {name: recorded[steps] for name, recorded in episode.images.items()} if drawn is None else drawn
     hz = episode.control_hz / stride

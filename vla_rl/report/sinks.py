@@ -22,6 +22,7 @@ from vla_rl.core.protocols import Subscriber
 from vla_rl.core.types import Episode, Step
 
 _CLIP_PX = 128  # height of moving pictures in TensorBoard
+_CLIP_FRAMES = 48  # at most, of each: to write them took longer than to evaluate the policy
 
 
 class MetricSink(Subscriber):
@@ -119,12 +120,14 @@ class TensorBoardSink(MetricSink):
             self._add(self._text("evaluate/table", "\n".join([*head, *self._rows])))
 
     def on_episode(self, episode: Episode) -> None:
-        from vla_rl.report.images import encode_gif, tile_cameras
+        from vla_rl.report.images import encode_gif, thinned, tile_cameras
 
         if not episode.images:
             return
-        frames = tile_cameras(episode.images, _CLIP_PX)
-        gif, name = encode_gif(frames, round(1000 / episode.control_hz)), "success" if episode.success else "failure"
+        shown, stride = thinned(len(episode), _CLIP_FRAMES)
+        frames = tile_cameras({camera: images[shown] for camera, images in episode.images.items()}, _CLIP_PX)
+        gif = encode_gif(frames, round(1000 * stride / episode.control_hz))
+        name = "success" if episode.success else "failure"
         size = {"width": frames.shape[2], "height": frames.shape[1], "colorspace": 3}
         picture = self._summary.Image(encoded_image_string=gif, **size)
         self._add(self._summary(value=[self._summary.Value(tag=f"evaluate/{name}", image=picture)]))

@@ -18,7 +18,7 @@ SMALL = {
     "env_options": {"difficulty": 0.3, "image_size": 32},
     "policy": "expert:sim:vla_rl/PegInsert-v0?difficulty=0.3&image_size=32",
 }
-SIMULATED = {"episodes": 20, "takeovers": 3}
+SIMULATED = {"episodes": 6, "takeovers": 3}
 REALTIME = {"lockstep": False, "episodes": 1, "kills": 1}
 LIFECYCLE = ["unconfigured", "inactive", "active", "inactive", "unconfigured", "finalized"]
 
@@ -82,7 +82,7 @@ def test_the_lifecycle_is_walked_through_by_services(simulated: tuple[Trials, Ep
 @pytest.mark.slow
 def test_the_default_task_is_solved_over_topics(simulated: tuple[Trials, EpisodeStore]) -> None:
     result, store = simulated
-    assert result["episodes"]["successes"] >= 19
+    assert result["episodes"]["successes"] >= 5
     episode = store.read(store.ids()[0]).validate()
     assert episode.origin is Origin.SIM
     assert sorted(episode.images) == ["front", "top"]

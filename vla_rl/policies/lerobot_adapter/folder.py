@@ -117,7 +117,6 @@ def read_config(folder: Path, spec: PolicySpec) -> Any:
     """
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} holds no policy: there is no config.json, and nothing is fetched from a hub")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when lerobot is first imported
     try:
         from lerobot.configs import PreTrainedConfig
         from lerobot.policies import factory  # noqa: F401  # it makes the kinds known
@@ -145,7 +144,11 @@ def make_policy(folder: Path, config: Any, pretrained: bool) -> Any:
 
 @contextlib.contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Whatever goes wrong inside over a folder is a `CheckpointError` of one line."""
+    """Whatever goes wrong inside over a folder is a `CheckpointError` of one line; nothing is fetched from a hub."""
+    from huggingface_hub import constants
+
+    offline = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True  # the variable of this name is read once, when somebody first imports the package
     try:
         yield
     except UserError as error:
@@ -154,6 +157,8 @@ def explained(folder: Path) -> Iterator[None]:
         raise CheckpointError(f"{folder}: {hub_sentence(error)}") from error
     except Exception as error:  # lerobot, draccus, safetensors and torch raise a dozen kinds for a damaged folder
         raise CheckpointError(f"{folder} is damaged, or no policy that lerobot 0.6 reads: {one_line(error)}") from error
+    finally:
+        constants.HF_HUB_OFFLINE = offline
 
 
 def _digest(file: Path) -> str:

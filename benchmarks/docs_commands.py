@@ -26,12 +26,17 @@ _TINY = [
     for key, value in flatten(read_yaml(ROOT / "configs" / "tiny.yaml")).items()
     if not key.startswith(_NOT)
 ]
+_TINY += ["budget.demonstrations=2", "budget.episodes_per_round=2", "budget.steps_per_round=3"]
+_TINY += ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1"]
 _BRIEFLY_IMAGINED = ["learning.dynamics.steps=5", "learning.value.steps=5", "learning.branches.updates=2"]
-_DEMO = ["budget.rounds=3", "budget.episodes_per_round=4", "task.image_size=64"]  # as many as pages speak of
+# As many rounds and episodes as pages speak of, just long enough for every fault: every step goes into datasets too.
+_DEMO = ["budget.rounds=3", "budget.episodes_per_round=4", "task.image_size=64"]
+_DEMO += ["task.difficulty=0", "task.declare.max_episode_steps=70"]
 # Arguments that are added to the first of these that a command matches.
 SMALLER = {
     r"vla-rl (train|finetune) .*--resume": [],
     r"vla-rl demo\b|make demo\b": [*_TINY, "budget.rounds=1", "--alone", ""],  # tests/cli/test_demo.py
+    r"vla-rl train .*check_episodes=": [*_TINY, *_BRIEFLY_IMAGINED, "budget.check_episodes=2"],
     r"vla-rl train .*--config alone": [*_TINY, *_BRIEFLY_IMAGINED],
     r"vla-rl train\b.*rounds=": _TINY,
     r"vla-rl train\b": [*_TINY, "budget.rounds=1"],
@@ -42,7 +47,7 @@ SMALLER = {
     r"vla-rl rollout\b.*--inject": [],
     r"vla-rl rollout\b": ["--episodes", "1"],
     r"python -m benchmarks imagination\b": ["--out", "measured"],
-    r"python -m benchmarks algorithms\b": ["--gather", "--out", "measured"],
+    r"python -m benchmarks (algorithms|people)\b": ["--gather", "--out", "measured"],
 }
 # Run by tests of their own, under the same arguments.
 ELSEWHERE = {
@@ -51,7 +56,8 @@ ELSEWHERE = {
     r"lerobot-rollout\b": "tests/policies/test_lerobot_rollout.py",
     r"vla-rl play\b": "tests/cli/test_play.py",
     r"vla-rl hub\b": "tests/cli/test_hub.py",
-    r"vla-rl imagine (train|evaluate|rollout|post-train)\b": "tests/cli/test_imagine.py",
+    r"vla-rl imagine (train|evaluate|rollout)\b": "tests/cli/test_imagine.py",
+    r"vla-rl imagine branches\b": "tests/cli/test_demo.py",
     r"vla-rl train .*imagination\.": "tests/cli/test_imagination.py",
     r"vla-rl train .*algorithm=residual_ppo": "tests/training/test_residual_run.py",
     r"vla-rl finetune .*(--mapping|models/my_act)": "tests/cli/test_finetune.py",
@@ -175,7 +181,8 @@ def workplace(folder: Path) -> Iterator[Path]:
         from vla_rl.data.lerobot_io import export_lerobot
         from vla_rl.data.store import EpisodeStore
 
-        export_lerobot(EpisodeStore(Path("runs/demo/episodes")), Path("datasets/so101_peg"))
+        two = ["demo-00000", "demo-00001"]
+        export_lerobot(EpisodeStore(Path("runs/demo/episodes")), Path("datasets/so101_peg"), ids=two)
         yield folder
     finally:
         os.chdir(before)

@@ -2,8 +2,11 @@ import base64
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.report import players
 from vla_rl.report.beside import build_comparison
 from vla_rl.report.html import build_report
+from vla_rl.report.players import save_clips
 from vla_rl.report.statistics import fisher_p
 
 VOID = {"meta", "img", "br"}
@@ -103,6 +107,19 @@ def test_the_browser_runs_our_script_and_no_other(run_dir: Path):
 
 def test_the_same_folder_gives_the_same_page(run_dir: Path):
     assert build_report(run_dir).read_bytes() == build_report(run_dir).read_bytes()
+
+
+def test_a_video_has_the_same_bytes_whatever_memory_held_before():
+    program = """
+import hashlib, numpy as np
+from vla_rl.report.players import render_video
+cells = np.random.default_rng(0).integers(0, 25, (12, 33, 43, 3), np.uint8)
+frames = cells.repeat(8, 1).repeat(8, 2)[:, :256, :342] + np.linspace(0, 200, 342, dtype=np.uint8)[:, None]
+print(hashlib.sha256(render_video(frames, 20.0)).hexdigest())
+"""
+    held = [{**os.environ, "MALLOC_PERTURB_": str(byte)} for byte in (1, 165)]
+    first, second = (subprocess.check_output([sys.executable, "-c", program], env=env) for env in held)
+    assert first == second
 
 
 def test_the_headline_is_the_result(run_dir: Path):
@@ -287,6 +304,20 @@ def test_a_missing_part_is_left_out_with_a_sentence(run_dir: Path, missing: str,
     page = Page(build_report(run_dir))
     assert sentence in page.prose
     assert page.tags.count("section") >= 10
+
+
+@pytest.mark.parametrize("folder", [".", "alone"])
+def test_a_film_of_branches_is_on_the_page_in_its_own_bytes(run_dir: Path, folder: str):
+    rng = np.random.default_rng(0)
+    clips = [rng.integers(0, 255, (3, 32, 64, 3), np.uint8) for _ in range(2)]
+    (run_dir / folder).mkdir(exist_ok=True)
+    film = run_dir / folder / "branches.mp4"
+    save_clips(clips, film, 3.0)
+    page = build_report(run_dir).read_text()
+    (shown,) = re.findall(r'base64,([^"]*)" [^>]*aria-label="reality above, imagination below"', page)
+    assert base64.b64decode(shown) == film.read_bytes()
+    film.write_bytes(bytes(2_000_000))
+    assert "film of 2,000,000 bytes is left out" in build_report(run_dir).read_text()
 
 
 def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path):

@@ -3,16 +3,19 @@
 import base64
 import html
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
+from vla_rl.core.files import write_atomic
 from vla_rl.core.types import Episode
-from vla_rl.report.images import encode_webp, resize, thinned, tile_cameras, webp_uri
+from vla_rl.report.images import encode_webp, film_strip, render_clip, resize, thinned, tile_cameras, webp_uri
 from vla_rl.report.wording import count, outcome
 
 type Redraw = Callable[[Episode, NDArray[np.intp], int], Mapping[str, NDArray[np.uint8]] | None]
@@ -50,8 +53,15 @@ def player(episode: Episode, redraw: Redraw | None, caption: str = "", lasts_s: 
     words = f"<b>{_SIGNS[episode.success]}{kind}</b>, {count(len(episode), 'step')}{caption}; {source}"
     return (
         f'<figure class="player {kind}"><div class="cameras">{labels}</div>'
+        f"{video_tag(video, f'{episode.episode_id}: {kind}')}<figcaption>{words}</figcaption></figure>"
+    )
+
+
+def video_tag(video: bytes, label: str) -> str:
+    """An MP4 inside the page, with the browser's own controls; the label is for who cannot see it."""
+    return (
         f'<video src="data:video/mp4;base64,{base64.b64encode(video).decode()}" controls loop muted playsinline '
-        f'aria-label="{html.escape(episode.episode_id)}: {kind}"></video><figcaption>{words}</figcaption></figure>'
+        f'aria-label="{html.escape(label)}"></video>'
     )
 
 
@@ -68,15 +78,38 @@ def render_video(frames: NDArray[np.uint8], hz: float) -> bytes:
         hz: frames per second.
     """
     buffer = io.BytesIO()
-    # The same frames give the same bytes: one thread, and no date in the file.
+    # The same frames give the same bytes: one thread, no date in the file, and no frames predicted from later ones,
+    # for which x264 reads memory that it has not written.
     with av.open(buffer, "w", format="mp4", options={"fflags": "+bitexact"}) as container:
-        options = {"crf": "27", "preset": "veryfast", "g": "8", "threads": "1"}
+        options = {"crf": "27", "preset": "veryfast", "g": "8", "bf": "0", "threads": "1"}
         stream: Any = container.add_stream("libx264", rate=Fraction(hz).limit_denominator(1000), options=options)
         stream.height, stream.width, stream.pix_fmt = frames.shape[1], frames.shape[2], "yuv420p"
         for frame in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, "rgb24")))
         container.mux(stream.encode(None))
     return buffer.getvalue()
+
+
+def save_clips(clips: Sequence[NDArray[np.uint8]], file: Path, hz: float) -> None:
+    """Write clips beside each other, twice as large, or (.png) strips of their frames below each other.
+
+    Args:
+        clips: uint8 [T, H, W, 3] each, equally long and high.
+        file: .mp4, .webp or .png.
+        hz: frames per second.
+    """
+    if file.suffix == ".png":
+        content = io.BytesIO()
+        sheet = np.concatenate([film_strip(clip, frames=8, scale=2) for clip in clips], axis=0)
+        Image.fromarray(sheet).save(content, "png")
+        write_atomic(file, content.getvalue())
+        return
+    together = np.concatenate(clips, axis=2)
+    if file.suffix == ".mp4":
+        large = np.stack([np.asarray(resize(frame, 2)) for frame in together])
+        write_atomic(file, render_video(large, hz))
+    else:
+        write_atomic(file, render_clip(together, hz, scale=2))
 
 
 def camera_figures(images: Mapping[str, NDArray[np.uint8]]) -> str:

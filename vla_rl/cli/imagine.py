@@ -3,11 +3,10 @@
 Example: vla-rl imagine train runs/demo --out runs/world
          vla-rl imagine evaluate runs/world
          vla-rl imagine rollout runs/world --out future.webp
-         vla-rl imagine branches runs/alone --out branches.webp
+         vla-rl imagine branches runs/alone
 """
 
 import argparse
-import io
 import json
 import logging
 from pathlib import Path
@@ -26,7 +25,7 @@ logger = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", help=f"one of {', '.join(ACTIONS)}")
     parser.add_argument("folder", type=Path, help="train, branches: a run folder; else the world model's folder")
-    parser.add_argument("--out", type=Path, help="train: the world model's folder; else the clip (.webp, .png)")
+    parser.add_argument("--out", type=Path, help="train: the world model's folder; else the clip (.mp4, .webp, .png)")
     parser.add_argument("--preset", default="cpu-tiny", help="train: cpu-tiny, gpu-small, gpu-base or a YAML file")
     parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="train: changes to it")
     parser.add_argument("--near-success", type=int, default=300, help="train: scripted episodes beside the run's")
@@ -35,15 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=30, help="evaluate: counterfactual pairs")
     parser.add_argument("--episodes", type=int, default=4, help="rollout, branches: futures in the clip")
     parser.add_argument("--start", type=int, default=10, help="rollout, branches: step that imagination begins at")
-    parser.add_argument("--steps", type=int, default=40, help="rollout: steps of imagination; branches: chunks")
+    parser.add_argument("--steps", type=int, help="rollout: steps of imagination (40); branches: chunks (7)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.action not in ACTIONS:
         raise UserError(f"imagine cannot {arguments.action!r}.{did_you_mean(arguments.action, ACTIONS)}")
     for name, least in (("near_success", 0), ("windows", 1), ("pairs", 1), ("episodes", 1), ("start", 0), ("steps", 1)):
-        if getattr(arguments, name) < least:
-            raise UserError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; it must be at least {least}")
+        given = getattr(arguments, name)
+        if given is not None and given < least:
+            raise UserError(f"--{name.replace('_', '-')} is {given}; it must be at least {least}")
     actions = {"train": _train, "evaluate": _evaluate, "rollout": _rollout, "branches": _branches}
     return actions[arguments.action](arguments)
 
@@ -124,7 +124,7 @@ def _rollout(arguments: argparse.Namespace) -> int:
     out = _clip_file(arguments, "future.webp")
     torch.set_num_threads(1)
     judge = WorldJudge(WorldFolder(arguments.folder))
-    data, model, first, steps = judge.data, judge.model, arguments.start, arguments.steps
+    data, model, first, steps = judge.data, judge.model, arguments.start, arguments.steps or 40
     long_enough = (data.length > first + steps).nonzero()[:, 0]
     if len(long_enough) == 0:
         raise UserError(f"no held-out episode has more than {first + steps} steps; choose a smaller --start or --steps")
@@ -139,20 +139,24 @@ def _rollout(arguments: argparse.Namespace) -> int:
         with torch.no_grad():
             imagined = model.autoencoder.decode(future.latents[row].to(model.device)).cpu()
         clips.append(np.concatenate([_side_by_side(real.numpy()), _side_by_side(imagined.numpy())], axis=1))
-    _write_clips(clips, out, model.spec.control_hz)
+    _save(clips, out, model.spec.control_hz)
     return 0
 
 
 def _branches(arguments: argparse.Namespace) -> int:
-    """Reality in the upper rows; below it what the model that a policy practises in foretold, chunk by chunk."""
+    """Reality in the upper rows; below it what the model that a policy practises in foretold, chunk by chunk.
+
+    In its place in the run folder, the report shows it.
+    """
     import torch
 
-    from vla_rl.runs.imagination.branch_film import film_branches
+    from vla_rl.runs.imagination.branch_film import CHUNKS, film_branches
+    from vla_rl.training.run_folder import RunFolder
 
-    out = _clip_file(arguments, "branches.webp")
+    out = _clip_file(arguments, RunFolder(arguments.folder).film.name)
     torch.set_num_threads(1)
-    film = film_branches(arguments.folder, arguments.episodes, arguments.start, arguments.steps)
-    _write_clips(film.clips, out, film.frames_per_s)
+    film = film_branches(arguments.folder, arguments.episodes, arguments.start, arguments.steps or CHUNKS)
+    _save(film.clips, out, film.frames_per_s)
     print(f"of what a chunk of these episodes changed, {1 - film.unexplained:.0%} was foretold")
     return 0
 
@@ -160,24 +164,15 @@ def _branches(arguments: argparse.Namespace) -> int:
 def _clip_file(arguments: argparse.Namespace, name: str) -> Path:
     """Where the clip goes. Raises UserError for a name that is neither a clip's nor a picture's."""
     out: Path = arguments.out or arguments.folder / name
-    if out.suffix not in (".webp", ".png"):
-        raise UserError(f"{out} is neither .webp (a clip) nor .png (a contact sheet)")
+    if out.suffix not in (".mp4", ".webp", ".png"):
+        raise UserError(f"{out} is neither .mp4 or .webp (a clip) nor .png (a contact sheet)")
     return out
 
 
-def _write_clips(clips: list[NDArray[np.uint8]], out: Path, frames_per_s: float) -> None:
-    """Clips [T, H, W, 3] beside each other, or their film strips below each other in a picture."""
-    from PIL import Image
+def _save(clips: list[NDArray[np.uint8]], out: Path, frames_per_s: float) -> None:
+    from vla_rl.report.players import save_clips
 
-    from vla_rl.report.images import film_strip, render_clip
-
-    if out.suffix == ".png":
-        sheet = np.concatenate([film_strip(clip, frames=8, scale=2) for clip in clips], axis=0)
-        content = io.BytesIO()
-        Image.fromarray(sheet).save(content, "png")
-        write_atomic(out, content.getvalue())
-    else:
-        write_atomic(out, render_clip(np.concatenate(clips, axis=2), frames_per_s, scale=2))
+    save_clips(clips, out, frames_per_s)
     print(f"reality above, imagination below: {out}")
 
 

@@ -11,7 +11,7 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.report import charts
 from vla_rl.report.failures import FailureGroup
 from vla_rl.report.markup import lead, legend, missing, problems, section
-from vla_rl.report.players import CAMERA_PX, Redraw, camera_figures, player
+from vla_rl.report.players import CAMERA_PX, Redraw, camera_figures, player, video_tag
 from vla_rl.report.run_episodes import Pair, Trace, open_store, read_pairs, read_traces
 from vla_rl.report.run_files import Run
 from vla_rl.report.wording import count, outcome
@@ -21,6 +21,8 @@ _PLAYED_PER_GROUP = 1
 _SHOWN_PER_GROUP = 4
 # The whole page stays below 8 MB.
 _PAIRS_BUDGET_BYTES = 5_000_000
+_FILM_BYTES = 1_000_000
+_FILMS = ("branches.mp4", "alone/branches.mp4")  # of this run, or of the one that practised alone beside it
 _TRACE_TITLES = {
     "success": "A success without help",
     "failure": "A failure",
@@ -113,6 +115,28 @@ def traces(run: Run, redraw: Redraw | None) -> str:
     )
     figures = [f"<h3>{_TRACE_TITLES[trace.kind]}</h3>{_traced(trace, redraw, True)}" for trace in found]
     return section(title, lead(words) + "".join(figures) + problems(troubles))
+
+
+def foretold(run: Run) -> str:
+    """What the model that the policy practises in foretold of some episodes, below what happened."""
+    film = next((file for file in (run.path / name for name in _FILMS) if file.is_file()), None)
+    if film is None:
+        return ""
+    title = "What it imagined, below what happened"
+    try:
+        video = film.read_bytes()
+    except OSError as error:
+        return section(title, problems([f"The film could not be read: {error.strerror}."]))
+    if len(video) > _FILM_BYTES:
+        return section(title, problems([f"The film of {len(video):,} bytes is left out; at most {_FILM_BYTES:,} fit."]))
+    words = (
+        "Short branches from moments of the newest episodes, with the actions that were sent, a picture a chunk and a "
+        "quarter of the speed. The model of the film has not seen these episodes. It foretells what the policy sees "
+        "with; pictures are drawn from that for people alone."
+    )
+    shown = video_tag(video, "reality above, imagination below")
+    caption = "<figcaption>Above what happened, below what was foretold.</figcaption>"
+    return section(title, lead(words) + f'<figure class="player">{shown}{caption}</figure>')
 
 
 def failures(groups: Sequence[FailureGroup], redraw: Redraw | None) -> str:

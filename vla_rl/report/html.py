@@ -49,6 +49,7 @@ def build_report(run_dir: Path, redraw: Redraw | None = None) -> Path:
         episode_sections.clips(run, redraw),
         episode_sections.failures(failures, redraw),
         episode_sections.traces(run, redraw),
+        episode_sections.foretold(run),
         sections.calibration(run),
         sections.training(run),
         sections.collection(run),

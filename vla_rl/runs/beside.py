@@ -24,6 +24,7 @@ NAME = "practice alone"
 _SHARED = ("task", "policy", "supervised", "execution", "latency", "gate", "seed", "device", "torch_threads")
 _ONE_ROUND = {"rounds": 1, "evaluation_pictures": "planned"}  # one is as long as the rounds with a person take
 _STOP_WITHIN_S = 10.0
+logger = logging.getLogger(__name__)
 
 
 class PracticeAlone(MetricSink):
@@ -70,17 +71,18 @@ class PracticeAlone(MetricSink):
                 self._note()
 
     def finish(self) -> bool:
-        """Wait for its end and note its success. Returns whether the summary has changed, and the report has not.
+        """Wait for its end and note its success. Returns whether there is something that the report does not show yet.
 
         Raises:
             UserError: if it failed.
         """
         self.start()
+        waited = self._process is not None and self._process.is_alive()
         if self._process is not None:
             self._process.join()
             if self._process.exitcode:
                 raise UserError(f"practice alone ended with code {self._process.exitcode}; see {self.log}")
-        return self._note()
+        return self._note() or waited
 
     def _note(self) -> bool:
         entries = [
@@ -123,3 +125,17 @@ def _practise_alone(start: Path, path: Path, config: RunConfig, log: Path) -> No
         if not folder.config_file.exists():
             RunFolder.create(path, config, RunFolder(start))
         practise(folder, config, check_config(config, has_demonstrations=True))
+        _film(folder)
+
+
+def _film(folder: RunFolder) -> None:
+    """What was imagined, for the report; a film that cannot be made is no reason to fail."""
+    from vla_rl.report.players import save_clips
+    from vla_rl.runs.imagination.branch_film import film_branches
+
+    try:
+        film = film_branches(folder.path)
+    except UserError as error:
+        logger.info("no film of branches: %s", error)
+    else:
+        save_clips(film.clips, folder.film, film.frames_per_s)

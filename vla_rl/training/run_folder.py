@@ -2,8 +2,8 @@
 
 ``config.yaml`` (resolved), ``episodes/`` (the episode store), ``checkpoints/``, ``policies/version_0000/`` (what
 collectors and robots load), ``evaluation/`` (a store of the evaluation episodes), ``traces/``, ``metrics.jsonl``,
-``summary.json`` and ``report.html``. ``cache/`` can be deleted at any time; ``ahead/`` holds episodes of rounds that
-are not learnt from yet (``budget.staleness``).
+``summary.json`` and ``report.html``; where branches were filmed, ``branches.mp4``. ``cache/`` can be deleted at any
+time; ``ahead/`` holds episodes of rounds that are not learnt from yet (``budget.staleness``).
 """
 
 import errno
@@ -32,6 +32,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.policies = path / "policies"
         self.traces = path / "traces"
+        self.film = path / "branches.mp4"
         self.cache = path / "cache"
         self.metrics_file = path / "metrics.jsonl"
         self.summary_file = path / "summary.json"

@@ -23,6 +23,10 @@ from vla_rl.training.run_folder import RunFolder
 from world_model.feature_decoder import FeatureDecoder, FeatureDecoderConfig, fit_decoder
 from world_model.feature_dynamics import FeatureDynamics, Transitions, fit_dynamics
 
+CHUNKS = 7
+"""Of a branch in a film, unless somebody wants others: twice as many as practice imagines."""
+_SLOWER = 4
+
 
 @dataclass(frozen=True)
 class BranchFilm:
@@ -30,7 +34,7 @@ class BranchFilm:
 
     Attributes:
         clips: of each episode uint8 [T, 2 H, cameras W, 3], a picture for each chunk: reality above, the branch below.
-        frames_per_s: so that they play in real time.
+        frames_per_s: so that they play at a quarter of their speed.
         unexplained: the share of what these episodes' chunks changed that the dynamics did not foretell.
     """
 
@@ -40,7 +44,11 @@ class BranchFilm:
 
 
 def film_branches(
-    run: Path, episodes: int, start: int, chunks: int, decoder: FeatureDecoderConfig | None = None
+    run: Path,
+    episodes: int = 4,
+    start: int = 10,
+    chunks: int = CHUNKS,
+    decoder: FeatureDecoderConfig | None = None,
 ) -> BranchFilm:
     """Film branches from the newest real episodes of a run.
 
@@ -89,7 +97,7 @@ def film_branches(
         drawn = fit_decoder(every.features[others], look, decoder or FeatureDecoderConfig(), generator)
     clips = [_clip(cache, each, every, dynamics, drawn, start + ticks * np.arange(chunks + 1)) for each in shown]
     unseen = Transitions(*(part[~others] for part in every))
-    return BranchFilm(clips, spec.control_hz / ticks, dynamics.unexplained(unseen))
+    return BranchFilm(clips, spec.control_hz / ticks / _SLOWER, dynamics.unexplained(unseen))
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ BENCHMARKS = (
     "demo",
     "sim",
     "learner",
+    "gpu",
     "algorithms",
     "data",
     "world-model",

@@ -115,8 +115,8 @@ class RunConfig:
         environments_per_worker: how many episodes a process runs in turns, whose policy plans for all of them in one
             forward pass. With more than one a resumed run equals an uninterrupted one only where the processor
             computes a row of a batch like a batch of one; otherwise actions differ in their last bit.
-        ray: address of a Ray cluster to run the workers on, whose machines see the run folder under the same path;
-            "local" starts one here. null: processes on this machine.
+        ray: address of a Ray cluster to run the workers on, whose machines need this package and share no disk with
+            the learner; "local" starts one here. null: processes on this machine.
         torch_threads: threads of the learner.
         device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
         rollout_device: where policies are run when they act.

@@ -1,21 +1,35 @@
-"""Rollout workers on the machines of a Ray cluster. They and the learner share nothing but files, so every machine must
-see the run folder under the same path and have this package installed.
+"""Rollout workers on the machines of a Ray cluster, which need this package and nothing of the learner's disk: policies
+go to them, and episodes come back, through Ray's object store.
 """
 
+import hashlib
+import logging
+import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import torch
 
 from vla_rl.core.errors import UserError
+from vla_rl.core.types import Episode
+from vla_rl.data.store import EpisodeStore
 from vla_rl.training.workers import RolloutJob, RolloutWorker, parts
 
 LOCAL = "local"
+_LOSSES = 3  # workers that may die in a row, none having saved anything: then it is the jobs and not the machines
+_SILENCE_S = 60.0
+logger = logging.getLogger(__name__)
 
 
 class RayRolloutPool:
     """Spreads jobs over the actors of a cluster. Stands where `vla_rl.training.workers.RolloutPool` does.
+
+    An actor that dies, alone or with its machine, costs the episodes that it was playing: others play them, and a new
+    actor joins as soon as the cluster has a place for it.
 
     Args:
         build: makes a worker; called in the actors.
@@ -39,36 +53,104 @@ class RayRolloutPool:
                 ray.init(address, log_to_driver=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UserError(f"cannot join the Ray cluster {address!r}: {' '.join(str(error).split())}") from error
-        actor = ray.remote(num_cpus=1)(_Actor)
         self._build = build
-        self._actors = [actor.remote(list(sys.path)) for _ in range(workers)]
+        self._make_actor: Any = ray.remote(num_cpus=1)(_Actor)
+        self._policies: dict[Path, tuple[str, Any]] = {}
+        self._idle: list[Any] = []
+        self._joining: dict[Any, Any] = {}
+        self._losses = 0
+        for _ in range(workers):
+            self._invite()
 
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
         """Run the jobs, yielding each as it is saved, in any order.
 
         Raises:
-            UserError: if an actor dies; what was saved stays saved.
+            UserError: if actors die one after the other and nothing is saved in between; what was saved stays saved.
             Exception: what building a worker or running a job raised, as it was.
         """
-        waiting = parts(jobs, len(self._actors))[::-1]
-        idle: list[Any] = list(self._actors)
-        running: dict[Any, tuple[Any, Sequence[RolloutJob]]] = {}
-        while waiting or running:
-            while waiting and idle:
-                actor, part = idle.pop(), waiting.pop()
-                running[actor.run.remote(self._build, part)] = (actor, part)
-            (done,), _ = self._ray.wait(list(running))
-            actor, part = running.pop(done)
-            try:
-                self._ray.get(done)
-            except self._ray.exceptions.RayTaskError as error:
-                raise error.cause from None
-            except self._ray.exceptions.RayError as error:
-                raise UserError(
-                    "a rollout worker of the cluster died; saved episodes are safe, use --resume"
-                ) from error
-            idle.append(actor)
-            yield from part
+        self._publish({job.policy for job in jobs if job.policy is not None})
+        stores = {job.store: EpisodeStore(job.store) for job in jobs}
+        waiting = parts(jobs, len(self._idle) + len(self._joining))[::-1]
+        running: dict[Any, tuple[Any, dict[int, RolloutJob]]] = {}
+        self._losses = 0
+        try:
+            while waiting or running:
+                while waiting and self._idle:
+                    actor, part = self._idle.pop(), waiting.pop()
+                    running[self._start(actor, part)] = actor, dict(enumerate(part))
+                ready = self._next([*running, *self._joining])
+                if ready in self._joining:
+                    self._welcome(ready)
+                    continue
+                actor, left = running[ready]
+                try:
+                    number, episode = self._ray.get(next(ready))
+                except StopIteration:
+                    del running[ready]
+                    self._idle.append(actor)
+                except self._ray.exceptions.RayTaskError as error:
+                    raise error.cause from None
+                except self._ray.exceptions.RayError as error:
+                    del running[ready]
+                    waiting.append(list(left.values()))
+                    self._replace_lost(error)
+                else:
+                    job = left.pop(number)
+                    stores[job.store].add(episode)
+                    self._losses = 0
+                    yield job
+        finally:  # whoever stops here leaves actors at work: they take the next part when they are done
+            self._idle += [actor for actor, _ in running.values()]
+
+    def _start(self, actor: Any, part: Sequence[RolloutJob]) -> Any:
+        """Where the episodes of a part will come out."""
+        policies = {job.policy: self._policies[job.policy] for job in part if job.policy is not None}
+        return actor.run.options(num_returns="streaming").remote(self._build, part, policies)
+
+    def _publish(self, folders: set[Path]) -> None:
+        """Put policies into the object store, each once."""
+        known, self._policies = self._policies, {}
+        for folder in folders:
+            files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+            sha = hashlib.sha256()
+            for name in sorted(files):
+                sha.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
+            key = sha.hexdigest()
+            is_there = folder in known and known[folder][0] == key
+            self._policies[folder] = known[folder] if is_there else (key, self._ray.put(files))
+
+    def _invite(self) -> None:
+        actor = self._make_actor.remote(list(sys.path))
+        self._joining[actor.arrive.remote()] = actor
+
+    def _welcome(self, arrived: Any) -> None:
+        actor = self._joining.pop(arrived)
+        try:
+            self._ray.get(arrived)
+        except self._ray.exceptions.RayError as error:
+            self._replace_lost(error)
+        else:
+            self._idle.append(actor)
+
+    def _replace_lost(self, error: Exception) -> None:
+        self._losses += 1
+        if self._losses > _LOSSES:
+            raise UserError(
+                f"{self._losses} rollout workers of the cluster died in a row (out of memory?); saved episodes are "
+                "safe, use --resume"
+            ) from error
+        logger.warning("a rollout worker of the cluster died; what it was playing is played again")
+        self._invite()
+
+    def _next(self, awaited: list[Any]) -> Any:
+        """The first of them that has something to say."""
+        while True:
+            ready, _ = self._ray.wait(awaited, num_returns=1, timeout=_SILENCE_S)
+            if ready:
+                return ready[0]
+            if self._joining:
+                logger.info("%d rollout workers wait for a place in the cluster", len(self._joining))
 
     def __enter__(self) -> Self:
         return self
@@ -89,9 +171,48 @@ class _Actor:
         torch.set_num_threads(1)
         sys.path.extend(entry for entry in path if entry not in sys.path)
         self._worker: RolloutWorker | None = None
+        self._policies = Path(tempfile.mkdtemp(prefix="vla-rl-"))
 
-    def run(self, build: Callable[[], RolloutWorker], jobs: Sequence[RolloutJob]) -> None:
+    def arrive(self) -> None:
+        """Answered as soon as the actor has a place."""
+
+    def run(
+        self,
+        build: Callable[[], RolloutWorker],
+        jobs: Sequence[RolloutJob],
+        policies: Mapping[Path, tuple[str, Any]],
+    ) -> Iterator[tuple[int, Episode]]:
+        """Run jobs, yielding the number of each and its episode as soon as it is over.
+
+        Args:
+            build: makes the worker.
+            jobs: folders in them are the learner's.
+            policies: folder -> digest of its files, and where they are in the object store: name -> content.
+        """
         if self._worker is None:
             self._worker = build()
-        for _ in self._worker.run(jobs):
-            pass
+        here = self._unpacked(policies)
+        with tempfile.TemporaryDirectory() as scratch:
+            stores: dict[Path, Path] = {}
+            numbers, own = {}, []
+            for number, job in enumerate(jobs):
+                store = stores.setdefault(job.store, Path(scratch) / str(len(stores)))
+                policy = None if job.policy is None else here[job.policy]
+                own.append(replace(job, store=store, policy=policy))
+                numbers[store, job.episode_id] = number
+            for job in self._worker.run(own):
+                yield numbers[job.store, job.episode_id], EpisodeStore(job.store).read(job.episode_id)
+
+    def _unpacked(self, policies: Mapping[Path, tuple[str, Any]]) -> dict[Path, Path]:
+        """The folders of policies on this machine; others go."""
+        import ray
+
+        for other in {file.name for file in self._policies.iterdir()} - {key for key, _ in policies.values()}:
+            shutil.rmtree(self._policies / other)
+        for key, where in policies.values():
+            if not (self._policies / key).exists():
+                for name, content in ray.get(where).items():
+                    file = self._policies / key / name
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_bytes(content)
+        return {folder: self._policies / key for folder, (key, _) in policies.items()}

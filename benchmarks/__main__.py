@@ -22,6 +22,7 @@ BENCHMARKS = (
     "sim",
     "learner",
     "gpu",
+    "scale",
     "algorithms",
     "data",
     "world-model",

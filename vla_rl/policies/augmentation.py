@@ -18,8 +18,11 @@ def random_shift(images: dict[str, Tensor], pixels: int, generator: torch.Genera
     for camera, image in images.items():
         batch, height, width, _ = image.shape
         offsets = torch.randint(0, 2 * pixels + 1, (batch, 2), generator=generator).tolist()
-        rows = torch.arange(-pixels, height + pixels, device=image.device).clamp_(0, height - 1)
-        columns = torch.arange(-pixels, width + pixels, device=image.device).clamp_(0, width - 1)
-        padded = image.index_select(1, rows).index_select(2, columns)
+        padded = image.new_empty(batch, height + 2 * pixels, width + 2 * pixels, 3)
+        inside = slice(pixels, -pixels)
+        padded[:, inside, inside] = image
+        padded[:, :pixels, inside], padded[:, -pixels:, inside] = image[:, :1], image[:, -1:]
+        padded[:, :, :pixels] = padded[:, :, pixels : pixels + 1]
+        padded[:, :, -pixels:] = padded[:, :, -pixels - 1 : -pixels]
         shifted[camera] = torch.stack([padded[i, y : y + height, x : x + width] for i, (y, x) in enumerate(offsets)])
     return shifted

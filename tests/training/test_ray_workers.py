@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.ray_workers import RayRolloutPool
@@ -97,6 +97,8 @@ def test_episodes_are_the_same_without_a_shared_disk_and_errors_come_back(
     with RayRolloutPool(functools.partial(Player, str(run)), workers=2, address="local") as pool:
         assert {job.episode_id for job in pool.run(jobs)} == {job.episode_id for job in jobs}
         assert contents(run) == expected
+        with pytest.raises(CheckpointError, match="there is no policy at"):
+            list(pool.run([RolloutJob("none", run / "a", "a task", (0,), run / "version_9")]))
         with pytest.raises(UserError, match=r"^the expert failed$"):
             list(pool.run([RolloutJob("bad", run / "a", "a task", (0,), None)]))
         (run / "version_0" / "critic" / "gain").write_text("7.0")
@@ -116,6 +118,9 @@ def test_killed_workers_cost_what_they_were_playing(tmp_path: Path, expected: di
                 victim = int(newest.read_text())
                 os.kill(victim, signal.SIGKILL)
                 killed.add(victim)
+        for victim in {int(file.read_text()) for file in pids.iterdir()} - killed:
+            os.kill(victim, signal.SIGKILL)  # also when nobody plays
+        (_,) = pool.run([RolloutJob("late", tmp_path / "late", "a task", (0,), None)])
     assert len(killed) >= 3
     assert sorted(done) == sorted(set(done)), "no episode twice"
     assert contents(run) == expected

@@ -8,13 +8,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.types import Episode
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.workers import RolloutJob, RolloutWorker, parts
@@ -22,7 +22,23 @@ from vla_rl.training.workers import RolloutJob, RolloutWorker, parts
 LOCAL = "local"
 _LOSSES = 3  # workers that may die in a row, none having saved anything: then it is the jobs and not the machines
 _SILENCE_S = 60.0
+_CLOSE_S = 10.0
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Part:
+    """What an actor is playing.
+
+    Attributes:
+        actor: who.
+        left: number -> job, those whose episodes have not come yet.
+        begun: the actor has begun.
+    """
+
+    actor: Any
+    left: dict[int, RolloutJob]
+    begun: bool = False
 
 
 class RayRolloutPool:
@@ -67,41 +83,47 @@ class RayRolloutPool:
 
         Raises:
             UserError: if actors die one after the other and nothing is saved in between; what was saved stays saved.
+            CheckpointError: for a policy that is not there.
             Exception: what building a worker or running a job raised, as it was.
         """
         self._publish({job.policy for job in jobs if job.policy is not None})
         stores = {job.store: EpisodeStore(job.store) for job in jobs}
         waiting = parts(jobs, len(self._idle) + len(self._joining))[::-1]
-        running: dict[Any, tuple[Any, dict[int, RolloutJob]]] = {}
+        running: dict[Any, _Part] = {}
         self._losses = 0
         try:
             while waiting or running:
                 while waiting and self._idle:
                     actor, part = self._idle.pop(), waiting.pop()
-                    running[self._start(actor, part)] = actor, dict(enumerate(part))
+                    running[self._start(actor, part)] = _Part(actor, dict(enumerate(part)))
                 ready = self._next([*running, *self._joining])
                 if ready in self._joining:
                     self._welcome(ready)
                     continue
-                actor, left = running[ready]
+                at = running[ready]
                 try:
-                    number, episode = self._ray.get(next(ready))
+                    played = self._ray.get(next(ready))
                 except StopIteration:
                     del running[ready]
-                    self._idle.append(actor)
+                    self._idle.append(at.actor)
                 except self._ray.exceptions.RayTaskError as error:
                     raise error.cause from None
                 except self._ray.exceptions.RayError as error:
                     del running[ready]
-                    waiting.append(list(left.values()))
-                    self._replace_lost(error)
+                    waiting += [list(at.left.values())] if at.left else []
+                    self._replace(at.actor, error, at.begun)
                 else:
-                    job = left.pop(number)
-                    stores[job.store].add(episode)
+                    at.begun = True
+                    if played is None:
+                        continue
+                    job = at.left.pop(played[0])
+                    stores[job.store].add(played[1])
                     self._losses = 0
                     yield job
-        finally:  # whoever stops here leaves actors at work: they take the next part when they are done
-            self._idle += [actor for actor, _ in running.values()]
+        finally:  # who stops in the middle wants no more of these episodes
+            for at in running.values():
+                self._ray.kill(at.actor)
+                self._invite()
 
     def _start(self, actor: Any, part: Sequence[RolloutJob]) -> Any:
         """Where the episodes of a part will come out."""
@@ -113,6 +135,8 @@ class RayRolloutPool:
         known, self._policies = self._policies, {}
         for folder in folders:
             files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+            if not files:
+                raise CheckpointError(f"there is no policy at {folder}")
             sha = hashlib.sha256()
             for name in sorted(files):
                 sha.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
@@ -129,18 +153,24 @@ class RayRolloutPool:
         try:
             self._ray.get(arrived)
         except self._ray.exceptions.RayError as error:
-            self._replace_lost(error)
+            self._replace(actor, error, begun=True)
         else:
             self._idle.append(actor)
 
-    def _replace_lost(self, error: Exception) -> None:
-        self._losses += 1
+    def _replace(self, lost: Any, error: Exception, begun: bool) -> None:
+        """Let another actor join. One that was lost before it began was lost with its machine, not by its jobs.
+
+        Raises:
+            UserError: if too many died in a row.
+        """
+        self._losses += begun
         if self._losses > _LOSSES:
             raise UserError(
                 f"{self._losses} rollout workers of the cluster died in a row (out of memory?); saved episodes are "
                 "safe, use --resume"
             ) from error
-        logger.warning("a rollout worker of the cluster died; what it was playing is played again")
+        logger.warning("a rollout worker of the cluster is lost; what it was playing is played again")
+        self._ray.kill(lost)  # it may be alive and only out of reach
         self._invite()
 
     def _next(self, awaited: list[Any]) -> Any:
@@ -156,6 +186,9 @@ class RayRolloutPool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        closing = [actor.close.remote() for actor in self._idle]
+        if closing:
+            self._ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
         self._ray.shutdown()
 
 
@@ -171,24 +204,32 @@ class _Actor:
         torch.set_num_threads(1)
         sys.path.extend(entry for entry in path if entry not in sys.path)
         self._worker: RolloutWorker | None = None
-        self._policies = Path(tempfile.mkdtemp(prefix="vla-rl-"))
+        self._temporary = tempfile.TemporaryDirectory(prefix="vla-rl-worker-")
+        self._policies = Path(self._temporary.name)
 
     def arrive(self) -> None:
         """Answered as soon as the actor has a place."""
+
+    def close(self) -> None:
+        """Let go of what the worker holds, and of the policies."""
+        if self._worker is not None:
+            self._worker.close()
+        self._temporary.cleanup()
 
     def run(
         self,
         build: Callable[[], RolloutWorker],
         jobs: Sequence[RolloutJob],
         policies: Mapping[Path, tuple[str, Any]],
-    ) -> Iterator[tuple[int, Episode]]:
-        """Run jobs, yielding the number of each and its episode as soon as it is over.
+    ) -> Iterator[tuple[int, Episode] | None]:
+        """Run jobs, yielding None at the beginning, then the number of each and its episode as soon as it is over.
 
         Args:
             build: makes the worker.
             jobs: folders in them are the learner's.
             policies: folder -> digest of its files, and where they are in the object store: name -> content.
         """
+        yield None
         if self._worker is None:
             self._worker = build()
         here = self._unpacked(policies)

@@ -45,7 +45,7 @@ class BranchFilm:
 
 def film_branches(
     run: Path,
-    episodes: int = 4,
+    episodes: int = 2,
     start: int = 10,
     chunks: int = CHUNKS,
     decoder: FeatureDecoderConfig | None = None,

@@ -64,7 +64,8 @@ class RayRolloutPool:
         self._ray: Any = ray
         try:
             if address == LOCAL:
-                ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+                own: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+                ray.init(LOCAL, log_to_driver=False, **own)  # without an address it joins any that runs here
             else:
                 ray.init(address, log_to_driver=False)
         except (ConnectionError, ValueError, RuntimeError) as error:

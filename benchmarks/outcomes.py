@@ -41,17 +41,17 @@ _WEIGHTED = [
     "learning.critic_training.steps_before_round=300",
 ]
 _ON_POLICY = [  # as many episodes in more rounds
-    "algorithm=residual_ppo",
-    "exploration=0.15",
     "budget.rounds=9",
     "budget.episodes_per_round=50",
     "budget.steps_per_round=1",
 ]
+_RESIDUAL = ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY]
 METHODS = {
     "imagined_edit": [],
     "chunk_critic": ["algorithm=chunk_critic"],
-    "residual_ppo": _ON_POLICY,
-    "residual_grpo": [*_ON_POLICY, "learning.ppo.advantage=group", "budget.episodes_per_start=5"],
+    "residual_ppo": _RESIDUAL,
+    "noise_steering": ["algorithm=noise_steering", "exploration=0", *_ON_POLICY],
+    "residual_grpo": [*_RESIDUAL, "learning.ppo.advantage=group", "budget.episodes_per_start=5"],
     "filtered_bc": ["algorithm=filtered_bc", *_CLONING],
     "habc": [
         "algorithm=habc",

@@ -166,7 +166,8 @@ def flow_vla_probes(
         prefixes = [model.encode(images, raw_state, text, indicator) for indicator in _indicators(model)]
         noise_rows = config.horizon if chooser is None else chooser.noise_rows(config.horizon)
         noise = torch.from_numpy(flow_noise(0, index, noise_rows, spec.action_dim))[None]
-        starts = noise if chooser is None else chooser.starts(noise)[0]
+        tick = torch.tensor([float(observation.tick)])
+        starts = noise if chooser is None else chooser.starts(model, (images, raw_state, text), tick, noise)[0]
         prefixes, actions = [prefix.repeat(len(starts)) for prefix in prefixes], starts
         for step in range(config.sampling_steps):
             time = torch.full(actions.shape[:2], step / config.sampling_steps)
@@ -178,8 +179,7 @@ def flow_vla_probes(
             row |= {"noise": starts.numpy(), "actions": actions.numpy()}
         else:
             row |= {"noise": starts[None].numpy(), "actions": actions[None].numpy(), "choice_noise": noise.numpy()}
-            tick, drawn = torch.tensor([float(observation.tick)]), model.to_raw_actions(actions)[None]
-            free = torch.ones(config.horizon)
+            drawn, free = model.to_raw_actions(actions)[None], torch.ones(config.horizon)
             executed, values = chooser.judged(model, (images, raw_state, text), tick, noise, drawn, free, 0)
             chosen = values.argmax(1)
             row |= {"tick": tick.numpy(), "values": values.numpy(), "chosen": chosen.numpy()}

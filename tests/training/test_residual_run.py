@@ -1,4 +1,6 @@
-"""A whole run of `residual_ppo` on a tiny config: what practice played is told from its records, also after a crash."""
+"""Whole runs of `residual_ppo` and `noise_steering` on a tiny config: what was tried is told from records, also
+after a crash.
+"""
 
 from pathlib import Path
 
@@ -27,6 +29,7 @@ OPTIONS = [
     "budget.evaluate_every_round=false",
     "budget.evaluation_episodes=1",
 ]
+STEERING = ["algorithm=noise_steering", "exploration=0"]
 
 
 def spreads(run: Path) -> list[float]:
@@ -34,10 +37,13 @@ def spreads(run: Path) -> list[float]:
 
 
 @pytest.mark.slow
-def test_a_run_knows_what_it_tried_and_goes_on_as_if_never_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("options", "spread"), [([], 0.2), (STEERING, 0.25)], ids=["residual_ppo", "noise_steering"])
+def test_a_run_knows_what_it_tried_and_goes_on_as_if_never_interrupted(
+    tmp_path: Path, options: list[str], spread: float
+) -> None:
     whole = tmp_path / "whole"
-    assert main(["train", *OPTIONS, "--out", str(whole)]) == 0
-    assert spreads(whole) == pytest.approx([0.2, 0.2], abs=1e-4)
+    assert main(["train", *OPTIONS, *options, "--out", str(whole)]) == 0
+    assert spreads(whole) == pytest.approx([spread, spread], abs=1e-4)
     again = interrupted(whole, tmp_path / "again")
     assert main(["train", "--resume", str(again)]) == 0
     model, _ = load_model(whole / "policies" / "version_0002")
@@ -49,6 +55,7 @@ def test_a_run_knows_what_it_tried_and_goes_on_as_if_never_interrupted(tmp_path:
     policy = load_policy(whole / "policies" / "version_0002")
     assert policy.chooser.critic is None
     assert policy.chooser.ticks == 8
+    assert policy.chooser.edit.of_noise == bool(options)
 
 
 @pytest.mark.slow
@@ -66,7 +73,17 @@ def test_several_episodes_of_a_start_differ_in_their_noise_alone(tmp_path: Path)
     assert spreads(run) == pytest.approx([0.2], abs=1e-4)
 
 
-def test_practice_that_tries_nothing_is_refused_before_it_begins(tmp_path: Path, capsys) -> None:
-    assert main(["train", "--config", "tiny", "algorithm=residual_ppo", "--out", str(tmp_path / "run")]) != 0
-    assert "set exploration=0.15" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["algorithm=residual_ppo"], "set exploration=0.15"),
+        (["algorithm=noise_steering", "exploration=0.1"], "set exploration=0\n"),
+        (["algorithm=noise_steering", "budget.staleness=1", "workers=1"], "set budget.staleness=0"),
+    ],
+)
+def test_practice_that_tries_nothing_or_too_much_is_refused_before_it_begins(
+    tmp_path: Path, capsys, options: list[str], said: str
+) -> None:
+    assert main(["train", "--config", "tiny", *options, "--out", str(tmp_path / "run")]) != 0
+    assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

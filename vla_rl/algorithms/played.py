@@ -1,10 +1,13 @@
 """What a policy with an edit tried of every chunk that it played, told from its episodes.
 
 An episode says of which chunk an action is and when that was planned. Everything else follows from seeds: the frozen
-policy's own chunk from the noise of that tick, and the offset that exploration added. Nothing more is stored. Whether
+policy's own chunk from the noise of that tick, and the offset that exploration added. Nothing more is stored. An edit
+of the noise needs no exploration: the noise itself is what is tried. Moved by a mean m(s), the H actions of a chunk are
+drawn from N(m, 1) each, so that their mean is drawn from N(m, 1 / H), and is all of them that depends on m. Whether
 an episode was played by the edit as it is now is compared with the recorded actions, not believed.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -30,29 +33,21 @@ class PlayedChunks(NamedTuple):
 
     Attributes:
         step: int64 [n], at which each was planned.
+        first: int64 [n], the index in it of the first action that was executed.
         features: [n, F], of `flat_features`.
         tick: float [n], ticks since the episode began.
-        base: [n, H, A], the frozen policy's own chunk, raw units.
-        noise: [n, A], what exploration's offset is made of; 0 in dimensions that are not moved.
-        moved: [n, A], by how much the recorded action differs from the policy's own, in normalised action units; 0 in
-            dimensions that are not moved.
+        base: [n, H, A], what the edit moves: the frozen policy's own chunk, raw units, or the noise of the flow.
+        noise: [n, A], standard normal, what the offset that was tried is made of; 0 in dimensions that are not moved.
+        executed: [n, A], the recorded action, raw units; 0 in dimensions that the robot lacks.
     """
 
     step: np.ndarray
+    first: np.ndarray
     features: Tensor
     tick: Tensor
     base: Tensor
     noise: Tensor
-    moved: Tensor
-
-    def spread(self, mean: Tensor) -> float:
-        """The standard deviation of the offsets that were added to an edit's means [n, A]; 0 if none were, or if the
-        episode was not played like that: by another edit, or by a strategy that changes chunks after they were planned.
-        """
-        added = self.moved - mean * (self.noise != 0)
-        spread = float((added * self.noise).sum() / self.noise.square().sum().clamp(min=1e-12))
-        exact = float((added - spread * self.noise).abs().max()) < _EXACT
-        return spread if exact and spread > _EXACT else 0.0
+    executed: Tensor
 
 
 @torch.no_grad()
@@ -72,17 +67,42 @@ def played_chunks(episode: CachedEpisode, data: RoundData, model: TrainablePolic
     size = model.spec.action_dim
     inputs, model = data.inputs(episode.start + step), model.eval()
     noise = np.stack([flow_noise(seed, int(tick), model.horizon, size) for tick in step])
-    base = model.draw(*inputs, data.tensor(noise))
+    if edit.of_noise:
+        base, tried = data.tensor(noise), noise.mean(1) * np.float32(math.sqrt(model.horizon))
+    else:
+        base = model.draw(*inputs, data.tensor(noise))
+        tried = np.concatenate([exploration_noise(seed, int(tick), size) for tick in step])
     dims = episode.action_dim  # a smaller robot has no more
     moves = edit.moved * (torch.arange(size, device=data.device) < dims)
-    moved = torch.zeros_like(base[:, 0])
-    moved[:, :dims] = data.tensor(record.action_policy[executed]) - base[torch.arange(len(step)), index, :dims]
-    tried = np.concatenate([exploration_noise(seed, int(tick), size) for tick in step])
+    recorded = torch.zeros_like(base[:, 0])
+    recorded[:, :dims] = data.tensor(record.action_policy[executed])
     return PlayedChunks(
         step,
+        index,
         flat_features(*model.features(*inputs)),
         data.tensor(step.astype(np.float32)),
         base,
         data.tensor(tried) * moves,
-        moved / edit.action_normalizer.scale * moves,
+        recorded,
     )
+
+
+@torch.no_grad()
+def spread_of(
+    played: PlayedChunks, mean: Tensor, episode: CachedEpisode, data: RoundData, model: TrainablePolicy, edit: Edit
+) -> float:
+    """The standard deviation of the offsets that were tried around an edit's means [n, A]; 0 if none were, or if the
+    episode was not played like that: by another edit, or by a strategy that changes chunks after they were planned.
+    """
+    moves, chunks = played.noise != 0, played.base
+    if edit.of_noise:
+        chunks = model.eval().draw(*data.inputs(episode.start + played.step), played.base + mean[:, None])
+    own = chunks[torch.arange(len(chunks)), played.first]
+    added = (played.executed - own) * edit.action_normalizer.inverse_scale * moves
+    if edit.of_noise:
+        spread, rest = 1 / math.sqrt(model.horizon), added
+    else:
+        added -= mean * moves
+        spread = float((added * played.noise).sum() / played.noise.square().sum().clamp(min=1e-12))
+        rest = added - spread * played.noise
+    return spread if spread > _EXACT and float(rest.abs().max()) < _EXACT else 0.0

@@ -23,7 +23,7 @@ from vla_rl import ppo
 from vla_rl.algorithms.actor import load_optimizer
 from vla_rl.algorithms.base import Algorithm
 from vla_rl.algorithms.config import Learning
-from vla_rl.algorithms.played import PlayedChunks, played_chunks
+from vla_rl.algorithms.played import PlayedChunks, played_chunks, spread_of
 from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.credit import CreditConfig
@@ -84,8 +84,8 @@ class Stretch(NamedTuple):
         tick: float [n], ticks since the episode began.
         rows: [n, I], the edit's inputs.
         mean: [n, A], what the edit says as it is.
-        noise: [n, A], what exploration's offset was made of.
-        spread: its standard deviation; 0 where the episode was not played by the edit as it is, with exploration.
+        noise: [n, A], standard normal, what the offset that was tried was made of.
+        spread: of the offset; 0 where the episode was not played by the edit as it is, with offsets around it.
         outcome: 1 or 0.
     """
 
@@ -105,7 +105,10 @@ class ResidualPPO(Algorithm):
 
     name = "residual_ppo"
     config_class: ClassVar[type] = ResidualPPOLearning
+    on_policy: ClassVar[bool] = True
     learns_from_exploration: ClassVar[bool] = True
+    of_noise: ClassVar[bool] = False
+    """Whether the edit is one of the flow's noise, not of actions."""
     config: ResidualPPOLearning
 
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
@@ -114,12 +117,15 @@ class ResidualPPO(Algorithm):
         ticks, horizon = self.config.ppo.chunk_ticks, self.model.horizon
         if ticks > horizon:
             raise ConfigError(f"ppo.chunk_ticks is {ticks}, the policy's chunks have {horizon} actions")
-        self._played: dict[str, PlayedChunks | None] = {}  # by episode: they stay the same, as the policy does
         self._logs: dict[str, float] = {}
-        self.edit = Edit(self.model, self.config.edit).to(next(self.model.parameters()).device)
-        self._make_optimizer()
+        self._take(None)
 
-    def _make_optimizer(self) -> None:
+    def _take(self, edit: Edit | None) -> None:
+        """Go on with an edit, or with a new one."""
+        self._played: dict[str, PlayedChunks | None] = {}  # by episode: they stay the same, as the policy does
+        self._past: set[str] = set()  # episodes that other edits have played
+        device = next(self.model.parameters()).device
+        self.edit = (edit or Edit(self.model, self.config.edit, self.of_noise)).to(device)
         self._optimizer = torch.optim.Adam(self.edit.parameters(), self.config.ppo.learning_rate)
 
     def update(self, step: int) -> dict[str, float]:
@@ -141,9 +147,9 @@ class ResidualPPO(Algorithm):
         tried = [stretch for stretch in every if stretch.spread]
         if not tried:
             raise UserError(
-                "no episode was played by the policy as it is, with an offset on each chunk; residual_ppo needs "
-                "exploration=0.15 or so, rollout_precision=torch, and a strategy that executes chunks as they were "
-                "planned (sync, naive)"
+                f"no episode was played by the policy as it is, with an offset on each chunk; {self.name} needs "
+                f"exploration={0 if self.of_noise else '0.15 or so'}, rollout_precision=torch, and a strategy that "
+                "executes chunks as they were planned (sync, naive)"
             )
         spread = float(np.mean([stretch.spread for stretch in tried]))
         logs = {"chunks": float(sum(len(stretch.tick) for stretch in tried)), "spread": spread}
@@ -177,7 +183,11 @@ class ResidualPPO(Algorithm):
 
     def _stretches_of(self, episode: CachedEpisode, played: PlayedChunks, rows: Tensor) -> list[Stretch]:
         credit, frames, mean = self.data.credit, episode.start + played.step, self.edit(rows)
-        spread = played.spread(mean)
+        spread = 0.0
+        if episode.episode_id not in self._past:
+            spread = spread_of(played, mean, episode, self.data, self.model, self.edit)
+        if not spread:
+            self._past.add(episode.episode_id)
         ends = np.flatnonzero(np.diff(credit.chunk_stop[frames])) + 1
         found = []
         for first, stop in zip([0, *ends], [*ends, len(frames)], strict=True):
@@ -214,10 +224,7 @@ class ResidualPPO(Algorithm):
         """Go on from another policy, with its edit if it has one."""
         super().adopt_policy(folder)
         device = str(next(self.model.parameters()).device)
-        found = Chooser.load(folder / FOLDER, self.model, device).edit if (folder / FOLDER).is_dir() else None
-        self.edit = found or Edit(self.model, self.config.edit).to(device)
-        self._played = {}
-        self._make_optimizer()
+        self._take(Chooser.load(folder / FOLDER, self.model, device).edit if (folder / FOLDER).is_dir() else None)
 
     def state_dict(self) -> dict[str, Any]:
         own = {"edit": self.edit.state_dict(), "edit_optimizer": self._optimizer.state_dict()}

@@ -5,7 +5,7 @@ policy's own frozen features, and the chunk as its deviation from the policy's u
 success has in common with the state is a matter of the state, and few episodes are enough to learn what the deviation
 adds. Candidates are the policy's draws, moved by an edit if there is one (`editing`), and by one constant offset each.
 The idea of best-of-N with a critic over chunks: Q-chunking, arXiv 2507.07969. An edit may also act without a critic:
-then the policy draws once, and there is nothing to choose.
+then the policy draws once, and there is nothing to choose; only then may it be one of the noise.
 
 Critic and edit lie in the folder of the policy that they were trained on and are loaded with it.
 """
@@ -130,7 +130,8 @@ class Chooser:
         ticks: C, the actions of a chunk that are executed before the next one; with a critic, those that it judges.
 
     Raises:
-        ConfigError: without a critic, for several draws or offsets, no edit, or no ticks.
+        ConfigError: without a critic, for several draws or offsets, no edit, or no ticks; with one, for an
+            edit of the noise.
     """
 
     def __init__(
@@ -138,6 +139,8 @@ class Chooser:
     ) -> None:
         if critic is None and (edit is None or ticks < 1 or config.draws != 1 or config.offset):
             raise ConfigError("without a critic there is nothing to choose: expected an edit, its ticks and one draw")
+        if critic is not None and edit is not None and edit.of_noise:
+            raise ConfigError("a critic chooses among plain draws: expected an edit of actions, found one of the noise")
         self.critic, self.config = None if critic is None else critic.eval(), config
         self.edit = None if edit is None else edit.eval()
         self.ticks = ticks if critic is None else critic.config.chunk_ticks
@@ -155,7 +158,7 @@ class Chooser:
         judge = {} if self.critic is None else self.critic.state_dict()
         tensors = {name: tensor.cpu().contiguous() for name, tensor in judge.items()}
         if self.edit is not None:
-            about["edit"] = config_to_dict(self.edit.config)
+            about |= {"edit": config_to_dict(self.edit.config), "edit_of_noise": self.edit.of_noise}
             tensors |= {EDIT + name: tensor.cpu().contiguous() for name, tensor in self.edit.state_dict().items()}
         write_weights(folder, "critic", safetensors.torch.save(tensors), about)
 
@@ -177,7 +180,8 @@ class Chooser:
                 critic.load_state_dict({name: weight for name, weight in weights.items() if not name.startswith(EDIT)})
             choice, edit = config_from_dict(ChoiceConfig, about["choice"]), None
             if about.get("edit") is not None:
-                edit = Edit(model, config_from_dict(EditConfig, about["edit"])).to(device)
+                config, of_noise = config_from_dict(EditConfig, about["edit"]), bool(about.get("edit_of_noise"))
+                edit = Edit(model, config, of_noise).to(device)
                 edit.load_state_dict(
                     {name.removeprefix(EDIT): weight for name, weight in weights.items() if name.startswith(EDIT)}
                 )
@@ -204,17 +208,21 @@ class Chooser:
         """
         done = 0 if committed is None else committed.shape[1]
         free = (torch.arange(model.horizon, device=noise.device) >= done).float()
-        every = model.draw_several(*inputs, self.starts(noise), committed)
+        every = model.draw_several(*inputs, self.starts(model, inputs, tick, noise), committed)
         return best(*self.judged(model, inputs, tick, noise, every, free, done))
 
-    def starts(self, noise: Tensor) -> Tensor:
+    @torch.no_grad()
+    def starts(self, model: "TrainablePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor) -> Tensor:
         """What chunks are drawn from, [B, 1 + N, H, A]: zero for the usual one, then the candidates' noise. Without a
-        critic nobody asks for the usual one: [B, 1, H, A].
+        critic nobody asks for the usual one: [B, 1, H, A], moved by an edit of the noise. Arguments as of `draw`.
         """
         draws = noise.unflatten(1, (self.config.draws, -1))[:, :, :-1]
-        if self.critic is None:
+        if self.critic is not None:
+            return torch.cat([torch.zeros_like(draws[:, :1]), draws], 1)
+        if self.edit is None or not self.edit.of_noise:
             return draws
-        return torch.cat([torch.zeros_like(draws[:, :1]), draws], 1)
+        rows = self.edit.rows(flat_features(*model.features(*inputs)), tick, draws[:, 0])
+        return draws + self.edit(rows)[:, None, None]
 
     @torch.no_grad()
     def judged(
@@ -239,7 +247,7 @@ class Chooser:
         count = self.config.draws
         candidates = drawn[:, -count:]
         blank = candidates.new_zeros(candidates.shape[:2])
-        if done >= model.horizon:
+        if done >= model.horizon or (self.edit is not None and self.edit.of_noise):
             return candidates, blank
         features = flat_features(*model.features(*inputs))[:, None].expand(-1, count, -1)
         ticks = tick[:, None].expand(-1, count)

@@ -3,6 +3,9 @@
 Independent noise on single actions averages out over a chunk, so that nothing is learnt from it; one coherent offset of
 few dimensions does not. The edit sees the state through the policy's own features, and the ends of the chunk that it
 moves. It begins as no correction at all. Residual policies on frozen ones: ResFiT, arXiv 2509.19301.
+
+The offset may also be one of the noise that a flow's chunk is drawn from: then the policy is steered and not corrected,
+and does nothing that it could not have drawn (DSRL, arXiv 2506.15799).
 """
 
 from dataclasses import dataclass
@@ -24,7 +27,7 @@ class EditConfig:
     """Architecture.
 
     Attributes:
-        bound: of an offset, in normalised action units.
+        bound: of an offset, in normalised action units, or in standard deviations of the noise.
         hidden: widths of the hidden layers.
     """
 
@@ -44,6 +47,7 @@ class Edit(nn.Module):
     Args:
         model: the policy whose features and statistics it reads; its weights are no part of the edit.
         config: see `EditConfig`.
+        of_noise: it moves the noise that a chunk is drawn from, and sees the state alone.
 
     Attributes:
         mean, scale: of the input rows, [I]; set by whoever trains it.
@@ -54,15 +58,15 @@ class Edit(nn.Module):
     scale: Tensor
     moved: Tensor
 
-    def __init__(self, model: "TrainablePolicy", config: EditConfig) -> None:
+    def __init__(self, model: "TrainablePolicy", config: EditConfig, of_noise: bool = False) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.of_noise = config, of_noise
         self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)
         actions = model.spec.action_dim
         moved = torch.ones(actions)
         moved[list(model.statistics.discrete_dims)] = 0
         self.register_buffer("moved", moved, persistent=False)
-        inputs = len(example_row(model)) + 1 + 2 * actions
+        inputs = len(example_row(model)) + 1 + (0 if of_noise else 2 * actions)
         self.register_buffer("mean", torch.zeros(inputs))
         self.register_buffer("scale", torch.ones(inputs))
         widths = (inputs, *config.hidden)
@@ -90,16 +94,18 @@ class Edit(nn.Module):
         Args:
             features: [..., F], of `flat_features`.
             tick: [...], ticks since the episode began.
-            chunk: [..., C, A], the actions that are executed, raw units.
+            chunk: [..., C, A], the actions that are executed, raw units; an edit of noise does not look at them.
         """
+        if self.of_noise:
+            return torch.cat([features, tick[..., None]], -1)
         ends = self.action_normalizer.normalize(chunk[..., (0, -1), :])
         return torch.cat([features, tick[..., None], ends.flatten(-2)], -1)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Offsets [..., A] of rows [..., I], in normalised action units; 0 in discrete dimensions."""
+        """Offsets [..., A] of rows [..., I], in the units of `EditConfig.bound`; 0 in discrete dimensions."""
         offset = self.net((rows - self.mean) / self.scale)
         return self.config.bound * torch.tanh(offset / self.config.bound) * self.moved
 
     def raw(self, offset: Tensor) -> Tensor:
-        """Offsets [..., A] in raw units."""
+        """Offsets [..., A] of actions in raw units."""
         return offset * self.action_normalizer.scale

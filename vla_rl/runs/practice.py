@@ -90,7 +90,9 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
     algorithm.check(config.policy)
     if algorithm.learns_from_exploration and not config.exploration:
         raise ConfigError(f"{config.algorithm} learns from the offsets that practice tries; set exploration=0.15 or so")
-    if algorithm.learns_from_exploration and budget.staleness:
+    if algorithm.on_policy and config.exploration and not algorithm.learns_from_exploration:
+        raise ConfigError(f"{config.algorithm} tries what the policy's own noise brings; set exploration=0")
+    if algorithm.on_policy and budget.staleness:
         raise ConfigError(f"{config.algorithm} learns from what the newest version tried alone; set budget.staleness=0")
     for name in (config.device, config.rollout_device):
         check_device(name)

@@ -41,8 +41,8 @@ class FlowVLAPolicy(ActingPolicy):
             UserError: as `infer`, or unless 0 <= d <= K <= H.
         """
         model, chooser = self.model, self.chooser
-        noise, inputs = self._noise(observation.tick), self._inputs(observation)
-        starts = noise if chooser is None else chooser.starts(noise)[0]
+        tick, noise, inputs = self._tick(observation), self._noise(observation.tick), self._inputs(observation)
+        starts = noise if chooser is None else chooser.starts(model, inputs, tick, noise)[0]
         prefix, unconditional = model.acting_prefixes(*inputs)
         prefix = prefix.repeat(len(starts))
         unconditional = None if unconditional is None else unconditional.repeat(len(starts))
@@ -56,7 +56,6 @@ class FlowVLAPolicy(ActingPolicy):
         actions = sample_guided(velocity, starts, target, weights, self.steps, exact_gradient=exact_gradient)
         raw = model.to_raw_actions(actions)
         if chooser is not None:  # what is held to the old plan is not moved
-            tick = self._tick(observation)
             raw = best(*chooser.judged(model, inputs, tick, noise, raw[None], 1.0 - weights, delay_ticks))
         return self._chunk(observation, raw)
 

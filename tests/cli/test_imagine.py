@@ -197,7 +197,7 @@ def test_train_evaluate_and_roll_out(run: Path, tmp_path: Path, capsys: pytest.C
         (["train", "nowhere", "--out", "x"], "holds no run"),
         (["train", "nowhere"], "needs --out"),
         (["evaluate", "nowhere"], "holds no world model"),
-        (["rollout", "nowhere", "--out", "x.gif"], "neither .webp"),
+        (["rollout", "nowhere", "--out", "x.gif"], "neither .mp4 or .webp"),
         (["rollout", "nowhere", "--steps", "0"], "--steps is 0; it must be at least 1"),
         (["rollout", "nowhere", "--start", "-5"], "--start is -5"),
         (["evaluate", "nowhere", "--windows", "0"], "--windows is 0"),

@@ -22,7 +22,7 @@ ray = pytest.importorskip("ray", reason="the extra scale is not installed")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import a test
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # ray's own
-EPISODES = 24
+EPISODES, WORKERS = 24, 4
 
 
 class Player:
@@ -30,7 +30,7 @@ class Player:
 
     Args:
         learners: a folder of the learner's.
-        pids: the process writes its number there; None: it does not.
+        pids: the process leaves a file of its number there, and waits until four have; None: it does not.
     """
 
     def __init__(self, learners: str, pids: Path | None = None) -> None:
@@ -49,8 +49,10 @@ class Player:
             if job.episode_id == "bomb":
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.pids is not None:
-                (self.pids / job.episode_id).write_text(str(os.getpid()))
-                time.sleep(0.05)
+                (self.pids / str(os.getpid())).touch()
+                while len(list(self.pids.iterdir())) < WORKERS:
+                    time.sleep(0.05)
+                time.sleep(0.2)
             gain = 1.0 if job.policy is None else float((job.policy / "critic" / "gain").read_text())
             path = gain * np.arange(8, dtype=np.float32).reshape(4, 2) + job.seeds[0]
             images = {"front": np.full((4, 4, 6, 3), job.seeds[0], np.uint8)}
@@ -107,21 +109,25 @@ def test_episodes_are_the_same_without_a_shared_disk_and_errors_come_back(
 
 
 def test_killed_workers_cost_what_they_were_playing(tmp_path: Path, expected: dict[tuple[str, str], str]) -> None:
-    run, pids, killed = tmp_path / "run", tmp_path / "pids", set()
+    run, pids, killed = tmp_path / "run", tmp_path / "pids", set[int]()
     pids.mkdir()
-    with RayRolloutPool(functools.partial(Player, str(run), pids), workers=2, address="local") as pool:
+
+    def kill(most: int) -> None:
+        for victim in sorted({int(file.name) for file in pids.iterdir()} - killed)[-most:]:
+            os.kill(victim, signal.SIGKILL)
+            killed.add(victim)
+
+    with RayRolloutPool(functools.partial(Player, str(run), pids), workers=WORKERS, address="local") as pool:
         done = []
         for job in pool.run(make_jobs(run)):
             done.append(job.episode_id)
-            if len(done) % 6 == 1:
-                newest = max(pids.iterdir(), key=lambda file: file.stat().st_mtime_ns)
-                victim = int(newest.read_text())
-                os.kill(victim, signal.SIGKILL)
-                killed.add(victim)
-        for victim in {int(file.read_text()) for file in pids.iterdir()} - killed:
-            os.kill(victim, signal.SIGKILL)  # also when nobody plays
+            if len(done) == 2:
+                kill(WORKERS)  # as when a machine is lost that had all of them
+                assert len(killed) == WORKERS
+            elif len(done) in (10, 16):
+                kill(1)
+        kill(WORKERS)  # also when nobody plays
         (_,) = pool.run([RolloutJob("late", tmp_path / "late", "a task", (0,), None)])
-    assert len(killed) >= 3
     assert sorted(done) == sorted(set(done)), "no episode twice"
     assert contents(run) == expected
 

@@ -20,7 +20,7 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.training.workers import RolloutJob, RolloutWorker, parts
 
 LOCAL = "local"
-_LOSSES = 3  # workers that may die in a row, none having saved anything: then it is the jobs and not the machines
+_LOSSES = 3  # workers that may die in a row at the same jobs, or before they are there: then it is not the machines
 _SILENCE_S = 60.0
 _CLOSE_S = 10.0
 logger = logging.getLogger(__name__)
@@ -28,17 +28,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Part:
-    """What an actor is playing.
+    """Jobs that one actor plays.
 
     Attributes:
-        actor: who.
         left: number -> job, those whose episodes have not come yet.
-        begun: the actor has begun.
+        actor: who plays them.
+        begun: it has begun.
+        losses: actors that have died at them in a row, with no episode in between.
     """
 
-    actor: Any
     left: dict[int, RolloutJob]
+    actor: Any = None
     begun: bool = False
+    losses: int = 0
 
 
 class RayRolloutPool:
@@ -83,20 +85,19 @@ class RayRolloutPool:
         """Run the jobs, yielding each as it is saved, in any order.
 
         Raises:
-            UserError: if actors die one after the other and nothing is saved in between; what was saved stays saved.
+            UserError: if actors die one after the other at the same jobs, or cannot start; what was saved stays saved.
             CheckpointError: for a policy that is not there.
             Exception: what building a worker or running a job raised, as it was.
         """
         self._publish({job.policy for job in jobs if job.policy is not None})
         stores = {job.store: EpisodeStore(job.store) for job in jobs}
-        waiting = parts(jobs, len(self._idle) + len(self._joining))[::-1]
+        waiting = [_Part(dict(enumerate(part))) for part in parts(jobs, len(self._idle) + len(self._joining))][::-1]
         running: dict[Any, _Part] = {}
-        self._losses = 0
         try:
             while waiting or running:
                 while waiting and self._idle:
-                    actor, part = self._idle.pop(), waiting.pop()
-                    running[self._start(actor, part)] = _Part(actor, dict(enumerate(part)))
+                    part = waiting.pop()
+                    running[self._start(self._idle.pop(), part)] = part
                 ready = self._next([*running, *self._joining])
                 if ready in self._joining:
                     self._welcome(ready)
@@ -111,25 +112,28 @@ class RayRolloutPool:
                     raise error.cause from None
                 except self._ray.exceptions.RayError as error:
                     del running[ready]
-                    waiting += [list(at.left.values())] if at.left else []
-                    self._replace(at.actor, error, at.begun)
+                    # One that was lost before it began was lost with its machine, not by its jobs.
+                    at.losses += at.begun
+                    self._replace(at.actor, error, at.losses)
+                    waiting += [at] if at.left else []
                 else:
                     at.begun = True
                     if played is None:
                         continue
                     job = at.left.pop(played[0])
                     stores[job.store].add(played[1])
-                    self._losses = 0
+                    at.losses = 0
                     yield job
         finally:  # who stops in the middle wants no more of these episodes
             for at in running.values():
                 self._ray.kill(at.actor)
                 self._invite()
 
-    def _start(self, actor: Any, part: Sequence[RolloutJob]) -> Any:
+    def _start(self, actor: Any, part: _Part) -> Any:
         """Where the episodes of a part will come out."""
-        policies = {job.policy: self._policies[job.policy] for job in part if job.policy is not None}
-        return actor.run.options(num_returns="streaming").remote(self._build, part, policies)
+        part.actor, part.begun = actor, False
+        policies = {job.policy: self._policies[job.policy] for job in part.left.values() if job.policy is not None}
+        return actor.run.options(num_returns="streaming").remote(self._build, part.left, policies)
 
     def _publish(self, folders: set[Path]) -> None:
         """Put policies into the object store, each once."""
@@ -154,21 +158,22 @@ class RayRolloutPool:
         try:
             self._ray.get(arrived)
         except self._ray.exceptions.RayError as error:
-            self._replace(actor, error, begun=True)
+            self._losses += 1
+            self._replace(actor, error, self._losses)
         else:
+            self._losses = 0
             self._idle.append(actor)
 
-    def _replace(self, lost: Any, error: Exception, begun: bool) -> None:
-        """Let another actor join. One that was lost before it began was lost with its machine, not by its jobs.
+    def _replace(self, lost: Any, error: Exception, losses: int) -> None:
+        """Let another actor join.
 
         Raises:
-            UserError: if too many died in a row.
+            UserError: if so many were lost in a row at one thing that another one would be as well.
         """
-        self._losses += begun
-        if self._losses > _LOSSES:
+        if losses > _LOSSES:
             raise UserError(
-                f"{self._losses} rollout workers of the cluster died in a row (out of memory?); saved episodes are "
-                "safe, use --resume"
+                f"{losses} rollout workers of the cluster died in a row (out of memory?); saved episodes are safe, use "
+                "--resume"
             ) from error
         logger.warning("a rollout worker of the cluster is lost; what it was playing is played again")
         self._ray.kill(lost)  # it may be alive and only out of reach
@@ -220,14 +225,14 @@ class _Actor:
     def run(
         self,
         build: Callable[[], RolloutWorker],
-        jobs: Sequence[RolloutJob],
+        jobs: Mapping[int, RolloutJob],
         policies: Mapping[Path, tuple[str, Any]],
     ) -> Iterator[tuple[int, Episode] | None]:
         """Run jobs, yielding None at the beginning, then the number of each and its episode as soon as it is over.
 
         Args:
             build: makes the worker.
-            jobs: folders in them are the learner's.
+            jobs: by their numbers; folders in them are the learner's.
             policies: folder -> digest of its files, and where they are in the object store: name -> content.
         """
         yield None
@@ -237,7 +242,7 @@ class _Actor:
         with tempfile.TemporaryDirectory() as scratch:
             stores: dict[Path, Path] = {}
             numbers, own = {}, []
-            for number, job in enumerate(jobs):
+            for number, job in jobs.items():
                 store = stores.setdefault(job.store, Path(scratch) / str(len(stores)))
                 policy = None if job.policy is None else here[job.policy]
                 own.append(replace(job, store=store, policy=policy))

@@ -6,14 +6,13 @@ are kept in OUT/algorithms/, so the grid can be filled bit by bit. Cells that ha
 
 import argparse
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.cells import Cells, commits, digest_of
-from benchmarks.runs import evaluations, start_verb
+from benchmarks.runs import Cell, evaluations, start_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.data.episode_file import EpisodeHeader
@@ -48,25 +47,6 @@ ALGORITHMS = {
 PICTURE, FIRST_PICTURE = "images/algorithms.svg", "images/who_wins.svg"
 ENOUGH = 0.8  # the success rate of "episodes to 80 %"
 _OF_A_ROUND = ("round", "real_episodes", "gradient_steps", "successes", "episodes", "mean_success_length")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of the grid."""
-
-    task: str
-    seed: int
-    algorithm: str
-
-    @property
-    def name(self) -> str:
-        """For files and folders."""
-        return f"{self.base}-{self.algorithm}"
-
-    @property
-    def base(self) -> str:
-        """The run that the cells of a task and seed start from."""
-        return f"{self.task.partition('/')[2].partition('-')[0]}-{self.seed}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -173,16 +153,16 @@ def _run_base(cell: Cell, runs: Path) -> None:
 
 def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
     start = ["--from", str(runs / cell.base)]
-    own = runs / f"{cell.name}-{digest_of(ALGORITHMS[cell.algorithm])}"
-    start_verb(["train", *_common(cell), *start, *ALGORITHMS[cell.algorithm]], own).wait_or_fail()
+    own = runs / f"{cell.name}-{digest_of(ALGORITHMS[cell.method])}"
+    start_verb(["train", *_common(cell), *start, *ALGORITHMS[cell.method]], own).wait_or_fail()
     rounds = evaluations(own)
     last = rounds[-1]
     reached = [entry["real_episodes"] for entry in rounds if entry["successes"] >= ENOUGH * entry["episodes"]]
     return {
         "task": cell.task,
         "seed": cell.seed,
-        "algorithm": cell.algorithm,
-        "settings": ALGORITHMS[cell.algorithm],
+        "algorithm": cell.method,
+        "settings": ALGORITHMS[cell.method],
         "successes": last["successes"],
         "episodes": last["episodes"],
         "success": last["successes"] / last["episodes"],

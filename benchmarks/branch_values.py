@@ -17,6 +17,7 @@ from torch import Tensor
 from benchmarks import outcomes
 from benchmarks.cells import Cells
 from benchmarks.ladder import TrueDynamics
+from benchmarks.runs import Cell
 from vla_rl.algorithms.seeds import torch_generator
 from vla_rl.core.errors import UserError
 from vla_rl.data.cache import FrameCache
@@ -41,7 +42,7 @@ def measure_seeds(cells: Cells, out: Path, runs: Path, seeds: list[int]) -> None
     """Measure each seed in its run of the ladder with true dynamics; what has been measured stays."""
     folder = runs / outcomes.open_cells(out).digest
     for seed in seeds:
-        run = folder / outcomes.Cell(outcomes.TASKS[0], seed, "ladder-true_dynamics").name
+        run = folder / Cell(outcomes.TASKS[0], seed, "ladder-true_dynamics").name
         cells.once(str(seed), functools.partial(measure, run, GROUPS, DRAWS))
 
 

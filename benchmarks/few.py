@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cells import Cells, commits
-from benchmarks.outcomes import TASKS, Cell, practise_from, run_base
-from benchmarks.runs import evaluations
+from benchmarks.outcomes import TASKS, practise_from, run_base
+from benchmarks.runs import Cell, evaluations
 from vla_rl.core.config import read_yaml
 from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks import outcomes
 from benchmarks.cells import Cells
-from benchmarks.runs import evaluations
+from benchmarks.runs import Cell, evaluations
 from robot_io.env_robot import EnvRobot
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
@@ -174,7 +174,7 @@ def measure(out: Path, runs: Path, seeds: list[int], part: str = "ladder") -> No
 
 
 def _climb(runs: Path, seed: int, rung: str, changes: list[str]) -> dict[str, Any]:
-    cell = outcomes.Cell(outcomes.TASKS[0], seed, f"ladder-{rung}")
+    cell = Cell(outcomes.TASKS[0], seed, f"ladder-{rung}")
     changes = [*changes, *_EDIT_ALONE]
     if _TRUE in changes:
         changes.append(f"learning.truth.env={cell.task}")

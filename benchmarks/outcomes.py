@@ -10,14 +10,14 @@ import functools
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.cells import Cells, commits
-from benchmarks.runs import evaluations, gain_columns, start_verb
+from benchmarks.runs import Cell, evaluations, gain_columns, start_verb
 from vla_rl.core.config import load_config, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import paired_p
@@ -68,25 +68,6 @@ METHODS = {
 }
 _EVALUATION_EPISODES = 200
 _AT_ONCE = 64
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run."""
-
-    task: str
-    seed: int
-    method: str
-
-    @property
-    def name(self) -> str:
-        """For files and folders."""
-        return f"{self.base}-{self.method}"
-
-    @property
-    def base(self) -> str:
-        """The run that the cells of a task and seed start from."""
-        return f"{self.task.partition('/')[2].partition('-')[0]}-{self.seed}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

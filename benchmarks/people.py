@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from benchmarks import people_habits
 from benchmarks.algorithms import ALGORITHMS
 from benchmarks.cells import Cells, commits
-from benchmarks.runs import evaluations, start_verb
+from benchmarks.runs import Cell, evaluations, start_verb
 from sim.operators import OPERATORS
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError
@@ -58,23 +58,15 @@ _PICTURE = "images/operators.png"
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One run."""
+class PeopleCell(Cell):
+    """One run with certain people."""
 
     condition: str
-    task: str
-    seed: int
-    method: str
-
-    @property
-    def name(self) -> str:
-        """For files and folders."""
-        return f"{self.base}-{self.method}"
 
     @property
     def base(self) -> str:
         """The run that the cells of a condition, task and seed start from."""
-        return f"{self.condition}-{self.task.partition('/')[2].partition('-')[0]}-{self.seed}"
+        return f"{self.condition}-{super().base}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +90,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for task in people_habits.TASKS:
             cells.once(f"habits-{task.partition('/')[2]}", functools.partial(people_habits.measure, task))
     grid = [
-        Cell(condition, task, seed, method)
+        PeopleCell(task, seed, method, condition)
         for seed in options.seeds
         for condition in options.conditions
         for task in options.tasks
@@ -234,7 +226,7 @@ def _minutes(cell: dict[str, Any]) -> float:
     return cell["rounds"][-1]["person_minutes"] if spent is None else spent
 
 
-def _arguments(cell: Cell) -> list[str]:
+def _arguments(cell: PeopleCell) -> list[str]:
     people = ",".join(CONDITIONS[cell.condition])
     return [
         "train",
@@ -252,13 +244,13 @@ def _arguments(cell: Cell) -> list[str]:
     ]
 
 
-def _run_base(cell: Cell, runs: Path) -> None:
+def _run_base(cell: PeopleCell, runs: Path) -> None:
     """Demonstrations, supervised policy and its evaluation."""
     if not RunFolder(runs / cell.base).is_finished():
         start_verb([*_arguments(cell), "budget.rounds=0"], runs / cell.base).wait_or_fail()
 
 
-def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
+def _run_cell(cell: PeopleCell, runs: Path) -> dict[str, Any]:
     folder, base = runs / cell.name, runs / cell.base
     changes, cpu_s = METHODS[cell.method], 0.0
     if not RunFolder(folder).is_finished():

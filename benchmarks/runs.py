@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,30 @@ import numpy as np
 
 from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import bootstrap_interval, wilson_interval
+
+
+def short_name(task: str) -> str:
+    """``vla_rl/PegInsert-v0`` -> ``PegInsert``, for files and tables."""
+    return task.partition("/")[2].partition("-")[0]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid: of a task, a seed, and a method or algorithm."""
+
+    task: str
+    seed: int
+    method: str
+
+    @property
+    def name(self) -> str:
+        """For files and folders."""
+        return f"{self.base}-{self.method}"
+
+    @property
+    def base(self) -> str:
+        """The run that the cells of a task and seed start from."""
+        return f"{short_name(self.task)}-{self.seed}"
 
 
 class RunningVerb:

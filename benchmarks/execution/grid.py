@@ -10,7 +10,8 @@ from typing import Any
 
 from benchmarks.cells import Cells
 from benchmarks.execution.motion import Motion
-from benchmarks.execution.policies import LONGEST_DELAY, policy_folder, short_name
+from benchmarks.execution.policies import LONGEST_DELAY, policy_folder
+from benchmarks.runs import short_name
 from robot_io.gate import GateConfig
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.progress import track

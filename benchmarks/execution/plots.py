@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.execution.grid import OTHER_DELAY, POLICY_OF
-from benchmarks.execution.policies import short_name
+from benchmarks.runs import short_name
 from vla_rl.report.plotting import save_svg
 from vla_rl.report.statistics import wilson_interval
 

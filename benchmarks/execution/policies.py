@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.runs import RunningVerb, start_verb
+from benchmarks.runs import RunningVerb, short_name, start_verb
 from vla_rl.policies.corrector import FOLDER
 
 LONGEST_DELAY = 8
@@ -30,11 +30,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "vlash": (f"future_state_max={LONGEST_DELAY}",),
 }
 """Variant -> options of the policy. The residual head of a2c2 is trained on top of ``plain``."""
-
-
-def short_name(task: str) -> str:
-    """``vla_rl/PegInsert-v0`` -> ``PegInsert``, for files and tables."""
-    return task.partition("/")[2].partition("-")[0]
 
 
 def run_folder(runs: Path, task: str, variant: str) -> Path:

@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.cells import commits
 from benchmarks.execution.grid import DELAYS, OTHER_DELAY, POLICY_OF
-from benchmarks.execution.policies import short_name
+from benchmarks.runs import short_name
 from vla_rl.report.statistics import wilson_interval
 
 Found = dict[str, Any]

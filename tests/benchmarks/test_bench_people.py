@@ -7,7 +7,7 @@ from benchmarks.people import (
     CONDITIONS,
     LIMITS,
     METHODS,
-    Cell,
+    PeopleCell,
     _arguments,
     dimensionless_jerk,
     minutes_to,
@@ -87,7 +87,7 @@ def test_jerk_tells_stops_and_neither_speed_nor_size():
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_a_run_of_equal_budget(method):
     changes = [change for change in METHODS[method] if not change.startswith("task.demonstration_speed")]
-    run = _arguments(Cell("mixed", "vla_rl/PegInsert-v0", 0, method))
+    run = _arguments(PeopleCell("vla_rl/PegInsert-v0", 0, method, "mixed"))
     config = load_config(RunConfig, config_file("algorithms"), [*run[5:], *changes])
     assert config.task.operators == config.takeover.options.operators == tuple(CONDITIONS["mixed"])
     assert config.task.declare.max_episode_steps == LIMITS[config.task.env]

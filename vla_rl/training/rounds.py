@@ -23,13 +23,12 @@ from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.training import plan
 from vla_rl.training.background import BackgroundRollouts
 from vla_rl.training.check import Check, acting_policy, success_of
+from vla_rl.training.jobs import StageJobs, is_demonstration, practice_prefix
 from vla_rl.training.learning import Learner, LearningRun, RunRecords
 from vla_rl.training.plan import BudgetConfig, Stage
 from vla_rl.training.run_folder import RunFolder, is_policy
 from vla_rl.training.workers import RolloutJob, Rollouts
 
-DEMONSTRATION_ATTEMPTS = 20  # a clumsy operator succeeds half of the time
-_DEMONSTRATION = "demo-"  # how the names of demonstrations begin
 # The steps of an episode share its outcome: a few of them say as much of calibration as all.
 CALIBRATE_EVERY_STEPS = 4
 logger = logging.getLogger(__name__)
@@ -84,9 +83,10 @@ class PracticeRun(LearningRun):
         imagination: Imagination | None = None,
     ) -> None:
         super().__init__(folder, budget.checkpoint_every, records, CacheConfig(retention or RetentionConfig()))
-        self.budget, self.seed, self.tasks, self.pool = budget, seed, tasks, pool
+        self.budget, self.tasks, self.pool = budget, tasks, pool
+        self._jobs = StageJobs(folder, budget, seed, tasks, takeover)
         self._make_supervised, self._make_practised = supervised, practised
-        self._takeover, self._bring, self._imagination = takeover, bring, imagination
+        self._bring, self._imagination = bring, imagination
         self._stages, self._background = plan.plan(budget), BackgroundRollouts(pool)
         self.evaluation_store = EpisodeStore(folder.evaluation)
         self._ahead = EpisodeStore(folder.ahead) if budget.staleness else None
@@ -116,25 +116,16 @@ class PracticeRun(LearningRun):
             worked = self._bring(self.store)
             self._note_episodes(self._demonstrations(), stage)
             return worked
-        jobs = [
-            RolloutJob(
-                f"{_DEMONSTRATION}{index:05d}",
-                self.folder.episodes,
-                self._task(index),
-                self._demonstration_seeds(index),
-                policy=None,
-            )
-            for index in range(self.budget.demonstrations)
-        ]
+        jobs = self._jobs.demonstrations()
         return self._gather(jobs, stage) if jobs else False
 
     def _demonstrations(self) -> list[str]:
-        return [name for name in self.store.ids() if name.startswith(_DEMONSTRATION)]
+        return [name for name in self.store.ids() if is_demonstration(name)]
 
     def _collect(self, stage: Stage) -> bool:
         if self._was_learnt_from(stage):
             return False
-        jobs = self._practice_jobs(stage)
+        jobs = self._jobs.practice(stage)
         worked = self._background.wait(stage)
         for job in jobs:
             if self._ahead is not None and job.episode_id in self._ahead:
@@ -149,22 +140,6 @@ class PracticeRun(LearningRun):
         """Whether a round needs no episodes (any more: they may have been retired since)."""
         return self.folder.policy_exists(stage.round) or not self.budget.episodes_per_round
 
-    def _practice_jobs(self, stage: Stage) -> list[RolloutJob]:
-        policy, alike = self.folder.policy(stage.policy_version), self.budget.episodes_per_start
-        return [
-            RolloutJob(
-                f"round{stage.round:03d}-{index:05d}",
-                self.folder.episodes,
-                self._task(index // alike),
-                (plan.practice_seed(self.seed, stage.round, index // alike * alike),),
-                policy,
-                self._takeover,
-                collects=True,
-                noise_seed=plan.practice_seed(self.seed, stage.round, index) if alike > 1 else None,
-            )
-            for index in range(self.budget.episodes_per_round)
-        ]
-
     def _start_in_background(self, learnt: Stage) -> None:
         """While a round is learnt from: the rounds that may be played already, then the evaluations of older versions.
 
@@ -176,14 +151,14 @@ class PracticeRun(LearningRun):
         for stage in self._stages:
             ahead = stage.round - learnt.round
             if stage.kind == "collect" and 0 < ahead <= self.budget.staleness and not self._was_learnt_from(stage):
-                jobs = [replace(job, store=self.folder.ahead) for job in self._practice_jobs(stage)]
+                jobs = [replace(job, store=self.folder.ahead) for job in self._jobs.practice(stage)]
                 have = (self.store, self._ahead)
                 self._background.start(
                     stage, [job for job in jobs if not any(job.episode_id in store for store in have)]
                 )
         for stage in self._stages:
             if stage.kind == "evaluate" and stage.policy_version < learnt.policy_version:
-                jobs = self._evaluation_jobs(stage)
+                jobs = self._jobs.evaluation(stage)
                 self._background.start(stage, [job for job in jobs if job.episode_id not in self.evaluation_store])
 
     def _gather(self, jobs: Sequence[RolloutJob], stage: Stage) -> bool:
@@ -205,25 +180,11 @@ class PracticeRun(LearningRun):
         self._result = f"{outcome['successes']} of {len(episodes)} succeed, {outcome['takeovers']} taken over, "
 
     def _evaluate(self, stage: Stage) -> bool:
-        jobs = self._evaluation_jobs(stage)
+        jobs = self._jobs.evaluation(stage)
         worked = self._background.wait(stage)
         worked |= self._rollouts(jobs, self.evaluation_store, stage)
         self._note_evaluation(stage, [job.episode_id for job in jobs])
         return worked
-
-    def _evaluation_jobs(self, stage: Stage) -> list[RolloutJob]:
-        version = stage.policy_version
-        return [
-            RolloutJob(
-                f"v{version:04d}-{index:06d}",
-                self.folder.evaluation,
-                self._task(index),
-                (plan.evaluation_seed(index),),
-                self.folder.policy(version),
-                pictures=self.budget.evaluation_pictures == "every",
-            )
-            for index in range(self.budget.evaluation_episodes)
-        ]
 
     def _supervise(self, stage: Stage) -> bool:
         if self.folder.policy_exists(stage.policy_version):
@@ -254,22 +215,11 @@ class PracticeRun(LearningRun):
         version = stage.policy_version
         if self.folder.policy_exists(version):
             return False
-        candidate = self.folder.candidate(version)
-        jobs = [
-            RolloutJob(
-                f"check{stage.round:03d}-{index:05d}",
-                self.folder.episodes,
-                self._task(index),
-                (plan.practice_seed(self.seed, stage.round, self.budget.episodes_per_round + index),),
-                candidate,
-            )
-            for index in range(self.budget.check_episodes)
-        ]
+        candidate, jobs = self.folder.candidate(version), self._jobs.check(stage)
         self._rollouts(jobs, self.store, stage)
-        practice = [f"round{stage.round:03d}-{index:05d}" for index in range(self.budget.episodes_per_round)]
         check = Check(
             acting=acting_policy(self._checks(), version - 1),
-            practice=self._unaided(practice),
+            practice=self._unaided([job.episode_id for job in self._jobs.practice(stage)]),
             check=self._unaided([job.episode_id for job in jobs]),
         )
         checks = {**self._checks(), version: check}
@@ -328,7 +278,7 @@ class PracticeRun(LearningRun):
         Counted are steps of the policy. A takeover, however short at the end, counts as a failure of what came before
         it, whatever the rule that the critics are trained with.
         """
-        name = f"round{stage.round:03d}-"
+        name = practice_prefix(stage.round)
         new = [episode for episode in self.cache.real_episodes if episode.episode_id.startswith(name)]
         if stage.round < 2 or not new or ("calibrate", stage.round) in self._published:
             return
@@ -355,13 +305,6 @@ class PracticeRun(LearningRun):
         for _ in track(self.pool.run(missing), stage.name, "episode", len(missing)):
             pass
         return bool(missing)
-
-    def _task(self, index: int) -> str:
-        return self.tasks[index % len(self.tasks)]
-
-    def _demonstration_seeds(self, index: int) -> tuple[int, ...]:
-        attempts = range(DEMONSTRATION_ATTEMPTS)
-        return tuple(plan.demonstration_seed(self.seed, index, attempt) for attempt in attempts)
 
     def _note_evaluation(self, stage: Stage, episode_ids: Sequence[str]) -> None:
         """Record the success of a policy version, once."""

@@ -1,0 +1,103 @@
+"""Which episodes a stage of a run plays: their names, tasks, seeds and policies. Nothing here depends on time, so what
+is missing after a crash is known from the names alone.
+"""
+
+from collections.abc import Sequence
+
+from vla_rl.training import plan
+from vla_rl.training.plan import BudgetConfig, Stage
+from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.workers import RolloutJob
+
+DEMONSTRATION_ATTEMPTS = 20  # a clumsy operator succeeds half of the time
+_DEMONSTRATION = "demo-"  # how the names of demonstrations begin
+
+
+class StageJobs:
+    """The jobs of the stages of one run.
+
+    Args:
+        folder: of the run.
+        budget: how many episodes.
+        seed: of the run.
+        tasks: ids of the environments; episodes take turns among them.
+        takeover: whether the supervisor may take over during practice.
+    """
+
+    def __init__(
+        self, folder: RunFolder, budget: BudgetConfig, seed: int, tasks: Sequence[str], takeover: bool
+    ) -> None:
+        self._folder, self._budget, self._seed = folder, budget, seed
+        self._tasks, self._takeover = tasks, takeover
+
+    def demonstrations(self) -> list[RolloutJob]:
+        """The expert's; one that fails is tried again with the next seed."""
+        return [
+            RolloutJob(
+                f"{_DEMONSTRATION}{index:05d}",
+                self._folder.episodes,
+                self._task(index),
+                tuple(plan.demonstration_seed(self._seed, index, again) for again in range(DEMONSTRATION_ATTEMPTS)),
+                policy=None,
+            )
+            for index in range(self._budget.demonstrations)
+        ]
+
+    def practice(self, stage: Stage) -> list[RolloutJob]:
+        """Those that a round collects."""
+        policy, alike = self._folder.policy(stage.policy_version), self._budget.episodes_per_start
+        return [
+            RolloutJob(
+                f"{practice_prefix(stage.round)}{index:05d}",
+                self._folder.episodes,
+                self._task(index // alike),
+                (plan.practice_seed(self._seed, stage.round, index // alike * alike),),
+                policy,
+                self._takeover,
+                collects=True,
+                noise_seed=plan.practice_seed(self._seed, stage.round, index) if alike > 1 else None,
+            )
+            for index in range(self._budget.episodes_per_round)
+        ]
+
+    def check(self, stage: Stage) -> list[RolloutJob]:
+        """Those in which a round's candidate shows whether it may act."""
+        candidate, first = self._folder.candidate(stage.policy_version), self._budget.episodes_per_round
+        return [
+            RolloutJob(
+                f"check{stage.round:03d}-{index:05d}",
+                self._folder.episodes,
+                self._task(index),
+                (plan.practice_seed(self._seed, stage.round, first + index),),
+                candidate,
+            )
+            for index in range(self._budget.check_episodes)
+        ]
+
+    def evaluation(self, stage: Stage) -> list[RolloutJob]:
+        """Those of a policy version on the held-out seeds."""
+        version = stage.policy_version
+        return [
+            RolloutJob(
+                f"v{version:04d}-{index:06d}",
+                self._folder.evaluation,
+                self._task(index),
+                (plan.evaluation_seed(index),),
+                self._folder.policy(version),
+                pictures=self._budget.evaluation_pictures == "every",
+            )
+            for index in range(self._budget.evaluation_episodes)
+        ]
+
+    def _task(self, index: int) -> str:
+        return self._tasks[index % len(self._tasks)]
+
+
+def is_demonstration(episode_id: str) -> bool:
+    """Whether an episode of a run is one of its demonstrations, by its name."""
+    return episode_id.startswith(_DEMONSTRATION)
+
+
+def practice_prefix(round_number: int) -> str:
+    """How the names of a round's practice episodes begin."""
+    return f"round{round_number:03d}-"

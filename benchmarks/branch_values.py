@@ -20,13 +20,9 @@ from benchmarks.ladder import TrueDynamics
 from benchmarks.runs import Cell
 from vla_rl.algorithms.seeds import torch_generator
 from vla_rl.core.errors import UserError
-from vla_rl.data.cache import FrameCache
-from vla_rl.data.store import EpisodeStore
 from vla_rl.report.statistics import bootstrap_interval
-from vla_rl.runs.config import RunConfig
 from vla_rl.runs.imagination.edit_learner import ImaginedEdit
-from vla_rl.runs.practice import check_config, practised_learner
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.runs.practice import learner_of_run
 from world_model.branches import Starts, World
 
 CHUNKS = 3
@@ -86,14 +82,9 @@ def measure(run: Path, groups: int, draws: int) -> dict[str, Any]:
         one start with different outcomes that the value puts in order; ``success`` of all; ``mixed`` groups.
     """
     torch.set_num_threads(1)
-    folder, config = RunFolder.open(run, RunConfig)
-    cache = FrameCache(EpisodeStore(folder.episodes), folder.cache)
-    cache.refresh()
-    spec = check_config(config, has_demonstrations=True)
-    learner = practised_learner(config, spec, cache, folder.policy(0))
+    learner, config, _ = learner_of_run(run)
     if not isinstance(learner, TrueDynamics):
         raise UserError(f"{run} practised with {config.algorithm}; expected a run of the ladder with true dynamics")
-    learner.begin_round(cache, 1)
     fitted = learner.fit_world(torch_generator(config.seed, "branch values", 0))
     chosen = torch.randint(len(fitted.starts.tick), (groups,), generator=torch_generator(config.seed, "starts", 0))
     starts = Starts(*(part[chosen].repeat_interleave(draws, 0) for part in fitted.starts))

@@ -245,6 +245,27 @@ def practised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", 
     return make_algorithm(config.algorithm, config.learning, model.to(config.device), cache, config.seed)
 
 
+def learner_of_run(run: Path) -> tuple["Algorithm", RunConfig, PolicySpec]:
+    """The algorithm of a run on all of its episodes, as if it began its first round with them, for somebody who looks
+    into it; the run itself stays as it is.
+
+    Raises:
+        UserError: if there is no such run, or it has no supervised policy yet.
+    """
+    from vla_rl.data.cache import FrameCache
+    from vla_rl.data.store import EpisodeStore
+
+    folder, config = RunFolder.open(run, RunConfig)
+    if not folder.policy_exists(0):
+        raise UserError(f"{run} has no supervised policy yet; let it finish its first stages")
+    cache = FrameCache(EpisodeStore(folder.episodes, create=False), folder.cache)
+    cache.refresh()
+    spec = check_config(config, has_demonstrations=True)
+    learner = practised_learner(config, spec, cache, folder.policy(0))
+    learner.begin_round(cache, 1)
+    return learner, config, spec
+
+
 def _check_start(path: Path, config: RunConfig) -> RunFolder:
     """The run that another one is to start from.
 

@@ -15,11 +15,8 @@ from torch import Tensor
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
 from vla_rl.core.errors import UserError
 from vla_rl.data.cache import CachedEpisode, FrameCache
-from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.config import RunConfig
 from vla_rl.runs.imagination.edit_learner import ImaginedEdit
-from vla_rl.runs.practice import check_config, practised_learner
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.runs.practice import learner_of_run
 from world_model.feature_decoder import FeatureDecoder, FeatureDecoderConfig, fit_decoder
 from world_model.feature_dynamics import FeatureDynamics, Transitions, fit_dynamics
 
@@ -62,22 +59,16 @@ def film_branches(
     Raises:
         UserError: for another algorithm, or if no episode is long enough.
     """
-    folder, config = RunFolder.open(run, RunConfig)
-    if not folder.policy_exists(0):
-        raise UserError(f"{run} has no supervised policy yet; let it finish its first stages")
-    cache = FrameCache(EpisodeStore(folder.episodes, create=False), folder.cache)
-    cache.refresh()
-    spec = check_config(config, has_demonstrations=True)
-    learner = practised_learner(config, spec, cache, folder.policy(0))
+    learner, config, spec = learner_of_run(run)
     if not isinstance(learner, ImaginedEdit):
         raise UserError(f"{run} practised with {config.algorithm}, which imagines no branches; expected imagined_edit")
-    learner.begin_round(cache, 1)
+    cache = learner.data.cache
     ticks = learner.config.critic.chunk_ticks
     own = [each for each in cache.real_episodes if each.policy_version >= 0 and each.length > start + chunks * ticks]
     shown = sorted(own, key=lambda each: (each.policy_version, each.episode_id))[-episodes:]
     if not shown:
         raise UserError(
-            f"no episode of the policy in {folder.episodes} has more than {start + chunks * ticks} steps; choose a "
+            f"no episode of the policy in {run} has more than {start + chunks * ticks} steps; choose a "
             "smaller --start or --steps"
         )
     every, generator = learner.transitions(), torch_generator(config.seed, "film", 0)
@@ -86,7 +77,7 @@ def film_branches(
     others[torch.from_numpy(inside)] = False
     rest = torch.nonzero(others)[:, 0]
     if not len(rest):
-        raise UserError(f"{folder.episodes} holds no other episodes than the {len(shown)} of the film; show fewer")
+        raise UserError(f"{run} holds no other episodes than the {len(shown)} of the film; show fewer")
 
     def look(chosen: Tensor) -> Tensor:
         return torch.from_numpy(_pictures(cache, rest[chosen].cpu().numpy()))

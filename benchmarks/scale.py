@@ -1,5 +1,5 @@
-"""How practice scales: collectors that wait for a robot, the learner, a cluster without a shared disk whose nodes are
-killed, and playing while learning.
+"""How practice scales: collectors that wait for a robot, a cluster without a shared disk whose nodes are killed, and
+playing while learning; beside them the learner's ratio, as the benchmark ``learner`` has measured it.
 
 Example: python -m benchmarks scale
          python -m benchmarks scale --parts async --seeds 0 1 2 3 4
@@ -7,6 +7,7 @@ Example: python -m benchmarks scale
 
 import argparse
 import functools
+import json
 import os
 import tempfile
 import time
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import learner, scale_async
+from benchmarks import scale_async
 from benchmarks.cells import Cells, commits
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
@@ -27,11 +28,11 @@ MODELLED = 1024
 _CONTROL_HZ, _STEPS = 50.0, 100
 _EPISODES_EACH = 8
 _NODES = 2
-PARTS = ("collectors", "learner", "nodes", "async")
+PARTS = ("collectors", "nodes", "async")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--parts", nargs="+", default=["collectors", "learner", "nodes"], choices=PARTS)
+    parser.add_argument("--parts", nargs="+", default=["collectors", "nodes"], choices=PARTS)
     parser.add_argument("--kills", type=int, default=10, help="nodes of the cluster that are killed")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="of async")
     parser.add_argument("--runs", type=Path, default=Path("runs/bench-scale"), help="where run folders are kept")
@@ -42,7 +43,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     cells = Cells(options.out / "scale", {"steps": _STEPS, "episodes": _EPISODES_EACH, "kills": options.kills})
     measures: dict[str, Callable[[], dict[str, Any]]] = {
         "collectors": _collectors,
-        "learner": _learner,
         "nodes": functools.partial(_nodes, options.kills),
     }
     for part in options.parts:
@@ -54,7 +54,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     found = cells.by_name()
     alternating = [cell for name, cell in sorted(found.items()) if name.startswith("async-")]
     keys: dict[str, float] = {}
-    for part in ("collectors", "learner", "nodes"):
+    if (learner := options.out / "learner.json").exists():
+        keys["learner_ratio"] = json.loads(learner.read_text())["ratio"]
+    for part in ("collectors", "nodes"):
         keys |= {name: value for name, value in found.get(part, {}).items() if name != "measured"}
     return {**keys, **scale_async.keys(alternating), "runs": alternating, "cells": list(found.values())}
 
@@ -145,12 +147,6 @@ def _collectors() -> dict[str, float]:
     service_s = float(np.median(times_s))
     modelled = min(MODELLED * found["collectors_1"], 1 / service_s)
     return {**found, "service_s": service_s, f"collectors_{MODELLED}_modelled": modelled}
-
-
-def _learner() -> dict[str, float]:
-    parser = argparse.ArgumentParser()
-    learner.add_arguments(parser)
-    return {"learner_ratio": learner.run(parser.parse_args([]))["ratio"]}
 
 
 def _nodes(kills: int) -> dict[str, float]:

@@ -15,7 +15,7 @@ from benchmarks.cells import Cells, commits, digest_of
 from benchmarks.runs import Cell, evaluations, start_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.data.episode_file import EpisodeHeader
+from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.algorithm_plots import save_algorithm_plot
 from vla_rl.report.statistics import bootstrap_interval, paired_p, stratified_p, wilson_interval

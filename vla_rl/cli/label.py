@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vla_rl.core.errors import StoreError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.types import Episode, Origin, Source
-from vla_rl.data.episode_file import EpisodeHeader
+from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 
 ANSWERS = {"s": True, "f": False}

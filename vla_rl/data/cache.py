@@ -35,7 +35,7 @@ from vla_rl.data.cache_files import (
     new_generation,
     rows_crc32,
 )
-from vla_rl.data.episode_file import EpisodeHeader
+from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.retention import RetentionConfig, episodes_to_drop
 from vla_rl.data.store import EpisodeStore, locked
 

@@ -17,7 +17,7 @@ from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.files import fsync_directory, write_atomic
 from vla_rl.core.outside import parse_json
 from vla_rl.core.types import PICTURED, Episode
-from vla_rl.data.episode_file import EpisodeHeader
+from vla_rl.data.episode_header import EpisodeHeader
 
 CACHE_VERSION = 2
 _GENERATION = re.compile(r"g\d+")

@@ -15,7 +15,8 @@ from pathlib import Path
 from vla_rl.core.errors import StoreError
 from vla_rl.core.files import fsync_directory
 from vla_rl.core.progress import track
-from vla_rl.data.episode_file import SUFFIX, DamagedError, is_episode_id, verify_file
+from vla_rl.data.episode_file import SUFFIX, DamagedError, verify_file
+from vla_rl.data.episode_header import is_episode_id
 from vla_rl.data.store import TEMPORARY_SUFFIX, locked, no_store_at, read_label, read_pin, write_settings
 
 

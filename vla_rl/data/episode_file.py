@@ -12,10 +12,8 @@ import functools
 import hashlib
 import json
 import math
-import re
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +22,14 @@ from numpy.typing import NDArray
 
 from vla_rl.core.errors import StoreError, one_line
 from vla_rl.core.outside import check_seal, parse_json, sealed
-from vla_rl.core.types import Episode, Origin, Source
+from vla_rl.core.types import Episode, Source
+from vla_rl.data.episode_header import COLUMN_NAME, EpisodeHeader
 
 SCHEMA_VERSION = 1
 SUFFIX = ".zarr.zip"
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
-_COLUMN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 _DTYPES = frozenset(map(np.dtype, ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")))
 _DTYPE_OF = {dtype.name: dtype for dtype in _DTYPES}
-_HEADER_KINDS = {"episode_id": str, "length": int, "task": str, "terminated": bool, "policy_version": int}
-_HEADER_KINDS |= {"control_hz": float, "env_id": str, "state_dim": int, "action_dim": int, "human_steps": int}
-_HEADER_KINDS |= {"digest": str}
 _ZSTD_LEVEL = 1
 _CHUNK_BYTES = 16 * 2**20
 _GROUP = {"zarr_format": 3, "node_type": "group", "attributes": {}}
@@ -47,81 +41,6 @@ _DAMAGE_ERRNOS = (None, errno.EINVAL)
 
 class DamagedError(StoreError):
     """An episode file whose content is not what was written. Only such files are set aside by the doctor."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeHeader:
-    """What is known of an episode without reading its columns. The fields shared with `Episode` mean the same.
-
-    Attributes:
-        length: number of steps T.
-        state_dim: S.
-        action_dim: A.
-        cameras: camera name -> (H, W).
-        extras: name of each extra column -> (dtype as numpy writes it, shape of a row).
-        human_steps: how many steps a person decided (`Source.HUMAN`).
-        digest: SHA-256 over all columns and the other header fields, in hexadecimal.
-    """
-
-    episode_id: str
-    length: int
-    task: str
-    success: bool | None
-    terminated: bool
-    origin: Origin
-    policy_version: int
-    seed: int | None
-    control_hz: float
-    env_id: str
-    state_dim: int
-    action_dim: int
-    cameras: Mapping[str, tuple[int, int]]
-    extras: Mapping[str, tuple[str, tuple[int, ...]]]
-    human_steps: int
-    digest: str
-
-    def to_plain(self) -> dict[str, Any]:
-        """The header as JSON data."""
-        return {field.name: getattr(self, field.name) for field in fields(EpisodeHeader)}
-
-    @staticmethod
-    def from_plain(raw: Mapping[str, Any]) -> "EpisodeHeader":
-        """The header from JSON data. Raises KeyError, TypeError or ValueError if that is not what `to_plain` gives."""
-        values = {field.name: raw[field.name] for field in fields(EpisodeHeader)}
-        for name, kind in _HEADER_KINDS.items():
-            if type(values[name]) is not kind:
-                raise TypeError(f"header field {name} is {values[name]!r}")
-        if not isinstance(values["success"], bool | None) or not isinstance(values["seed"], int | None):
-            raise TypeError(f"header fields success and seed are {values['success']!r} and {values['seed']!r}")
-        if not (math.isfinite(values["control_hz"]) and values["control_hz"] > 0):
-            raise ValueError(f"header field control_hz is {values['control_hz']!r}")
-        for name, least in (("length", 1), ("state_dim", 0), ("action_dim", 0), ("human_steps", 0)):
-            if values[name] < least:
-                raise ValueError(f"header field {name} is {values[name]}")
-        values["origin"] = Origin(values["origin"])
-        sizes = values["cameras"].items()
-        values["cameras"] = {str(name): (int(height), int(width)) for name, (height, width) in sizes}
-        extras = values["extras"].items()
-        values["extras"] = {str(name): (str(dtype), tuple(map(int, row))) for name, (dtype, row) in extras}
-        check_episode_id(values["episode_id"])
-        for name in (*values["cameras"], *values["extras"]):  # they become names of files
-            if not _COLUMN_NAME.fullmatch(name):
-                raise ValueError(f"header names a column {name[:120]!r}")
-        return EpisodeHeader(**values)
-
-
-def is_episode_id(name: object) -> bool:
-    """Whether a name can be a file name on any system: 1 to 100 of ``[A-Za-z0-9._-]``, no leading dot or dash."""
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
-
-
-def check_episode_id(episode_id: str) -> None:
-    """Raise StoreError unless `is_episode_id`."""
-    if not is_episode_id(episode_id):
-        shown = repr(episode_id)[:120]
-        raise StoreError(
-            f"bad episode id {shown}: use 1 to 100 of A-Z a-z 0-9 . _ - and begin with a letter, a digit or _"
-        )
 
 
 def write_file(episode: Episode, file: Path) -> None:
@@ -362,7 +281,7 @@ def storable_columns(episode: Episode) -> dict[str, NDArray[Any]]:
     where = f"episode {episode.episode_id!r}"
     for group, members in (("images", episode.images), ("extras", episode.extras)):
         for name, column in members.items():
-            if not isinstance(name, str) or not _COLUMN_NAME.fullmatch(name):
+            if not isinstance(name, str) or not COLUMN_NAME.fullmatch(name):
                 raise StoreError(f"{where}: bad name {name!r} in {group}; use up to 100 of A-Z a-z 0-9 . _ -")
             columns[f"{group}/{name}"] = column
     for path, column in columns.items():

@@ -28,7 +28,7 @@ from vla_rl.core.outside import parse_json
 from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.cache_files import common_layout
-from vla_rl.data.episode_file import EpisodeHeader
+from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.lerobot_files import LeRobotFiles
 from vla_rl.data.store import EpisodeStore, add_unless_same
 

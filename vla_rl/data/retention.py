@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from vla_rl.core.errors import ConfigError, StoreError
 from vla_rl.core.types import Origin
-from vla_rl.data.episode_file import EpisodeHeader
+from vla_rl.data.episode_header import EpisodeHeader
 
 
 @dataclass(frozen=True)

@@ -32,15 +32,13 @@ from vla_rl.data.episode_file import (
     SCHEMA_VERSION,
     SUFFIX,
     DamagedError,
-    EpisodeHeader,
-    check_episode_id,
     episode_digest,
-    is_episode_id,
     read_file,
     read_file_header,
     storable_columns,
     write_file,
 )
+from vla_rl.data.episode_header import EpisodeHeader, check_episode_id, is_episode_id
 
 TEMPORARY_SUFFIX = ".tmp"
 # What file systems without hard links (exFAT, some network shares) answer.

@@ -14,7 +14,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Origin, PolicySpec, Source, Uint8Array
-from vla_rl.data.episode_file import EpisodeHeader
+from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.retiming import retimed
 from vla_rl.data.sources import DataMapping, find_store, take_in
 from vla_rl.data.store import EpisodeStore

@@ -21,7 +21,7 @@ from vla_rl.training.run_folder import RunFolder
 if TYPE_CHECKING:
     from vla_rl.algorithms.base import Algorithm
     from vla_rl.data.cache import FrameCache
-    from vla_rl.data.episode_file import EpisodeHeader
+    from vla_rl.data.episode_header import EpisodeHeader
 
 
 @dataclass(frozen=True)

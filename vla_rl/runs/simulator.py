@@ -18,7 +18,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.progress import track
 from vla_rl.core.protocols import Policy, Signs, TakeoverSource
 from vla_rl.core.types import NOISE_SEED, OPERATOR, Episode, Observation, Origin
-from vla_rl.data.episode_file import EpisodeHeader
+from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.plan import ActionSource

@@ -12,7 +12,7 @@ from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.progress import track
 from vla_rl.data.cache import FrameCache
-from vla_rl.data.episode_file import EpisodeHeader
+from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.runs.config import TaskConfig, world_preset

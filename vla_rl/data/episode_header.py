@@ -1,0 +1,92 @@
+"""What is known of an episode without reading its columns, and which names an episode and its columns may have."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from vla_rl.core.errors import StoreError
+from vla_rl.core.types import Origin
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
+COLUMN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+"""What a camera or an extra column may be called: it becomes the name of a file."""
+_HEADER_KINDS = {"episode_id": str, "length": int, "task": str, "terminated": bool, "policy_version": int}
+_HEADER_KINDS |= {"control_hz": float, "env_id": str, "state_dim": int, "action_dim": int, "human_steps": int}
+_HEADER_KINDS |= {"digest": str}
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeHeader:
+    """What is known of an episode without reading its columns. The fields shared with `Episode` mean the same.
+
+    Attributes:
+        length: number of steps T.
+        state_dim: S.
+        action_dim: A.
+        cameras: camera name -> (H, W).
+        extras: name of each extra column -> (dtype as numpy writes it, shape of a row).
+        human_steps: how many steps a person decided (`Source.HUMAN`).
+        digest: SHA-256 over all columns and the other header fields, in hexadecimal.
+    """
+
+    episode_id: str
+    length: int
+    task: str
+    success: bool | None
+    terminated: bool
+    origin: Origin
+    policy_version: int
+    seed: int | None
+    control_hz: float
+    env_id: str
+    state_dim: int
+    action_dim: int
+    cameras: Mapping[str, tuple[int, int]]
+    extras: Mapping[str, tuple[str, tuple[int, ...]]]
+    human_steps: int
+    digest: str
+
+    def to_plain(self) -> dict[str, Any]:
+        """The header as JSON data."""
+        return {field.name: getattr(self, field.name) for field in fields(EpisodeHeader)}
+
+    @staticmethod
+    def from_plain(raw: Mapping[str, Any]) -> "EpisodeHeader":
+        """The header from JSON data. Raises KeyError, TypeError or ValueError if that is not what `to_plain` gives."""
+        values = {field.name: raw[field.name] for field in fields(EpisodeHeader)}
+        for name, kind in _HEADER_KINDS.items():
+            if type(values[name]) is not kind:
+                raise TypeError(f"header field {name} is {values[name]!r}")
+        if not isinstance(values["success"], bool | None) or not isinstance(values["seed"], int | None):
+            raise TypeError(f"header fields success and seed are {values['success']!r} and {values['seed']!r}")
+        if not (math.isfinite(values["control_hz"]) and values["control_hz"] > 0):
+            raise ValueError(f"header field control_hz is {values['control_hz']!r}")
+        for name, least in (("length", 1), ("state_dim", 0), ("action_dim", 0), ("human_steps", 0)):
+            if values[name] < least:
+                raise ValueError(f"header field {name} is {values[name]}")
+        values["origin"] = Origin(values["origin"])
+        sizes = values["cameras"].items()
+        values["cameras"] = {str(name): (int(height), int(width)) for name, (height, width) in sizes}
+        extras = values["extras"].items()
+        values["extras"] = {str(name): (str(dtype), tuple(map(int, row))) for name, (dtype, row) in extras}
+        check_episode_id(values["episode_id"])
+        for name in (*values["cameras"], *values["extras"]):  # they become names of files
+            if not COLUMN_NAME.fullmatch(name):
+                raise ValueError(f"header names a column {name[:120]!r}")
+        return EpisodeHeader(**values)
+
+
+def is_episode_id(name: object) -> bool:
+    """Whether a name can be a file name on any system: 1 to 100 of ``[A-Za-z0-9._-]``, no leading dot or dash."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def check_episode_id(episode_id: str) -> None:
+    """Raise StoreError unless `is_episode_id`."""
+    if not is_episode_id(episode_id):
+        shown = repr(episode_id)[:120]
+        raise StoreError(
+            f"bad episode id {shown}: use 1 to 100 of A-Z a-z 0-9 . _ - and begin with a letter, a digit or _"
+        )

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from vla_rl.core.processes import learner_threads
+
 _WITHIN_S = 60.0
 _FAMILY = """
 import multiprocessing, os, sys, time
@@ -58,3 +60,12 @@ def _is_there(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    ("cores", "asked", "others", "threads"),
+    [(4, 3, 2, 3), (4, 0, 0, 4), (4, 0, 3, 1), (2, 0, 5, 1), (64, 0, 0, 8), (64, 12, 0, 12)],
+)
+def test_a_learner_has_the_cores_that_are_left_or_what_was_asked_for(monkeypatch, cores, asked, others, threads):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    assert learner_threads(asked, others) == threads

@@ -1,4 +1,4 @@
-"""Child processes that neither outlive their parent nor take its Ctrl-C."""
+"""Child processes that neither outlive their parent nor take its Ctrl-C, and how many threads a process may use."""
 
 import ctypes
 import multiprocessing
@@ -6,6 +6,7 @@ import os
 import signal
 
 _PR_SET_PDEATHSIG = 1
+_MOST_THREADS = 8  # batches of a hundred small pictures keep no more busy
 
 
 def belong_to_parent() -> None:
@@ -17,3 +18,11 @@ def belong_to_parent() -> None:
     if parent is not None and not parent.is_alive():  # it died before that call, which then waits for another's death
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def learner_threads(asked: int, others: int = 0) -> int:
+    """Threads of a learner: as many as asked for, or, for 0, one for each core that this process may use, up to eight,
+    but for those of ``others`` that work meanwhile. It depends on the machine and not on what else runs on it, so that
+    a run repeated there is the same run.
+    """
+    return asked or max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) - others))

@@ -117,7 +117,8 @@ class RunConfig:
             computes a row of a batch like a batch of one; otherwise actions differ in their last bit.
         ray: address of a Ray cluster to run the workers on, whose machines need this package and share no disk with
             the learner; "local" starts one here. null: processes on this machine.
-        torch_threads: threads of the learner.
+        torch_threads: threads of the learner; 0: one for each core, up to eight, but for those of workers that play
+            while it learns. Another number of threads gives other weights in their last bits.
         device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
         rollout_device: where policies are run when they act.
         exploration: of the policy that practises: standard deviation of a constant offset of each chunk, in normalised
@@ -144,7 +145,7 @@ class RunConfig:
     workers: int = 2
     environments_per_worker: int = 1
     ray: str | None = None
-    torch_threads: int = 2
+    torch_threads: int = 0
     device: str = "cpu"
     rollout_device: str = "cpu"
     exploration: float = 0.0
@@ -157,9 +158,9 @@ class RunConfig:
             raise ConfigError(f"seed is {self.seed}; it must be from 0 to 999")
         if not 0 <= self.exploration <= 1:
             raise ConfigError(f"exploration is {self.exploration}; it must be from 0 to 1")
-        if self.workers < 0 or self.torch_threads < 1 or self.environments_per_worker < 1:
+        if self.workers < 0 or self.torch_threads < 0 or self.environments_per_worker < 1:
             raise ConfigError(
-                "workers cannot be negative; torch_threads and environments_per_worker must be at least 1"
+                "workers and torch_threads cannot be negative; environments_per_worker must be at least 1"
             )
         if self.imagination.coevolution.mode != "off":
             self._check_imagination()

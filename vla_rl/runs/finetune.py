@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.processes import learner_threads
 from vla_rl.core.types import PolicySpec
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.sources import DataMapping
@@ -41,7 +42,7 @@ class FinetuneConfig:
         checkpoint_every: gradient steps between checkpoints; what a crash costs at most.
         retention: which episodes to hold if there are very many.
         seed: of initial weights and batches.
-        torch_threads: threads of the learner.
+        torch_threads: threads of the learner; 0: one for each core, up to eight.
         device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
     """
 
@@ -57,7 +58,7 @@ class FinetuneConfig:
     checkpoint_every: int = 400
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     seed: int = 0
-    torch_threads: int = 1
+    torch_threads: int = 0
     device: str = "cpu"
 
     @classmethod
@@ -67,8 +68,8 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         fill_parts(self)
-        if self.steps < 1 or self.checkpoint_every < 1 or self.torch_threads < 1 or self.seed < 0:
-            raise ConfigError("steps, checkpoint_every and torch_threads must be at least 1, and seed at least 0")
+        if self.steps < 1 or self.checkpoint_every < 1 or self.torch_threads < 0 or self.seed < 0:
+            raise ConfigError("steps and checkpoint_every must be at least 1, torch_threads and seed at least 0")
 
 
 def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
@@ -111,7 +112,7 @@ def finetune(folder: RunFolder, config: FinetuneConfig) -> dict[str, Any]:
 
     from vla_rl.training.offline import OfflineRun
 
-    torch.set_num_threads(config.torch_threads)
+    torch.set_num_threads(learner_threads(config.torch_threads))
     described = {"task": "offline fine-tuning", "algorithm": config.algorithm, "seed": config.seed}
     with open_records(folder, described) as records:
         take_in_data(folder, config)

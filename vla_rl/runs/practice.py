@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vla_rl.core.config import config_to_dict, flatten, load_config, read_yaml
 from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.processes import learner_threads
 from vla_rl.core.types import PolicySpec
 from vla_rl.policies.flow_vla.config import preset
 from vla_rl.runs.config import RunConfig
@@ -149,7 +150,8 @@ def practise(
 
     from vla_rl.training.rounds import PracticeRun
 
-    torch.set_num_threads(config.torch_threads)
+    playing = config.workers if config.budget.staleness else 0
+    torch.set_num_threads(learner_threads(config.torch_threads, playing))
     described = {"task": ", ".join(config.task.envs), "algorithm": config.algorithm, "seed": config.seed}
     with open_records(folder, described, config.task, config.sinks, watching) as records, make_pool(config) as pool:
         PracticeRun(

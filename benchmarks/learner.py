@@ -1,14 +1,18 @@
-"""Samples a second of the learner, and how much of a bare forward and backward pass it keeps.
+"""Samples a second of the learner, how much of a bare forward and backward pass it keeps, and how many times those of
+lerobot's trainer that is.
 
 The bare pass is the same network on one batch that lies ready in memory, without optimiser, data or averaging of
-weights. Both alternate in short blocks, so that a busy machine slows both.
+weights. lerobot-train's step has the same network (our plug-in), batch size and episodes, as a LeRobotDataset of
+pictures, and like ours no loader processes; its update alone has a batch that lies ready. All alternate in short
+blocks, so that a busy machine slows all.
 """
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
     from vla_rl.core.config import load_config
     from vla_rl.data.cache import FrameCache
+    from vla_rl.data.lerobot_io import export_lerobot
     from vla_rl.data.store import EpisodeStore
     from vla_rl.runs.config import RunConfig
     from vla_rl.runs.config_files import config_file
@@ -47,14 +52,20 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         learner.begin_round(cache, 0)
         batch_size = config.supervised.actor.batch_size
         bare, updates = _bare_pass(learner, batch_size), iter(range(10**9))
-        ratio, samples_per_s = _compare(bare, lambda: learner.update(next(updates)), batch_size, options.blocks)
+        peers = _lerobot_steps(export_lerobot(store, Path(folder) / "lerobot"), config, worker.spec.control_hz)
+        times_s = _times_s([lambda: learner.update(next(updates)), bare, *peers], options.blocks)
     parameters = sum(parameter.numel() for parameter in learner.model.parameters())
     return {
         "parameters": parameters,
         "batch_size": batch_size,
         "threads": options.threads,
-        "samples_per_s": samples_per_s,
-        "ratio": ratio,
+        "samples_per_s": statistics.median(batch_size * _BLOCK_UPDATES / own_s for own_s in times_s[0]),
+        **{
+            name: statistics.median(other / own for own, other in zip(times_s[0], others_s, strict=True))
+            for name, others_s in zip(
+                ("ratio", "lerobot_train_ratio", "lerobot_update_ratio"), times_s[1:], strict=True
+            )
+        },
     }
 
 
@@ -62,10 +73,12 @@ def table(result: dict[str, Any]) -> str:
     """Markdown: one sentence's worth of figures."""
     return "\n".join(
         [
-            "| parameters | batch | threads | samples/s | of a bare forward and backward pass |",
-            "|---|---|---|---|---|",
+            "| parameters | batch | threads | samples/s | of a bare forward and backward pass | of lerobot-train "
+            "| of its update alone |",
+            "|---|---|---|---|---|---|---|",
             f"| {result['parameters'] / 1e6:.2f} M | {result['batch_size']} | {result['threads']} "
-            f"| {result['samples_per_s']:.0f} | {result['ratio']:.3f} |",
+            f"| {result['samples_per_s']:.0f} | {result['ratio']:.3f} | {result['lerobot_train_ratio']:.1f} x "
+            f"| {result['lerobot_update_ratio']:.2f} x |",
             "",
             f"{result['machine']['cpu']}. Command: `{result['command']}`.",
         ]
@@ -88,17 +101,41 @@ def _bare_pass(learner: Any, batch_size: int) -> Callable[[], object]:
     return forward_and_backward
 
 
-def _compare(
-    bare: Callable[[], object], update: Callable[[], object], batch_size: int, blocks: int
-) -> tuple[float, float]:
-    """Median ratio of the two speeds over alternating blocks, and the learner's samples a second."""
-    ratios, speeds = [], []
-    for block in range(blocks + 1):
-        bare_s, update_s = _time_s(bare), _time_s(update)
-        if block:  # the first one warms up
-            ratios.append(bare_s / update_s)
-            speeds.append(batch_size * _BLOCK_UPDATES / update_s)
-    return statistics.median(ratios), statistics.median(speeds)
+def _lerobot_steps(folder: Path, config: Any, control_hz: float) -> list[Callable[[], object]]:
+    """What lerobot-train does for a step (the next batch, processors, `update_policy`), and the last of these alone."""
+    import torch
+    from accelerate import Accelerator
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+    from lerobot.policies.factory import make_policy, make_pre_post_processors
+    from lerobot.scripts.lerobot_train import update_policy
+    from lerobot.utils.logging_utils import AverageMeter, MetricsTracker
+
+    from vla_rl.policies.lerobot_plugin.configuration_vla_rl import VlaRlConfig
+
+    asked = VlaRlConfig(flow=config.policy, discrete_dims=config.execution.discrete_dims, device="cpu")
+    ahead = {"action": [step / control_hz for step in asked.action_delta_indices]}
+    data = LeRobotDataset(f"local/{folder.name}", root=folder, video_backend="pyav", delta_timestamps=ahead)
+    policy = make_policy(asked, ds_meta=data.meta)
+    preprocess, _ = make_pre_post_processors(asked, dataset_stats=data.meta.stats)
+    optimizer = asked.get_optimizer_preset().build(policy.parameters())
+    loader = torch.utils.data.DataLoader(data, config.supervised.actor.batch_size, shuffle=True, drop_last=True)
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+    accelerator = Accelerator(cpu=True)
+    meters = {name: AverageMeter(name) for name in ("loss", "grad_norm", "lr", "update_s")}
+    metrics = MetricsTracker(loader.batch_size, len(data), data.num_episodes, meters)
+
+    ready = preprocess(next(batches))
+
+    def update(batch: Any) -> None:
+        update_policy(metrics, policy, batch, optimizer, 10.0, accelerator)
+
+    return [lambda: update(preprocess(next(batches))), lambda: update(ready)]
+
+
+def _times_s(calls: Sequence[Callable[[], object]], blocks: int) -> list[list[float]]:
+    """How long each took in each of the alternating blocks."""
+    rows = [[_time_s(call) for call in calls] for _ in range(blocks + 1)]
+    return [list(column) for column in zip(*rows[1:], strict=True)]  # the first one warms up
 
 
 def _time_s(call: Callable[[], object]) -> float:

@@ -1,5 +1,5 @@
 """How practice scales: collectors that wait for a robot, a cluster without a shared disk whose nodes are killed, and
-playing while learning; beside them the learner's ratio, as the benchmark ``learner`` has measured it.
+playing while learning; beside them the learner's ratios, as the benchmark ``learner`` has measured them.
 
 Example: python -m benchmarks scale
          python -m benchmarks scale --parts async --seeds 0 1 2 3 4
@@ -55,7 +55,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     alternating = [cell for name, cell in sorted(found.items()) if name.startswith("async-")]
     keys: dict[str, float] = {}
     if (learner := options.out / "learner.json").exists():
-        keys["learner_ratio"] = json.loads(learner.read_text())["ratio"]
+        found_there = json.loads(learner.read_text())
+        keys |= {"learner_ratio": found_there["ratio"], "lerobot_train_ratio": found_there["lerobot_train_ratio"]}
     for part in ("collectors", "nodes"):
         keys |= {name: value for name, value in found.get(part, {}).items() if name != "measured"}
     return {**keys, **scale_async.keys(alternating), "runs": alternating, "cells": list(found.values())}
@@ -65,7 +66,10 @@ def table(result: dict[str, Any]) -> str:
     """Markdown: a sentence a part."""
     told = []
     if "learner_ratio" in result:
-        told.append(f"The learner keeps {result['learner_ratio']:.2f} of a bare forward and backward pass.")
+        told.append(
+            f"The learner keeps {result['learner_ratio']:.2f} of a bare forward and backward pass, and takes "
+            f"{result['lerobot_train_ratio']:.1f} times as many samples a second as lerobot-train."
+        )
     if "collectors_1" in result:
         rates = ", ".join(f"{result[f'collectors_{count}']:.2f} with {count}" for count in COLLECTORS)
         told.append(

@@ -216,12 +216,14 @@ def test_tables_are_generated_from_results(tmp_path: Path) -> None:
         "threads": 1,
         "samples_per_s": 1234.4,
         "ratio": 0.95,
+        "lerobot_train_ratio": 8.25,
+        "lerobot_update_ratio": 1.02,
     }
     page = "# T\n<!-- results: learner -->\nold\n<!-- end of results -->\nrest\n"
     assert "Not measured yet" in with_tables(page, tmp_path)
     (tmp_path / "learner.json").write_text(json.dumps(result))
     renewed = with_tables(page, tmp_path)
-    assert "| 1.50 M | 64 | 1 | 1234 | 0.950 |" in renewed
+    assert "| 1.50 M | 64 | 1 | 1234 | 0.950 | 8.2 x | 1.02 x |" in renewed
     assert "old" not in renewed
     assert renewed.endswith("<!-- end of results -->\nrest\n")
     assert with_tables(renewed, tmp_path) == renewed

@@ -5,6 +5,7 @@ import torch
 from tiny_world import make_model, tiny
 from torch import nn
 
+from vla_rl.algorithms import actor
 from vla_rl.algorithms.actor import ActorLearner, load_optimizer, make_optimizer, scheduled_learning_rate, weighted_loss
 from vla_rl.algorithms.config import ActorConfig
 from vla_rl.policies.trainable import PolicyBatch
@@ -125,3 +126,28 @@ def test_moments_from_a_checkpoint_get_back_the_layout_of_their_weights():
         gradient = gradient.flip(0)
         results.append(kernel.detach().contiguous())
     assert torch.equal(*results)
+
+
+def test_half_of_the_bits_are_in_the_products_and_never_in_the_weights():
+    def learnt(precision):
+        learner = ActorLearner(make_model(), tiny("sft", actor={"precision": precision}).actor, seed=0)
+        batch, weight = vla_batch(learner.model, [0, 1, 2]), torch.ones(3)
+        losses = [learner.update(batch, weight, step)["actor_loss"] for step in range(5)]
+        assert all(parameter.dtype == torch.float32 for parameter in learner.model.parameters())
+        return losses
+
+    whole, half = learnt("float32"), learnt("bfloat16")
+    assert half == pytest.approx(whole, rel=0.03)
+    assert half != whole
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_auto_is_bfloat16_where_the_device_computes_in_it(monkeypatch, computes):
+    monkeypatch.setattr(actor, "computes_bfloat16", lambda device: computes)
+    learner, seen = ActorLearner(GaussianActor(), ActorConfig(precision="auto"), seed=0), []
+    loss = learner.model.loss
+    monkeypatch.setattr(
+        learner.model, "loss", lambda *batch: seen.append(torch.is_autocast_enabled("cpu")) or loss(*batch)
+    )
+    learner.update(action_batch(torch.ones(3, 2)), torch.ones(3), 0)
+    assert seen == [computes]

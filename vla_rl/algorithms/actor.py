@@ -36,6 +36,9 @@ class ActorLearner:
         self.average = copy.deepcopy(model).eval().requires_grad_(False)
         self._optimizer = make_optimizer(model, config.learning_rate, _WEIGHT_DECAY)
         self._updates = self._schedule_start = 0
+        device = next(model.parameters()).device
+        half = config.precision == "bfloat16" or (config.precision == "auto" and computes_bfloat16(device))
+        self._autocast = torch.autocast(device.type, torch.bfloat16, enabled=half)
 
     def begin_round(self) -> None:
         """A new round begins; see `ActorConfig.schedule_every_round`."""
@@ -51,8 +54,9 @@ class ActorLearner:
             step: of the run; keys the randomness.
         """
         self.model.train()
-        per_sample, logs = self.model.loss(batch, torch_generator(self._seed, "actor noise", step))
-        loss = weighted_loss(per_sample, weight)
+        with self._autocast:
+            per_sample, logs = self.model.loss(batch, torch_generator(self._seed, "actor noise", step))
+        loss = weighted_loss(per_sample.float(), weight)
         learning_rate = scheduled_learning_rate(self.config, self._updates - self._schedule_start)
         norm = gradient_step(self._optimizer, loss, self.model, _GRADIENT_NORM, learning_rate)
         self._updates += 1
@@ -91,6 +95,14 @@ class ActorLearner:
         # Shorter at first, so that the average forgets where it started.
         decay = min(self.config.ema_decay, self._updates / (self._updates + 10.0))
         follow(self.average, self.model, 1.0 - decay)
+
+
+def computes_bfloat16(device: torch.device) -> bool:
+    """Whether a device has instructions for bfloat16; without them it is slower than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    has = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(has.get("avx512_bf16") or has.get("amx_bf16"))
 
 
 def make_optimizer(module: nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:

@@ -5,6 +5,7 @@ file. Algorithms that share a section share its name, so that comparisons change
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from vla_rl.advantage import WeightingConfig
 from vla_rl.core.errors import ConfigError
@@ -63,6 +64,9 @@ class ActorConfig:
         schedule_every_round: warm-up and cosine start anew in every round, so that each round ends with small steps.
         ema_decay: of the average of the weights that acts; shorter at first. 0: the last weights act.
         random_shift: pixels of the random-shift augmentation, of the critics' batches too.
+        precision: of the matrix products and convolutions of the policy's loss and its gradient; weights, optimiser and
+            average are float32. ``auto`` is bfloat16 where the device computes in it (GPUs since Ampere; processors
+            with avx512_bf16 or amx_bf16), where it saves about a third of the time, else float32.
     """
 
     batch_size: int = 64
@@ -72,6 +76,7 @@ class ActorConfig:
     schedule_every_round: bool = False
     ema_decay: float = 0.995
     random_shift: int = 3
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or not self.learning_rate > 0:

@@ -29,7 +29,8 @@ class Choice(NamedTuple):
     Attributes:
         actions: float32 [H, A], the chunk that is executed, raw units.
         chosen: which of the candidates.
-        values: float32 [N], what the critic thinks of each; 0 of all where fewer actions are left than are judged.
+        values: float32 [N], what the critic thinks of each, less what caution takes; 0 of all where fewer actions are
+            left than are judged.
     """
 
     actions: Float32Array
@@ -169,14 +170,16 @@ class DeployedChooser:
         return offsets
 
     def _judged(self, seen: Float32Array, deviation: Float32Array) -> Float32Array:
-        """Mean logit of the members, [N]."""
+        """Mean logit of the members, less what caution takes, [N]."""
         rows = self._first(seen, deviation, "", self._critic[0])  # [M, N, O]
         for matrix, bias in self._critic[1:]:
             rows -= rows.mean(-1, keepdims=True)
             rows /= np.sqrt(np.square(rows).mean(-1, keepdims=True) + _EPSILON)
             rows = np.maximum(rows, 0) @ matrix + bias
-        mean: Float32Array = rows[..., 0].mean(0)
-        return mean
+        logits = rows[..., 0]  # [M, N]
+        spread = (logits - logits[:, :1]).std(0)
+        values: Float32Array = logits.mean(0) - np.float32(self.info.caution) * spread
+        return values
 
     def _try(self, manifest: Manifest) -> None:
         """Choose once for nothing. Raises ValueError where sizes do not fit."""
@@ -210,7 +213,8 @@ def read_critic(policy: Path) -> tuple[ChooserInfo, bytes] | None:
         bound = 0.0 if edit is None else float(edit["bound"])
         ticks = int(about["config"]["chunk_ticks"])
         file = FileInfo(str(about["weights"]), str(about["sha256"]))
-        return ChooserInfo(file, int(choice["draws"]), float(choice["offset"]), ticks, bound), content
+        caution = float(choice.get("caution", 0.0))
+        return ChooserInfo(file, int(choice["draws"]), float(choice["offset"]), ticks, bound, caution), content
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder} is damaged: {one_line(error)}; copy it anew") from error
 

@@ -37,6 +37,17 @@ class _Linear(torch.nn.Module):
         return (self.sign * rows[:, self.column])[None, :, None]
 
 
+class _Members(torch.nn.Module):
+    """Two of a kind, the second one times a factor."""
+
+    def __init__(self, one: torch.nn.Module, factor: float) -> None:
+        super().__init__()
+        self.one, self.factor = one, factor
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.one(rows), self.factor * self.one(rows)])
+
+
 def acting(model, critic: ChunkCritic | None, **choice: float):
     policy = model.acting(version=1)
     if critic is not None:
@@ -62,6 +73,17 @@ def test_the_candidate_is_executed_that_the_critic_likes_best(sign: float) -> No
     liked = [float(sign * chunk[:TICKS, 0].mean()) for chunk in chosen]
     assert liked == sorted(liked), "more candidates contain the fewer"
     assert liked[-1] > liked[0]
+
+
+@pytest.mark.parametrize(("agree", "caution", "chooses"), [(True, 2.0, True), (False, 0.0, True), (False, 2.0, False)])
+def test_a_cautious_policy_acts_as_it_is_where_the_members_of_its_critic_disagree(
+    agree: bool, caution: float, chooses: bool
+) -> None:
+    model, observation = make_model(), make_observation()
+    critic = liking(model, 0, 1.0)
+    critic.head = _Members(critic.head, 1.0 if agree else -0.8)
+    first, chosen = (acting(model, critic, draws=draws, offset=0.5, caution=caution) for draws in (1, 8))
+    assert np.array_equal(first.infer(observation).actions, chosen.infer(observation).actions) is not chooses
 
 
 def test_what_is_committed_is_kept_and_what_follows_is_judged() -> None:
@@ -226,7 +248,7 @@ def test_a_chunk_from_features_is_the_chunk_of_their_observation() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    for wrong in ({"draws": 0}, {"offset": -0.1}, {"offset": float("nan")}):
+    for wrong in ({"draws": 0}, {"offset": -0.1}, {"offset": float("nan")}, {"caution": -1.0}):
         with pytest.raises(ConfigError):
             ChoiceConfig(**wrong)
     for wrong in ({"bound": 0.0}, {"hidden": ()}):

@@ -42,14 +42,20 @@ class ChoiceConfig:
         draws: N candidates; 1 is the policy as it is.
         offset: standard deviation of the candidates' constant offsets, in normalised action units; the first one has
             none.
+        caution: what a candidate loses for each standard deviation, over the critic's members, of its lead on the first
+            one. Members that have seen too little disagree, and then the policy acts as it is; 0: their mean decides.
     """
 
     draws: int = 8
     offset: float = 0.15
+    caution: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.draws < 1 or not self.offset >= 0:
-            raise ConfigError(f"choice: expected draws >= 1 and offset >= 0, found {self.draws} and {self.offset}")
+        if self.draws < 1 or not self.offset >= 0 or not self.caution >= 0:
+            raise ConfigError(
+                f"choice: expected draws >= 1, offset >= 0 and caution >= 0, found {self.draws}, {self.offset} and "
+                f"{self.caution}"
+            )
 
 
 @dataclass(frozen=True)
@@ -236,7 +242,7 @@ class Chooser:
         done: int,
     ) -> tuple[Tensor, Tensor]:
         """The candidates as they would be executed, [B, N, H, A], raw units, and what the critic thinks of each,
-        [B, N]: 0 of all without a critic, or where fewer actions are left than are judged.
+        [B, N], less what caution takes: 0 of all without a critic, or where fewer actions are left than are judged.
 
         Args:
             model, inputs, tick, noise: as of `draw`.
@@ -263,7 +269,9 @@ class Chooser:
         if chunk.shape[2] < self.ticks:
             return candidates, blank
         rows = self.critic.rows(features, ticks, chunk, drawn[:, :1, judged].expand_as(chunk))
-        return candidates, self.critic(rows.flatten(0, 1)).mean(0).unflatten(0, (-1, count))
+        logits = self.critic(rows.flatten(0, 1)).unflatten(1, (-1, count))
+        spread = (logits - logits[..., :1]).std(0, correction=0)
+        return candidates, logits.mean(0) - self.config.caution * spread
 
     def _offsets(self, critic: ChunkCritic, model: "TrainablePolicy", noise: Tensor) -> Tensor:
         """One constant offset of each candidate, [B, N, 1, A], raw units, of noise of that shape: none for the first,

@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_rl.core.errors import UserError
-from vla_rl.report.statistics import bootstrap_interval, fisher_p, paired_p, stratified_p, wilson_interval
+from vla_rl.report.statistics import (
+    bootstrap_interval,
+    control_variate,
+    fisher_p,
+    paired_p,
+    stratified_p,
+    wilson_interval,
+)
 
 # Newcombe, Statistics in Medicine 17 (1998), table I, method 3.
 NEWCOMBE = [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)]
@@ -122,3 +129,57 @@ def test_paired_differences_with_known_answers() -> None:
 def test_impossible_arguments_are_refused(call):
     with pytest.raises(UserError):
         call()
+
+
+def starts(count, seed, skill):
+    """Outcomes of episodes from random starts, and a forecast that knows the start's chance to an extent."""
+    random = np.random.default_rng(seed)
+    chance = random.beta(0.5, 0.5, count)
+    forecast = skill * chance + (1 - skill) * random.random(count)
+    return (random.random(count) < chance).astype(float), 3 - 5 * forecast  # biased, and of another scale and sign
+
+
+def test_a_perfect_forecast_is_worth_the_starts_that_it_was_made_for():
+    random = np.random.default_rng(0)
+    outcome, elsewhere = (random.random(40) < 0.7), (random.random(4000) < 0.7)
+    found = control_variate(outcome, 2 * outcome - 5.0, 2 * elsewhere - 5.0)
+    assert found.mean == pytest.approx((40 * outcome.mean() + 4000 * elsewhere.mean()) / 4040, abs=2e-3)
+    assert found.saved == pytest.approx(4040 / 40, rel=0.1)
+
+
+def test_a_forecast_that_says_nothing_leaves_the_plain_rate():
+    outcome = np.array([1, 0, 1, 1, 0, 1.0])
+    found = control_variate(outcome, np.ones(6), np.ones(100))
+    assert found.mean == pytest.approx(outcome.mean())
+    assert found.interval == pytest.approx(wilson_interval(4, 6))
+    assert found.saved == 1.0
+
+
+def test_successes_alone_have_the_interval_of_their_number():
+    found = control_variate(np.ones(20), np.random.default_rng(0).random(20), np.random.default_rng(1).random(500))
+    assert (found.mean, found.saved) == (1.0, 1.0)
+    assert found.interval == pytest.approx(wilson_interval(20, 20))
+
+
+@pytest.mark.parametrize("skill", [0.0, 0.5, 1.0])
+def test_the_estimate_has_no_bias_and_its_interval_its_coverage_however_wrong_the_forecast_is(skill):
+    found = []
+    for seed in range(1500):
+        outcome, forecast = starts(30, 2 * seed, skill)
+        found.append(control_variate(outcome, forecast, starts(1000, 2 * seed + 1, skill)[1]))
+    means = np.array([each.mean for each in found])
+    covered = np.mean([each.interval[0] <= 0.5 <= each.interval[1] for each in found])
+    assert means.mean() == pytest.approx(0.5, abs=4 * means.std() / math.sqrt(len(means)))
+    assert 0.92 <= covered <= 0.98
+    worth = 0.25 / 30 / means.var()  # of plain episodes, in truth
+    assert np.median([each.saved for each in found]) == pytest.approx(worth, rel=0.2)
+    assert worth > (0.9 if skill == 0 else 1.2)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "foretold", "elsewhere"),
+    [([1, 0], [1, 0], [1]), ([1, 0, 1], [1, 0], [1]), ([1, 0, 1], [1, 0, 1], []), ([1, 0, 1], [1, 0, np.nan], [1])],
+)
+def test_too_few_or_bad_numbers_are_refused(outcome, foretold, elsewhere):
+    with pytest.raises(UserError, match="at least three episodes"):
+        control_variate(np.array(outcome), np.array(foretold), np.array(elsewhere))

@@ -1,9 +1,11 @@
-"""The statistics of success rates: intervals for one rate, tests for two, also over several seeds, and for pairs."""
+"""The statistics of success rates: intervals for one rate, also with the help of what was foretold, tests for two, also
+over several seeds, and for pairs.
+"""
 
 import math
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +25,14 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
     z = _normal_quantile(confidence)
     if n == 0:
         return 0.0, 1.0
-    rate = successes / n
+    return _score_interval(successes / n, n, z)
+
+
+def _score_interval(rate: float, n: float, z: float) -> tuple[float, float]:
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
     half_width = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    # At 0 or n successes one end is exactly 0 or 1; rounding would leave 1e-17.
-    low = 0.0 if successes == 0 else centre - half_width
-    high = 1.0 if successes == n else centre + half_width
-    return low, high
+    # At no or all successes one end is exactly 0 or 1; rounding would leave 1e-17.
+    return 0.0 if rate == 0 else centre - half_width, 1.0 if rate == 1 else centre + half_width
 
 
 def bootstrap_interval(
@@ -57,6 +60,55 @@ def bootstrap_interval(
     drawn = [statistic(values[generator.integers(len(values), size=len(values))]) for _ in range(resamples)]
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
+
+
+class Estimate(NamedTuple):
+    """A success rate.
+
+    Attributes:
+        mean: of all episodes.
+        interval: 95 %, Wilson's for so many episodes as it is worth.
+        saved: how many times as many real episodes alone would have had to be to be as certain.
+    """
+
+    mean: float
+    interval: tuple[float, float]
+    saved: float
+
+
+def control_variate(outcome: NDArray[Any], foretold: NDArray[Any], elsewhere: NDArray[Any]) -> Estimate:
+    """A success rate from few real episodes and what is foretold of many starts (control variate; prediction-powered
+    inference, arXiv 2311.01453):
+
+        p = mean_i [Y_i - b_i (F_i - mean F')],   b = Cov(Y, F) / (Var(F) (1 + n / N))
+
+    b_i is computed without episode i, so that p has no bias, however wrong F is; an F that knows nothing costs little.
+
+    Args:
+        outcome: Y, [n], 1 or 0, of real episodes.
+        foretold: F, [n], any number that was foretold of the same starts, from nothing that came of these episodes.
+        elsewhere: F', [N], of further starts from the same distribution.
+
+    Raises:
+        UserError: for fewer than three episodes, lengths that differ, no further starts, or numbers not finite.
+    """
+    y, f, others = (np.asarray(part, dtype=np.float64) for part in (outcome, foretold, elsewhere))
+    n, further = len(y), len(others)
+    if n < 3 or f.shape != y.shape or not further or not all(np.isfinite(part).all() for part in (y, f, others)):
+        raise UserError(
+            f"found {n} real episodes, {len(f)} foretold and {further} foretold elsewhere; expected at least three "
+            "episodes with one finite number each, and further starts"
+        )
+    # Sums without episode i: deviations from the mean of the others are n / (n - 1) of those from the mean of all.
+    dy, df = y - y.mean(), f - f.mean()
+    covariance = (dy * df).sum() - dy * df * n / (n - 1)
+    variance = (df * df).sum() - df * df * n / (n - 1)
+    slope = np.divide(covariance, variance, out=np.zeros(n), where=variance > 1e-12) / (1 + n / further)
+    rate = float(np.clip((y - slope * (f - others.mean())).mean(), 0, 1))
+    b = float(slope.mean())
+    error = float(np.var(y - b * f, ddof=1) / n + b * b * np.var(others) / further)
+    saved = float(np.var(y, ddof=1)) / n / error if error else 1.0
+    return Estimate(rate, _score_interval(rate, saved * n, _normal_quantile(0.95)), saved)
 
 
 def fisher_p(successes_1: int, n_1: int, successes_2: int, n_2: int) -> float:

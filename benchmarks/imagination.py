@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import branch_values, ladder, outcomes
+from benchmarks import branch_values, foretold, ladder, outcomes
 from benchmarks.cells import Cells, commits
 from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import bootstrap_interval, paired_p
 from world_model.ranking import mean_maximum_rank_violation
 
 WITH, WITHOUT = "imagined_edit", "chunk_critic"
-_PARTS = ("pairs", *ladder.PARTS, "values")
+_PARTS = ("pairs", *ladder.PARTS, "values", "foretold")
 _GOAL = 0.8
 _UPDATES = 5
 
@@ -77,6 +77,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     values = branch_values.open_cells(options.out)
     if "values" in options.parts:
         branch_values.measure_seeds(values, options.out, options.runs, options.seeds)
+    forecasts = foretold.open_cells(options.out)
+    if "foretold" in options.parts:
+        foretold.measure_seeds(forecasts, options.out, options.runs, options.seeds)
     runs = outcomes.open_cells(options.out)
     pairs = find_pairs([cell for cell in runs.read() if "method" in cell])
     if not pairs:
@@ -100,6 +103,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         ],
         "ladder": [cell for part in ladder.PARTS for cell in ladder.open_cells(options.out, part).read()],
         **branch_values.keys(values.read()),
+        **foretold.keys(forecasts.read()),
         **_of_video_model(options.out / "world-model.json"),
         "commits": commits(runs.read()),
     }
@@ -164,6 +168,7 @@ def table(result: dict[str, Any]) -> str:
             f"Command: `{result['command']}`.",
             *(["", ladder.table(result["ladder"])] if result["ladder"] else []),
             *(["", branch_values.table(result["branch_values"])] if "branch_values" in result else []),
+            *(["", foretold.table(result)] if "foretold_policies" in result else []),
         ]
     )
 

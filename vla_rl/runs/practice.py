@@ -247,19 +247,26 @@ def practised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", 
     return make_algorithm(config.algorithm, config.learning, model.to(config.device), cache, config.seed)
 
 
-def learner_of_run(run: Path) -> tuple["Algorithm", RunConfig, PolicySpec]:
+def learner_of_run(run: Path, algorithm: str | None = None) -> tuple["Algorithm", RunConfig, PolicySpec]:
     """The algorithm of a run on all of its episodes, as if it began its first round with them, for somebody who looks
     into it; the run itself stays as it is.
+
+    Args:
+        run: its folder.
+        algorithm: another one than the run's, as it is by default.
 
     Raises:
         UserError: if there is no such run, or it has no supervised policy yet.
     """
+    from vla_rl.algorithms.base import find_algorithm
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore
 
     folder, config = RunFolder.open(run, RunConfig)
     if not folder.policy_exists(0):
         raise UserError(f"{run} has no supervised policy yet; let it finish its first stages")
+    if algorithm is not None:
+        config = replace(config, algorithm=algorithm, learning=find_algorithm(algorithm).config_class())
     cache = FrameCache(EpisodeStore(folder.episodes, create=False), folder.cache)
     cache.refresh()
     spec = check_config(config, has_demonstrations=True)

@@ -16,7 +16,9 @@ from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Observation
 from vla_rl.policies.acting import ActingPolicy, exploration_noise
 from vla_rl.policies.choosing import ChoiceConfig, Chooser
+from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.folders import load_policy
+from vla_rl.policies.normalization import Statistics
 
 SPREAD = 0.3
 
@@ -77,6 +79,27 @@ def test_what_another_edit_or_nobody_tried_is_left_out(make_cache) -> None:
     with pytest.raises(UserError, match=r"exploration=0\.15") as caught:
         algorithm.update(0)
     assert "\n" not in str(caught.value)
+
+
+def test_dimensions_that_never_change_are_not_tried(make_cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What keeps still in all demonstrations cannot be moved: no offset reaches it, and none is looked for there."""
+    action = np.random.default_rng(0).normal(size=(50, 2))
+    action[:, 1] = 0.5
+    usual = make_model()
+
+    def make_still() -> FlowVLA:
+        torch.manual_seed(0)
+        return FlowVLA(usual.config, usual.spec, Statistics.from_arrays(np.eye(50, 2), action))
+
+    monkeypatch.setitem(globals(), "make_model", make_still)
+    edit = pushing(learner(make_cache([])), 0.2, -0.1)
+    episode = recorded(acting(edit), "round-0", 5, planned(acting(edit), 5), True)
+    assert (episode.action_policy[:, 1] == np.float32(0.5)).all()
+    algorithm = learner(make_cache([episode]))
+    algorithm.edit.load_state_dict(edit.state_dict())
+    (stretch,) = algorithm._stretches()
+    assert stretch.spread == pytest.approx(SPREAD, abs=1e-5)
+    assert not stretch.noise[:, 1].any() and not stretch.mean[:, 1].any()
 
 
 def group_of(policy: ActingPolicy, starts: int, version: int):

@@ -51,7 +51,7 @@ class Edit(nn.Module):
 
     Attributes:
         mean, scale: of the input rows, [I]; set by whoever trains it.
-        moved: [A], 1 in the dimensions that are moved, 0 in discrete ones.
+        moved: [A], 1 in the dimensions that are moved, 0 in discrete ones, and of actions in those that never change.
     """
 
     mean: Tensor
@@ -63,7 +63,7 @@ class Edit(nn.Module):
         self.config, self.of_noise = config, of_noise
         self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)
         actions = model.spec.action_dim
-        moved = torch.ones(actions)
+        moved = torch.ones(actions) if of_noise else (self.action_normalizer.scale > 0).float()
         moved[list(model.statistics.discrete_dims)] = 0
         self.register_buffer("moved", moved, persistent=False)
         inputs = len(example_row(model)) + 1 + (0 if of_noise else 2 * actions)

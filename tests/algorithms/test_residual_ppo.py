@@ -158,6 +158,19 @@ def test_outcomes_of_one_start_each_cannot_be_compared(make_cache) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["residual_ppo", "noise_steering"])
+def test_where_nothing_ever_succeeds_nothing_is_learnt(make_cache, name: str) -> None:
+    """A value of failures alone differs from state to state by chance, and chance is not followed."""
+    spread = SPREAD if name == "residual_ppo" else 0.0
+    played = [planned(acting(exploration=spread), seed) for seed in range(6)]
+    episodes = [recorded(acting(), f"round-{seed}", seed, actions, False) for seed, actions in enumerate(played)]
+    algorithm = make_algorithm(name, tiny(name), make_model(), make_cache(episodes), 0)
+    algorithm.begin_round(make_cache(episodes), 1)
+    logs = algorithm.update(0)
+    assert logs["edit_chunks"] == 6 * CHUNKS
+    assert not algorithm.edit.corrects
+
+
 def test_it_learns_once_in_a_round_and_goes_on_as_if_never_interrupted(make_cache) -> None:
     cache = make_cache(group_of(acting(), 3, 0))
     whole, resumed = learner(cache), learner(cache)

@@ -198,8 +198,12 @@ class ResidualPPO(Algorithm):
         return found
 
     def _by_value(self, every: list[Stretch], generator: torch.Generator) -> tuple[list[Tensor], float]:
-        """The advantages of the chunks that were tried, by a value of all outcomes, and its Brier score."""
+        """The advantages of the chunks that were tried, by a value of all outcomes, and its Brier score. Where nothing has
+        succeeded yet there are none: such a value differs by chance alone.
+        """
         config = self.config.ppo
+        if not any(s.outcome for s in every):
+            return [torch.zeros_like(s.tick) for s in every if s.spread], 0.0
         rows = torch.cat([torch.cat([s.features, s.tick[:, None]], 1) for s in every])
         left = torch.cat([torch.arange(len(s.tick) - 1, -1, -1) for s in every]).to(rows)
         sizes = torch.tensor([len(s.tick) for s in every], device=rows.device)

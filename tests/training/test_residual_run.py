@@ -18,6 +18,7 @@ from vla_rl.report.sinks import read_records
 OPTIONS = [
     "--config",
     "tiny",
+    "task.env=tests.fakes.lucky:make_lucky",
     "algorithm=residual_ppo",
     "exploration=0.2",
     "takeover.enabled=false",
@@ -30,6 +31,8 @@ OPTIONS = [
     "budget.evaluation_episodes=1",
 ]
 STEERING = ["algorithm=noise_steering", "exploration=0"]
+LATE = ["latency.typical=3"]  # the first chunk begins when it is here, the others go on in their midst
+WAITS = ["latency.typical=2", "execution.strategy=sync"]  # every chunk begins when it is here
 
 
 def spreads(run: Path) -> list[float]:
@@ -37,7 +40,11 @@ def spreads(run: Path) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("options", "spread"), [([], 0.2), (STEERING, 0.25)], ids=["residual_ppo", "noise_steering"])
+@pytest.mark.parametrize(
+    ("options", "spread"),
+    [([], 0.2), (STEERING, 0.25), (LATE, 0.2), (WAITS, 0.2)],
+    ids=["residual_ppo", "noise_steering", "late", "waits"],
+)
 def test_a_run_knows_what_it_tried_and_goes_on_as_if_never_interrupted(
     tmp_path: Path, options: list[str], spread: float
 ) -> None:
@@ -55,7 +62,7 @@ def test_a_run_knows_what_it_tried_and_goes_on_as_if_never_interrupted(
     policy = load_policy(whole / "policies" / "version_0002")
     assert policy.chooser.critic is None
     assert policy.chooser.ticks == 8
-    assert policy.chooser.edit.of_noise == bool(options)
+    assert policy.chooser.edit.of_noise == (options is STEERING)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vla_rl.algorithms.round_data import RoundData
 from vla_rl.core.flow import flow_noise
-from vla_rl.core.types import NOISE_SEED, Source
+from vla_rl.core.types import NOISE_SEED, Episode, Source
 from vla_rl.data.cache import CachedEpisode
 from vla_rl.policies.acting import exploration_noise
 from vla_rl.policies.editing import Edit
@@ -60,7 +60,7 @@ def played_chunks(episode: CachedEpisode, data: RoundData, model: TrainablePolic
     _, first = np.unique(record.extras["chunk_id"][own], return_index=True)
     executed = own[first]
     index = record.extras["chunk_index"][executed].astype(np.int64)
-    step = executed - index
+    step = executed - _ticks_since_planned(record, executed, index)
     if not len(own) or step.min() < 0 or index.max() >= model.horizon:
         return None
     seed = int(record.extras[NOISE_SEED][0]) if NOISE_SEED in record.extras else episode.seed
@@ -85,6 +85,14 @@ def played_chunks(episode: CachedEpisode, data: RoundData, model: TrainablePolic
         data.tensor(tried) * moves,
         recorded,
     )
+
+
+def _ticks_since_planned(record: Episode, executed: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """How long before each executed action, int64 [n], its chunk was planned: as many ticks as its index says, and as
+    many more as the robot had to wait before the chunk began, which is in the action's age.
+    """
+    age_ms = record.extras.get("action_age_ms")
+    return index if age_ms is None else np.rint(age_ms[executed] * record.control_hz / 1000).astype(np.int64)
 
 
 @torch.no_grad()

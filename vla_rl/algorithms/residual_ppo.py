@@ -198,8 +198,8 @@ class ResidualPPO(Algorithm):
         return found
 
     def _by_value(self, every: list[Stretch], generator: torch.Generator) -> tuple[list[Tensor], float]:
-        """The advantages of the chunks that were tried, by a value of all outcomes, and its Brier score. Where nothing has
-        succeeded yet there are none: such a value differs by chance alone.
+        """The advantages of the chunks that were tried, by a value of all outcomes, and its Brier score. Where nothing
+        has succeeded yet there are none: such a value differs by chance alone.
         """
         config = self.config.ppo
         if not any(s.outcome for s in every):

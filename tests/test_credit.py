@@ -265,6 +265,8 @@ def test_steps_around_a_mark_are_nobodys():
     assert credit.viability_label.tolist() == [0.0] * 39 + [1.0] * 6
     assert np.flatnonzero(credit.efficiency_mask).tolist() == [*range(24, 31), *range(39, 45)]
     assert credit.actor_kind.tolist() == [0] * 24 + [2] * 7 + [0] * 8 + [1] * 6
+    assert np.flatnonzero(credit.unsure).tolist() == [*range(16, 24), *range(31, 39)]
+    assert credit.chunk_stop[[0, 16, 20, 24, 31, 35, 39]].tolist() == [16, 20, 24, 31, 35, 39, 45]
     assert assign([P] * 12, True, Origin.SIM, True, config).viability_mask.all()
 
 

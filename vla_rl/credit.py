@@ -84,7 +84,8 @@ class CreditConfig:
         intervention_dims: the action dimensions that a person commands when taking over, counted from 0; empty: all.
             The actor does not imitate the others during an intervention.
         takeover_lead_steps: the first so many steps of an intervention are not imitated: the person is getting hold of
-            the device, the robot hardly moves. They stay in the efficiency loss: the time passed.
+            the device, the robot hardly moves. They stay in the efficiency loss: the time passed. Where a person begins
+            the episode, nobody is taken over from, and all of his steps count.
         mark_margin_steps: steps within so many of where policy and person change places are nobody's, because the mark
             may be off by as many: no loss sees them.
         idle_steps: a run of at least so many of a person's steps, taking over or demonstrating, whose commanded motion
@@ -131,8 +132,10 @@ class StepCredit:
         actor_outcome: bool [N], True where the episode succeeded.
         terminal_success: bool [N], the last step of each successful episode (d_t of the paper).
         chunk_stop: int64 [N], the first row that an action chunk starting here must not imitate: the end of the run
-            of steps with the same segment and actor kind. Keeps the policy's actions out of chunks that begin in an
-            intervention.
+            of steps with the same segment, actor kind and sureness. Keeps the policy's actions out of chunks that begin
+            in an intervention.
+        unsure: bool [N], the steps so near a mark that nobody knows whose they are, see ``mark_margin_steps``: no
+            loss may see them.
     """
 
     segment: Uint8Array
@@ -143,6 +146,7 @@ class StepCredit:
     actor_outcome: BoolArray
     terminal_success: BoolArray
     chunk_stop: Int64Array
+    unsure: BoolArray
 
     def __len__(self) -> int:
         return len(self.segment)
@@ -207,7 +211,7 @@ def assign_batch(
     segment = _segment_kinds(source, demonstrated, episode, last_step, config)
 
     changes = _handovers(segment, episode)
-    trusted = ~_near(changes, config.mark_margin_steps, config.mark_margin_steps, episode)
+    unsure = _near(changes, config.mark_margin_steps, config.mark_margin_steps, episode)
 
     judged = np.isin(segment, (SegmentKind.AUTONOMOUS, SegmentKind.SUFFIX))
     viability_mask = judged & (outcome != _UNKNOWN)
@@ -226,19 +230,20 @@ def assign_batch(
     if config.idle_steps:
         wasted |= _idle(motion, demonstrated | intervened, episode, config)
     actor_kind = np.select(
-        [wasted | ~trusted, demonstrated, intervened, judged & (outcome != _UNKNOWN) & (source != Source.HOLD)],
+        [wasted | unsure, demonstrated, intervened, judged & (outcome != _UNKNOWN) & (source != Source.HOLD)],
         [ActorKind.EXCLUDED, ActorKind.DEMONSTRATION, ActorKind.INTERVENTION, ActorKind.ROLLOUT],
         ActorKind.EXCLUDED,
     ).astype(np.uint8)
     return StepCredit(
         segment=segment,
-        viability_label=np.where(trusted, viability_label, np.float32(0)),
-        viability_mask=viability_mask & trusted,
-        efficiency_mask=timed & (outcome == 1) & trusted,
+        viability_label=np.where(unsure, np.float32(0), viability_label),
+        viability_mask=viability_mask & ~unsure,
+        efficiency_mask=timed & (outcome == 1) & ~unsure,
         actor_kind=actor_kind,
         actor_outcome=outcome == 1,
         terminal_success=terminal_success,
-        chunk_stop=_run_stops(episode, segment, actor_kind),
+        chunk_stop=_run_stops(episode, segment, actor_kind, unsure),
+        unsure=unsure,
     )
 
 
@@ -337,9 +342,9 @@ def _idle(
     return still & np.repeat(lengths >= config.idle_steps, lengths)
 
 
-def _run_stops(episode: Int64Array, segment: Uint8Array, actor_kind: Uint8Array) -> Int64Array:
-    """For each row the first later row at which episode, segment or actor kind is another."""
-    changes = (np.diff(episode) != 0) | (np.diff(segment) != 0) | (np.diff(actor_kind) != 0)
+def _run_stops(episode: Int64Array, *columns: Uint8Array | BoolArray) -> Int64Array:
+    """For each row the first later row at which the episode or one of the columns is another."""
+    changes = np.any([np.diff(column) != 0 for column in (episode, *columns)], axis=0)
     stops = np.append(np.flatnonzero(changes) + 1, len(episode))
     return stops[np.searchsorted(stops, np.arange(len(episode)), side="right")]
 

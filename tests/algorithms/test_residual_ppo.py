@@ -150,6 +150,13 @@ def test_after_a_takeover_another_part_begins_and_what_led_there_failed(make_cac
     source[4:6] = 1
     algorithm = learner(make_cache([replace(episode, source=source, success=True)]), credit={"min_human_steps": 2})
     assert [(s.part.start, s.part.stop, s.outcome) for s in algorithm._stretches()] == [(0, 2, 0.0), (2, 3, 1.0)]
+    careful = learner(algorithm.data.cache, credit={"min_human_steps": 2, "mark_margin_steps": 1})
+    careful.edit.load_state_dict(algorithm.edit.state_dict())
+    assert [(s.part.start, s.part.stop, s.outcome) for s in careful._stretches()] == [(0, 2, 0.0)], (
+        "the last begins there"
+    )
+    careful = learner(algorithm.data.cache, credit={"min_human_steps": 2, "mark_margin_steps": 2})
+    assert [(s.part.start, s.part.stop, s.outcome) for s in careful._stretches()] == [(0, 1, 0.0)]
 
 
 def test_outcomes_of_one_start_each_cannot_be_compared(make_cache) -> None:
@@ -158,7 +165,6 @@ def test_outcomes_of_one_start_each_cannot_be_compared(make_cache) -> None:
         algorithm.update(0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["residual_ppo", "noise_steering"])
 def test_where_nothing_ever_succeeds_nothing_is_learnt(make_cache, name: str) -> None:
     """A value of failures alone differs from state to state by chance, and chance is not followed."""
@@ -172,6 +178,7 @@ def test_where_nothing_ever_succeeds_nothing_is_learnt(make_cache, name: str) ->
     assert not algorithm.edit.corrects
 
 
+@pytest.mark.slow
 def test_it_learns_once_in_a_round_and_goes_on_as_if_never_interrupted(make_cache) -> None:
     cache = make_cache(group_of(acting(), 3, 0))
     whole, resumed = learner(cache), learner(cache)

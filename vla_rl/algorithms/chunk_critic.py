@@ -204,7 +204,7 @@ def windows(data: RoundData, ticks: int) -> tuple[Frames, NDArray[np.float32]]:
     """
     credit, every = data.credit, np.arange(data.cache.total_frames)
     person = np.isin(credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
-    judged = (credit.viability_mask & data.fresh) | (person & ~data.undecided)
+    judged = (credit.viability_mask & data.fresh) | (person & ~data.undecided & ~credit.unsure)
     last, _ = data.cache.later(every, data.cache.total_frames)
     whole = (every + ticks <= credit.chunk_stop) | (credit.chunk_stop == last + 1)
     frames = np.flatnonzero(judged & whole)

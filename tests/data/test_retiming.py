@@ -29,6 +29,19 @@ def test_contacts_keep_their_timing():
     assert rows.tolist() == [*range(0, 22, 2), *range(22, 39), *range(39, 60, 2)]
 
 
+@pytest.mark.parametrize("closing_steps", [1, 5, 15, 25])
+def test_a_gripper_that_shuts_slowly_keeps_its_timing_too(closing_steps):
+    """As one does that a person works by a leader arm; a little shaking of it is no change."""
+    action = np.zeros((120, 2), np.float32)
+    action[:, 1] = np.clip((np.arange(120) - 50) / closing_steps, 0, 1)
+    action[:, 1] += 0.02 * np.sin(np.arange(120))
+    rows = kept_rows(action, 2.0, [1], 8)
+    assert set(range(44, 50 + closing_steps + 6)) <= set(rows)
+    assert len(rows) < 120 - (120 - closing_steps - 40) // 2
+    assert np.diff(rows)[:15].tolist() == [2] * 15
+    assert np.diff(rows)[-15:].tolist() == [2] * 15
+
+
 def test_targets_are_the_last_of_those_merged_and_steps_add_up():
     action = np.stack([np.arange(9.0), np.ones(9)], axis=1)
     fast = retimed(as_episode(action), 3.0, [], [1])

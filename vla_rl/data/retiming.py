@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vla_rl.core.types import Episode, Float32Array
 
 _CONTACT_S = 0.4  # around every change of a gripper's command the timing is kept
-_GRIPPER_CHANGE = 0.1  # of a gripper's range in the episode, from one step to the next
+_GRIPPER_CHANGE = 0.1  # of a gripper's range in the episode, from one step to the next, or within that time
 
 
 def retimed(episode: Episode, speed: float, gripper_dims: Sequence[int], delta_dims: Sequence[int]) -> Episode:
@@ -47,10 +47,14 @@ def kept_rows(
     action: Float32Array, speed: float, gripper_dims: Sequence[int], contact_steps: float
 ) -> NDArray[np.int64]:
     """The rows of [T, A] that stay: the first, all near a change of a gripper, and of the others one in ``speed``."""
-    grippers = action[:, list(gripper_dims)]
-    change = np.abs(np.diff(grippers, axis=0)) > _GRIPPER_CHANGE * np.maximum(np.ptp(grippers, axis=0), 1e-9)
-    changes = np.flatnonzero(change.any(axis=1)) + 1
-    rows = np.arange(len(action))
+    grippers, rows = action[:, list(gripper_dims)], np.arange(len(action))
+    least = _GRIPPER_CHANGE * np.maximum(np.ptp(grippers, axis=0), 1e-9)
+    steps = np.diff(grippers, axis=0, prepend=grippers[:1])
+    sudden = np.abs(steps) > least
+    slow = np.cumsum(np.where(sudden, 0, steps), axis=0)
+    half = max(int(contact_steps) // 2, 1)
+    moved = np.abs(slow[np.minimum(rows + half, len(rows) - 1)] - slow[np.maximum(rows - half, 0)]) > least
+    changes = np.flatnonzero((sudden | moved).any(axis=1))
     near = (np.abs(rows[:, None] - changes) <= contact_steps).any(axis=1)
     lasts = np.where(near, 1.0, 1 / speed)  # steps of the new timing
     starts = np.floor(np.cumsum(lasts) - lasts + 1e-9)

@@ -76,6 +76,21 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(next((run / "policies" / "version_0001").glob("*.safetensors")))
 
 
+def test_its_report_is_rebuilt_and_verbs_that_play_a_task_say_that_it_has_none(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = logs.parent / "run"
+    assert finetune(logs, "run") == 0
+    (run / "report.html").unlink()
+    assert main(["report", str(run)]) == 0
+    assert (run / "report.html").exists()
+    for command in (["eval", str(run)], ["train", "--resume", str(run)]):
+        capsys.readouterr()
+        assert main(command) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "vla-rl finetune --resume" in line
+
+
 def test_a_dry_run_says_what_each_loss_would_see(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = logs.parent / "run"
     assert finetune(logs, "run", "--dry-run") == 0

@@ -28,5 +28,5 @@ class Lucky(gymnasium.Wrapper[Any, Any, Any, Any]):
 def make_lucky(difficulty: float = 0.5, image_size: int = 64, renderer: str = "raycast") -> Lucky:
     """The default task like that."""
     sim.register_environments()
-    options = {"difficulty": difficulty, "image_size": image_size, "renderer": renderer}
+    options: dict[str, Any] = {"difficulty": difficulty, "image_size": image_size, "renderer": renderer}
     return Lucky(gymnasium.make("vla_rl/PegInsert-v0", disable_env_checker=True, **options))

@@ -7,8 +7,13 @@ Example: vla-rl report runs/demo --picture docs/images/demo.png
 import argparse
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from vla_rl.core.config import read_yaml
 from vla_rl.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from vla_rl.runs.config import TaskConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,18 +30,34 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_rl.report.figures import save_figures
     from vla_rl.report.html import build_report
     from vla_rl.report.picture import save_picture
-    from vla_rl.runs.config import RunConfig
     from vla_rl.runs.redraw import Redrawer
 
-    _, config = RunFolder.open(arguments.run, RunConfig)
+    task = _task_of(arguments.run)
     if arguments.picture:
         print(save_picture(arguments.run, arguments.picture))
     if arguments.figures:
         for file in save_figures(arguments.run, arguments.figures):
             print(file)
-    with closing(Redrawer(config.task)) as redraw:
+    with closing(Redrawer(task)) as redraw:
         if arguments.beside:
             print(build_comparison(arguments.run, arguments.beside, redraw))
         if not (arguments.picture or arguments.figures or arguments.beside):
             print(build_report(arguments.run, redraw))
     return 0
+
+
+def _task_of(run: Path) -> "TaskConfig | None":
+    """The task of a run, in whose simulation episodes are drawn again; None for offline fine-tuning, which has none.
+
+    Raises:
+        UserError: if there is no run, or its config does not fit this program.
+    """
+    from vla_rl.runs.config import RunConfig
+    from vla_rl.runs.finetune import FinetuneConfig
+    from vla_rl.runs.older import is_finetuning
+
+    folder = RunFolder(run)
+    if folder.config_file.exists() and is_finetuning(read_yaml(folder.config_file)):
+        RunFolder.open(run, FinetuneConfig)
+        return None
+    return RunFolder.open(run, RunConfig)[1].task

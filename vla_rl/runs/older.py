@@ -84,6 +84,11 @@ _STRATEGIES_OF_THEN = ("training_time_prefix", "temporal_ensembling", "sync")
 _ALGORITHMS_OF_THEN = ("habc", "awr", "threshold", "recap")
 
 
+def is_finetuning(raw: dict[str, Any]) -> bool:
+    """Whether the config of a run folder, as plain data, is one of offline fine-tuning: it names data, and no task."""
+    return "data" in raw and "task" not in raw
+
+
 def upgrade(raw: dict[str, Any]) -> dict[str, Any]:
     """Today's form of the config of a run of any version, as plain data; one of today stays as it is.
 

@@ -8,6 +8,11 @@ from tests.training.test_practice_run import train
 from vla_rl.core.types import OPERATOR, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.sinks import read_records
+from vla_rl.runs.config import RunConfig, TaskConfig
+from vla_rl.runs.simulator import SimulatorWorker
+from vla_rl.training.jobs import StageJobs
+from vla_rl.training.plan import BudgetConfig
+from vla_rl.training.run_folder import RunFolder
 
 PEOPLE = ("better_1", "worse_2")
 
@@ -49,3 +54,13 @@ def test_who_acted_is_on_record_and_in_the_report(tmp_path):
     page = (run / "report.html").read_text()
     table = page[page.index("Whose steps help") :]
     assert all(re.search(rf"<td[^>]*>{name}</td>", table) for name in PEOPLE)
+
+
+def test_each_person_demonstrates_each_of_several_tasks(tmp_path):
+    tasks = ("vla_rl/PegInsert-v0", "vla_rl/Handover-v0")
+    config = RunConfig(task=TaskConfig(tasks[0], also=tasks[1:], image_size=16, operators=PEOPLE))
+    worker = SimulatorWorker(config)
+    jobs = StageJobs(RunFolder(tmp_path), BudgetConfig(demonstrations=8), 3, tasks, takeover=False).demonstrations()
+    turns = [(job.task, worker.operator_of(job)) for job in jobs]
+    worker.close()
+    assert turns == [(task, person) for person in PEOPLE for task in tasks] * 2

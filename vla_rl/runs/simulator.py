@@ -115,10 +115,9 @@ class SimulatorWorker:
         return job
 
     def _attempt(self, job: RolloutJob, station: Station, policy: Policy | None) -> None:
-        people, operator, person = self._config.task.operators, None, None
+        operator, person = None, None
         if policy is None:
-            if people:  # at a second attempt it is the same person
-                operator = people[job.seeds[0] % len(people)]
+            operator = self.operator_of(job)
             source: ActionSource = station.demonstrator(self._config.task.demonstration_noise, operator)
             version, origin = -1, Origin.DEMO
         else:
@@ -140,6 +139,13 @@ class SimulatorWorker:
                 EpisodeStore(job.store).add(episode)
                 return
         raise UserError(f"the expert of {job.task} failed on all seeds {job.seeds}; lower the difficulty")
+
+    def operator_of(self, job: RolloutJob) -> str | None:
+        """Who demonstrates: people take turns, each of them in every task; at a second attempt it is the same person.
+        None: the expert himself.
+        """
+        people, tasks = self._config.task.operators, self._config.task.envs
+        return people[job.seeds[0] // len(tasks) % len(people)] if people else None
 
     def _tell_if_mute(self, station: Station, episode: Episode) -> None:
         """Say once of an environment that it ends its episodes without an outcome."""

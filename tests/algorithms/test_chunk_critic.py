@@ -8,11 +8,13 @@ import pytest
 import torch
 from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
-from vla_rl.algorithms.base import make_algorithm
+from vla_rl.algorithms.base import find_algorithm, make_algorithm
 from vla_rl.algorithms.chunk_critic import windows
+from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Observation
 from vla_rl.policies.choosing import Chooser
 from vla_rl.policies.folders import load_policy
+from vla_rl.policies.lerobot_adapter import LeRobotPolicyConfig
 
 TICKS = 2
 
@@ -187,3 +189,10 @@ def test_a_policy_that_is_there_has_its_critic(make_cache, tmp_path: Path, monke
     with pytest.raises(KeyboardInterrupt):
         algorithm.save_policy(tmp_path / "policy", 1)
     assert not (tmp_path / "policy" / "config.json").exists()
+
+
+@pytest.mark.parametrize("name", ["chunk_critic", "imagined_edit", "residual_ppo", "noise_steering"])
+def test_a_policy_without_features_is_refused_before_anything_is_run(name: str) -> None:
+    find_algorithm(name).check(make_model().config)
+    with pytest.raises(ConfigError, match=rf"{name} sees through .* 'lerobot' gives none; set policy.kind=flow_vla"):
+        find_algorithm(name).check(LeRobotPolicyConfig(folder="act"))

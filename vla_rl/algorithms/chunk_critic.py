@@ -31,6 +31,8 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
 from vla_rl.policies.editing import Edit
 from vla_rl.policies.features import flat_features
+from vla_rl.policies.folders import check_frozen
+from vla_rl.policies.trainable import PolicyConfig
 
 _LEAST_SCALE = 1e-2
 
@@ -74,6 +76,11 @@ class ChunkCriticLearner(Algorithm):
     name = "chunk_critic"
     config_class: ClassVar[type] = ChunkCriticLearning
     config: ChunkCriticLearning
+
+    @classmethod
+    def check(cls, policy: PolicyConfig) -> None:
+        super().check(policy)
+        check_frozen(policy.kind, cls.name)
 
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
         """Make the critic; it sees through the policy, whatever ``backbone`` is."""

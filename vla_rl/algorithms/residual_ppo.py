@@ -32,6 +32,8 @@ from vla_rl.critics.outcome import OutcomeValueConfig, fit_outcome_value
 from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser
 from vla_rl.policies.editing import Edit, EditConfig
+from vla_rl.policies.folders import check_frozen
+from vla_rl.policies.trainable import PolicyConfig
 
 logger = logging.getLogger(__name__)
 _LEAST_SCALE = 1e-2
@@ -110,6 +112,11 @@ class ResidualPPO(Algorithm):
     of_noise: ClassVar[bool] = False
     """Whether the edit is one of the flow's noise, not of actions."""
     config: ResidualPPOLearning
+
+    @classmethod
+    def check(cls, policy: PolicyConfig) -> None:
+        super().check(policy)
+        check_frozen(policy.kind, cls.name)
 
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
         """Make the edit; it sees through the policy, whatever ``backbone`` is."""

@@ -92,7 +92,7 @@ class SimulatorWorker:
             policy = self._load(folder, collects and self._low_precision is not None)
             if not isinstance(policy, ActingPolicy):
                 if collects and self._config.exploration:
-                    raise UserError("only a policy of torch, not a deployment, can explore; set exploration=0")
+                    raise UserError("neither deployments nor flow policies of lerobot can explore; set exploration=0")
                 for job in alike:
                     yield self._run(job, policy)
                 continue

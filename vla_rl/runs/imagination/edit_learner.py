@@ -25,6 +25,8 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.policies.choosing import ChoiceConfig
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import draw_from_flat, example_row
+from vla_rl.policies.folders import check_frozen
+from vla_rl.policies.trainable import PolicyConfig
 from world_model.alarm import Happened, alarm, unexplained
 from world_model.branches import BranchConfig, Starts, World, improve
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
@@ -76,6 +78,11 @@ class ImaginedEdit(ChunkCriticLearner):
     config_class: ClassVar[type] = ImaginedEditLearning
     config: ImaginedEditLearning
     edit: Edit
+
+    @classmethod
+    def check(cls, policy: PolicyConfig) -> None:
+        super().check(policy)
+        check_frozen(policy.kind, cls.name, imagines=True)
 
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
         super().build_critics(cache, backbone)

@@ -304,6 +304,19 @@ def test_killed_between_the_last_checkpoint_of_a_stage_and_its_policy(uninterrup
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("gone", [0, 1])
+def test_an_older_policy_that_has_gone_is_not_made_anew_of_what_came_later(
+    uninterrupted: Path, tmp_path: Path, gone: int
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(uninterrupted, run)
+    shutil.rmtree(RunFolder(run).policy(gone))
+    train("--resume", run)
+    assert RunFolder(run).policy_versions() == [version for version in range(3) if version != gone]
+    assert fingerprint(run).items() <= fingerprint(uninterrupted).items()
+
+
+@pytest.mark.slow
 def test_practice_does_not_go_on_from_an_older_state(
     uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -138,7 +138,13 @@ class PracticeRun(LearningRun):
 
     def _was_learnt_from(self, stage: Stage) -> bool:
         """Whether a round needs no episodes (any more: they may have been retired since)."""
-        return self.folder.policy_exists(stage.round) or not self.budget.episodes_per_round
+        return self._was_made(stage.round) or not self.budget.episodes_per_round
+
+    def _was_made(self, version: int) -> bool:
+        """Whether a policy version was made, also where it has gone since: it cannot be made again as it was, from the
+        episodes and the state of later rounds.
+        """
+        return any(made >= version for made in self.folder.policy_versions())
 
     def _start_in_background(self, learnt: Stage) -> None:
         """While a round is learnt from: the rounds that may be played already, then the evaluations of older versions.
@@ -187,14 +193,14 @@ class PracticeRun(LearningRun):
         return worked
 
     def _supervise(self, stage: Stage) -> bool:
-        if self.folder.policy_exists(stage.policy_version):
+        if self._was_made(stage.policy_version):
             return False
         self.cache.refresh()
         self._learn(self._make_supervised(self.cache), stage)
         return True
 
     def _practise(self, stage: Stage) -> bool:
-        if self.folder.policy_exists(stage.policy_version) or is_policy(self._policy_of(stage)):
+        if self._was_made(stage.policy_version) or is_policy(self._policy_of(stage)):
             return False
         self.cache.refresh()
         self._start_in_background(stage)
@@ -213,7 +219,7 @@ class PracticeRun(LearningRun):
         else that one stays.
         """
         version = stage.policy_version
-        if self.folder.policy_exists(version):
+        if self._was_made(version):
             return False
         candidate, jobs = self.folder.candidate(version), self._jobs.check(stage)
         self._rollouts(jobs, self.store, stage)

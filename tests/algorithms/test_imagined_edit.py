@@ -148,6 +148,26 @@ def test_a_broken_world_is_not_believed_and_the_edit_stays(
     assert why in caplog.text
 
 
+def test_where_nothing_is_imagined_the_edit_stays_that_acted_and_not_one_that_failed_its_check(
+    make_cache, tmp_path: Path
+) -> None:
+    algorithm = learner(make_cache(MIXED))
+    algorithm.model.save(tmp_path / "plain")
+    algorithm.update(0)
+    algorithm.save_policy(tmp_path / "edited", 1)
+    learnt = copy.deepcopy(algorithm.edit.state_dict())
+    assert algorithm.edit.corrects
+    fresh = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        algorithm.adopt_policy(tmp_path / "plain")
+        assert not algorithm.edit.corrects
+        fresh.append(algorithm.edit.state_dict())
+    assert all(torch.equal(tensor, fresh[1][name]) for name, tensor in fresh[0].items()), "its own seed decides"
+    algorithm.adopt_policy(tmp_path / "edited")
+    assert all(torch.equal(tensor, learnt[name]) for name, tensor in algorithm.edit.state_dict().items())
+
+
 def test_without_steps_of_its_own_there_is_nothing_to_imagine(make_cache) -> None:
     algorithm = learner(make_cache(MIXED[:2]))
     assert "imagined_gain" not in algorithm.update(0)

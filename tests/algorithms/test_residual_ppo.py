@@ -201,8 +201,13 @@ def test_it_goes_on_from_a_policy_that_had_to_stay(make_cache, tmp_path: Path) -
     algorithm.update(0)
     algorithm.save_policy(tmp_path / "edited", 1)
     learnt = copy.deepcopy(algorithm.edit.state_dict())
+    torch.manual_seed(1)
     algorithm.adopt_policy(tmp_path / "plain")
     assert not algorithm.edit.corrects
+    fresh = learner(cache).edit.state_dict()
+    assert all(torch.equal(tensor, fresh[name]) for name, tensor in algorithm.edit.state_dict().items()), (
+        "its own seed decides"
+    )
     algorithm.adopt_policy(tmp_path / "edited")
     assert all(torch.equal(tensor, learnt[name]) for name, tensor in algorithm.edit.state_dict().items())
 

@@ -235,7 +235,9 @@ class ResidualPPO(Algorithm):
         """Go on from another policy, with its edit if it has one."""
         super().adopt_policy(folder)
         device = str(next(self.model.parameters()).device)
-        self._take(Chooser.load(folder / FOLDER, self.model, device).edit if (folder / FOLDER).is_dir() else None)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(self.seed, "critic weights"))
+            self._take(Chooser.load(folder / FOLDER, self.model, device).edit if (folder / FOLDER).is_dir() else None)
 
     def state_dict(self) -> dict[str, Any]:
         own = {"edit": self.edit.state_dict(), "edit_optimizer": self._optimizer.state_dict()}

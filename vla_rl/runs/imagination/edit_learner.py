@@ -9,6 +9,7 @@ true.
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from vla_rl.credit import SegmentKind
 from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig, fit_outcome_value
 from vla_rl.data.cache import FrameCache
-from vla_rl.policies.choosing import ChoiceConfig
+from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import draw_from_flat, example_row
 from vla_rl.policies.folders import check_frozen
@@ -185,6 +186,17 @@ class ImaginedEdit(ChunkCriticLearner):
             ticks,
             self.data.longest,
         )
+
+    def adopt_policy(self, folder: Path) -> None:
+        """Go on from another policy, with its edit if it has one: that is the one which stays where nothing is
+        imagined.
+        """
+        super().adopt_policy(folder)
+        device = str(next(self.model.parameters()).device)
+        found = Chooser.load(folder / FOLDER, self.model, device).edit if (folder / FOLDER).is_dir() else None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(self.seed, "adopted edit"))
+            self.edit = found or Edit(self.model, self.config.edit).to(device)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"edit": self.edit.state_dict()}

@@ -52,6 +52,17 @@ def test_targets_are_the_last_of_those_merged_and_steps_add_up():
     np.testing.assert_array_equal(retimed(as_episode(action), 1.0, [], [1]).action_sent, action)
 
 
+def test_steps_that_would_add_up_to_more_than_can_be_sent_stay_as_they_were():
+    action = np.zeros((12, 2), np.float32)
+    action[:, 0] = [0.2] * 4 + [0.8] * 4 + [-0.4] * 4
+    bounds = np.full(2, -1.0, np.float32), np.ones(2, np.float32)
+    fast = retimed(as_episode(action), 2.0, [], [0, 1], bounds)
+    assert fast.state[:, 0].tolist() == [0, 2, 4, 5, 6, 7, 8, 10]
+    np.testing.assert_allclose(fast.action_sent[:, 0], [0.4, 0.4, 0.8, 0.8, 0.8, 0.8, -0.8, -0.8])
+    # Targets are merged whatever they are.
+    assert len(retimed(as_episode(action), 2.0, [], [], bounds)) == 6
+
+
 @pytest.mark.parametrize("speed", [1.5, 2.0])
 def test_a_slow_demonstration_still_solves_the_task_in_fewer_steps(speed):
     env = gymnasium.make(TASK, difficulty=0.2).unwrapped

@@ -15,8 +15,16 @@ from vla_rl.core.types import Episode, Float32Array
 _CONTACT_S = 0.4  # around every change of a gripper's command the timing is kept
 _GRIPPER_CHANGE = 0.1  # of a gripper's range in the episode, from one step to the next, or within that time
 
+_ROUNDING = 1e-5  # of sums
 
-def retimed(episode: Episode, speed: float, gripper_dims: Sequence[int], delta_dims: Sequence[int]) -> Episode:
+
+def retimed(
+    episode: Episode,
+    speed: float,
+    gripper_dims: Sequence[int],
+    delta_dims: Sequence[int],
+    bounds: tuple[Float32Array, Float32Array] | None = None,
+) -> Episode:
     """The episode, up to ``speed`` times as fast.
 
     Args:
@@ -24,8 +32,11 @@ def retimed(episode: Episode, speed: float, gripper_dims: Sequence[int], delta_d
         speed: 1 or more; 1 changes nothing.
         gripper_dims: dimensions of the action that are grippers.
         delta_dims: dimensions that are steps, which add up; of targets the last one counts.
+        bounds: lowest and highest action, [A] each: steps that would add up to more stay as they were; None: none do.
     """
     kept = kept_rows(episode.action_sent, speed, gripper_dims, _CONTACT_S * episode.control_hz)
+    if bounds is not None:
+        kept = _within(kept, episode.action_sent[:, list(delta_dims)], *(bound[list(delta_dims)] for bound in bounds))
 
     def command(action: Float32Array) -> Float32Array:
         merged = action[np.append(kept[1:], len(action)) - 1]
@@ -59,3 +70,11 @@ def kept_rows(
     lasts = np.where(near, 1.0, 1 / speed)  # steps of the new timing
     starts = np.floor(np.cumsum(lasts) - lasts + 1e-9)
     return np.flatnonzero(np.diff(starts, prepend=-1.0) > 0)
+
+
+def _within(kept: NDArray[np.int64], steps: Float32Array, low: Float32Array, high: Float32Array) -> NDArray[np.int64]:
+    """The rows that stay, and those of [T, D] steps whose sum up to the next one would lie outside of the bounds."""
+    merged = np.add.reduceat(steps, kept, axis=0)
+    too_far = np.any([merged < low - _ROUNDING, merged > high + _ROUNDING], axis=(0, 2))
+    rows = np.arange(len(steps))
+    return np.flatnonzero(np.isin(rows, kept) | np.repeat(too_far, np.diff(np.append(kept, len(rows)))))

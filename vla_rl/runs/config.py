@@ -40,7 +40,8 @@ class TaskConfig:
         demonstrations: an episode store, a run folder or a LeRobotDataset, whose demonstrations are taken instead of
             an expert's; of them at most ``budget.demonstrations``, 0: all.
         demonstration_speed: up to so many times as fast are those of ``demonstrations`` made; the timing around changes
-            of a gripper is kept (`vla_rl.data.retiming`). 1: as they were shown.
+            of a gripper is kept, and of steps that would add up to more than can be sent (`vla_rl.data.retiming`). 1:
+            as they were shown.
         demonstration_noise: standard deviation of the noise on an expert's sent actions, in the action's units; the
             clean action is what is learnt.
         operators: names of `sim.operators.OPERATORS` who demonstrate in turns, in place of the expert; empty: the

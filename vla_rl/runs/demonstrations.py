@@ -13,7 +13,7 @@ from robot_io.pictures import resize
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.progress import track
-from vla_rl.core.types import Episode, Origin, PolicySpec, Source, Uint8Array
+from vla_rl.core.types import Episode, Float32Array, Origin, PolicySpec, Source, Uint8Array
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.retiming import retimed
 from vla_rl.data.sources import DataMapping, find_store, take_in
@@ -31,6 +31,7 @@ def bring_demonstrations(
     most: int,
     speed: float = 1.0,
     gripper_dims: Mapping[str, Sequence[int]] | None = None,
+    bounds: Mapping[str, tuple[Float32Array, Float32Array]] | None = None,
 ) -> bool:
     """Copy demonstrations into the store of a run, as ``demo-00000`` and so on, once; what a killed process had copied
     stays.
@@ -45,6 +46,7 @@ def bring_demonstrations(
         most: how many are taken at most; 0: all.
         speed: up to so many times as fast as they were shown, see `vla_rl.data.retiming`.
         gripper_dims: task -> the dimensions of its actions that are grippers, for that.
+        bounds: task -> its lowest and highest action, for that.
 
     Returns:
         whether there was anything to do.
@@ -63,8 +65,10 @@ def bring_demonstrations(
             if episode_id not in store:
                 task = _task_of(found.read_header(name), specs)
                 episode = _as_demonstration(found.read(name), episode_id, task, specs[task])
-                grippers = (gripper_dims or {}).get(task, ())
-                store.add(retimed(episode, speed, grippers, specs[task].delta_dims) if speed > 1 else episode)
+                if speed > 1:
+                    grippers, within = (gripper_dims or {}).get(task, ()), (bounds or {}).get(task)
+                    episode = retimed(episode, speed, grippers, specs[task].delta_dims, within)
+                store.add(episode)
     logger.info("%d demonstrations of %d in %s", len(taken), len(names), source)
     write_atomic(run / _DONE, json.dumps({"source": str(source), "demonstrations": len(taken)}, indent=1).encode())
     return True

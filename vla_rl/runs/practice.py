@@ -181,15 +181,16 @@ def _bringer(folder: RunFolder, config: RunConfig) -> "Callable[[EpisodeStore], 
     def bring(store: "EpisodeStore") -> bool:
         if folder.policy_exists(0):  # they came with it
             return False
-        specs, grippers = {}, {}
+        specs, grippers, bounds = {}, {}, {}
         for env_id in config.task.envs:
             robot = open_robot(config.task, env_id)
             specs[env_id] = spec_of_robot(env_id, robot)
             grippers[env_id] = robot.actions.gripper_dims
+            bounds[env_id] = robot.actions.low, robot.actions.high
             robot.close()
         source = Path(config.task.demonstrations or "")
         most, speed = config.budget.demonstrations, config.task.demonstration_speed
-        return bring_demonstrations(source, folder.path, store, specs, most, speed, grippers)
+        return bring_demonstrations(source, folder.path, store, specs, most, speed, grippers, bounds)
 
     return bring
 

@@ -13,7 +13,7 @@ import numpy as np
 from deploy_trt.runtime.manifest import ChooserInfo, FileInfo, Manifest, check_chooser
 from deploy_trt.runtime.units import ActionUnits
 from deploy_trt.runtime.weights import Array, unpack
-from vla_rl.core.described import CRITIC_FOLDER, CRITIC_FORMAT, CRITIC_VERSION, EDIT, read_weights
+from vla_rl.core.described import CRITIC_FORMAT, CRITIC_VERSION, EDIT, critic_of, read_weights
 from vla_rl.core.errors import CheckpointError, UserError, one_line
 from vla_rl.core.types import Float32Array
 
@@ -196,11 +196,11 @@ def read_critic(policy: Path) -> tuple[ChooserInfo, bytes] | None:
     """What a deployment takes of the critic in a policy's folder, and the content of its weights; None: it has none.
 
     Raises:
-        CheckpointError: if it is damaged.
+        CheckpointError: if it is damaged or has gone.
         UserError: if there is an edit and no critic.
     """
-    folder = policy / CRITIC_FOLDER
-    if not folder.is_dir():
+    folder = critic_of(policy)
+    if folder is None:
         return None
     about, content = read_weights(folder, (CRITIC_FORMAT,), 1, CRITIC_VERSION)
     if about.get("config", {}) is None:

@@ -1,5 +1,6 @@
 """The critic of chunks: what credit lets it learn, and a policy that chooses by it."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,9 @@ from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
 from vla_rl.algorithms.base import find_algorithm, make_algorithm
 from vla_rl.algorithms.chunk_critic import windows
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.core.types import Observation
-from vla_rl.policies.choosing import Chooser
+from vla_rl.policies.choosing import FOLDER, Chooser
 from vla_rl.policies.folders import load_policy
 from vla_rl.policies.lerobot_adapter import LeRobotPolicyConfig
 
@@ -189,6 +190,19 @@ def test_a_policy_that_is_there_has_its_critic(make_cache, tmp_path: Path, monke
     with pytest.raises(KeyboardInterrupt):
         algorithm.save_policy(tmp_path / "policy", 1)
     assert not (tmp_path / "policy" / "config.json").exists()
+
+
+def test_a_policy_that_has_lost_its_critic_does_not_act_as_if_it_never_had_one(make_cache, tmp_path: Path) -> None:
+    from deploy_trt.runtime.choosing import read_critic
+
+    algorithm = learner(make_cache(MIXED))
+    algorithm.begin_round(algorithm.data.cache, 1)
+    algorithm.save_policy(tmp_path / "policy", 1)
+    assert load_policy(tmp_path / "policy").chooser is not None
+    shutil.rmtree(tmp_path / "policy" / FOLDER)
+    for read in (load_policy, read_critic):
+        with pytest.raises(CheckpointError, match="lost its critic/"):
+            read(tmp_path / "policy")
 
 
 @pytest.mark.parametrize("name", ["chunk_critic", "imagined_edit", "residual_ppo", "noise_steering"])

@@ -23,6 +23,30 @@ EDIT = "edit."
 """Before the names of the edit's weights, which lie among the critic's."""
 
 
+CHOOSES = "chooses"
+"""What a policy's description says of itself under ``meta`` if a critic or an edit belongs to it."""
+
+
+def critic_of(policy: Path) -> Path | None:
+    """Where the critic in a policy's folder lies; None: it has none.
+
+    Raises:
+        CheckpointError: if it has had one: without it the policy acts as it did before it practised.
+    """
+    folder = policy / CRITIC_FOLDER
+    if folder.is_dir():
+        return folder
+    try:
+        lost = read_json(policy / "config.json")["meta"][CHOOSES] is True
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # a policy of earlier versions, or not one of ours: whoever reads it says what is wrong
+    if lost:
+        raise CheckpointError(
+            f"{policy} has lost its {CRITIC_FOLDER}/, which chooses for it; copy the whole folder anew"
+        )
+    return None
+
+
 def write_description(file: Path, content: Mapping[str, Any]) -> None:
     """Replace a JSON file that decides how something behaves; it carries the digest over all of itself."""
     write_atomic(file, json.dumps(sealed(content), indent=1).encode())

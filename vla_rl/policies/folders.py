@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from vla_rl.core.described import critic_of
 from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.core.outside import read_json
 from vla_rl.core.protocols import Policy
@@ -71,14 +72,14 @@ def load_policy(folder: Path, device: str = "cpu", expected: PolicySpec | None =
     errors as of `load_model`.
 
     Raises:
-        CheckpointError: also for a critic that is damaged, or of another policy.
+        CheckpointError: also for a critic that is damaged, of another policy, or has gone.
     """
     model, meta = load_model(folder, expected)
     policy = model.acting(device, int(meta.get("policy_version", 0)))
-    if (folder / choosing.FOLDER).is_dir():
+    if (critic := critic_of(folder)) is not None:
         if not isinstance(policy, ActingPolicy):
             raise CheckpointError(f"{folder}: a policy of kind {model.config.kind!r} cannot choose among its draws")
-        policy.chooser = choosing.Chooser.load(folder / choosing.FOLDER, model, device)
+        policy.chooser = choosing.Chooser.load(critic, model, device)
     return policy
 
 

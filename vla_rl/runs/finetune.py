@@ -2,12 +2,14 @@
 
 import functools
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_rl.core.config import fill_parts, part
+from vla_rl.core.described import critic_of
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.processes import learner_threads
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from vla_rl.algorithms.base import Algorithm
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.episode_header import EpisodeHeader
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
         return
     if config.start and not folder.policy_exists(0):
         folder.keep_policy(0, Path(config.start))
+        if critic_of(Path(config.start)) is not None:
+            logger.warning("only the policy itself is fine-tuned; what chooses for it or edits it stays behind")
     store = EpisodeStore(folder.episodes)
     taken = {path: len(take_in(Path(path), store, config.mapping)) for path in config.data}
     if not len(store):

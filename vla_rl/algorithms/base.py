@@ -15,7 +15,6 @@ from vla_rl.algorithms.actor import ActorLearner
 from vla_rl.algorithms.config import Learning
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
-from vla_rl.core.described import CHOOSES, CRITIC_FOLDER
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.registry import find
 from vla_rl.credit import CreditConfig
@@ -140,8 +139,7 @@ class Algorithm:
 
     def save_policy(self, folder: Path, version: int) -> None:
         """Write the policy that should act from now on; a critic or an edit of its own lies in the folder before."""
-        chooses = (folder / CRITIC_FOLDER).is_dir()
-        self.policy().save(folder, {"policy_version": version, "algorithm": self.name, CHOOSES: chooses})
+        self.policy().save(folder, {"policy_version": version, "algorithm": self.name})
 
     def adopt_policy(self, folder: Path) -> None:
         """Go on from the weights of another policy of the same kind; critics and optimisers stay."""

@@ -24,7 +24,7 @@ EDIT = "edit."
 
 
 CHOOSES = "chooses"
-"""What a policy's description says of itself under ``meta`` if a critic or an edit belongs to it."""
+"""What a policy's description says of itself: whether a critic or an edit lay in its folder when it was written."""
 
 
 def critic_of(policy: Path) -> Path | None:
@@ -37,7 +37,7 @@ def critic_of(policy: Path) -> Path | None:
     if folder.is_dir():
         return folder
     try:
-        lost = read_json(policy / "config.json")["meta"][CHOOSES] is True
+        lost = read_json(policy / "config.json")[CHOOSES] is True
     except (OSError, ValueError, KeyError, TypeError):
         return None  # a policy of earlier versions, or not one of ours: whoever reads it says what is wrong
     if lost:

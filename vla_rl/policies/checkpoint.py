@@ -12,7 +12,7 @@ import safetensors.torch
 from torch import Tensor
 
 from vla_rl.core.config import config_from_dict, config_to_dict
-from vla_rl.core.described import POLICY_FORMATS, POLICY_VERSION, read_weights, write_weights
+from vla_rl.core.described import CHOOSES, CRITIC_FOLDER, POLICY_FORMATS, POLICY_VERSION, read_weights, write_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 from vla_rl.core.outside import check_version
 from vla_rl.core.types import PolicySpec
@@ -33,6 +33,7 @@ def save_checkpoint(folder: Path, model: "TrainablePolicy", meta: dict[str, Any]
         "config": config_to_dict(model.config),
         "statistics": model.statistics.to_dict(),
         "meta": meta,
+        CHOOSES: (folder / CRITIC_FOLDER).is_dir(),
     }
     write_weights(folder, "model", safetensors.torch.save(tensors), description)
 

@@ -1,5 +1,5 @@
-"""Whole runs of `residual_ppo` and `noise_steering` on a tiny config: what was tried is told from records, also
-after a crash.
+"""Whole runs of `residual_ppo`, `noise_steering` and `corrector_ppo` on a tiny config: what was tried is told from
+records, also after a crash.
 """
 
 from pathlib import Path
@@ -12,6 +12,8 @@ from vla_rl.cli.main import main
 from vla_rl.core.types import NOISE_SEED
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.choosing import FOLDER, Chooser
+from vla_rl.policies.corrector import FOLDER as HEAD
+from vla_rl.policies.corrector import ResidualCorrector
 from vla_rl.policies.folders import load_model, load_policy
 from vla_rl.report.sinks import read_records
 
@@ -31,6 +33,7 @@ OPTIONS = [
     "budget.evaluation_episodes=1",
 ]
 STEERING = ["algorithm=noise_steering", "exploration=0"]
+CORRECTING = ["algorithm=corrector_ppo", "execution.strategy=a2c2"]
 LATE = ["latency.typical=3"]  # the first chunk begins when it is here, the others go on in their midst
 WAITS = ["latency.typical=2", "execution.strategy=sync"]  # every chunk begins when it is here
 
@@ -66,6 +69,23 @@ def test_a_run_knows_what_it_tried_and_goes_on_as_if_never_interrupted(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("late", [[], LATE], ids=["at_once", "late"])
+def test_a_head_that_corrects_every_tick_is_trained_in_a_run(tmp_path: Path, late: list[str]) -> None:
+    """Each version is played and evaluated with its own head, the first without any."""
+    whole = tmp_path / "whole"
+    assert main(["train", *OPTIONS, *CORRECTING, *late, "--out", str(whole)]) == 0
+    assert spreads(whole) == pytest.approx([0.2, 0.2], abs=1e-4)
+    again = interrupted(whole, tmp_path / "again")
+    assert main(["train", "--resume", str(again)]) == 0
+    heads = [ResidualCorrector.load(whole / "policies" / f"version_000{number}" / HEAD) for number in (1, 2)]
+    assert not np.array_equal(*(head.weights["head1.weight"] for head in heads))
+    assert not (whole / "policies" / "version_0000" / HEAD).exists()
+    (head,), (same,) = (run.glob(f"policies/version_0002/{HEAD}/*.safetensors") for run in (whole, again))
+    assert head.read_bytes() == same.read_bytes()
+    assert main(["rollout", str(whole), "--robot", "sim", "--strategy", "a2c2", "--episodes", "1"]) == 0
+
+
+@pytest.mark.slow
 def test_several_episodes_of_a_start_differ_in_their_noise_alone(tmp_path: Path) -> None:
     run = tmp_path / "run"
     group = ["budget.episodes_per_start=2", "budget.episodes_per_round=4", "learning.ppo.advantage=group"]
@@ -84,6 +104,8 @@ def test_several_episodes_of_a_start_differ_in_their_noise_alone(tmp_path: Path)
     ("options", "said"),
     [
         (["algorithm=residual_ppo"], "set exploration=0.15"),
+        ([*CORRECTING, "exploration=0.1", "execution.strategy=naive"], "set execution.strategy=a2c2"),
+        (["execution.strategy=a2c2", "algorithm=filtered_bc"], "algorithm=filtered_bc does not train"),
         (["algorithm=noise_steering", "exploration=0.1"], "set exploration=0\n"),
         (["algorithm=noise_steering", "budget.staleness=1", "workers=1"], "set budget.staleness=0"),
     ],

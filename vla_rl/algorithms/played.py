@@ -8,6 +8,7 @@ an episode was played by the edit as it is now is compared with the recorded act
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from vla_rl.policies.trainable import TrainablePolicy
 # How far recorded actions may be from what they are said to be, in normalised action units: a forward pass over another
 # batch differs in its last bits.
 _EXACT = 1e-3
+_SAME, _MOST_LOOKS = 1e-6, 20
 
 
 class PlayedChunks(NamedTuple):
@@ -39,6 +41,7 @@ class PlayedChunks(NamedTuple):
         base: [n, H, A], what the edit moves: the frozen policy's own chunk, raw units, or the noise of the flow.
         noise: [n, A], standard normal, what the offset that was tried is made of; 0 in dimensions that are not moved.
         executed: [n, A], the recorded action, raw units; 0 in dimensions that the robot lacks.
+        at: int64 [n, H], the step at which each of its actions was executed; -1: never.
     """
 
     step: np.ndarray
@@ -48,6 +51,7 @@ class PlayedChunks(NamedTuple):
     base: Tensor
     noise: Tensor
     executed: Tensor
+    at: np.ndarray
 
 
 @torch.no_grad()
@@ -57,12 +61,15 @@ def played_chunks(episode: CachedEpisode, data: RoundData, model: TrainablePolic
         return None
     record = data.cache.store.read(episode.episode_id)
     own = np.flatnonzero(record.source == Source.POLICY)
-    _, first = np.unique(record.extras["chunk_id"][own], return_index=True)
+    _, first, chunk = np.unique(record.extras["chunk_id"][own], return_index=True, return_inverse=True)
     executed = own[first]
     index = record.extras["chunk_index"][executed].astype(np.int64)
     step = executed - _ticks_since_planned(record, executed, index)
-    if not len(own) or step.min() < 0 or index.max() >= model.horizon:
+    place = record.extras["chunk_index"][own].astype(np.int64)
+    if not len(own) or step.min() < 0 or place.max() >= model.horizon:
         return None
+    at = np.full((len(step), model.horizon), -1)
+    at[chunk, place] = own
     seed = int(record.extras[NOISE_SEED][0]) if NOISE_SEED in record.extras else episode.seed
     size = model.spec.action_dim
     inputs, model = data.inputs(episode.start + step), model.eval()
@@ -84,6 +91,7 @@ def played_chunks(episode: CachedEpisode, data: RoundData, model: TrainablePolic
         base,
         data.tensor(tried) * moves,
         recorded,
+        at,
     )
 
 
@@ -97,20 +105,28 @@ def _ticks_since_planned(record: Episode, executed: np.ndarray, index: np.ndarra
 
 @torch.no_grad()
 def spread_of(
-    played: PlayedChunks, mean: Tensor, episode: CachedEpisode, data: RoundData, model: TrainablePolicy, edit: Edit
+    played: PlayedChunks,
+    said: Callable[[float], Tensor],
+    episode: CachedEpisode,
+    data: RoundData,
+    model: TrainablePolicy,
+    edit: Edit,
 ) -> float:
     """The standard deviation of the offsets that were tried around an edit's means [n, A]; 0 if none were, or if the
     episode was not played like that: by another edit, or by a strategy that changes chunks after they were planned.
     """
     moves, chunks = played.noise != 0, played.base
     if edit.of_noise:
-        chunks = model.eval().draw(*data.inputs(episode.start + played.step), played.base + mean[:, None])
+        chunks = model.eval().draw(*data.inputs(episode.start + played.step), played.base + said(0.0)[:, None])
     own = chunks[torch.arange(len(chunks)), played.first]
     added = (played.executed - own) * edit.action_normalizer.inverse_scale * moves
     if edit.of_noise:
         spread, rest = 1 / math.sqrt(model.horizon), added
     else:
-        added -= mean * moves
-        spread = float((added * played.noise).sum() / played.noise.square().sum().clamp(min=1e-12))
-        rest = added - spread * played.noise
+        spread, found, looks = 0.0, math.inf, 0
+        while abs(found - spread) > _SAME and looks < _MOST_LOOKS:
+            rest = added - said(spread) * moves
+            spread, found = float((rest * played.noise).sum() / played.noise.square().sum().clamp(min=1e-12)), spread
+            looks += 1
+        rest = added - said(spread) * moves - spread * played.noise
     return spread if spread > _EXACT and float(rest.abs().max()) < _EXACT else 0.0

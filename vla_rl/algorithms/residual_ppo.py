@@ -36,7 +36,6 @@ from vla_rl.policies.folders import check_frozen
 from vla_rl.policies.trainable import PolicyConfig
 
 logger = logging.getLogger(__name__)
-_LEAST_SCALE = 1e-2
 
 
 @dataclass(frozen=True)
@@ -132,8 +131,11 @@ class ResidualPPO(Algorithm):
         self._played: dict[str, PlayedChunks | None] = {}  # by episode: they stay the same, as the policy does
         self._past: set[str] = set()  # episodes that other edits have played
         device = next(self.model.parameters()).device
-        self.edit = (edit or Edit(self.model, self.config.edit, self.of_noise)).to(device)
+        self.edit = (edit or self._new_edit()).to(device)
         self._optimizer = torch.optim.Adam(self.edit.parameters(), self.config.ppo.learning_rate)
+
+    def _new_edit(self) -> Edit:
+        return Edit(self.model, self.config.edit, self.of_noise)
 
     def update(self, step: int) -> dict[str, float]:
         """All epochs, in the first update of a round."""
@@ -156,7 +158,7 @@ class ResidualPPO(Algorithm):
             raise UserError(
                 f"no episode was played by the policy as it is, with an offset on each chunk; {self.name} needs "
                 f"exploration={0 if self.of_noise else '0.15 or so'}, rollout_precision=torch, and a strategy that "
-                "executes chunks as they were planned (sync, naive)"
+                f"executes chunks as they were planned ({'a2c2' if self.trains_corrector else 'sync, naive'})"
             )
         spread = float(np.mean([stretch.spread for stretch in tried]))
         logs = {"chunks": float(sum(len(stretch.tick) for stretch in tried)), "spread": spread}
@@ -180,21 +182,25 @@ class ResidualPPO(Algorithm):
                 self._played[episode.episode_id] = played_chunks(episode, self.data, self.model, self.edit)
             played = self._played[episode.episode_id]
             if played is not None:
-                executed = played.base[:, : self.config.ppo.chunk_ticks]
-                episodes.append((episode, played, self.edit.rows(played.features, played.tick, executed)))
-        if episodes and not self.edit.corrects:  # its scales are free
-            rows = torch.cat([rows for _, _, rows in episodes])
-            self.edit.mean.copy_(rows.mean(0))
-            self.edit.scale.copy_(rows.std(0, correction=0) + _LEAST_SCALE)
-        return [stretch for episode, played, rows in episodes for stretch in self._stretches_of(episode, played, rows)]
+                rows, spread = played.tick[:, None], 0.0
+                if episode.episode_id not in self._past:
+                    rows, spread = self._tried(episode, played)
+                if not spread:
+                    self._past.add(episode.episode_id)
+                episodes.append((episode, played, rows, spread))
+        if not self.edit.corrects and (every := [rows for *_, rows, spread in episodes if spread]):
+            self.edit.fit_inputs(torch.cat(every))
+        return [stretch for each in episodes for stretch in self._stretches_of(*each)]
 
-    def _stretches_of(self, episode: CachedEpisode, played: PlayedChunks, rows: Tensor) -> list[Stretch]:
-        credit, frames, mean = self.data.credit, episode.start + played.step, self.edit(rows)
-        spread = 0.0
-        if episode.episode_id not in self._past:
-            spread = spread_of(played, mean, episode, self.data, self.model, self.edit)
-        if not spread:
-            self._past.add(episode.episode_id)
+    def _tried(self, episode: CachedEpisode, played: PlayedChunks) -> tuple[Tensor, float]:
+        """The edit's inputs of the chunks of an episode, and the spread of `Stretch`."""
+        rows = self.edit.rows(played.features, played.tick, played.base[:, : self.config.ppo.chunk_ticks])
+        mean = self.edit(rows)
+        return rows, spread_of(played, lambda _: mean, episode, self.data, self.model, self.edit)
+
+    def _stretches_of(self, episode: CachedEpisode, played: PlayedChunks, rows: Tensor, spread: float) -> list[Stretch]:
+        credit, frames = self.data.credit, episode.start + played.step
+        mean = self.edit(rows) if spread else played.noise
         ends = np.flatnonzero(np.diff(credit.chunk_stop[frames])) + 1
         found = []
         for first, stop in zip([0, *ends], [*ends, len(frames)], strict=True):
@@ -228,16 +234,23 @@ class ResidualPPO(Algorithm):
 
     def save_policy(self, folder: Path, version: int) -> None:
         """Write the policy with its edit: the edit first, since a policy's config.json says that all of it is there."""
-        Chooser(None, ChoiceConfig(draws=1, offset=0.0), self.edit, self.config.ppo.chunk_ticks).save(folder / FOLDER)
+        self._save_edit(folder)
         super().save_policy(folder, version)
+
+    def _save_edit(self, folder: Path) -> None:
+        Chooser(None, ChoiceConfig(draws=1, offset=0.0), self.edit, self.config.ppo.chunk_ticks).save(folder / FOLDER)
+
+    def _edit_of(self, folder: Path) -> Edit | None:
+        if not (folder / FOLDER).is_dir():
+            return None
+        return Chooser.load(folder / FOLDER, self.model, str(next(self.model.parameters()).device)).edit
 
     def adopt_policy(self, folder: Path) -> None:
         """Go on from another policy, with its edit if it has one."""
         super().adopt_policy(folder)
-        device = str(next(self.model.parameters()).device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "critic weights"))
-            self._take(Chooser.load(folder / FOLDER, self.model, device).edit if (folder / FOLDER).is_dir() else None)
+            self._take(self._edit_of(folder))
 
     def state_dict(self) -> dict[str, Any]:
         own = {"edit": self.edit.state_dict(), "edit_optimizer": self._optimizer.state_dict()}

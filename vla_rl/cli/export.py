@@ -9,6 +9,7 @@ Example: vla-rl export runs/demo --out deployments/demo
 import argparse
 import functools
 import itertools
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from deploy_trt.runtime.loading import check_name
 from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
+from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 
 if TYPE_CHECKING:
     from vla_rl.runs.config import RunConfig
@@ -88,6 +90,7 @@ def _export(arguments: argparse.Namespace) -> Path:
     if arguments.without_critic:
         meta = {**meta, "critic": CRITIC_LEFT_OUT}
     manifest = export_policy(model, out, meta, precision, arguments.unrolled, observations, policy_folder)
+    _copy_corrector(policy.path, out)
     how = f", chooses among {manifest.chooser.draws} draws" if manifest.chooser else ""
     print(f"{out}: version {policy.version} in {precision}{how}")
     return out if full else _quantise(arguments, out)
@@ -100,9 +103,17 @@ def _quantise(arguments: argparse.Namespace, folder: Path) -> Path:
         raise UserError(f"{folder} is exported already; --out and --precision quantise it, or give a run to export")
     observations = read_observations(arguments.calibration, 64) if arguments.calibration else []
     found = quantize_deployment(folder, arguments.out, arguments.precision, observations, arguments.modelopt)
+    _copy_corrector(folder, arguments.out)
     print(f"{arguments.out}: {arguments.precision}, {found}")
     out: Path = arguments.out
     return out
+
+
+def _copy_corrector(source: Path, out: Path) -> None:
+    """The residual head of a policy acts beside its deployment too; one of an earlier policy does not."""
+    shutil.rmtree(out / FOLDER, ignore_errors=True)
+    if (source / FOLDER).is_dir():
+        ResidualCorrector.load(source / FOLDER).save(out / FOLDER)
 
 
 def read_observations(store: Path, count: int) -> Sequence[Observation]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.types import Episode, Float32Array
+from vla_rl.core.types import Episode
 from vla_rl.policies.augmentation import random_shift
 from vla_rl.policies.corrector import CorrectorSpec, ResidualCorrector, age_features
 from vla_rl.policies.encoders import CameraEncoder
@@ -87,10 +87,7 @@ def train_corrector(
     Raises:
         UserError: for too few episodes, or a policy whose image encoder has no keypoints.
     """
-    model = need_flow_vla(model, "a residual head, which sees through the keypoints of its policy,")
-    vision = model.config.vision
-    if model.config.backbone.folder or not vision.keypoints or vision.groups:
-        raise UserError("a corrector sees through convolutions and keypoints; this policy's encoder is of another kind")
+    model = need_keypoints(model)
     if len(episodes) < 2:
         raise UserError(f"a corrector needs at least 2 demonstrations, found {len(episodes)}")
     with torch.random.fork_rng(devices=[]):
@@ -101,7 +98,20 @@ def train_corrector(
         training, validation = _join(samples[held:]), _join(samples[:held])
         head = _make_head(config, training[0].shape[1], model.spec.action_dim)
         fit = _fit(head, training, validation, config, generator)
-    return ResidualCorrector(*_exported(model, head, config)), fit
+    return exported(model, head), fit
+
+
+def need_keypoints(model: TrainablePolicy) -> FlowVLA:
+    """The policy, if a corrector can see through it.
+
+    Raises:
+        UserError: for a policy whose image encoder has no keypoints.
+    """
+    model = need_flow_vla(model, "a residual head, which sees through the keypoints of its policy,")
+    vision = model.config.vision
+    if model.config.backbone.folder or not vision.keypoints or vision.groups:
+        raise UserError("a corrector sees through convolutions and keypoints; this policy's encoder is of another kind")
+    return model
 
 
 Samples = tuple[Tensor, Tensor]
@@ -146,11 +156,11 @@ def _plan_every_frame(
         )
         noise = torch.randn(rows, model.config.horizon, model.spec.action_dim, generator=generator)
         chunks.append(model.action_normalizer.normalize(model.sample(prefix, noise)))
-        keypoints.append(_keypoints(model, random_shift(images, shift, generator)))
+        keypoints.append(keypoints_of(model, random_shift(images, shift, generator)))
     return torch.cat(chunks), torch.cat(keypoints)
 
 
-def _keypoints(model: FlowVLA, images: dict[str, Tensor]) -> Tensor:
+def keypoints_of(model: FlowVLA, images: dict[str, Tensor]) -> Tensor:
     """Keypoints of all cameras, [B, cameras x 2 K], as `ResidualCorrector` computes them in numpy."""
     seen = []
     for index, camera in enumerate(model.spec.cameras):
@@ -200,10 +210,14 @@ def _fit(
     return CorrectorFit(planned_error, best)
 
 
-def _exported(
-    model: FlowVLA, head: nn.Sequential, config: CorrectorConfig
-) -> tuple[CorrectorSpec, dict[str, Float32Array]]:
-    """Spec and weights as `ResidualCorrector` takes them."""
+def exported(model: FlowVLA, head: nn.Sequential, bound: float = 0.0) -> ResidualCorrector:
+    """The head [keypoints, state, planned action, age] -> correction, in numpy, with the policy's eyes.
+
+    Args:
+        model: the policy.
+        head: linear layers with ReLU between them.
+        bound: see `CorrectorSpec`.
+    """
     tensors: dict[str, Tensor] = {}
     for index, camera in enumerate(model.spec.cameras):
         encoder = _encoder(model, index)
@@ -213,7 +227,8 @@ def _exported(
             assert convolution.bias is not None
             tensors[f"{camera}.conv{layer}.bias"] = convolution.bias
         tensors[f"{camera}.keypoints"] = encoder.keypoints.logits.weight
-    for layer, linear in enumerate(part for part in head if isinstance(part, nn.Linear)):
+    layers = [part for part in head if isinstance(part, nn.Linear)]
+    for layer, linear in enumerate(layers):
         tensors[f"head{layer}.weight"], tensors[f"head{layer}.bias"] = linear.weight, linear.bias
     for name, normalizer in (("state", model.state_normalizer), ("action", model.action_normalizer)):
         assert isinstance(normalizer, Normalizer)
@@ -224,10 +239,12 @@ def _exported(
         model.spec.cameras,
         model.spec.image_size,
         model.config.vision.strides,
-        config.layers,
+        len(layers),
         model.config.horizon,
+        bound,
     )
-    return spec, {name: tensor.detach().contiguous().numpy().copy() for name, tensor in tensors.items()}
+    weights = {name: tensor.detach().cpu().contiguous().numpy().copy() for name, tensor in tensors.items()}
+    return ResidualCorrector(spec, weights)
 
 
 def _join(samples: Sequence[Samples]) -> Samples:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from vla_rl.policies.trainable import TrainablePolicy
 
 
+_LEAST_SCALE = 1e-2
+
+
 @dataclass(frozen=True)
 class EditConfig:
     """Architecture.
@@ -66,7 +69,7 @@ class Edit(nn.Module):
         moved = torch.ones(actions) if of_noise else (self.action_normalizer.scale > 0).float()
         moved[list(model.statistics.discrete_dims)] = 0
         self.register_buffer("moved", moved, persistent=False)
-        inputs = len(example_row(model)) + 1 + (0 if of_noise else 2 * actions)
+        inputs = self._inputs(model)
         self.register_buffer("mean", torch.zeros(inputs))
         self.register_buffer("scale", torch.ones(inputs))
         widths = (inputs, *config.hidden)
@@ -87,6 +90,14 @@ class Edit(nn.Module):
         last = self.net[-1]
         assert isinstance(last, nn.Linear)
         return last
+
+    def _inputs(self, model: "TrainablePolicy") -> int:
+        return len(example_row(model)) + 1 + (0 if self.of_noise else 2 * model.spec.action_dim)
+
+    def fit_inputs(self, rows: Tensor) -> None:
+        """Take the scale of the inputs from rows [K, I]; only before anything has been learnt."""
+        self.mean.copy_(rows.mean(0))
+        self.scale.copy_(rows.std(0, correction=0) + _LEAST_SCALE)
 
     def rows(self, features: Tensor, tick: Tensor, chunk: Tensor) -> Tensor:
         """The input rows [..., I] of chunks, raw.

@@ -11,6 +11,7 @@ from vla_rl.core.config import config_to_dict, flatten, load_config, read_yaml
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.processes import learner_threads
 from vla_rl.core.types import PolicySpec
+from vla_rl.execution.strategies import find_strategy
 from vla_rl.policies.flow_vla.config import preset
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.config_files import config_file
@@ -95,6 +96,15 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         raise ConfigError(f"{config.algorithm} tries what the policy's own noise brings; set exploration=0")
     if algorithm.on_policy and budget.staleness:
         raise ConfigError(f"{config.algorithm} learns from what the newest version tried alone; set budget.staleness=0")
+    corrected = find_strategy(config.execution.strategy).takes_corrector
+    if algorithm.trains_corrector and not corrected:
+        raise ConfigError(f"{config.algorithm} trains the residual head of a2c2; set execution.strategy=a2c2")
+    if corrected and not algorithm.trains_corrector:
+        raise ConfigError(
+            f"execution.strategy={config.execution.strategy} acts with a residual head, which algorithm="
+            f"{config.algorithm} does not train; practise with execution.strategy=naive and train a head of the policy "
+            "that comes of it (vla-rl corrector RUN), or set algorithm=corrector_ppo"
+        )
     for name in (config.device, config.rollout_device):
         check_device(name)
     worker = SimulatorWorker(config)

@@ -23,10 +23,11 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.plan import ActionSource
 from vla_rl.execution.sources import TakeoverSwitch
-from vla_rl.execution.strategies import make_strategy
+from vla_rl.execution.strategies import ActionCorrector, NoCorrection, find_strategy, make_strategy
 from vla_rl.execution.turns import Turns
 from vla_rl.execution.virtual import make_planner
 from vla_rl.policies.acting import ActingPolicy
+from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.policies.folders import load_policy
 from vla_rl.runs.action_kinds import with_action_kinds
 from vla_rl.runs.config import FULL_PRECISION, RunConfig
@@ -59,6 +60,7 @@ class SimulatorWorker:
         self.specs = {env_id: stations[0].spec() for env_id, stations in self._stations.items()}
         self.spec = shared_spec(list(self.specs.values()))
         self._mute: set[str] = set()
+        self._heads: dict[Path, ResidualCorrector] = {}  # of the newest policy
         self._policies: dict[bool, tuple[Path, Policy]] = {}  # the newest of full and of low precision
 
     def check(self, demonstrates: bool, supervises: bool) -> None:
@@ -76,7 +78,7 @@ class SimulatorWorker:
                 station.demonstrator(self._config.task.demonstration_noise)
             if supervises:
                 station.supervisor(self._config.takeover)
-        make_strategy(self._config.execution)
+        make_strategy(self._config.execution, self._corrector(None))
 
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
         """Run the episodes and save them, yielding each job as its own is saved.
@@ -122,7 +124,7 @@ class SimulatorWorker:
             version, origin = -1, Origin.DEMO
         else:
             person = station.supervisor(self._config.takeover) if job.takeover else None
-            source, version, origin = self._acting(station, policy, person), policy.version, Origin.SIM
+            source, version, origin = self._acting(station, policy, person, job.policy), policy.version, Origin.SIM
         station.robot.draws_always = job.pictures
         for seed in job.seeds:
             _, episode = station.attempts.run(source, job.episode_id, seed, version, origin=origin)
@@ -167,12 +169,24 @@ class SimulatorWorker:
     def _build(self, env_id: str) -> Station:
         return Station.build(env_id, self._config.task, self._config.gate)
 
-    def _acting(self, station: Station, policy: Policy, person: TakeoverSource | None) -> ActionSource:
+    def _acting(
+        self, station: Station, policy: Policy, person: TakeoverSource | None, folder: Path | None
+    ) -> ActionSource:
         config = self._config
         planner = make_planner(policy, station.robot.clock, station.robot.control_hz, config.latency)
         execution = with_action_kinds(config.execution, station.spec(), station.gate.config.discrete_dims)
-        executor = Executor(planner, execution)
+        executor = Executor(planner, execution, self._corrector(folder))
         return executor if person is None else TakeoverSwitch(executor, person)
+
+    def _corrector(self, folder: Path | None) -> ActionCorrector | None:
+        """The residual head of a policy, for a strategy that takes one; until one is trained it does nothing."""
+        if not find_strategy(self._config.execution.strategy).takes_corrector:
+            return None
+        if folder is None or not (folder / FOLDER).is_dir():
+            return NoCorrection()
+        if self._heads.get(folder) is None:
+            self._heads = {folder: ResidualCorrector.load(folder / FOLDER)}
+        return self._heads[folder]
 
     def _load(self, folder: Path, in_low_precision: bool) -> Policy:
         known, policy = self._policies.get(in_low_precision, (None, None))

@@ -22,6 +22,7 @@ learning:
   dynamics: {steps: 5}
   value: {steps: 5}
   branches: {updates: 2, branches: 16}
+  decoder: {steps: 5}
 """
 
 

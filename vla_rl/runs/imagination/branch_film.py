@@ -17,7 +17,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.runs.imagination.edit_learner import ImaginedEdit
 from vla_rl.runs.practice import learner_of_run
-from world_model.feature_decoder import FeatureDecoder, FeatureDecoderConfig, fit_decoder
+from world_model.feature_decoder import FeatureDecoder, fit_decoder
 from world_model.feature_dynamics import FeatureDynamics, Transitions, fit_dynamics
 
 CHUNKS = 7
@@ -45,7 +45,6 @@ def film_branches(
     episodes: int = 2,
     start: int = 10,
     chunks: int = CHUNKS,
-    decoder: FeatureDecoderConfig | None = None,
 ) -> BranchFilm:
     """Film branches from the newest real episodes of a run.
 
@@ -54,7 +53,6 @@ def film_branches(
         episodes: in the film.
         start: the step at which the branch begins.
         chunks: of the branch.
-        decoder: see `FeatureDecoderConfig`.
 
     Raises:
         UserError: for another algorithm, or if no episode is long enough.
@@ -85,7 +83,7 @@ def film_branches(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "film", 0))
         dynamics = fit_dynamics(Transitions(*(part[others] for part in every)), learner.config.dynamics, generator)
-        drawn = fit_decoder(every.features[others], look, decoder or FeatureDecoderConfig(), generator)
+        drawn = fit_decoder(every.features[others], look, learner.config.decoder, generator)
     clips = [_clip(cache, each, every, dynamics, drawn, start + ticks * np.arange(chunks + 1)) for each in shown]
     unseen = Transitions(*(part[~others] for part in every))
     return BranchFilm(clips, spec.control_hz / ticks / _SLOWER, dynamics.unexplained(unseen))

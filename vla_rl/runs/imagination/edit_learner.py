@@ -30,23 +30,26 @@ from vla_rl.policies.folders import check_frozen
 from vla_rl.policies.trainable import PolicyConfig
 from world_model.alarm import Happened, alarm, unexplained
 from world_model.branches import BranchConfig, Starts, World, improve
+from world_model.feature_decoder import FeatureDecoderConfig
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
 
 logger = logging.getLogger(__name__)
 _SCALE_SAMPLES = 1024  # states by which the edit's inputs are scaled
-_LEAST_SCALE = 1e-2
 _ALARM_CHUNKS = 512  # that are compared, at least, where there are so many
 
 
 @dataclass(frozen=True)
 class ImaginedEditLearning(ChunkCriticLearning):
-    """What the algorithm may be told. Candidates are not moved by offsets of chance: the edit moves them."""
+    """What the algorithm may be told. Candidates are not moved by offsets of chance: the edit moves them. The decoder
+    is of the film of what was imagined, and of nothing else.
+    """
 
     choice: ChoiceConfig = field(default_factory=lambda: ChoiceConfig(offset=0.0))
     edit: EditConfig = field(default_factory=EditConfig)
     dynamics: FeatureDynamicsConfig = field(default_factory=FeatureDynamicsConfig)
     value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)
     branches: BranchConfig = field(default_factory=BranchConfig)
+    decoder: FeatureDecoderConfig = field(default_factory=FeatureDecoderConfig)
 
     def __post_init__(self) -> None:
         if self.critic.members < 2:
@@ -112,8 +115,7 @@ class ImaginedEdit(ChunkCriticLearner):
         with torch.no_grad():
             some = torch.randint(len(starts.tick), (_SCALE_SAMPLES,), generator=generator)
             seen = edit.rows(starts.features[some], starts.tick[some], world.draw(starts.features[some]))
-            edit.mean.copy_(seen.mean(0))
-            edit.scale.copy_(seen.std(0, correction=0) + _LEAST_SCALE)
+            edit.fit_inputs(seen)
         logs = improve(edit, world, starts, branches, generator)
         logs |= {"unexplained": usual, "value_brier": fitted.brier}
         logger.info("imagined edit: %s", ", ".join(f"{name} {number:.3f}" for name, number in logs.items()))

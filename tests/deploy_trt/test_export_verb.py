@@ -1,6 +1,7 @@
 """``vla-rl export``: from a checkpoint to a verified folder, quantised on the way, with an exit code that says so."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,12 @@ from deploy_trt.runtime.weights import pack, unpack
 from vla_rl.cli.main import main
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
+from vla_rl.policies.corrector import FOLDER, ResidualCorrector
+from vla_rl.policies.editing import EditConfig
 from vla_rl.policies.flow_vla import FlowVLA
+from vla_rl.policies.tick_editing import TickEdit
+from vla_rl.runs.capability import capabilities
+from vla_rl.runs.policy_folder import find_policy
 
 
 def make_store(folder: Path) -> Path:
@@ -48,6 +54,24 @@ def test_a_checkpoint_becomes_verified_folders(
     assert main([*quantise, "--calibration", store]) == 0
     assert load_manifest(small).precision == "int8-static"
     assert main(["export", str(tmp_path / "policy")]) == 2
+
+
+@pytest.mark.slow
+def test_the_residual_head_goes_along_and_an_older_one_does_not_stay(model: FlowVLA, tmp_path: Path) -> None:
+    policy, full, small = tmp_path / "policy", tmp_path / "full", tmp_path / "small"
+    model.save(policy)
+    head = TickEdit(model, EditConfig(hidden=(8,))).corrector(model)
+    head.save(policy / FOLDER)
+    assert main(["export", str(policy), "--out", str(full)]) == 0
+    assert main(["export", str(full), "--out", str(small), "--precision", "int8-dynamic"]) == 0
+    for folder in (full, small):
+        assert capabilities(find_policy(folder)).corrector
+        found = ResidualCorrector.load(folder / FOLDER)
+        assert found.spec == head.spec
+        np.testing.assert_array_equal(found.weights["head0.weight"], head.weights["head0.weight"])
+    shutil.rmtree(policy / FOLDER)
+    assert main(["export", str(policy), "--out", str(full)]) == 0
+    assert not (full / FOLDER).exists()
 
 
 def test_a_folder_that_acts_otherwise_fails(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

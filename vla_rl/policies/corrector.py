@@ -191,11 +191,14 @@ class _Convolution:
 
 
 def _read_spec(raw: Mapping[str, Any]) -> CorrectorSpec:
+    bound = float(raw.get("bound", 0.0))
+    if not 0 <= bound < np.inf:
+        raise ValueError(f"its bound is {bound}, expected 0 or more")
     return CorrectorSpec(
         tuple(raw["cameras"]),
         tuple(raw["image_size"]),
         tuple(raw["strides"]),
         int(raw["layers"]),
         int(raw["horizon"]),
-        float(raw.get("bound", 0.0)),
+        bound,
     )

@@ -1,8 +1,9 @@
 """How practice scales: collectors that wait for a robot, a cluster without a shared disk whose nodes are killed, and
-playing while learning; beside them the learner's ratios, as the benchmark ``learner`` has measured them.
+playing while learning, and the demo against an older commit; beside them the learner's ratios, as the benchmark
+``learner`` has measured them.
 
 Example: python -m benchmarks scale
-         python -m benchmarks scale --parts async --seeds 0 1 2 3 4
+         python -m benchmarks scale --parts async demo --seeds 0 1 2 3 4
 """
 
 import argparse
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import scale_async
+from benchmarks import scale_async, scale_demo
 from benchmarks.cells import Cells, commits
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
@@ -28,13 +29,14 @@ MODELLED = 1024
 _CONTROL_HZ, _STEPS = 50.0, 100
 _EPISODES_EACH = 8
 _NODES = 2
-PARTS = ("collectors", "nodes", "async")
+_OVER_SEEDS = {"async": scale_async, "demo": scale_demo}
+PARTS = ("collectors", "nodes", *_OVER_SEEDS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parts", nargs="+", default=["collectors", "nodes"], choices=PARTS)
     parser.add_argument("--kills", type=int, default=10, help="nodes of the cluster that are killed")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="of async")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="of async and demo")
     parser.add_argument("--runs", type=Path, default=Path("runs/bench-scale"), help="where run folders are kept")
 
 
@@ -46,20 +48,22 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "nodes": functools.partial(_nodes, options.kills),
     }
     for part in options.parts:
-        if part == "async":
+        if part in _OVER_SEEDS:
             for seed in options.seeds:
-                cells.once(f"async-{seed}", functools.partial(scale_async.measure, seed, options.runs))
+                cells.once(f"{part}-{seed}", functools.partial(_OVER_SEEDS[part].measure, seed, options.runs))
         else:
             cells.once(part, measures[part])
     found = cells.by_name()
-    alternating = [cell for name, cell in sorted(found.items()) if name.startswith("async-")]
+    runs = {part: [cell for name, cell in found.items() if name.startswith(f"{part}-")] for part in _OVER_SEEDS}
     keys: dict[str, float] = {}
     if (learner := options.out / "learner.json").exists():
         found_there = json.loads(learner.read_text())
         keys |= {"learner_ratio": found_there["ratio"], "lerobot_train_ratio": found_there["lerobot_train_ratio"]}
     for part in ("collectors", "nodes"):
         keys |= {name: value for name, value in found.get(part, {}).items() if name != "measured"}
-    return {**keys, **scale_async.keys(alternating), "runs": alternating, "cells": list(found.values())}
+    for part, cells_of_part in runs.items():
+        keys |= _OVER_SEEDS[part].keys(cells_of_part)
+    return {**keys, "runs": runs, "cells": list(found.values())}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -88,7 +92,13 @@ def table(result: dict[str, Any]) -> str:
             f"Playing while learning: {result['async_speedup']:.2f} times as fast, "
             f"{result['async_vs_rounds_success_points']:+.1f} points, {result['async_seeds']} seeds."
         )
-        told += ["", scale_async.table(result["runs"])]
+        told += ["", scale_async.table(result["runs"]["async"])]
+    if "demo_wall_ratio" in result:
+        told.append(
+            f"The demo with a person takes {result['demo_wall_ratio']:.2f} of the time that it took at commit "
+            f"{scale_demo.BEFORE}, {result['demo_success_points']:+.1f} points, {result['demo_seeds']} seeds."
+        )
+        told += ["", scale_demo.table(result["runs"]["demo"]), ""]
     note = f"{result['machine']['cpu']}, {result['machine']['cores']} cores. {commits(result['cells'])}"
     return "\n".join([*told, "", f"{note} Command: `{result['command']}`."])
 

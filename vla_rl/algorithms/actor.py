@@ -1,14 +1,16 @@
 """The actor's part of every algorithm: the policy's loss weighted, AdamW, and an average of the weights that acts."""
 
 import copy
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vla_rl.algorithms.config import ActorConfig
+from vla_rl.algorithms.data_parallel import AddUp, Share, Team, team_of
 from vla_rl.algorithms.seeds import torch_generator
 from vla_rl.policies.trainable import PolicyBatch, TrainablePolicy
 
@@ -22,8 +24,62 @@ def weighted_loss(per_sample: Tensor, weight: Tensor) -> Tensor:
     return (weight.detach() * per_sample).mean()
 
 
+class ActorStep:
+    """The gradient step of one process: a model and its optimiser.
+
+    Args:
+        config: the optimisation.
+        seed: of noise and flow times.
+        model: trained in place.
+    """
+
+    def __init__(self, config: ActorConfig, seed: int, model: TrainablePolicy) -> None:
+        self.model, self._seed = model, seed
+        self._optimizer = make_optimizer(model, config.learning_rate, _WEIGHT_DECAY)
+        device = next(model.parameters()).device
+        half = config.precision == "bfloat16" or (config.precision == "auto" and computes_bfloat16(device))
+        self._autocast = torch.autocast(device.type, torch.bfloat16, enabled=half)
+
+    def step(
+        self, share: Share, step: int, learning_rate: float, rank: int = 0, add_up: AddUp | None = None
+    ) -> dict[str, float]:
+        """One gradient step.
+
+        Args:
+            share: of the batch.
+            step: of the run; keys the randomness.
+            learning_rate: of the step.
+            rank: of this process; each has its own randomness.
+            add_up: adds gradients and logs of all processes; None: there is this one alone.
+        """
+        self.model.train()
+        generator = torch_generator(self._seed, f"actor noise {rank}" if rank else "actor noise", step)
+        with self._autocast:
+            per_sample, logs = self.model.loss(share.batch, generator)
+        loss = weighted_loss(per_sample.float(), share.weight)
+        told = [float(loss.detach()), *logs.values()]
+
+        def add_gradients() -> None:
+            if add_up is not None:
+                told[:] = add_up(self.model, [share.fraction * number for number in told])
+
+        norm = gradient_step(
+            self._optimizer, share.fraction * loss, self.model, _GRADIENT_NORM, learning_rate, add_gradients
+        )
+        return {"actor_loss": told[0], "actor_gradient_norm": norm, "learning_rate": learning_rate} | {
+            f"actor_{name}": value for name, value in zip(logs, told[1:], strict=True)
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        load_optimizer(self._optimizer, state["optimizer"])
+
+
 class ActorLearner:
-    """Trains a policy on weighted batches.
+    """Trains a policy on weighted batches, in one process or in several (`ActorConfig.processes`).
 
     Args:
         model: trained in place.
@@ -34,11 +90,10 @@ class ActorLearner:
     def __init__(self, model: TrainablePolicy, config: ActorConfig, seed: int) -> None:
         self.model, self.config, self._seed = model, config, seed
         self.average = copy.deepcopy(model).eval().requires_grad_(False)
-        self._optimizer = make_optimizer(model, config.learning_rate, _WEIGHT_DECAY)
+        self._own = ActorStep(config, seed, model)
         self._updates = self._schedule_start = 0
-        device = next(model.parameters()).device
-        half = config.precision == "bfloat16" or (config.precision == "auto" and computes_bfloat16(device))
-        self._autocast = torch.autocast(device.type, torch.bfloat16, enabled=half)
+        self._team: Team | None = None
+        """The processes that hold what this one holds."""
 
     def begin_round(self) -> None:
         """A new round begins; see `ActorConfig.schedule_every_round`."""
@@ -52,23 +107,35 @@ class ActorLearner:
             batch: raw units.
             weight: float [B].
             step: of the run; keys the randomness.
+
+        Raises:
+            ConfigError: for more processes than the machine has GPUs, on a GPU.
+            UserError: if one of the other processes has ended.
         """
-        self.model.train()
-        with self._autocast:
-            per_sample, logs = self.model.loss(batch, torch_generator(self._seed, "actor noise", step))
-        loss = weighted_loss(per_sample.float(), weight)
         learning_rate = scheduled_learning_rate(self.config, self._updates - self._schedule_start)
-        norm = gradient_step(self._optimizer, loss, self.model, _GRADIENT_NORM, learning_rate)
+        if self.config.processes == 1:
+            logs = self._own.step(Share(batch, weight, 1.0), step, learning_rate)
+        else:
+            team = self._informed_team()
+            logs = self._own.step(
+                team.hand_out(batch, weight, step, learning_rate), step, learning_rate, 0, team.add_up
+            )
         self._updates += 1
         self._follow()
-        return {"actor_loss": float(loss.detach()), "actor_gradient_norm": norm, "learning_rate": learning_rate} | {
-            f"actor_{name}": value for name, value in logs.items()
-        }
+        return logs
+
+    def _informed_team(self) -> Team:
+        team = team_of(self.config.processes, next(self.model.parameters()).device)
+        if team is not self._team or team.serves is not self:
+            team.give(self, self.model, functools.partial(ActorStep, self.config, self._seed), self._own.state_dict())
+            self._team = team
+        return team
 
     def adopt(self, other: TrainablePolicy) -> None:
         """Take the weights of another policy, for the trained weights and their average."""
         for own in (self.model, self.average):
             own.load_state_dict(other.state_dict())
+        self._team = None
 
     def policy(self) -> TrainablePolicy:
         """The model that should act: averaged weights, in eval mode."""
@@ -76,19 +143,18 @@ class ActorLearner:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "model": self.model.state_dict(),
+            **self._own.state_dict(),
             "average": self.average.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
             "updates": self._updates,
             "schedule_start": self._schedule_start,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
+        self._own.load_state_dict(state)
         self.average.load_state_dict(state["average"])
-        load_optimizer(self._optimizer, state["optimizer"])
         self._updates = int(state["updates"])
         self._schedule_start = int(state["schedule_start"])
+        self._team = None
 
     @torch.no_grad()
     def _follow(self) -> None:
@@ -130,13 +196,22 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
 
 
 def gradient_step(
-    optimizer: torch.optim.Optimizer, loss: Tensor, module: nn.Module, max_norm: float, learning_rate: float
+    optimizer: torch.optim.Optimizer,
+    loss: Tensor,
+    module: nn.Module,
+    max_norm: float,
+    learning_rate: float,
+    after_backward: Callable[[], None] | None = None,
 ) -> float:
-    """Backward, shorten the gradient to ``max_norm``, step. Returns the norm before it was shortened."""
+    """Backward, then what is to be done with the gradient, shorten it to ``max_norm``, step. Returns the norm before it
+    was shortened.
+    """
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
+    if after_backward is not None:
+        after_backward()
     norm = nn.utils.clip_grad_norm_(module.parameters(), max_norm, foreach=True)
     optimizer.step()
     return float(norm)

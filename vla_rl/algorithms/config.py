@@ -67,6 +67,8 @@ class ActorConfig:
         precision: of the matrix products and convolutions of the policy's loss and its gradient; weights, optimiser and
             average are float32. ``auto`` is bfloat16 where the device computes in it (GPUs since Ampere; processors
             with avx512_bf16 or amx_bf16), where it saves about a third of the time, else float32.
+        processes: that share each batch, on a machine of several cores or GPUs (a process each); the sum of their
+            gradients is one step. Another number draws other noise. 1: the learner alone.
     """
 
     batch_size: int = 64
@@ -77,8 +79,13 @@ class ActorConfig:
     ema_decay: float = 0.995
     random_shift: int = 3
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
+    processes: int = 1
 
     def __post_init__(self) -> None:
+        if not 1 <= self.processes <= max(self.batch_size, 1):
+            raise ConfigError(
+                f"actor.processes is {self.processes}; it must be from 1 to batch_size, which is {self.batch_size}"
+            )
         if self.batch_size < 1 or not self.learning_rate > 0:
             raise ConfigError("actor: batch_size and learning_rate must be positive")
         for name in ("warmup_steps", "decay_steps", "random_shift"):

@@ -6,8 +6,8 @@ A kind of policy is a subclass of `TrainablePolicy`, found by the name in ``poli
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -65,6 +65,15 @@ class PolicyBatch:
     actions: Tensor
     valid: Tensor
     indicator: Tensor | None = None
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same batch with every tensor changed."""
+        columns = {
+            field.name: change(value)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, images={name: change(image) for name, image in self.images.items()}, **columns)
 
 
 class TrainablePolicy(nn.Module, ABC):

@@ -118,7 +118,7 @@ def finetune(folder: RunFolder, config: FinetuneConfig) -> dict[str, Any]:
 
     from vla_rl.training.offline import OfflineRun
 
-    torch.set_num_threads(learner_threads(config.torch_threads))
+    torch.set_num_threads(learner_threads(config.torch_threads, sharing=config.learning.actor.processes))
     described = {"task": "offline fine-tuning", "algorithm": config.algorithm, "seed": config.seed}
     with open_records(folder, described) as records:
         take_in_data(folder, config)

@@ -161,7 +161,8 @@ def practise(
     from vla_rl.training.rounds import PracticeRun
 
     playing = config.workers if config.budget.staleness else 0
-    torch.set_num_threads(learner_threads(config.torch_threads, playing))
+    sharing = max(config.supervised.actor.processes, config.learning.actor.processes)
+    torch.set_num_threads(learner_threads(config.torch_threads, playing, sharing))
     described = {"task": ", ".join(config.task.envs), "algorithm": config.algorithm, "seed": config.seed}
     with open_records(folder, described, config.task, config.sinks, watching) as records, make_pool(config) as pool:
         PracticeRun(

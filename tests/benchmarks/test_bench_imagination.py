@@ -27,7 +27,7 @@ def test_only_runs_with_a_twin_are_pairs() -> None:
     ]
     (pair,) = find_pairs(cells)
     assert (pair.name, pair.start, pair.episodes) == ("a, seed 0", 0.5, 150)
-    assert pair.gain_first_round == pytest.approx(0.1)
+    assert [pair.gain(after) for after in (0, 1, -1)] == pytest.approx([0.1, 0.2, 0.2])
     assert pair.cpu_s == (60.0, 60.0)
 
 

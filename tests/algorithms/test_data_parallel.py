@@ -15,7 +15,7 @@ from torch import nn
 
 from vla_rl.algorithms.actor import ActorLearner
 from vla_rl.algorithms.config import ActorConfig
-from vla_rl.algorithms.data_parallel import Share, team_of
+from vla_rl.algorithms.data_parallel import Share, _packed, team_of
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.policies.trainable import PolicyBatch
 
@@ -78,6 +78,39 @@ def test_every_row_is_in_one_share():
     assert all(torch.equal(share.batch.text[:, 0].float(), share.weight) for share in shares)
     assert all(len(share.batch.valid) == 1 for share in shares)
     assert sum(share.fraction for share in shares) == pytest.approx(1.0)
+
+
+def test_a_share_is_sent_without_the_rows_of_others():
+    batch = batch_of(range(20_000))
+    whole, half = (len(_packed(Share.of(batch, torch.ones(20_000), 0, processes))) for processes in (1, 2))
+    assert half < 0.51 * whole
+
+
+class Fragile(Means):
+    """Fails where it is asked to."""
+
+    fails = False
+
+    def loss(self, batch, generator):
+        if self.fails:
+            raise ValueError("no gradient today")
+        return super().loss(batch, generator)
+
+
+def test_a_step_that_fails_here_leaves_nobody_waiting_in_it():
+    learner = learner_of(Fragile(), 2)
+    arguments = batch_of([0, 1, 1, 0]), torch.ones(4)
+    learner.update(*arguments, 0)
+    learner.model.fails = True
+    with pytest.raises(ValueError, match="no gradient"):
+        learner.update(*arguments, 1)
+    learner.model.fails = False
+    twin = learner_of(Fragile(), 1)
+    for step in (0, 1):
+        twin.update(*arguments, step)
+    learner.update(*arguments, 1)
+    for alone, shared in zip(weights_of(twin), weights_of(learner), strict=True):
+        torch.testing.assert_close(shared, alone)
 
 
 def vla_batch(model, step):
@@ -165,3 +198,8 @@ def test_a_gpu_each(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ConfigError, match=r"actor.processes is 2, and there are 1 GPUs"):
         team_of(2, torch.device("cuda"))
+
+
+def test_the_learner_has_the_first_gpu():
+    with pytest.raises(ConfigError, match="it must be 'cuda', the first"):
+        team_of(2, torch.device("cuda", 1))

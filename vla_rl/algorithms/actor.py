@@ -116,20 +116,23 @@ class ActorLearner:
         if self.config.processes == 1:
             logs = self._own.step(Share(batch, weight, 1.0), step, learning_rate)
         else:
-            team = self._informed_team()
-            logs = self._own.step(
-                team.hand_out(batch, weight, step, learning_rate), step, learning_rate, 0, team.add_up
-            )
+            logs = self._shared_step(batch, weight, step, learning_rate)
         self._updates += 1
         self._follow()
         return logs
 
-    def _informed_team(self) -> Team:
+    def _shared_step(self, batch: PolicyBatch, weight: Tensor, step: int, learning_rate: float) -> dict[str, float]:
         team = team_of(self.config.processes, next(self.model.parameters()).device)
-        if team is not self._team or team.serves is not self:
-            team.give(self, self.model, functools.partial(ActorStep, self.config, self._seed), self._own.state_dict())
-            self._team = team
-        return team
+        try:
+            if team is not self._team or team.serves is not self:
+                make = functools.partial(ActorStep, self.config, self._seed)
+                team.give(self, self.model, make, self._own.state_dict())
+                self._team = team
+            share = team.hand_out(batch, weight, step, learning_rate)
+            return self._own.step(share, step, learning_rate, add_up=team.add_up)
+        except BaseException:
+            team.close()  # the others may be waiting in the midst of the step
+            raise
 
     def adopt(self, other: TrainablePolicy) -> None:
         """Take the weights of another policy, for the trained weights and their average."""

@@ -25,7 +25,8 @@ from vla_rl.core.processes import belong_to_parent
 from vla_rl.policies.trainable import PolicyBatch
 
 AddUp = Callable[[nn.Module, Sequence[float]], list[float]]
-_WAIT_S = 120.0  # for one another
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+_WAIT_S = 600.0  # for one another; one that has died is noticed at once
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Share:
         count = len(weight)
 
         def own(column: Tensor) -> Tensor:
-            return column[rank::processes] if len(column) == count else column  # one row for all
+            # Cloned, for a view is sent with all that it is a view of; a column may have one row for all.
+            return column[rank::processes].clone() if len(column) == count else column
 
         mine = own(weight)
         return cls(batch.map(own), mine, len(mine) / count)
@@ -63,11 +65,16 @@ class Team:
         device: of this process's model. On ``cuda`` process r computes on the r-th GPU.
 
     Raises:
-        ConfigError: if there are fewer GPUs, or this process belongs to a group of torch.distributed already.
+        ConfigError: if there are fewer GPUs, the device is not the first of them, or this process belongs to a group
+            of torch.distributed already.
         UserError: if one of them cannot be started.
     """
 
     def __init__(self, processes: int, device: torch.device) -> None:
+        if device.type == "cuda" and device.index:
+            raise ConfigError(
+                f"device is {str(device)!r}; with actor.processes={processes} it must be 'cuda', the first"
+            )
         if device.type == "cuda" and torch.cuda.device_count() < processes:
             raise ConfigError(
                 f"actor.processes is {processes}, and there are {torch.cuda.device_count()} GPUs: one each is needed"
@@ -196,15 +203,20 @@ def add_up(module: nn.Module, numbers: Sequence[float]) -> list[float]:
 def _join(rank: int, processes: int, device: str, meeting: Path) -> None:
     if device == "cuda":
         torch.cuda.set_device(rank)
-    else:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # they are all on this machine
-    distributed.init_process_group(
-        "nccl" if device == "cuda" else "gloo",
-        init_method=f"file://{meeting}",
-        rank=rank,
-        world_size=processes,
-        timeout=timedelta(seconds=_WAIT_S),
-    )
+    named = os.environ.get(_INTERFACE)
+    os.environ[_INTERFACE] = "lo"  # they are all on this machine
+    try:
+        distributed.init_process_group(
+            "nccl" if device == "cuda" else "gloo",
+            init_method=f"file://{meeting}",
+            rank=rank,
+            world_size=processes,
+            timeout=timedelta(seconds=_WAIT_S),
+        )
+    finally:
+        os.environ.pop(_INTERFACE)
+        if named is not None:
+            os.environ[_INTERFACE] = named
 
 
 def _serve(rank: int, processes: int, device: str, meeting: Path, threads: int, connection: Connection) -> None:

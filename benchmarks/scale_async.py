@@ -7,8 +7,7 @@ Runs of a seed follow each other on one machine; success is compared over seeds.
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from benchmarks import alternating
 from benchmarks.runs import evaluations, start_verb
 from vla_rl.training.run_folder import RunFolder
 
@@ -45,17 +44,12 @@ def keys(found: list[dict[str, Any]]) -> dict[str, float]:
     if not found:
         return {}
     return {
-        "async_speedup": float(np.mean([cell["rounds_s"] / cell["async_s"] for cell in found])),
-        "async_vs_rounds_success_points": 100
-        * float(np.mean([cell["async_success"] - cell["rounds_success"] for cell in found])),
+        "async_speedup": alternating.seconds_ratio(found, "rounds", "async"),
+        "async_vs_rounds_success_points": alternating.success_points(found, "async", "rounds"),
         "async_seeds": len(found),
     }
 
 
 def table(found: list[dict[str, Any]]) -> str:
     """Markdown: one row per seed."""
-    rows = ["| seed | in turns | at the same time | seconds of practice |", "|---|---|---|---|"]
-    for cell in found:
-        success = f"{cell['rounds_success']:.1%} | {cell['async_success']:.1%}"
-        rows.append(f"| {cell['seed']} | {success} | {cell['rounds_s']:.0f} -> {cell['async_s']:.0f} |")
-    return "\n".join(rows)
+    return alternating.table(found, "rounds", "async", ("in turns", "at the same time"))

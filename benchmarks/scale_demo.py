@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from benchmarks import alternating
 from benchmarks.runs import evaluations
 
 BEFORE = "198e470"
@@ -57,19 +56,15 @@ def keys(found: list[dict[str, Any]]) -> dict[str, float]:
     if not found:
         return {}
     return {
-        "demo_wall_ratio": float(np.mean([cell["now_s"] / cell["before_s"] for cell in found])),
-        "demo_success_points": 100 * float(np.mean([cell["now_success"] - cell["before_success"] for cell in found])),
+        "demo_wall_ratio": alternating.seconds_ratio(found, "now", "before"),
+        "demo_success_points": alternating.success_points(found, "now", "before"),
         "demo_seeds": len(found),
     }
 
 
 def table(found: list[dict[str, Any]]) -> str:
     """Markdown: one row per seed."""
-    rows = ["| seed | success, before and now | seconds |", "|---|---|---|"]
-    for cell in found:
-        success = f"{cell['before_success']:.0%}, {cell['now_success']:.0%}"
-        rows.append(f"| {cell['seed']} | {success} | {cell['before_s']:.0f} -> {cell['now_s']:.0f} |")
-    return "\n".join(rows)
+    return alternating.table(found, "before", "now", ("before", "now"))
 
 
 @contextmanager

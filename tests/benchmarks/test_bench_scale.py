@@ -16,7 +16,7 @@ def test_the_demo_is_compared_seed_by_seed() -> None:
         "demo_success_points": pytest.approx(-2.0),
         "demo_seeds": 2,
     }
-    assert "| 1 | 90%, 81% | 400 -> 320 |" in scale_demo.table(cells)
+    assert "| 1 | 90.0% | 81.0% | 400 -> 320 |" in scale_demo.table(cells)
 
 
 def test_turns_are_compared_seed_by_seed() -> None:

@@ -1,33 +1,33 @@
-"""Collecting with a quantised policy while learning goes on in full precision: policy checkpoint -> policy that acts.
+"""Collecting with the graphs that a robot's computer runs, while learning goes on in torch: policy checkpoint -> policy
+that acts, quantised or as TensorRT engines.
 
-A process exports the built-in policy once; after that each new version is only new weights, quantised anew. Policies of
-other kinds are exported at every version.
+A process exports the policy once; each new version is only new weights, put into the running graphs (`refresh`). What
+the graphs cannot take is exported anew: a policy of another kind, or the first version that has a critic.
 """
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from deploy_trt.build import BuildConfig, build_engines
 from deploy_trt.export.policies import export_policy
 from deploy_trt.quantize import ORT_MODES, quantize_deployment
-from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed
-from deploy_trt.runtime.manifest import save_manifest, write_digested
-from deploy_trt.runtime.refresh import read_checkpoint, read_chooser
-from deploy_trt.runtime.weights import replaced
-from vla_rl.core.errors import UserError, did_you_mean
+from deploy_trt.runtime import DeployedPolicy, load_deployed
+from deploy_trt.runtime.probe import BackendName
+from deploy_trt.runtime.refresh import refresh
+from vla_rl.core.errors import CheckpointError, UserError, did_you_mean
 from vla_rl.core.types import Observation
-from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.folders import load_model
 
-PRECISIONS = ("fp32", *ORT_MODES)
+PRECISIONS = ("fp32", *ORT_MODES, "trt")
 
 
 class ExplorationPolicies:
-    """Makes acting policies in a low precision from checkpoints of one architecture. A context manager.
+    """Makes acting policies from checkpoints of one policy as it learns. A context manager.
 
     Args:
-        precision: ``fp32`` (ONNX Runtime, not quantised), ``int8-dynamic`` or ``int8-static``.
+        precision: ``fp32`` (ONNX Runtime, not quantised), ``int8-dynamic``, ``int8-static``, or ``trt``: TensorRT on
+            this machine's GPU, whose engines are built once and refitted with every version.
         observations: for the calibration of ``int8-static``.
 
     Raises:
@@ -40,9 +40,10 @@ class ExplorationPolicies:
         if precision == "int8-static" and not observations:
             raise UserError("int8-static is calibrated on real observations; give some, or collect in int8-dynamic")
         self.precision, self._observations = precision, observations
+        self._backend: BackendName = "trt" if precision == "trt" else "ort-cpu"
         self._folder = tempfile.TemporaryDirectory(prefix="vla-rl-exploration-")
-        self._exported = Path(self._folder.name) / "fp32"
-        self._takes_weights = False  # of the next version, without another export
+        self._exported: DeployedPolicy | None = None
+        """The newest version, not quantised."""
 
     def __enter__(self) -> "ExplorationPolicies":
         return self
@@ -55,37 +56,40 @@ class ExplorationPolicies:
         self._folder.cleanup()
 
     def load(self, checkpoint: Path) -> DeployedPolicy:
-        """The policy of a checkpoint, quantised, on ONNX Runtime.
+        """The policy of a checkpoint in its precision. It acts until the next one is loaded.
 
         Raises:
-            CheckpointError: if it is damaged or of another architecture than the first one.
-            UserError: if quantising makes another policy of it.
+            CheckpointError: if it is damaged.
+            UserError: if quantising makes another policy of it, or there is no TensorRT.
         """
-        if self._takes_weights:
-            self._put_in(checkpoint)
-        else:
-            model, meta = load_model(checkpoint)
-            export_policy(model, self._exported, meta, policy_folder=checkpoint)
-            self._takes_weights = isinstance(model, FlowVLA)
-        folder = self._exported
-        if self.precision != "fp32":
-            folder = Path(self._folder.name) / self.precision
-            # Whether a young policy survives quantising shows in its episodes, not in a threshold.
-            quantize_deployment(self._exported, folder, self.precision, self._observations, check=False)
-        policy = load_deployed(folder, require="ort-cpu")
-        assert isinstance(policy, DeployedPolicy)
-        return policy
+        newest = self._exported = self._refreshed(checkpoint) or self._export(checkpoint)
+        if self.precision not in ORT_MODES:
+            return newest
+        folder = Path(self._folder.name) / self.precision
+        # Whether a young policy survives quantising shows in its episodes, not in a threshold.
+        quantize_deployment(newest.folder, folder, self.precision, self._observations, check=False)
+        return _load(folder, self._backend)
 
-    def _put_in(self, checkpoint: Path) -> None:
-        """Other weights in the exported folder. Its probes keep the answers of the first ones."""
-        deployment = Deployment.read(self._exported)
-        version, tensors = read_checkpoint(checkpoint, deployment.manifest)
-        assert deployment.weights is not None
-        weights = write_digested(
-            self._exported, "weights", ".safetensors", replaced(deployment.weights, tensors, str(checkpoint))
-        )
-        chooser = read_chooser(checkpoint, deployment.manifest)
-        if chooser is not None:
-            write_digested(self._exported, "critic", ".safetensors", chooser.content)
-        manifest = replace(deployment.manifest, policy_version=version, weights=weights)
-        save_manifest(self._exported, replace(manifest, chooser=chooser.info if chooser else None))
+    def _refreshed(self, checkpoint: Path) -> DeployedPolicy | None:
+        """The policy that acts, with the weights of a checkpoint; None if its graphs cannot take them."""
+        if self._exported is None:
+            return None
+        try:
+            refresh(self._exported, checkpoint)
+        except CheckpointError:
+            return None
+        return self._exported
+
+    def _export(self, checkpoint: Path) -> DeployedPolicy:
+        folder = Path(self._folder.name) / "exported"
+        model, meta = load_model(checkpoint)
+        export_policy(model, folder, meta, policy_folder=checkpoint)
+        if self._backend == "trt":
+            build_engines(folder, "trt", BuildConfig())
+        return _load(folder, self._backend)
+
+
+def _load(folder: Path, backend: BackendName) -> DeployedPolicy:
+    policy = load_deployed(folder, require=backend)
+    assert isinstance(policy, DeployedPolicy)
+    return policy

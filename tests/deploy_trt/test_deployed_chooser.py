@@ -257,10 +257,17 @@ def test_low_precision_chooses_too(exported_choosing: Path, tmp_path: Path) -> N
         assert np.abs(quantised.infer(make_observation()).actions - exact)[:, 0].max() < 4.0
         names = [rung.name for rung in verify(tmp_path / mode, "ort-cpu")]
         assert "choice among draws" in names
+
+
+@pytest.mark.slow
+def test_exploration_follows_the_critic_from_the_version_that_first_has_one(tmp_path: Path) -> None:
+    """The supervised policy has none: its graphs draw one chunk at a time."""
+    model, one = newer_version(tmp_path / "version_0004")
+    model.save(tmp_path / "version_0002", {"policy_version": 2})
+    save_choosing(tmp_path / "version_0003", model, make_chooser(model, 1))
     with ExplorationPolicies("fp32") as policies:
-        model, one = newer_version(tmp_path / "version_0004")
-        save_choosing(tmp_path / "version_0003", model, make_chooser(model, 1))
-        policies.load(tmp_path / "version_0003")
+        assert policies.load(tmp_path / "version_0002").program.chooser is None
+        assert policies.load(tmp_path / "version_0003").program.chooser is not None
         found = policies.load(tmp_path / "version_0004").infer(make_observation())
     np.testing.assert_allclose(found.actions, choosing(model, one).infer(make_observation()).actions, atol=SAME)
 

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from tiny_policy import make_observation
 
+from deploy_trt import exploration
 from deploy_trt.exploration import ExplorationPolicies
 from deploy_trt.quantize import quantize_deployment, record_feeds
-from deploy_trt.runtime import DeployedPolicy, Deployment, Program, load_deployed
+from deploy_trt.runtime import DeployedPolicy, Deployment, Program, load_deployed, loading
 from deploy_trt.runtime import refresh as refresh_module
 from deploy_trt.runtime.cuda import CudaRuntime
+from deploy_trt.runtime.probe import Probe, probe
 from deploy_trt.runtime.refresh import PolicyWatcher, refresh
 from deploy_trt.runtime.trt import TrtBackend
 from vla_rl.core.errors import UserError
@@ -178,6 +180,38 @@ def test_quantised_policies_are_close_and_differ(exported: Path, policy: Deploye
         assert isinstance(quantised, DeployedPolicy)
         with pytest.raises(UserError, match="quantise the new checkpoint"):
             refresh(quantised, exported)
+
+
+def test_collecting_on_engines_builds_once_and_refits(
+    newer: tuple[FlowVLA, Path], model: FlowVLA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.save(tmp_path / "version_0003", {"policy_version": 3})
+    builds = []
+
+    def build(folder: Path, *_: object) -> None:
+        builds.append(folder)
+
+    monkeypatch.setattr(exploration, "build_engines", build)
+    monkeypatch.setattr(TrtBackend, "open", lambda name, folder, manifest: make_trt(Deployment.read(folder)))
+    monkeypatch.setattr(loading, "probe", lambda name: Probe(True))
+    with ExplorationPolicies("trt") as policies:
+        policy = policies.load(tmp_path / "version_0003")
+        assert (policy.version, policy.program.backend.name) == (3, "trt")
+        before = policy.infer(make_observation()).actions
+        assert policies.load(newer[1]) is policy
+        after = policy.infer(make_observation()).actions
+    assert len(builds) == 1
+    assert (policy.version, policy.program.backend.name) == (4, "trt")
+    for actions, exact in ((before, model), (after, newer[0])):
+        np.testing.assert_allclose(actions, FlowVLAPolicy(exact).infer(make_observation()).actions, atol=1e-5)
+
+
+def test_without_tensorrt_nothing_is_collected_on_engines(model: FlowVLA, tmp_path: Path) -> None:
+    if probe("trt").works:
+        pytest.skip("TensorRT works here")
+    model.save(tmp_path / "version_0003", {"policy_version": 3})
+    with ExplorationPolicies("trt") as policies, pytest.raises(UserError, match="trt cannot build engines here"):
+        policies.load(tmp_path / "version_0003")
 
 
 @pytest.mark.slow

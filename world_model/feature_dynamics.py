@@ -90,8 +90,9 @@ class FeatureDynamics(nn.Module):
         change = (data.later - data.features)[data.lasted][:, self.varying]
         self._change_scale = change.std(0) + _LEAST_SCALE
         rows = _with_one(self._rows(data.features, data.actions))[data.lasted]
-        gram = rows.T @ rows + config.ridge * torch.eye(rows.shape[1], device=rows.device)
-        self._linear = torch.linalg.solve(gram, rows.T @ (change / self._change_scale))
+        with torch.autocast(rows.device.type, enabled=False):  # the sums of a regression need every bit
+            gram = rows.T @ rows + config.ridge * torch.eye(rows.shape[1], device=rows.device)
+            self._linear = torch.linalg.solve(gram, rows.T @ (change / self._change_scale))
 
     def _rows(self, features: Tensor, actions: Tensor) -> Tensor:
         return torch.cat([(features[:, self.varying] - self._mean) / self._scale, actions.flatten(1)], 1)

@@ -1,5 +1,6 @@
 """The critic of chunks: what credit lets it learn, and a policy that chooses by it."""
 
+import copy
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,17 @@ from vla_rl.policies.lerobot_adapter import LeRobotPolicyConfig
 TICKS = 2
 
 
-def learner(cache, seed: int = 0, **changes: dict):
-    config = tiny("chunk_critic", critic={"chunk_ticks": TICKS, "hidden": (32,)}, **changes)
+def learner(cache, seed: int = 0, taught: int = 0, **changes: dict):
+    config = replace(
+        tiny("chunk_critic", critic={"chunk_ticks": TICKS, "hidden": (32,)}, **changes), teach_steps=taught
+    )
     algorithm = make_algorithm("chunk_critic", config, make_model(), cache, seed)
     algorithm.begin_round(cache, 1)
     return algorithm
+
+
+def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    return all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in one.state_dict().items())
 
 
 def dark(episode):
@@ -210,3 +217,47 @@ def test_a_policy_without_features_is_refused_before_anything_is_run(name: str) 
     find_algorithm(name).check(make_model().config)
     with pytest.raises(ConfigError, match=rf"{name} sees through .* 'lerobot' gives none; set policy.kind=flow_vla"):
         find_algorithm(name).check(LeRobotPolicyConfig(folder="act"))
+
+
+def test_what_was_chosen_is_taught_first_and_the_critic_sees_through_what_came_of_it(make_cache) -> None:
+    """Four steps of the policy, killed after two; then the critic's, while the policy stays."""
+    cache = make_cache(MIXED)
+    before, inputs = make_model(), learner(cache)._inputs
+    whole, resumed = learner(cache, taught=4), learner(cache, taught=4)
+    for step in range(2):
+        assert "critic_loss" not in whole.update(step)
+    assert not same(whole.policy(), before)
+    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
+    resumed.begin_round(cache, 1)
+    for algorithm in (whole, resumed):
+        for step in range(2, 4):
+            algorithm.update(step)
+    taught = copy.deepcopy(whole.policy())
+    assert same(taught, resumed.policy())
+    assert same(taught, whole.model)
+    model = make_model()
+    model.load_state_dict(taught.state_dict())
+    again = make_algorithm("chunk_critic", whole.config, model, cache, 0)
+    again.begin_round(cache, 1)
+    assert not torch.equal(whole._inputs, inputs)
+    assert torch.equal(whole._inputs, again._inputs)
+    for algorithm in (whole, resumed):
+        assert algorithm.update(4)["critic_loss"] > 0
+    assert same(whole.policy(), taught)
+    assert same(whole.critic, resumed.critic)
+    whole.begin_round(cache, 2)
+    assert "critic_loss" not in whole.update(5)
+
+
+def test_a_failure_is_not_taught(make_cache) -> None:
+    failed = make_episode("round-0", [P] * 8, False)
+    algorithm = learner(make_cache([failed, make_episode("demo-0", [D] * 4, True)]), taught=1)
+    drawn = np.concatenate([algorithm.actor_frames(step) for step in range(20)])
+    assert {algorithm.data.cache.episodes[index].episode_id for index in algorithm.data.cache.episode_index[drawn]} == {
+        "demo-0"
+    }
+
+
+def test_less_than_no_teaching_is_refused() -> None:
+    with pytest.raises(ConfigError, match="teach_steps is -1"):
+        replace(tiny("chunk_critic"), teach_steps=-1)

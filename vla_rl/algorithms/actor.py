@@ -36,9 +36,7 @@ class ActorStep:
     def __init__(self, config: ActorConfig, seed: int, model: TrainablePolicy) -> None:
         self.model, self._seed = model, seed
         self._optimizer = make_optimizer(model, config.learning_rate, _WEIGHT_DECAY)
-        device = next(model.parameters()).device
-        half = config.precision == "bfloat16" or (config.precision == "auto" and computes_bfloat16(device))
-        self._autocast = torch.autocast(device.type, torch.bfloat16, enabled=half)
+        self._autocast = autocast(config, next(model.parameters()).device)
 
     def step(
         self, share: Share, step: int, learning_rate: float, rank: int = 0, add_up: AddUp | None = None
@@ -164,6 +162,18 @@ class ActorLearner:
         # Shorter at first, so that the average forgets where it started.
         decay = min(self.config.ema_decay, self._updates / (self._updates + 10.0))
         follow(self.average, self.model, 1.0 - decay)
+
+
+def autocast(config: ActorConfig, device: torch.device, cached: bool = True) -> torch.autocast:
+    """The context of what is computed in `ActorConfig.precision`.
+
+    Args:
+        config: of the actor.
+        device: that computes.
+        cached: weights are converted once for the whole context; they must not change in it.
+    """
+    half = config.precision == "bfloat16" or (config.precision == "auto" and computes_bfloat16(device))
+    return torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=cached)
 
 
 def computes_bfloat16(device: torch.device) -> bool:

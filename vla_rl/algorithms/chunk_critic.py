@@ -6,6 +6,9 @@ led to a rescue is worth 0 and the rescue itself what came of it, so that nothin
 
 In each round the critic is made anew and learns for the round's gradient steps. Member i never sees the i-th part of
 the episodes, so that every episode is judged by one that has not seen how it ends.
+
+With ``teach_steps`` what was chosen, and did well, is first taught to the policy itself; the critic is then made on the
+policy as it has become.
 """
 
 from collections.abc import Mapping
@@ -20,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.algorithms.actor import load_optimizer
-from vla_rl.algorithms.base import Algorithm
-from vla_rl.algorithms.config import Learning
+from vla_rl.algorithms.cloning import Cloning
+from vla_rl.algorithms.config import CloningLearning
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
 from vla_rl.core.errors import ConfigError
@@ -61,16 +64,27 @@ class ChunkCriticTrainingConfig:
 
 
 @dataclass(frozen=True)
-class ChunkCriticLearning(Learning):
-    """What the algorithm may be told; the actor's section is for the supervised policy only."""
+class ChunkCriticLearning(CloningLearning):
+    """What the algorithm may be told.
 
+    Attributes:
+        teach_steps: of a round's gradient steps, the first so many clone the mixture into the policy (``actor``,
+            ``mixture``): demonstrations, and successes as they were chosen. 0: the policy stays as it is.
+        credit: of critic and cloning.
+    """
+
+    teach_steps: int = 0
     critic: ChunkCriticConfig = field(default_factory=ChunkCriticConfig)
     critic_training: ChunkCriticTrainingConfig = field(default_factory=ChunkCriticTrainingConfig)
     choice: ChoiceConfig = field(default_factory=ChoiceConfig)
     credit: CreditConfig = field(default_factory=lambda: CreditConfig(rule="takeover_is_failure"))
 
+    def __post_init__(self) -> None:
+        if self.teach_steps < 0:
+            raise ConfigError(f"learning.teach_steps is {self.teach_steps}; it cannot be negative")
 
-class ChunkCriticLearner(Algorithm):
+
+class ChunkCriticLearner(Cloning):
     """See the module."""
 
     name = "chunk_critic"
@@ -85,7 +99,8 @@ class ChunkCriticLearner(Algorithm):
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
         """Make the critic; it sees through the policy, whatever ``backbone`` is."""
         del cache, backbone
-        self._rows: dict[str, Tensor] = {}  # by episode: they stay the same, as the policy does
+        self._rows: dict[str, Tensor] = {}  # by episode: they stay the same while the policy does
+        self._taught = 0  # steps of this round
         self.edit: Edit | None = None
         self._prepared: dict[str, float] = {}
         self._make_critic()
@@ -99,7 +114,14 @@ class ChunkCriticLearner(Algorithm):
 
     def begin_round(self, cache: FrameCache, number: int) -> None:
         """Take the windows of the episodes in the cache."""
+        if number != self._round:
+            self._taught = 0
         super().begin_round(cache, number)
+        self._look()
+
+    def _look(self) -> None:
+        """Make what the critic sees of every window, through the policy as it is."""
+        cache = self.data.cache
         for episode in cache.episodes:
             if episode.episode_id not in self._rows:
                 frames = np.arange(episode.start, episode.start + episode.length)
@@ -130,7 +152,11 @@ class ChunkCriticLearner(Algorithm):
         return self.critic.rows(flat_features(*model.features(*inputs)), tick, self.data.tensor(chunks), usual)
 
     def update(self, step: int) -> dict[str, float]:
-        """One gradient step of every member, on the episodes that it may see; the first of a round makes them anew."""
+        """One gradient step of the policy, while it is taught, or else of every member of the critic, on the episodes
+        that it may see; the first of a round makes them anew.
+        """
+        if self._taught < self.config.teach_steps:
+            return self._teach(step)
         if not len(self._inputs):
             return {"critic_loss": 0.0}
         if self.begins_round():
@@ -152,6 +178,23 @@ class ChunkCriticLearner(Algorithm):
         loss.backward()
         self._optimizer.step()
         return {"critic_loss": float(loss.detach()), **self._prepared}
+
+    def _teach(self, step: int) -> dict[str, float]:
+        logs = super().update(step)
+        self._taught += 1
+        if self._taught == self.config.teach_steps:
+            self.actor.adopt(self.policy())  # the critic sees through the weights that will act
+            self._look_anew()
+        return logs
+
+    def adopt_policy(self, folder: Path) -> None:
+        super().adopt_policy(folder)
+        if self._round >= 0:
+            self._look_anew()
+
+    def _look_anew(self) -> None:
+        self._rows.clear()
+        self._look()
 
     def _fold_of(self, episode_id: str) -> int:
         return fold_of(episode_id, self.config.critic.members)
@@ -188,12 +231,13 @@ class ChunkCriticLearner(Algorithm):
 
     def state_dict(self) -> dict[str, Any]:
         own = {"critic": self.critic.state_dict(), "critic_optimizer": self._optimizer.state_dict()}
-        return super().state_dict() | own
+        return super().state_dict() | own | {"taught": self._taught}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.critic.load_state_dict(state["critic"])
         load_optimizer(self._optimizer, state["critic_optimizer"])
+        self._taught = int(state.get("taught", 0))  # older runs taught nothing
 
 
 def windows(data: RoundData, ticks: int) -> tuple[Frames, NDArray[np.float32]]:

@@ -2,8 +2,8 @@
 
 In every round, before the critic learns, a model of the policy's own features and a value of real outcomes are made
 from everything in the store, and an edit is made anew on branches from the policy's own steps. Every candidate is
-edited before the critic chooses. The policy itself stays as it is, so that what was learnt about its features stays
-true.
+edited before the critic chooses. Meanwhile the policy itself stays as it is, so that what was learnt about its features
+stays true.
 """
 
 import logging
@@ -16,7 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_rl.algorithms.actor import autocast
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearner, ChunkCriticLearning
+from vla_rl.algorithms.config import ActorConfig
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
 from vla_rl.credit import SegmentKind
@@ -44,6 +46,12 @@ class ImaginedEditLearning(ChunkCriticLearning):
     is of the film of what was imagined, and of nothing else.
     """
 
+    actor: ActorConfig = field(
+        default_factory=lambda: ActorConfig(
+            batch_size=128, warmup_steps=50, decay_steps=400, schedule_every_round=True, precision="auto"
+        )
+    )
+    teach_steps: int = 400
     choice: ChoiceConfig = field(default_factory=lambda: ChoiceConfig(offset=0.0))
     edit: EditConfig = field(default_factory=EditConfig)
     dynamics: FeatureDynamicsConfig = field(default_factory=FeatureDynamicsConfig)
@@ -52,6 +60,7 @@ class ImaginedEditLearning(ChunkCriticLearning):
     decoder: FeatureDecoderConfig = field(default_factory=FeatureDecoderConfig)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.critic.members < 2:
             raise ConfigError(
                 "learning.critic.members is 1; branches are valued by members that have not seen their ends"
@@ -98,8 +107,8 @@ class ImaginedEdit(ChunkCriticLearner):
             torch.manual_seed(derived_seed(self.seed, "imagined edit", self._round))
             edit = Edit(self.model, self.config.edit).to(self.data.device)
             logs = self._imagine(edit, torch_generator(self.seed, "imagination", self._round))
-        if not logs.get("imagined_stopped"):
-            self.edit = edit
+        if not logs.get("imagined_stopped") or self.config.teach_steps:
+            self.edit = edit  # a new one moves nothing; one of the policy before does not fit what that has been taught
         return logs
 
     def _imagine(self, edit: Edit, generator: torch.Generator) -> dict[str, float]:
@@ -110,7 +119,8 @@ class ImaginedEdit(ChunkCriticLearner):
         world, usual = self.world(fitted, generator), fitted.dynamics.unexplained(fitted.transitions)
         errors = self._errors_of_newest(world, fitted.transitions)
         if errors and (reason := alarm(errors, usual, branches.alarm_ratio)):
-            logger.warning("nothing is imagined in round %d, and the edit before stays: %s", self._round, reason)
+            stays = "there is no edit" if self.config.teach_steps else "the edit before stays"
+            logger.warning("nothing is imagined in round %d, and %s: %s", self._round, stays, reason)
             return {"imagined_stopped": 1.0, "imagined_unexplained": errors[0]}
         with torch.no_grad():
             some = torch.randint(len(starts.tick), (_SCALE_SAMPLES,), generator=generator)
@@ -124,9 +134,12 @@ class ImaginedEdit(ChunkCriticLearner):
     def fit_world(self, generator: torch.Generator) -> FittedWorld:
         """Learn dynamics and value from everything in the store."""
         config, transitions = self.config, self.transitions()
-        dynamics = fit_dynamics(transitions, config.dynamics, generator)
         rows = self._inputs[:, : transitions.features.shape[1] + 1]
-        value, brier = fit_outcome_value(rows, self._label, self._fold, config.critic.members, config.value, generator)
+        with autocast(config.actor, self.data.device, cached=False):
+            dynamics = fit_dynamics(transitions, config.dynamics, generator)
+            value, brier = fit_outcome_value(
+                rows, self._label, self._fold, config.critic.members, config.value, generator
+            )
         person = np.isin(self.data.credit.segment[self._frames], (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
         begin = transitions.lasted[self.data.tensor(self._frames)] & ~self.data.tensor(person)
         starts = Starts(rows[begin, :-1], rows[begin, -1], self._fold[begin])

@@ -12,19 +12,19 @@ from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
 from vla_rl.algorithms.base import find_algorithm, make_algorithm
 from vla_rl.algorithms.chunk_critic import windows
+from vla_rl.core.config import load_config
 from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.core.types import Observation
 from vla_rl.policies.choosing import FOLDER, Chooser
 from vla_rl.policies.folders import load_policy
 from vla_rl.policies.lerobot_adapter import LeRobotPolicyConfig
+from vla_rl.runs.config import RunConfig
 
 TICKS = 2
 
 
-def learner(cache, seed: int = 0, taught: int = 0, **changes: dict):
-    config = replace(
-        tiny("chunk_critic", critic={"chunk_ticks": TICKS, "hidden": (32,)}, **changes), teach_steps=taught
-    )
+def learner(cache, seed: int = 0, **changes):
+    config = tiny("chunk_critic", critic={"chunk_ticks": TICKS, "hidden": (32,)}, **changes)
     algorithm = make_algorithm("chunk_critic", config, make_model(), cache, seed)
     algorithm.begin_round(cache, 1)
     return algorithm
@@ -223,7 +223,7 @@ def test_what_was_chosen_is_taught_first_and_the_critic_sees_through_what_came_o
     """Four steps of the policy, killed after two; then the critic's, while the policy stays."""
     cache = make_cache(MIXED)
     before, inputs = make_model(), learner(cache)._inputs
-    whole, resumed = learner(cache, taught=4), learner(cache, taught=4)
+    whole, resumed = learner(cache, teach_steps=4), learner(cache, teach_steps=4)
     for step in range(2):
         assert "critic_loss" not in whole.update(step)
     assert not same(whole.policy(), before)
@@ -251,13 +251,30 @@ def test_what_was_chosen_is_taught_first_and_the_critic_sees_through_what_came_o
 
 def test_a_failure_is_not_taught(make_cache) -> None:
     failed = make_episode("round-0", [P] * 8, False)
-    algorithm = learner(make_cache([failed, make_episode("demo-0", [D] * 4, True)]), taught=1)
+    algorithm = learner(make_cache([failed, make_episode("demo-0", [D] * 4, True)]), teach_steps=1)
     drawn = np.concatenate([algorithm.actor_frames(step) for step in range(20)])
     assert {algorithm.data.cache.episodes[index].episode_id for index in algorithm.data.cache.episode_index[drawn]} == {
         "demo-0"
     }
 
 
-def test_less_than_no_teaching_is_refused() -> None:
+def test_teaching_that_leaves_the_critic_no_step_is_refused() -> None:
     with pytest.raises(ConfigError, match="teach_steps is -1"):
-        replace(tiny("chunk_critic"), teach_steps=-1)
+        tiny("chunk_critic", teach_steps=-1)
+    changes = ["algorithm=chunk_critic", "learning.teach_steps=5", "budget.steps_per_round=5"]
+    with pytest.raises(ConfigError, match="the critic would learn in none"):
+        load_config(RunConfig, None, changes)
+    load_config(RunConfig, None, [*changes[:2], "budget.steps_per_round=6"])
+    load_config(RunConfig, None, [*changes, "budget.rounds=0"])
+
+
+def test_an_adopted_policy_is_the_one_that_the_critic_sees_through(make_cache, tmp_path: Path) -> None:
+    """After a check that failed the version before acts on; what was taught in between is gone."""
+    cache = make_cache(MIXED)
+    algorithm = learner(cache, teach_steps=1)
+    before = algorithm._inputs
+    algorithm.save_policy(tmp_path / "before", 1)
+    algorithm.update(0)
+    assert not torch.equal(algorithm._inputs, before)
+    algorithm.adopt_policy(tmp_path / "before")
+    assert torch.equal(algorithm._inputs, before)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,9 +30,11 @@ TINY = {
 }
 
 
-def tiny(name: str, **changes: dict) -> Learning:
+def tiny(name: str, **changes: Any) -> Learning:
     """The options of an algorithm, as small as they go; ``changes`` are those of its sections that a test is about."""
     config = find_algorithm(name).config_class()
+    if hasattr(config, "teach_steps"):
+        config = replace(config, teach_steps=changes.pop("teach_steps", 0))
     small = {section: options for section, options in TINY.items() if hasattr(config, section)} | changes
     for section in small:
         options = {**TINY.get(section, {}), **changes.get(section, {})}

@@ -317,6 +317,7 @@ TINY_ALONE = (
     "budget.steps_per_round=6 budget.evaluation_episodes=2 budget.evaluate_every_round=false",
     "policy.vision.widths=[8,16] policy.expert.width=32 policy.expert.layers=1 policy.expert.heads=2",
     "supervised.actor.batch_size=8 supervised.actor.warmup_steps=2",
+    "learning.teach_steps=2 learning.actor.batch_size=8",
     "learning.critic.members=2 learning.critic.hidden=[16] learning.edit.hidden=[16] learning.choice.offset=0.1",
     "learning.dynamics.steps=8 learning.dynamics.hidden=[16] learning.value.steps=8 learning.value.hidden=[16]",
     "learning.branches.updates=2 learning.branches.branches=16",

@@ -31,9 +31,17 @@ def test_the_scripted_supervisor_had_a_section_of_its_own(tmp_path: Path) -> Non
     assert takeover.options == SupervisorConfig(rescue_probability=0.2, reaction_s=(0.1, 0.3))
 
 
-def test_a_config_of_today_stays_as_it_is() -> None:
-    raw = config_to_dict(RunConfig())
+@pytest.mark.parametrize("config", [None, "alone"])
+def test_a_config_of_today_stays_as_it_is(config: str | None) -> None:
+    raw = config_to_dict(load_config(RunConfig, config_file(config)) if config else RunConfig())
     assert RunConfig.upgrade(raw) == raw
+
+
+def test_a_run_that_taught_its_policy_nothing_goes_on_so(tmp_path: Path) -> None:
+    raw = config_to_dict(load_config(RunConfig, config_file("alone")))
+    assert raw["learning"].pop("teach_steps") > 0
+    del raw["learning"]["mixture"]
+    assert RunFolder.open(folder_of(raw, tmp_path), RunConfig)[1].learning.teach_steps == 0
 
 
 DATA = Path(__file__).parent / "data"

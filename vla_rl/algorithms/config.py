@@ -64,9 +64,10 @@ class ActorConfig:
         schedule_every_round: warm-up and cosine start anew in every round, so that each round ends with small steps.
         ema_decay: of the average of the weights that acts; shorter at first. 0: the last weights act.
         random_shift: pixels of the random-shift augmentation, of the critics' batches too.
-        precision: of the matrix products and convolutions of the policy's loss and its gradient, and of what imagination
-            is learnt with; weights, optimiser and average are float32. ``auto`` is bfloat16 where the device computes in it (GPUs since Ampere; processors
-            with avx512_bf16 or amx_bf16), where it saves about a third of the time, else float32.
+        precision: of the matrix products and convolutions of the policy's loss and its gradient, and of what is learnt
+            for imagination; weights, optimiser and average are float32. ``auto`` is bfloat16 where the device computes
+            in it (GPUs since Ampere; processors with avx512_bf16 or amx_bf16), where it saves about a third of the
+            time, else float32.
         processes: that share each batch, on a machine of several cores or GPUs (a process each); the sum of their
             gradients is one step. Another number draws other noise. 1: the learner alone.
     """

@@ -171,6 +171,12 @@ class RunConfig:
                 "with budget.staleness collectors play while the learner learns: set workers to 1 or more, and "
                 "imagination.coevolution.mode to off, which compares a round with the newest policy"
             )
+        taught = getattr(self.learning, "teach_steps", 0)
+        if self.budget.rounds and taught >= max(self.budget.steps_per_round, 1):
+            raise ConfigError(
+                f"learning.teach_steps is {taught}, of budget.steps_per_round={self.budget.steps_per_round} gradient "
+                "steps: the critic would learn in none; set fewer, or more steps in a round"
+            )
         if self.ray is not None and self.workers == 0:
             raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")
 

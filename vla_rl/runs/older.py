@@ -178,6 +178,14 @@ def _fewer_options_of_imagination(raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "imagination": without(section, drop, had_effect, "imagination.")}
 
 
+def _taught_nothing(raw: dict[str, Any]) -> dict[str, Any]:
+    """`imagined_edit` left the policy as it was."""
+    section = raw.get("learning")
+    if raw.get("algorithm") != "imagined_edit" or not isinstance(section, dict) or "teach_steps" in section:
+        return raw
+    return {**raw, "learning": {**section, "teach_steps": 0}}
+
+
 def _of(parts: Collection[str], kind: str) -> set[str]:
     """The options that any of these parts has."""
     return {path for name in parts for path in leaf_options(find(kind, name).config_class)}
@@ -191,4 +199,5 @@ _CHANGES = (
     _fewer_options_of_supervisors,
     _no_faults_in_practice,
     _fewer_options_of_imagination,
+    _taught_nothing,
 )

@@ -1,7 +1,8 @@
 """What imagined branches add to practice without a person, at equal real episodes; nothing else differs.
 
-*With* is `imagined_edit`, *without* is `chunk_critic`, both measured by `python -m benchmarks outcomes`: the same
-supervised policies, practice seeds and evaluation seeds. This gathers the pairs and measures the speed of branches.
+*With* is `imagined_edit` that teaches its policy nothing, *without* is `chunk_critic`, both measured by `python -m
+benchmarks outcomes`: the same supervised policies, practice seeds and evaluation seeds. This gathers the pairs and
+measures the speed of branches.
 What is to blame for what imagination does not reach is read from the ladder and from the values of branches, see
 `benchmarks.ladder` and `benchmarks.branch_values`.
 """
@@ -22,7 +23,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import bootstrap_interval, paired_p
 from world_model.ranking import mean_maximum_rank_violation
 
-WITH, WITHOUT = "imagined_edit", "chunk_critic"
+WITH, WITHOUT = "untaught", "chunk_critic"
 _PARTS = ("pairs", *ladder.PARTS, "values", "foretold")
 _GOAL = 0.8
 _UPDATES = 5

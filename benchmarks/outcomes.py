@@ -20,13 +20,14 @@ from benchmarks.cells import Cells, commits
 from benchmarks.runs import Cell, evaluations, gain_columns, start_verb
 from vla_rl.core.config import load_config, read_yaml
 from vla_rl.core.errors import UserError
+from vla_rl.data.store import EpisodeStore
 from vla_rl.report.statistics import paired_p
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
 TASKS = ("vla_rl/PegInsert-v0",)
-OURS = ("imagined_edit", "chunk_critic")
+OURS = ("imagined_edit", "untaught", "chunk_critic")
 _CLONING = [
     "exploration=0",
     "budget.steps_per_round=500",
@@ -48,6 +49,7 @@ _ON_POLICY = [  # as many episodes in more rounds
 _RESIDUAL = ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY]
 METHODS = {
     "imagined_edit": [],
+    "untaught": ["learning.teach_steps=0", "learning.actor.precision=float32"],
     "chunk_critic": ["algorithm=chunk_critic"],
     "residual_ppo": _RESIDUAL,
     "noise_steering": ["algorithm=noise_steering", "exploration=0", *_ON_POLICY],
@@ -94,9 +96,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         list(pool.map(lambda cell: cells.write(cell.name, _run_cell(cell, runs)), missing))
     if missing and "speed" not in cells:
         cells.write("speed", _speed(runs / missing[0].base))
-    speed = cells.by_name().get("speed", {})
+    for cell in grid:
+        if cell.method == OURS[0] and RunFolder(runs / cell.name).is_finished():
+            cells.once(f"{cell.name}-plain", functools.partial(_without_search, runs / cell.name))
+    measured = cells.by_name()
+    speed = measured.get("speed", {})
+    plain = [float(cell["success"]) for name, cell in measured.items() if name.endswith("-plain")]
     return {
         **{name: value for name, value in speed.items() if name != "measured"},
+        **({"without_search_450": float(np.mean(plain)), "without_search_runs": len(plain)} if plain else {}),
         **summary([cell for cell in cells.read() if "method" in cell]),
     }
 
@@ -135,8 +143,14 @@ def table(result: dict[str, Any]) -> str:
         _row([cell for cell in cells if (cell["task"], cell["method"]) == (task, list(METHODS)[method])])
         for task, method in groups
     ]
+    plain = ""
+    if "without_search_450" in result:
+        plain = (
+            f"Without critic and edit, one draw at a time, the last policies of `{OURS[0]}` make "
+            f"{result['without_search_450']:.0%} ({result['without_search_runs']} seeds). "
+        )
     note = (
-        f"{cells[0]['practice_episodes']} practice episodes without a person (`sft`: none, more steps on the "
+        f"{plain}{cells[0]['practice_episodes']} practice episodes without a person (`sft`: none, more steps on the "
         f"demonstrations), {cells[0]['evaluation_episodes']} held-out evaluation seeds. Success pooled over seeds [95 "
         "% Wilson interval of these very policies]; the gain is the mean over seeds [95 % bootstrap interval over "
         f"seeds]. {result['machine']['cpu']}, one core a run. {commits(cells)} Command: `{result['command']}`."
@@ -223,6 +237,29 @@ def practise_from(cell: Cell, runs: Path, changes: list[str]) -> float:
     verb = start_verb([*_arguments(cell), "--from", str(runs / cell.base), *changes], folder)
     verb.wait_or_fail()
     return verb.cpu_s
+
+
+def _without_search(run: Path) -> dict[str, float]:
+    """What the last policy of a run makes on the evaluation's seeds without critic and edit: its first draw acts."""
+    import torch
+
+    from vla_rl.policies.folders import load_model
+    from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs
+
+    torch.set_num_threads(1)
+    newest = max((run / "policies").glob("version_*"))
+    model, meta = load_model(newest)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder) / "policy", {**meta, "algorithm": "sft"})
+        config = load_config(RunConfig, run / "config.yaml")
+        jobs = evaluation_jobs(
+            config.task.envs, Path(folder) / "policy", Path(folder) / "episodes", config.budget.evaluation_episodes
+        )
+        worker = SimulatorWorker(config)
+        list(worker.run([replace(job, pictures=False) for job in jobs]))
+        worker.close()
+        store = EpisodeStore(Path(folder) / "episodes")
+        return {"success": float(np.mean([store.read_header(name).success is True for name in store.ids()]))}
 
 
 def _speed(base: Path) -> dict[str, float]:

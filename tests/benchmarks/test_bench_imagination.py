@@ -20,9 +20,9 @@ def cell(method: str, seed: int, curve: list[float]) -> dict:
 
 def test_only_runs_with_a_twin_are_pairs() -> None:
     cells = [
-        cell("imagined_edit", 0, [0.7, 0.9]),
+        cell("untaught", 0, [0.7, 0.9]),
         cell("chunk_critic", 0, [0.6, 0.7]),
-        cell("imagined_edit", 1, [0.7, 0.9]),
+        cell("untaught", 1, [0.7, 0.9]),
         cell("filtered_bc", 1, [0.6, 0.7]),
     ]
     (pair,) = find_pairs(cells)

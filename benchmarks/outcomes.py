@@ -2,11 +2,12 @@
 
 Per task and seed all methods start from the same supervised policy and get the same number of real episodes. A cell is
 one run; finished cells are kept in OUT/outcomes/, so that the table fills up bit by bit. Cells that have not been run
-are left out.
+are left out. A run of 1,200 episodes begins with the rounds of its twin of 450, where that has been kept.
 """
 
 import argparse
 import functools
+import shutil
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from benchmarks.cells import Cells, commits
 from benchmarks.runs import Cell, evaluations, gain_columns, start_verb
@@ -27,7 +29,8 @@ from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
 TASKS = ("vla_rl/PegInsert-v0",)
-OURS = ("imagined_edit", "untaught", "chunk_critic")
+OURS = ("imagined_edit", "imagined_edit_1200", "untaught", "chunk_critic")
+_EPISODES = dict(zip(OURS, (450, 1200), strict=False))
 _CLONING = [
     "exploration=0",
     "budget.steps_per_round=500",
@@ -49,6 +52,7 @@ _ON_POLICY = [  # as many episodes in more rounds
 _RESIDUAL = ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY]
 METHODS = {
     "imagined_edit": [],
+    "imagined_edit_1200": ["budget.rounds=8"],
     "untaught": ["learning.teach_steps=0", "learning.actor.precision=float32"],
     "chunk_critic": ["algorithm=chunk_critic"],
     "residual_ppo": _RESIDUAL,
@@ -93,20 +97,30 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     missing = [] if options.gather else [cell for cell in grid if cell.name not in found]
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(functools.partial(run_base, runs=runs), {cell.base: cell for cell in missing}.values()))
-        list(pool.map(lambda cell: cells.write(cell.name, _run_cell(cell, runs)), missing))
+        list(pool.map(lambda cell: cells.write(cell.name, _run_cell(cell, runs, found)), missing))
     if missing and "speed" not in cells:
         cells.write("speed", _speed(runs / missing[0].base))
     for cell in grid:
-        if cell.method == OURS[0] and RunFolder(runs / cell.name).is_finished():
+        if cell.method in _EPISODES and RunFolder(runs / cell.name).is_finished():
             cells.once(f"{cell.name}-plain", functools.partial(_without_search, runs / cell.name))
     measured = cells.by_name()
     speed = measured.get("speed", {})
-    plain = [float(cell["success"]) for name, cell in measured.items() if name.endswith("-plain")]
     return {
         **{name: value for name, value in speed.items() if name != "measured"},
-        **({"without_search_450": float(np.mean(plain)), "without_search_runs": len(plain)} if plain else {}),
+        **_plain_policies(measured),
         **summary([cell for cell in cells.read() if "method" in cell]),
     }
+
+
+def _plain_policies(measured: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """What the last policies make without critic and edit, after 450 and after 1,200 episodes."""
+    found = {}
+    for method, episodes in _EPISODES.items():
+        plain = [float(cell["success"]) for name, cell in measured.items() if name.endswith(f"-{method}-plain")]
+        if plain:
+            key = f"without_search_{episodes}"
+            found |= {key: float(np.mean(plain)), f"{key}_runs": len(plain)}
+    return found
 
 
 def open_cells(out: Path) -> Cells:
@@ -119,10 +133,12 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     ours = [cell for cell in runs if cell["method"] == OURS[0] and cell["task"] == TASKS[0]]
     if not ours:
         raise UserError(f"no run of {OURS[0]} has been measured yet; leave --gather out")
+    longer = [cell["practised"]["success"] for cell in runs if (cell["method"], cell["task"]) == (OURS[1], TASKS[0])]
     others = [cell for cell in runs if cell["method"] == OURS[0] and cell["task"] != TASKS[0]]
     gains = [cell["practised"]["success"] - cell["supervised"]["success"] for cell in others]
     return {
         "without_person_450": float(np.mean([cell["practised"]["success"] for cell in ours])),
+        **({"without_person_1200": float(np.mean(longer)), "without_person_1200_runs": len(longer)} if longer else {}),
         "steps_ratio": float(np.mean([_steps_ratio(cell) for cell in ours])),
         **({"mean_gain_other_tasks_points": 100 * float(np.mean(gains))} if gains else {}),
         **_against_rivals(runs),
@@ -134,23 +150,23 @@ def table(result: dict[str, Any]) -> str:
     """Markdown: one row per task and method."""
     cells: list[dict[str, Any]] = result["runs"]
     head = [
-        "| task | method | seeds | supervised | after each third, mean over seeds | after practice | gain, points "
-        "| steps to success, first -> last | processor minutes |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| task | method | real episodes | seeds | supervised | after each third, mean over seeds | after practice "
+        "| gain, points | steps to success, first -> last | processor minutes |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     groups = sorted({(cell["task"], list(METHODS).index(cell["method"])) for cell in cells})
     rows = [
         _row([cell for cell in cells if (cell["task"], cell["method"]) == (task, list(METHODS)[method])])
         for task, method in groups
     ]
-    plain = ""
-    if "without_search_450" in result:
-        plain = (
-            f"Without critic and edit, one draw at a time, the last policies of `{OURS[0]}` make "
-            f"{result['without_search_450']:.0%} ({result['without_search_runs']} seeds). "
-        )
+    plain = "".join(
+        f"Without critic and edit, one draw at a time, the last policies of `{method}` make "
+        f"{result[f'without_search_{episodes}']:.0%} ({result[f'without_search_{episodes}_runs']} seeds). "
+        for method, episodes in _EPISODES.items()
+        if f"without_search_{episodes}" in result
+    )
     note = (
-        f"{plain}{cells[0]['practice_episodes']} practice episodes without a person (`sft`: none, more steps on the "
+        f"{plain}Practice without a person (`sft`: no episodes, more steps on the "
         f"demonstrations), {cells[0]['evaluation_episodes']} held-out evaluation seeds. Success pooled over seeds [95 "
         "% Wilson interval of these very policies]; the gain is the mean over seeds [95 % bootstrap interval over "
         f"seeds]. {result['machine']['cpu']}, one core a run. {commits(cells)} Command: `{result['command']}`."
@@ -162,7 +178,9 @@ def _row(cells: list[dict[str, Any]]) -> str:
     curve = np.mean([cell["curve"] for cell in cells], 0) if all(cell["curve"] for cell in cells) else []
     thirds = ", ".join(f"{success:.0%}" for success in curve) or "-"
     supervised, *rest = gain_columns(cells).removeprefix("|").split("|")
-    return f"| {cells[0]['task']} | `{cells[0]['method']}` | {len(cells)} |{supervised}| {thirds} |{'|'.join(rest)}"
+    first = cells[0]
+    head = f"| {first['task']} | `{first['method']}` | {first['practice_episodes']} | {len(cells)} "
+    return f"{head}|{supervised}| {thirds} |{'|'.join(rest)}"
 
 
 def _steps_ratio(cell: dict[str, Any]) -> float:
@@ -200,9 +218,10 @@ def run_base(cell: Cell, runs: Path) -> None:
         start_verb([*_arguments(cell), "budget.rounds=0"], runs / cell.base).wait_or_fail()
 
 
-def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
+def _run_cell(cell: Cell, runs: Path, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
     folder, base = runs / cell.name, runs / cell.base
-    cpu_s = practise_from(cell, runs, METHODS[cell.method])
+    before_s = _begin_with_twin(cell, runs, found)
+    cpu_s = before_s + practise_from(cell, runs, METHODS[cell.method])
     first, played = evaluations(base)[-1], evaluations(folder)[1:]
     last = played[-1]
     budget = read_yaml(folder / "config.yaml")["budget"]
@@ -220,6 +239,23 @@ def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
         "practice_episodes": budget["rounds"] * budget["episodes_per_round"],
         "cpu_s": round(cpu_s, 1),
     }
+
+
+def _begin_with_twin(cell: Cell, runs: Path, twins: dict[str, dict[str, Any]]) -> float:
+    """Copy the run of the fewer rounds that this one would begin with; returns the processor seconds that it took."""
+    folder, twin = runs / cell.name, runs / f"{cell.base}-{OURS[0]}"
+    if cell.method != OURS[1] or twin.name not in twins or not RunFolder(twin).is_finished():
+        return 0.0
+    if not folder.exists():
+        unfinished = runs / f".{folder.name}.unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(twin, unfinished)
+        config = read_yaml(unfinished / "config.yaml")
+        config["budget"]["rounds"] = int(METHODS[cell.method][0].partition("=")[2])
+        (unfinished / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+        RunFolder(unfinished).write_summary({**RunFolder(unfinished).read_summary(), "finished": False})
+        unfinished.replace(folder)
+    return float(twins[twin.name]["cpu_s"])
 
 
 def after_each_third(played: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -81,7 +81,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if "foretold" in options.parts:
         foretold.measure_seeds(forecasts, options.out, options.runs, options.seeds)
     runs = outcomes.open_cells(options.out)
-    pairs = find_pairs([cell for cell in runs.read() if "method" in cell])
+    of_pairs = [cell for cell in runs.read() if cell.get("method") in (WITH, WITHOUT)]
+    pairs = find_pairs(of_pairs)
     if not pairs:
         raise UserError(f"{runs.folder} has no run of {WITH} with its twin of {WITHOUT}; run `outcomes` first")
     speed = Cells(options.out / "imagination", {"updates": _UPDATES})
@@ -104,7 +105,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         **branch_values.keys(values.read()),
         **foretold.keys(forecasts.read()),
         **_of_video_model(options.out / "world-model.json"),
-        "commits": commits(runs.read()),
+        "commits": commits(of_pairs),
     }
 
 

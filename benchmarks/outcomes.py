@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def _plain_policies(measured: dict[str, dict[str, Any]]) -> dict[str, float]:
     """What the last policies make without critic and edit, after 450 and after 1,200 episodes."""
-    found = {}
+    found: dict[str, float] = {}
     for method, episodes in _EPISODES.items():
         plain = [float(cell["success"]) for name, cell in measured.items() if name.endswith(f"-{method}-plain")]
         if plain:

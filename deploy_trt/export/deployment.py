@@ -30,6 +30,7 @@ from vla_rl.core.described import CRITIC_FOLDER
 from vla_rl.core.flow import flow_noise
 from vla_rl.core.types import Observation, PolicySpec
 from vla_rl.policies.choosing import Chooser
+from vla_rl.policies.features import flat_features
 from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.normalization import VectorStatistics
 from vla_rl.policies.trainable import Indicator
@@ -167,7 +168,8 @@ def flow_vla_probes(
         noise_rows = config.horizon if chooser is None else chooser.noise_rows(config.horizon)
         noise = torch.from_numpy(flow_noise(0, index, noise_rows, spec.action_dim))[None]
         tick = torch.tensor([float(observation.tick)])
-        starts = noise if chooser is None else chooser.starts(model, (images, raw_state, text), tick, noise)[0]
+        features = flat_features(*model.features(images, raw_state, text))
+        starts = noise if chooser is None else chooser.starts(features, tick, noise)[0]
         prefixes, actions = [prefix.repeat(len(starts)) for prefix in prefixes], starts
         for step in range(config.sampling_steps):
             time = torch.full(actions.shape[:2], step / config.sampling_steps)
@@ -180,7 +182,7 @@ def flow_vla_probes(
         else:
             row |= {"noise": starts[None].numpy(), "actions": actions[None].numpy(), "choice_noise": noise.numpy()}
             drawn, free = model.to_raw_actions(actions)[None], torch.ones(config.horizon)
-            executed, values = chooser.judged(model, (images, raw_state, text), tick, noise, drawn, free, 0)
+            executed, values = chooser.judged(model, features, tick, noise, drawn, free, 0)
             chosen = values.argmax(1)
             row |= {"tick": tick.numpy(), "values": values.numpy(), "chosen": chosen.numpy()}
             row["executed"] = executed[[0], chosen].numpy()

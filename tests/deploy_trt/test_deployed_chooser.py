@@ -292,14 +292,13 @@ def test_the_chooser_in_numpy_thinks_as_the_one_in_torch(
     noise = rng.standard_normal((deployment.chooser.noise_rows(), 2)).astype(np.float32)
     drawn = rng.standard_normal((1 + DRAWS, 8, 2)).astype(np.float32)
     observation = make_observation()
-    inputs = choosing(model, chooser)._inputs(observation)
-    tokens, _ = model.features(*inputs)
-    features = tokens.detach().flatten(1).numpy()[0]
+    tokens, _ = model.features(*choosing(model, chooser)._inputs(observation))
+    features = tokens.detach().flatten(1)
     for done in (0, 2, 8 - TICKS, 7, 8):
-        ours = deployment.chooser.choose(features, 11, noise, drawn, np.ones(8, np.float32), done)
+        ours = deployment.chooser.choose(features[0].numpy(), 11, noise, drawn, np.ones(8, np.float32), done)
         candidates, values = chooser.judged(
             model,
-            inputs,
+            features,
             torch.tensor([11.0]),
             torch.from_numpy(noise)[None],
             torch.from_numpy(drawn)[None],

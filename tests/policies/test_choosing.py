@@ -144,6 +144,17 @@ def test_several_draws_equal_those_drawn_alone() -> None:
     for index in range(3):
         torch.testing.assert_close(several[:, index], model.draw(*inputs, noise[:, index]))
     torch.testing.assert_close(several, super(type(model), model).draw_several(*inputs, noise))
+    seen = model.features(*inputs)
+    assert torch.equal(model.draw_several(*inputs, noise, seen=seen), several)
+
+
+def test_a_choice_looks_at_an_observation_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, observation = make_model(), make_observation()
+    policy, looks = acting(model, liking(model, 0, 1.0), draws=DRAWS), []
+    features = model.features
+    monkeypatch.setattr(model, "features", lambda *inputs: looks.append(1) or features(*inputs))
+    policy.infer(observation)
+    assert len(looks) == 1
 
 
 def test_a_critic_travels_in_the_folder_of_its_policy(tmp_path: Path) -> None:

@@ -146,10 +146,11 @@ class ChunkCriticLearner(Cloning):
         ticks, model = self.config.critic.chunk_ticks, self.model.eval()
         chunks, _ = self.data.cache.chunks(frames, ticks)
         inputs = self.data.inputs(frames)
-        blank = torch.zeros(len(frames), model.horizon, model.spec.action_dim, device=self.data.device)
-        usual = model.draw(*inputs, blank)[:, :ticks]
+        blank = torch.zeros(len(frames), 1, model.horizon, model.spec.action_dim, device=self.data.device)
+        seen = model.features(*inputs)
+        usual = model.draw_several(*inputs, blank, seen=seen)[:, 0, :ticks]
         tick = self.data.tensor((frames - start).astype(np.float32))
-        return self.critic.rows(flat_features(*model.features(*inputs)), tick, self.data.tensor(chunks), usual)
+        return self.critic.rows(flat_features(*seen), tick, self.data.tensor(chunks), usual)
 
     def update(self, step: int) -> dict[str, float]:
         """One gradient step of the policy, while it is taught, or else of every member of the critic, on the episodes

@@ -73,11 +73,12 @@ def played_chunks(episode: CachedEpisode, data: RoundData, model: TrainablePolic
     seed = int(record.extras[NOISE_SEED][0]) if NOISE_SEED in record.extras else episode.seed
     size = model.spec.action_dim
     inputs, model = data.inputs(episode.start + step), model.eval()
+    seen = model.features(*inputs)
     noise = np.stack([flow_noise(seed, int(tick), model.horizon, size) for tick in step])
     if edit.of_noise:
         base, tried = data.tensor(noise), noise.mean(1) * np.float32(math.sqrt(model.horizon))
     else:
-        base = model.draw(*inputs, data.tensor(noise))
+        base = model.draw_several(*inputs, data.tensor(noise)[:, None], seen=seen)[:, 0]
         tried = np.concatenate([exploration_noise(seed, int(tick), size) for tick in step])
     dims = episode.action_dim  # a smaller robot has no more
     moves = edit.moved * (torch.arange(size, device=data.device) < dims)
@@ -86,7 +87,7 @@ def played_chunks(episode: CachedEpisode, data: RoundData, model: TrainablePolic
     return PlayedChunks(
         step,
         index,
-        flat_features(*model.features(*inputs)),
+        flat_features(*seen),
         data.tensor(step.astype(np.float32)),
         base,
         data.tensor(tried) * moves,

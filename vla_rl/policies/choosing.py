@@ -214,27 +214,33 @@ class Chooser:
         """
         done = 0 if committed is None else committed.shape[1]
         free = (torch.arange(model.horizon, device=noise.device) >= done).float()
-        every = model.draw_several(*inputs, self.starts(model, inputs, tick, noise), committed)
-        return best(*self.judged(model, inputs, tick, noise, every, free, done))
+        seen = model.features(*inputs)
+        features = flat_features(*seen)
+        every = model.draw_several(*inputs, self.starts(features, tick, noise), committed, seen)
+        return best(*self.judged(model, features, tick, noise, every, free, done))
 
     @torch.no_grad()
-    def starts(self, model: "TrainablePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor) -> Tensor:
+    def starts(self, features: Tensor, tick: Tensor, noise: Tensor) -> Tensor:
         """What chunks are drawn from, [B, 1 + N, H, A]: zero for the usual one, then the candidates' noise. Without a
-        critic nobody asks for the usual one: [B, 1, H, A], moved by an edit of the noise. Arguments as of `draw`.
+        critic nobody asks for the usual one: [B, 1, H, A], moved by an edit of the noise.
+
+        Args:
+            features: [B, F], of `flat_features`.
+            tick, noise: as of `draw`.
         """
         draws = noise.unflatten(1, (self.config.draws, -1))[:, :, :-1]
         if self.critic is not None:
             return torch.cat([torch.zeros_like(draws[:, :1]), draws], 1)
         if self.edit is None or not self.edit.of_noise:
             return draws
-        rows = self.edit.rows(flat_features(*model.features(*inputs)), tick, draws[:, 0])
+        rows = self.edit.rows(features, tick, draws[:, 0])
         return draws + self.edit(rows)[:, None, None]
 
     @torch.no_grad()
     def judged(
         self,
         model: "TrainablePolicy",
-        inputs: "Inputs",
+        features: Tensor,
         tick: Tensor,
         noise: Tensor,
         drawn: Tensor,
@@ -245,7 +251,8 @@ class Chooser:
         [B, N], less what caution takes: 0 of all without a critic, or where fewer actions are left than are judged.
 
         Args:
-            model, inputs, tick, noise: as of `draw`.
+            model, tick, noise: as of `draw`.
+            features: as of `starts`.
             drawn: of `starts`.
             free: [H], from 0 to 1, how far an offset may move each action.
             done: how many actions will have been executed before the chunk is used; those after them are judged.
@@ -255,7 +262,7 @@ class Chooser:
         blank = candidates.new_zeros(candidates.shape[:2])
         if done >= model.horizon or (self.edit is not None and self.edit.of_noise):
             return candidates, blank
-        features = flat_features(*model.features(*inputs))[:, None].expand(-1, count, -1)
+        features = features[:, None].expand(-1, count, -1)
         ticks = tick[:, None].expand(-1, count)
         judged = slice(done, done + self.ticks)
         if self.edit is not None:

@@ -122,11 +122,23 @@ class TrainablePolicy(nn.Module, ABC):
         """
 
     def draw_several(
-        self, images: dict[str, Tensor], state: Tensor, text: Tensor, noise: Tensor, committed: Tensor | None = None
+        self,
+        images: dict[str, Tensor],
+        state: Tensor,
+        text: Tensor,
+        noise: Tensor,
+        committed: Tensor | None = None,
+        seen: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """N chunks for each observation, [B, N, H, A]. Arguments as of `draw`, but for ``noise``, [B, N, horizon, A]:
-        one that is drawn here equals what `draw` gives for its noise.
+        """N chunks for each observation, [B, N, H, A].
+
+        Args:
+            images, state, text, committed: as of `draw`.
+            noise: [B, N, horizon, A]; what is drawn equals what `draw` gives for its noise.
+            seen: what `features` gave for these observations; a policy that can goes on from it and does not look at
+                them once more.
         """
+        del seen
         count = noise.shape[1]
 
         def repeated(tensor: Tensor) -> Tensor:

@@ -126,15 +126,24 @@ class FlowVLA(TrainablePolicy):
             text: int64 [B, L], from `tokenize`.
             indicator: int64 [B], values of `Indicator`; None: NONE. Ignored by a model without ``config.indicator``.
         """
-        tokens, mask = self.features(images, state, text, indicator)
+        return self.prefix_of(*self.features(images, state, text, indicator))
+
+    def prefix_of(self, tokens: Tensor, mask: Tensor) -> Prefix:
+        """The prefix of what `features` gave."""
         return Prefix(*self.expert.read_prefix(tokens, mask), mask)
 
-    def acting_prefixes(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> tuple[Prefix, Prefix | None]:
+    def acting_prefixes(
+        self,
+        images: dict[str, Tensor],
+        state: Tensor,
+        text: Tensor,
+        seen: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Prefix, Prefix | None]:
         """What `sample` takes to act well: the prefix that asks for good actions, and the one without an indicator if
-        there is classifier-free guidance. Arguments as of `encode`.
+        there is classifier-free guidance. Arguments as of `encode`; ``seen`` as of `TrainablePolicy.draw_several`.
         """
         if not self.config.indicator:
-            return self.encode(images, state, text), None
+            return self.prefix_of(*(seen or self.features(images, state, text))), None
         positive = torch.full((len(state),), int(Indicator.POSITIVE), device=state.device)
         prefix = self.encode(images, state, text, positive)
         return prefix, self.encode(images, state, text) if self.config.guidance_scale != 1.0 else None
@@ -160,7 +169,7 @@ class FlowVLA(TrainablePolicy):
         indicator = self._drop_indicator(batch, generator)
         tokens, mask = self.features(batch.images, batch.state, batch.text, indicator)
         draws = config.flow_samples
-        prefix = Prefix(*self.expert.read_prefix(tokens, mask), mask).repeat(draws)
+        prefix = self.prefix_of(tokens, mask).repeat(draws)
         draw = draw_flow(config, len(batch.state), self.spec.action_dim, generator)
         noise, time, committed, hidden = (part.to(batch.state.device) for part in draw)
         # Steps without a loss stay visible as plausible actions. Blanked out, they would tell the others how soon the
@@ -227,11 +236,17 @@ class FlowVLA(TrainablePolicy):
         return self.sample(prefix, noise, committed, unconditional=unconditional)
 
     def draw_several(
-        self, images: dict[str, Tensor], state: Tensor, text: Tensor, noise: Tensor, committed: Tensor | None = None
+        self,
+        images: dict[str, Tensor],
+        state: Tensor,
+        text: Tensor,
+        noise: Tensor,
+        committed: Tensor | None = None,
+        seen: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """See `TrainablePolicy.draw_several`; the observations are encoded once."""
         count = noise.shape[1]
-        prefix, unconditional = self.acting_prefixes(images, state, text)
+        prefix, unconditional = self.acting_prefixes(images, state, text, seen)
         chunks = self.sample(
             prefix.repeat(count),
             noise.flatten(0, 1),
@@ -248,7 +263,7 @@ class FlowVLA(TrainablePolicy):
         """
         if self.config.indicator:
             raise UserError("a policy with policy.indicator=true cannot act from features alone; switch it off")
-        return self.sample(Prefix(*self.expert.read_prefix(tokens, mask), mask), noise)
+        return self.sample(self.prefix_of(tokens, mask), noise)
 
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:
         """See `TrainablePolicy.acting`; it can be guided towards what is scheduled."""

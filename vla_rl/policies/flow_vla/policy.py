@@ -7,6 +7,7 @@ from vla_rl.core.flow import guidance_weights
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.policies.acting import ActingPolicy, Inputs
 from vla_rl.policies.choosing import best
+from vla_rl.policies.features import flat_features
 from vla_rl.policies.flow_vla.model import FlowVLA
 from vla_rl.policies.guidance import sample_guided
 
@@ -42,8 +43,10 @@ class FlowVLAPolicy(ActingPolicy):
         """
         model, chooser = self.model, self.chooser
         tick, noise, inputs = self._tick(observation), self._noise(observation.tick), self._inputs(observation)
-        starts = noise if chooser is None else chooser.starts(model, inputs, tick, noise)[0]
-        prefix, unconditional = model.acting_prefixes(*inputs)
+        seen = model.features(*inputs)
+        features = flat_features(*seen)
+        starts = noise if chooser is None else chooser.starts(features, tick, noise)[0]
+        prefix, unconditional = model.acting_prefixes(*inputs, seen)
         prefix = prefix.repeat(len(starts))
         unconditional = None if unconditional is None else unconditional.repeat(len(starts))
         target = torch.zeros_like(starts)
@@ -56,7 +59,7 @@ class FlowVLAPolicy(ActingPolicy):
         actions = sample_guided(velocity, starts, target, weights, self.steps, exact_gradient=exact_gradient)
         raw = model.to_raw_actions(actions)
         if chooser is not None:  # what is held to the old plan is not moved
-            raw = best(*chooser.judged(model, inputs, tick, noise, raw[None], 1.0 - weights, delay_ticks))
+            raw = best(*chooser.judged(model, features, tick, noise, raw[None], 1.0 - weights, delay_ticks))
         return self._chunk(observation, raw)
 
     def _draw(self, inputs: Inputs, noise: Tensor, committed: Tensor | None) -> Tensor:

@@ -26,7 +26,7 @@ from vla_rl.core.errors import UserError
 _INF, _NAN = float("inf"), float("nan")
 _STRATEGY_TICKS = 60
 _REFUSED_WITHIN_S = 10.0  # of the machine's time, which may be busy: free ticks take next to none
-_DISCOVERED_AFTER_S = 2.0
+_DISCOVERED_AFTER_S = 2.0  # a node that the observer has discovered, the others discover in a moment of their own
 _GONE_WITHIN_S = 20.0
 _SLICE_S = 0.005
 
@@ -126,6 +126,7 @@ _DEFAULTS: dict[str, object] = {"control_hz": 0.0}
 
 def _configure_beside(course: Course, name: str) -> dict[str, Any]:
     with CAUSES[name](course):
+        time.sleep(_DISCOVERED_AFTER_S)
         refused = not course.rig.transition("configure")
     if not refused:
         course.unconfigure()
@@ -182,7 +183,6 @@ def _silent_hand(course: Course) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _discovered(course: Course, fault: str) -> Iterator[None]:
-    """A node that the observer has discovered; the others discover it in a moment of their own."""
     with _disturbed(course, fault):
         _wait(course, _DISCOVERED_AFTER_S)
         yield

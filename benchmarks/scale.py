@@ -89,10 +89,10 @@ def table(result: dict[str, Any]) -> str:
         )
     if "async_speedup" in result:
         told.append(
-            f"Playing while learning: {result['async_speedup']:.2f} times as fast, "
+            f"Playing while learning, in rounds a third as long: {result['async_speedup']:.2f} times as fast, "
             f"{result['async_vs_rounds_success_points']:+.1f} points, {result['async_seeds']} seeds."
         )
-        told += ["", scale_async.table(result["runs"]["async"])]
+        told += ["", scale_async.table(result["runs"]["async"]), ""]
     if "demo_wall_ratio" in result:
         told.append(
             f"The demo with a person takes {result['demo_wall_ratio']:.2f} of the time that it took at commit "

@@ -1,7 +1,8 @@
-"""Collectors that play while the learner learns, against taking turns: the same supervised policy, the same episodes,
-gradient steps and evaluations, one process that learns and one that plays.
+"""Collectors that play while the learner learns, against taking turns: the same supervised policy, as many episodes and
+gradient steps, one process that learns and one that plays.
 
-Runs of a seed follow each other on one machine; success is compared over seeds.
+Where both go on at once rounds are a third as long: a policy that is one round older is then little older, and a shorter
+round wastes nothing, since nobody waits for its end. Success is compared over seeds.
 """
 
 from pathlib import Path
@@ -11,8 +12,16 @@ from benchmarks import alternating
 from benchmarks.runs import evaluations, start_verb
 from vla_rl.training.run_folder import RunFolder
 
-STALENESS = 1
 _EVALUATION_EPISODES = 200
+_AT_ONCE = [
+    "budget.staleness=1",
+    "budget.rounds=9",
+    "budget.episodes_per_round=50",
+    "budget.steps_per_round=167",
+    "learning.actor.warmup_steps=17",
+    "learning.actor.decay_steps=167",
+]
+_ARMS: dict[str, list[str]] = {"rounds": [], "async": _AT_ONCE}
 
 
 def measure(seed: int, runs: Path) -> dict[str, Any]:
@@ -27,11 +36,11 @@ def measure(seed: int, runs: Path) -> dict[str, Any]:
     words += [f"budget.evaluation_episodes={_EVALUATION_EPISODES}"]
     if not RunFolder(base).is_finished():
         start_verb([*words, "budget.rounds=0"], base).wait_or_fail()
-    found: dict[str, Any] = {"seed": seed, "staleness": STALENESS}
-    for name, staleness in (("rounds", 0), ("async", STALENESS)):
+    found: dict[str, Any] = {"seed": seed, "options": _AT_ONCE}
+    for name, changes in _ARMS.items():
         folder = base.with_name(f"{base.name}-{name}")
         if not RunFolder(folder).is_finished():
-            start_verb([*words, f"budget.staleness={staleness}", "--from", str(base)], folder).wait_or_fail()
+            start_verb([*words, *changes, "--from", str(base)], folder).wait_or_fail()
         last = evaluations(folder)[-1]
         stages = RunFolder(folder).read_summary()["stages"]
         found[f"{name}_s"] = sum(stage["wall_s"] for stage in stages)

@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if missing and "speed" not in cells:
         cells.write("speed", _speed(runs / missing[0].base))
     for cell in grid:
-        if cell.method in _EPISODES and RunFolder(runs / cell.name).is_finished():
+        if not options.gather and cell.method in _EPISODES and RunFolder(runs / cell.name).is_finished():
             cells.once(f"{cell.name}-plain", functools.partial(_without_search, runs / cell.name))
     measured = cells.by_name()
     speed = measured.get("speed", {})

@@ -13,7 +13,7 @@ from deploy_trt.build import BuildConfig, build_engines
 from deploy_trt.export.policies import export_policy
 from deploy_trt.quantize import ORT_MODES, quantize_deployment
 from deploy_trt.runtime import DeployedPolicy, load_deployed
-from deploy_trt.runtime.probe import BackendName
+from deploy_trt.runtime.probe import BackendName, probe
 from deploy_trt.runtime.refresh import refresh
 from vla_rl.core.errors import CheckpointError, UserError, did_you_mean
 from vla_rl.core.types import Observation
@@ -31,7 +31,7 @@ class ExplorationPolicies:
         observations: for the calibration of ``int8-static``.
 
     Raises:
-        UserError: for an unknown precision, or no observations where they are needed.
+        UserError: for an unknown precision, no observations where they are needed, or no TensorRT.
     """
 
     def __init__(self, precision: str, observations: Sequence[Observation] = ()) -> None:
@@ -41,6 +41,8 @@ class ExplorationPolicies:
             raise UserError("int8-static is calibrated on real observations; give some, or collect in int8-dynamic")
         self.precision, self._observations = precision, observations
         self._backend: BackendName = "trt" if precision == "trt" else "ort-cpu"
+        if precision == "trt" and not (found := probe("trt")).works:
+            raise UserError(f"TensorRT does not work here: {found.reason}; collect in another precision")
         self._folder = tempfile.TemporaryDirectory(prefix="vla-rl-exploration-")
         self._exported: DeployedPolicy | None = None
         """The newest version, not quantised."""
@@ -60,7 +62,7 @@ class ExplorationPolicies:
 
         Raises:
             CheckpointError: if it is damaged.
-            UserError: if quantising makes another policy of it, or there is no TensorRT.
+            UserError: if quantising makes another policy of it.
         """
         newest = self._exported = self._refreshed(checkpoint) or self._export(checkpoint)
         if self.precision not in ORT_MODES:

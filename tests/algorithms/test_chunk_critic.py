@@ -19,6 +19,7 @@ from vla_rl.policies.choosing import FOLDER, Chooser
 from vla_rl.policies.folders import load_policy
 from vla_rl.policies.lerobot_adapter import LeRobotPolicyConfig
 from vla_rl.runs.config import RunConfig
+from vla_rl.runs.finetune import FinetuneConfig
 
 TICKS = 2
 
@@ -266,6 +267,9 @@ def test_teaching_that_leaves_the_critic_no_step_is_refused() -> None:
         load_config(RunConfig, None, changes)
     load_config(RunConfig, None, [*changes[:2], "budget.steps_per_round=6"])
     load_config(RunConfig, None, [*changes, "budget.rounds=0"])
+    with pytest.raises(ConfigError, match="of steps=400 gradient steps: the critic would learn in none"):
+        FinetuneConfig(algorithm="imagined_edit", steps=400)
+    FinetuneConfig(algorithm="imagined_edit", steps=401)
 
 
 def test_an_adopted_policy_is_the_one_that_the_critic_sees_through(make_cache, tmp_path: Path) -> None:

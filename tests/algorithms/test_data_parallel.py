@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,9 +16,12 @@ from torch import nn
 
 from vla_rl.algorithms.actor import ActorLearner
 from vla_rl.algorithms.config import ActorConfig
-from vla_rl.algorithms.data_parallel import Share, _packed, team_of
+from vla_rl.algorithms.data_parallel import Share, Team, _packed, team_of
+from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.policies.trainable import PolicyBatch
+from vla_rl.runs.config import RunConfig
+from vla_rl.runs.practice import check_processes
 
 
 class Means(nn.Module):
@@ -192,6 +196,44 @@ def test_nobody_outlives_a_killed_learner(tmp_path):
 def test_as_many_processes_as_rows_at_most(processes):
     with pytest.raises(ConfigError, match=rf"actor.processes is {processes}.*batch_size, which is 64"):
         ActorConfig(processes=processes)
+
+
+def test_the_folder_where_they_met_is_there_until_the_end(monkeypatch, tmp_path):
+    """NCCL looks into it again at the first sum, long after all have joined."""
+    team_of(2, torch.device("cpu")).close()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    team = Team(2, torch.device("cpu"))
+    assert len(list(tmp_path.glob("*/group"))) == 1
+    team.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "refused"),
+    [
+        ("chunk_critic", True),
+        ("residual_ppo", True),
+        ("noise_steering", True),
+        ("corrector_ppo", True),
+        ("imagined_edit", False),
+        ("habc", False),
+    ],
+)
+def test_what_trains_no_policy_shares_no_batches(algorithm, refused):
+    changes = [f"algorithm={algorithm}", "learning.actor.processes=2"]
+    if refused:
+        with pytest.raises(ConfigError, match=r"learning.actor.processes is 2; .* trains no policy"):
+            load_config(RunConfig, None, changes)
+    else:
+        assert load_config(RunConfig, None, changes).learning.actor.processes == 2
+
+
+def test_more_processes_than_gpus_are_refused_before_a_run_begins(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match=r"supervised.actor.processes is 2, and there are 1 GPUs"):
+        check_processes("supervised.actor.processes", 2, "cuda")
+    check_processes("supervised.actor.processes", 1, "cuda")
+    check_processes("supervised.actor.processes", 2, "cpu")
 
 
 def test_a_gpu_each(monkeypatch):

@@ -85,10 +85,11 @@ def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in one.state_dict().items())
 
 
-def believing(cache):
+def believing(cache, teach_steps):
     """One round of learning, with an alarm."""
     return learner(
         cache,
+        teach_steps=teach_steps,
         edit={"hidden": (32,)},
         dynamics={"steps": 100, "hidden": (32,), "batch_size": 64},
         branches={"updates": 1, "branches": 8, "epochs": 1, "alarm_ratio": 1.3},
@@ -133,18 +134,29 @@ def through_other_eyes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ImaginedEdit, "world", spoilt)
 
 
+@pytest.mark.parametrize("teach_steps", [0, 2])
 @pytest.mark.parametrize(
     ("spoil", "why"), [(None, ""), (out_of_step, "out of step"), (through_other_eyes, "times as much")]
 )
 def test_a_broken_world_is_not_believed_and_the_edit_stays(
-    make_cache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, spoil: Any, why: str
+    make_cache,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Any,
+    why: str,
+    teach_steps: int,
 ) -> None:
-    algorithm = believing(make_cache([jerky(f"round-{i:03d}", 1000 + i) for i in range(40)]))
+    """Where the policy was taught, the edit of the one before does not fit: there is none."""
+    algorithm = believing(make_cache([jerky(f"round-{i:03d}", 1000 + i) for i in range(40)]), teach_steps)
     if spoil:
         spoil(monkeypatch)
-    before, logs = algorithm.edit, algorithm.update(0)
+    before = algorithm.edit
+    for step in range(teach_steps):
+        algorithm.update(step)
+    logs = algorithm.update(teach_steps)
     assert logs.get("imagined_stopped", 0) == bool(spoil), logs
-    assert (algorithm.edit is before) == bool(spoil)
+    assert (algorithm.edit is before) == (bool(spoil) and not teach_steps)
+    assert algorithm.edit.corrects == (not spoil)
     assert why in caplog.text
 
 

@@ -48,6 +48,7 @@ def test_both_are_shown_on_one_page_also_after_a_kill(
         time.sleep(0.01)
     first.kill()
     first.join()
+    alone.write_text("algorithm: sft\ntakeover: {enabled: false}\n")  # what has begun goes on as it began
     assert main(["demo", "--alone", str(alone), "--resume", str(folder)]) == 0
     assert "practice alone  ░" in capsys.readouterr().out
     (shown,) = read_run(folder).controls

@@ -1,14 +1,18 @@
 """Configs: defaults < file < overrides, and mistakes that are named."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from vla_rl.core.config import config_to_dict, load_config, save_config
+from vla_rl.algorithms.config import ActorConfig
+from vla_rl.core.config import config_from_dict, config_to_dict, load_config, save_config
 from vla_rl.core.errors import ConfigError
+from vla_rl.policies.choosing import ChoiceConfig
+from vla_rl.runs.config import RunConfig
+from vla_rl.runs.config_files import config_file
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,17 @@ class Inner:
 class Outer:
     inner: Inner = field(default_factory=Inner)
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class Tuned:
+    inner: Inner = field(default_factory=lambda: Inner(lr=0.5, kind="b"))
+    outer: Outer = field(default_factory=lambda: Outer(Inner(limit=3), seed=1))
+
+
+@dataclass(frozen=True)
+class MayBeTuned:
+    tuned: Tuned | None = None
 
 
 class Colour(StrEnum):
@@ -62,6 +77,23 @@ def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) 
     file.write_text("seed: 3\ninner: {lr: 0.5, kind: b}\n")
     config = load_config(Outer, file, ["inner.lr=1e-4", "inner.sizes=[3, 4]", "inner.limit=7"])
     assert config == Outer(Inner(lr=1e-4, sizes=(3, 4), kind="b", limit=7), seed=3)
+
+
+def test_a_section_in_which_one_option_is_set_keeps_the_defaults_of_its_field(tmp_path: Path) -> None:
+    tuned = load_config(Tuned, overrides=["inner.limit=7", "outer.inner.lr=0.1"])
+    assert tuned == Tuned(Inner(lr=0.5, kind="b", limit=7), Outer(Inner(lr=0.1, limit=3), seed=1))
+    assert load_config(MayBeTuned, overrides=["tuned.inner.limit=7"]).tuned == Tuned(Inner(0.5, kind="b", limit=7))
+
+    # What was saved before an option was there means the option's own default, not what the field sets today.
+    assert config_from_dict(Tuned, {"inner": {"limit": 7}}).inner == Inner(limit=7)
+
+    run = load_config(RunConfig, config_file("alone"), ["learning.actor.processes=2", "learning.choice.caution=2"])
+    usual = load_config(RunConfig, config_file("alone")).learning
+    assert run.learning == replace(
+        usual, actor=replace(usual.actor, processes=2), choice=replace(usual.choice, caution=2.0)
+    )
+    assert usual.actor != ActorConfig(), "else nothing would be shown"
+    assert usual.choice != ChoiceConfig()
 
 
 def test_a_saved_config_loads_equal(tmp_path: Path) -> None:

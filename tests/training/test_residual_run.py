@@ -2,6 +2,7 @@
 records, also after a crash.
 """
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 from tests.fakes.interrupted import interrupted
 from vla_rl.cli.main import main
+from vla_rl.core.config import load_config
+from vla_rl.core.errors import CheckpointError
 from vla_rl.core.types import NOISE_SEED
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.choosing import FOLDER, Chooser
@@ -16,6 +19,9 @@ from vla_rl.policies.corrector import FOLDER as HEAD
 from vla_rl.policies.corrector import ResidualCorrector
 from vla_rl.policies.folders import load_model, load_policy
 from vla_rl.report.sinks import read_records
+from vla_rl.runs.config import RunConfig
+from vla_rl.runs.simulator import SimulatorWorker
+from vla_rl.training.workers import RolloutJob
 
 OPTIONS = [
     "--config",
@@ -83,6 +89,17 @@ def test_a_head_that_corrects_every_tick_is_trained_in_a_run(tmp_path: Path, lat
     (head,), (same,) = (run.glob(f"policies/version_0002/{HEAD}/*.safetensors") for run in (whole, again))
     assert head.read_bytes() == same.read_bytes()
     assert main(["rollout", str(whole), "--robot", "sim", "--strategy", "a2c2", "--episodes", "1"]) == 0
+    _without_its_head_a_later_version_does_not_play(whole)
+
+
+def _without_its_head_a_later_version_does_not_play(run: Path) -> None:
+    config, policy = load_config(RunConfig, run / "config.yaml"), run / "policies" / "version_0002"
+    shutil.rmtree(policy / HEAD)
+    worker = SimulatorWorker(config)
+    job = RolloutJob("e", run / "more", config.task.env, (5,), policy)
+    with pytest.raises(CheckpointError, match="holds no corrector"):
+        list(worker.run([job]))
+    worker.close()
 
 
 @pytest.mark.slow
@@ -106,6 +123,8 @@ def test_several_episodes_of_a_start_differ_in_their_noise_alone(tmp_path: Path)
         (["algorithm=residual_ppo"], "set exploration=0.15"),
         ([*CORRECTING, "exploration=0.1", "execution.strategy=naive"], "set execution.strategy=a2c2"),
         (["execution.strategy=a2c2", "algorithm=filtered_bc"], "algorithm=filtered_bc does not train"),
+        ([*CORRECTING, "exploration=0.1", "imagination.coevolution.mode=continuous"], "without the residual head"),
+        (["exploration=0.1", "rollout_precision=fp32"], "exported policies cannot explore"),
         (["algorithm=noise_steering", "exploration=0.1"], "set exploration=0\n"),
         (["algorithm=noise_steering", "budget.staleness=1", "workers=1"], "set budget.staleness=0"),
     ],

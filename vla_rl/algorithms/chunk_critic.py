@@ -8,7 +8,8 @@ In each round the critic is made anew and learns for the round's gradient steps.
 the episodes, so that every episode is judged by one that has not seen how it ends.
 
 With ``teach_steps`` what was chosen, and did well, is first taught to the policy itself; the critic is then made on the
-policy as it has become.
+policy as it has become. Its members see through a policy that has cloned the successes of all parts, so that how an
+episode ends may show in what they see.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from vla_rl.algorithms.actor import load_optimizer
 from vla_rl.algorithms.cloning import Cloning
-from vla_rl.algorithms.config import CloningLearning
+from vla_rl.algorithms.config import CloningLearning, check_shared
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
 from vla_rl.core.errors import ConfigError
@@ -82,6 +83,8 @@ class ChunkCriticLearning(CloningLearning):
     def __post_init__(self) -> None:
         if self.teach_steps < 0:
             raise ConfigError(f"learning.teach_steps is {self.teach_steps}; it cannot be negative")
+        if not self.teach_steps:
+            check_shared(self.actor, "a chunk critic with teach_steps=0")
 
 
 class ChunkCriticLearner(Cloning):

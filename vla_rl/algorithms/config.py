@@ -96,6 +96,38 @@ class ActorConfig:
             raise ConfigError(f"actor.ema_decay is {self.ema_decay}; it must be in [0, 1)")
 
 
+def check_shared(actor: ActorConfig, algorithm: str) -> None:
+    """Refuse ``actor.processes`` of an algorithm that trains no policy: only batches of one are shared.
+
+    Raises:
+        ConfigError: in that case.
+    """
+    if actor.processes > 1:
+        raise ConfigError(
+            f"learning.actor.processes is {actor.processes}; {algorithm} trains no policy, whose batches could be "
+            "shared: leave it at 1 (the supervised stage has supervised.actor.processes)"
+        )
+
+
+def check_teaching(learning: object, steps: int, option: str) -> None:
+    """Refuse an algorithm that would clone in all gradient steps and leave none to its critic.
+
+    Args:
+        learning: the options of an algorithm, any.
+        steps: gradient steps of a round.
+        option: that says so.
+
+    Raises:
+        ConfigError: in that case.
+    """
+    taught = getattr(learning, "teach_steps", 0)
+    if taught >= max(steps, 1):
+        raise ConfigError(
+            f"learning.teach_steps is {taught}, of {option}={steps} gradient steps: the critic would learn in none; "
+            "set fewer, or more steps"
+        )
+
+
 @dataclass(frozen=True)
 class CriticTrainingConfig:
     """The critics' optimisation. Unstated in the paper.

@@ -85,21 +85,21 @@ class Team:
         self.serves: object = None
         """Whose model they hold now."""
         self._members: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
-        context = multiprocessing.get_context("spawn")
-        with tempfile.TemporaryDirectory() as name:
-            meeting = Path(name) / "group"
-            for rank in range(1, processes):
-                ours, theirs = context.Pipe()
-                arguments = (rank, processes, device.type, meeting, torch.get_num_threads(), theirs)
-                member = context.Process(target=_serve, args=arguments, daemon=True)
-                member.start()
-                theirs.close()
-                self._members.append((member, ours))
-            with self._alive():
-                self._wait()  # they take long to load torch, which is no reason to give up
-                _join(0, processes, device.type, meeting)
-                self._wait()  # they may still be reading the file
+        # Kept until the end: NCCL looks into it again at the first sum.
+        self._folder = tempfile.TemporaryDirectory(prefix="vla-rl-team-")
+        meeting, context = Path(self._folder.name) / "group", multiprocessing.get_context("spawn")
         atexit.register(self.close)
+        for rank in range(1, processes):
+            ours, theirs = context.Pipe()
+            arguments = (rank, processes, device.type, meeting, torch.get_num_threads(), theirs)
+            member = context.Process(target=_serve, args=arguments, daemon=True)
+            member.start()
+            theirs.close()
+            self._members.append((member, ours))
+        with self._alive():
+            self._wait()  # they take long to load torch, which is no reason to give up
+            _join(0, processes, device.type, meeting)
+            self._wait()
 
     def give(self, user: object, model: nn.Module, make: Any, state: dict[str, Any]) -> None:
         """Let all hold a model and the state of its training.
@@ -139,6 +139,7 @@ class Team:
         self._members, self.serves = [], None
         if distributed.is_initialized():
             distributed.destroy_process_group()
+        self._folder.cleanup()
 
     def _wait(self) -> None:
         for _, connection in self._members:

@@ -5,10 +5,11 @@ A section may belong to a part that is chosen by name (an algorithm, an executio
 of that part's own ``config_class``, and the options of the others do not exist. See `part`.
 """
 
+import contextlib
 import copy
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -104,15 +105,17 @@ def load_config[ConfigT](
         ConfigError: for an unknown key (with the nearest known one), a value of the wrong type, or an unreadable file.
 
     An override that chooses another part than base and file did takes the options of the replaced one away with it.
+    A section of which some options are given keeps the other defaults of the field that holds it, which may differ from
+    those of the section's class.
     """
     raw = {**copy.deepcopy(dict(base or {})), **(read_yaml(file) if file is not None else {})}
     changed = _with_overrides(raw, overrides)
     left = _without_options_of_replaced_parts(config_class, raw, changed)
     where = str(file) if file else "overrides"
     if not overrides:
-        return config_from_dict(config_class, left, where)
+        return _from_settings(config_class, left, where)
     try:
-        return config_from_dict(config_class, _with_overrides(left, overrides), "overrides")
+        return _from_settings(config_class, _with_overrides(left, overrides), "overrides")
     except ConfigError:
         config_from_dict(config_class, raw, where)  # raises in their place if they are not to blame
         raise
@@ -126,9 +129,23 @@ def config_from_dict[ConfigT](config_class: type[ConfigT], raw: dict[str, Any], 
             the message.
     """
     _check_keys(config_class, raw, where, prefix="")
-    try:
+    with _named(where):
         decoded: ConfigT = _decode(config_class, raw)
         return decoded
+
+
+def _from_settings[ConfigT](config_class: type[ConfigT], raw: dict[str, Any], where: str) -> ConfigT:
+    """What people set, over the defaults of today; `config_from_dict` reads what was saved with all that it meant."""
+    _check_keys(config_class, raw, where, prefix="")
+    with _named(where):
+        laid = _over_own_defaults(config_class, raw)
+    return config_from_dict(config_class, laid, where)
+
+
+@contextlib.contextmanager
+def _named(where: str) -> Iterator[None]:
+    try:
+        yield
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
 
@@ -304,6 +321,37 @@ def _drop_lost(before: Any, after: Any, section: dict[str, Any]) -> None:
             _drop_lost(ours[key], theirs[key], section[key])
 
 
+def _over_own_defaults(config_class: Any, raw: dict[str, Any]) -> dict[str, Any]:
+    """Raw data in which every section has what its field's default, where it has one, differs in from its class."""
+    laid = dict(raw)
+    for field, hint in get_type_hints(config_class).items():
+        section, found = raw.get(field), _section_in(_section_class(config_class, field, hint, raw))
+        if not isinstance(section, dict) or found is None:
+            continue
+        default = _default_of(config_class, field)
+        if type(default) is found and not _has_parts(found):
+            laid[field] = _laid_over(default, section)
+        else:
+            laid[field] = _over_own_defaults(found, section)
+    return laid
+
+
+def _laid_over(default: Any, raw: dict[str, Any]) -> dict[str, Any]:
+    laid = config_to_dict(default)
+    for key, value in raw.items():
+        inner = getattr(default, key, None)
+        laid[key] = _laid_over(inner, value) if isinstance(value, dict) and dataclasses.is_dataclass(inner) else value
+    return laid
+
+
+def _default_of(config_class: Any, name: str) -> Any:
+    """A field's default; None if it has none."""
+    (field,) = (field for field in dataclasses.fields(config_class) if field.name == name)
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
+
+
 def _decode(config_class: Any, raw: Any, path: str = "") -> Any:
     """A value of a config, or all of it. Raises ConfigError."""
     import draccus
@@ -341,12 +389,19 @@ def _check_keys(config_class: type, raw: Any, where: str, prefix: str) -> None:
             raise ConfigError(f"{where}: {prefix}{key} has no value")
         if isinstance(value, bool) and hint in (int, float):
             raise ConfigError(f"{where}: {prefix}{key} is {value}; expected a number")
-        section = next((part for part in (hint, *get_args(hint)) if dataclasses.is_dataclass(part)), None)
-        if isinstance(section, type) and get_origin(hint) is dict and isinstance(value, dict):  # sections by name
+        named = get_args(hint)[1] if get_origin(hint) is dict else None
+        if dataclasses.is_dataclass(named) and isinstance(value, dict):  # sections by name
             for name, item in value.items():
-                _check_keys(section, item, where, prefix=f"{prefix}{key}.{name}.")
-        elif isinstance(section, type) and value is not None and not isinstance(value, list | tuple):
+                _check_keys(named, item, where, prefix=f"{prefix}{key}.{name}.")
+        elif (section := _section_in(hint)) and value is not None and not isinstance(value, list | tuple):
             _check_keys(section, value, where, prefix=f"{prefix}{key}.")
+
+
+def _section_in(hint: Any) -> type | None:
+    """The dataclass that a type hint allows, itself or beside None."""
+    if get_origin(hint) is dict:
+        return None
+    return next((found for found in (hint, *get_args(hint)) if dataclasses.is_dataclass(found)), None)
 
 
 def _plain(value: Any) -> Any:

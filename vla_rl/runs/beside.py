@@ -52,6 +52,8 @@ class PracticeAlone(MetricSink):
             budget[name] = base["budget"][name]
         own |= {name: base[name] for name in _SHARED} | {"budget": budget, "workers": 0}
         self._config = load_config(RunConfig, None, base=own)
+        if self.folder.config_file.exists():  # it goes on as it began
+            _, self._config = RunFolder.open(self.folder.path, RunConfig)
         if run.read_summary().get("evaluations"):
             self.start()
 

@@ -7,7 +7,7 @@ from typing import Any
 from robot_io.env_interface import EnvDeclaration
 from robot_io.gate import GateConfig
 from sim.operators import operator_config
-from vla_rl.algorithms.config import Learning
+from vla_rl.algorithms.config import Learning, check_teaching
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.errors import ConfigError
 from vla_rl.data.retention import RetentionConfig
@@ -171,11 +171,11 @@ class RunConfig:
                 "with budget.staleness collectors play while the learner learns: set workers to 1 or more, and "
                 "imagination.coevolution.mode to off, which compares a round with the newest policy"
             )
-        taught = getattr(self.learning, "teach_steps", 0)
-        if self.budget.rounds and taught >= max(self.budget.steps_per_round, 1):
+        if self.budget.rounds:
+            check_teaching(self.learning, self.budget.steps_per_round, "budget.steps_per_round")
+        if self.exploration and self.rollout_precision != FULL_PRECISION:
             raise ConfigError(
-                f"learning.teach_steps is {taught}, of budget.steps_per_round={self.budget.steps_per_round} gradient "
-                "steps: the critic would learn in none; set fewer, or more steps in a round"
+                f"exported policies cannot explore: with rollout_precision={self.rollout_precision} set exploration=0"
             )
         if self.ray is not None and self.workers == 0:
             raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")

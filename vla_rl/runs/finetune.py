@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vla_rl.algorithms.config import check_teaching
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.described import critic_of
 from vla_rl.core.errors import ConfigError, UserError
@@ -74,6 +75,7 @@ class FinetuneConfig:
         fill_parts(self)
         if self.steps < 1 or self.checkpoint_every < 1 or self.torch_threads < 0 or self.seed < 0:
             raise ConfigError("steps and checkpoint_every must be at least 1, torch_threads and seed at least 0")
+        check_teaching(self.learning, self.steps, "steps")
 
 
 def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:

@@ -105,8 +105,15 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
             f"{config.algorithm} does not train; practise with execution.strategy=naive and train a head of the policy "
             "that comes of it (vla-rl corrector RUN), or set algorithm=corrector_ppo"
         )
+    if corrected and config.imagination.coevolution.mode != "off":
+        raise ConfigError(
+            f"imagined episodes are played without the residual head that execution.strategy="
+            f"{config.execution.strategy} acts with; set imagination.coevolution.mode=off"
+        )
     for name in (config.device, config.rollout_device):
         check_device(name)
+    for section, learning in (("supervised", config.supervised), ("learning", config.learning)):
+        check_processes(f"{section}.actor.processes", learning.actor.processes, config.device)
     worker = SimulatorWorker(config)
     try:
         worker.check(
@@ -137,6 +144,16 @@ def check_device(name: str) -> None:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def check_processes(option: str, processes: int, device: str) -> None:
+    """Raises ConfigError for more processes than there are GPUs, where they would learn on GPUs."""
+    import torch
+
+    if torch.device(device).type == "cuda" and processes > torch.cuda.device_count():
+        raise ConfigError(
+            f"{option} is {processes}, and there are {torch.cuda.device_count()} GPUs: one each is needed"
+        )
 
 
 def _check_policy(config: RunConfig, spec: PolicySpec) -> None:

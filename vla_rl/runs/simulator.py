@@ -78,7 +78,7 @@ class SimulatorWorker:
                 station.demonstrator(self._config.task.demonstration_noise)
             if supervises:
                 station.supervisor(self._config.takeover)
-        make_strategy(self._config.execution, self._corrector(None))
+        make_strategy(self._config.execution, self._corrector())
 
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
         """Run the episodes and save them, yielding each job as its own is saved.
@@ -175,14 +175,14 @@ class SimulatorWorker:
         config = self._config
         planner = make_planner(policy, station.robot.clock, station.robot.control_hz, config.latency)
         execution = with_action_kinds(config.execution, station.spec(), station.gate.config.discrete_dims)
-        executor = Executor(planner, execution, self._corrector(folder))
+        executor = Executor(planner, execution, self._corrector(folder, policy.version))
         return executor if person is None else TakeoverSwitch(executor, person)
 
-    def _corrector(self, folder: Path | None) -> ActionCorrector | None:
-        """The residual head of a policy, for a strategy that takes one; until one is trained it does nothing."""
+    def _corrector(self, folder: Path | None = None, version: int = 0) -> ActionCorrector | None:
+        """The residual head of a policy, for a strategy that takes one; that of version 0 does nothing yet."""
         if not find_strategy(self._config.execution.strategy).takes_corrector:
             return None
-        if folder is None or not (folder / FOLDER).is_dir():
+        if folder is None or (version == 0 and not (folder / FOLDER).exists()):
             return NoCorrection()
         if self._heads.get(folder) is None:
             self._heads = {folder: ResidualCorrector.load(folder / FOLDER)}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cells import Cells, commits, digest_of
+from benchmarks.cells import Cells, digest_of, origin
 from benchmarks.runs import Cell, evaluations, start_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
@@ -119,7 +119,7 @@ def table(result: dict[str, Any]) -> str:
         "Pooled over seeds [95 % Wilson interval, of these very policies]. Points and steps more than habc: means over "
         "the seeds that both have; p of a paired t test over seeds. All episodes: failures with all their steps."
     )
-    machine = f"{result['machine']['cpu']}. {commits(result['cells'])} Command: `{result['command']}`."
+    machine = f"{origin(result['cells'])} Command: `{result['command']}`."
     picture = f"![Learning curves, final success and steps to success of all algorithms]({PICTURE})"
     return "\n".join([*head, *filter(None, rows), "", picture, "", f"{note} {machine}"])
 

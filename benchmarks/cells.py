@@ -1,6 +1,7 @@
 """Cells of a benchmark: one small JSON file each, kept between calls, so that a long benchmark fills up bit by bit.
 
-Every cell says at which commit and with which settings it was measured. Cells of other settings are never mixed in.
+Every cell says on which processor, at which commit and with which settings it was measured. Cells of other settings
+are never mixed in.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ from typing import Any
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.runs.machine import describe_machine
 
 
 class Cells:
@@ -48,7 +50,8 @@ class Cells:
 
     def write(self, name: str, values: dict[str, Any]) -> None:
         """Keep a cell."""
-        cell = {**values, "measured": {"commit": commit(), "settings": self.digest}}
+        measured = {"commit": commit(), "settings": self.digest, "cpu": describe_machine()["cpu"]}
+        cell = {**values, "measured": measured}
         write_atomic(self.folder / f"{name}.json", (json.dumps(cell, indent=1) + "\n").encode())
 
     def once(self, name: str, measure: Callable[[], dict[str, Any]]) -> None:
@@ -97,7 +100,10 @@ def commit(where: Path = Path(__file__).parent) -> str | None:
     return found.stdout.strip() + ("-dirty" if changed.returncode else "")
 
 
-def commits(cells: list[dict[str, Any]]) -> str:
+def origin(cells: list[dict[str, Any]]) -> str:
     """Where cells were measured, for the note under a table."""
-    found = sorted({str(cell["measured"]["commit"]) for cell in cells})
-    return f"Measured at commit {', '.join(found)}."
+    found: dict[str, set[str]] = {}
+    for cell in cells:
+        found.setdefault(cell["measured"]["cpu"], set()).add(str(cell["measured"]["commit"]))
+    each = (f"on {cpu} at commit {', '.join(sorted(commits))}" for cpu, commits in sorted(found.items()))
+    return f"Measured {'; '.join(each)}."

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import Cells, commits
+from benchmarks.cells import Cells, origin
 from benchmarks.runs import evaluations, start_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError
@@ -63,8 +63,8 @@ def table(result: dict[str, Any]) -> str:
     machine, cell = result["machine"], result["runs"][0]
     note = (
         f"Success on {cell['episodes']} fixed held-out seeds [95 % Wilson interval]; the wall clock includes "
-        f"{cell['setup_s']:.0f} s of set-up. {machine['cpu']}, {machine['cores']} cores, no GPU. "
-        f"{commits(result['runs'])} Command: `{result['command']}`."
+        f"{cell['setup_s']:.0f} s of set-up. {machine['cores']} cores, no GPU. "
+        f"{origin(result['runs'])} Command: `{result['command']}`."
     )
     return "\n".join([*head, *map(_row, result["runs"]), "", note])
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import deploy_choice
-from benchmarks.cells import Cells, commits
+from benchmarks.cells import Cells, origin
 from benchmarks.runs import evaluations, start_verb
 from benchmarks.timing import BLOCK_CHUNKS, block_ms, perturb
 
@@ -104,7 +104,7 @@ def table(result: dict[str, Any]) -> str:
         f"{explored['full_episodes']} (one seed).",
     ]
     lines += ["", "Differences are of normalised actions, against the policy in torch, on the same noise.", ""]
-    lines.append(f"{result['machine']['cpu']}. Command: `{result['command']}`. {commits(result['rows'])}")
+    lines.append(f"{origin(result['rows'])} Command: `{result['command']}`.")
     return "\n".join(lines)
 
 

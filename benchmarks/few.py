@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cells import Cells, commits
+from benchmarks.cells import Cells, origin
 from benchmarks.outcomes import TASKS, practise_from, run_base
 from benchmarks.runs import Cell, evaluations
 from vla_rl.core.config import read_yaml
@@ -95,7 +95,7 @@ def table(result: dict[str, Any]) -> str:
     ]
     note = (
         f"One round, a third of the episodes for the check; {_EVALUATION_EPISODES} held-out seeds (95 % interval about "
-        f"3 points either way). {result['machine']['cpu']}, one core a run. {commits(cells)} Command: "
+        f"3 points either way). One core a run. {origin(cells)} Command: "
         f"`{result['command']}`."
     )
     return "\n".join([*head, *rows, "", note])

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import branch_values, foretold, ladder, outcomes
-from benchmarks.cells import Cells, commits
+from benchmarks.cells import Cells, origin
 from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import bootstrap_interval, paired_p
 from world_model.ranking import mean_maximum_rank_violation
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         **branch_values.keys(values.read()),
         **foretold.keys(forecasts.read()),
         **_of_video_model(options.out / "world-model.json"),
-        "commits": commits(of_pairs),
+        "measured": origin(of_pairs),
     }
 
 
@@ -167,7 +167,7 @@ def table(result: dict[str, Any]) -> str:
             f"After the first round imagination is worth {_told(pairs, 0, result.get('gain_p'))}, after the last one "
             f"{_told(pairs, -1, result.get('gain_458_p'))}; real episodes to 80 %, with over without: "
             f"{result['real_episodes_ratio_to_80']:.2f} (a run that never gets there counts its whole budget); "
-            f"processor time {result['wall_clock_ratio']:.2f} times. {result['commits']} "
+            f"processor time {result['wall_clock_ratio']:.2f} times. {result['measured']} "
             f"Command: `{result['command']}`.",
             *(["", ladder.table(result["ladder"])] if result["ladder"] else []),
             *(["", branch_values.table(result["branch_values"])] if "branch_values" in result else []),

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import Cells, commits
+from benchmarks.cells import Cells, origin
 from benchmarks.runs import evaluations, gain_columns, start_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.runs.config_files import config_file
@@ -54,7 +54,7 @@ def table(result: dict[str, Any]) -> str:
         f"{cells[0]['evaluation_episodes']} fixed held-out seeds [95 % Wilson interval of these very policies]; the "
         "gain is the mean over seeds [95 % bootstrap interval over seeds]. "
         f"{cells[0]['demonstrations']} demonstrations and {cells[0]['practice_episodes']} practice episodes a run. "
-        f"{result['machine']['cpu']}, one core a run, no GPU. {commits(cells)} Command: `{result['command']}`."
+        f"One core a run, no GPU. {origin(cells)} Command: `{result['command']}`."
     )
     return "\n".join([*head, *rows, "", note])
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks.cells import Cells, commits
+from benchmarks.cells import Cells, origin
 from benchmarks.runs import Cell, evaluations, gain_columns, start_verb
 from vla_rl.core.config import load_config, read_yaml
 from vla_rl.core.errors import UserError
@@ -169,7 +169,7 @@ def table(result: dict[str, Any]) -> str:
         f"{plain}Practice without a person (`sft`: no episodes, more steps on the "
         f"demonstrations), {cells[0]['evaluation_episodes']} held-out evaluation seeds. Success pooled over seeds [95 "
         "% Wilson interval of these very policies]; the gain is the mean over seeds [95 % bootstrap interval over "
-        f"seeds]. {result['machine']['cpu']}, one core a run. {commits(cells)} Command: `{result['command']}`."
+        f"seeds]. One core a run. {origin(cells)} Command: `{result['command']}`."
     )
     return "\n".join([*head, *rows, "", note])
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks import people_habits
 from benchmarks.algorithms import ALGORITHMS
-from benchmarks.cells import Cells, commits
+from benchmarks.cells import Cells, origin
 from benchmarks.runs import Cell, evaluations, start_verb
 from sim.operators import OPERATORS
 from vla_rl.core.config import read_yaml
@@ -173,7 +173,7 @@ def table(result: dict[str, Any]) -> str:
     ]
     note = (
         f"After {runs[0]['practice_episodes']} practice episodes (`sft`: none), {runs[0]['evaluation_episodes']} "
-        f"held-out evaluation seeds, means over seeds. {result['machine']['cpu']}, one core a run. {commits(runs)} "
+        f"held-out evaluation seeds, means over seeds. One core a run. {origin(runs)} "
         f"Command: `{result['command']}`."
     )
     return "\n".join([*head, *rows, "", note])
@@ -186,7 +186,7 @@ def habits(result: dict[str, Any]) -> str:
         f"{people_habits.EPISODES} demonstrations each, the same starts, difficulty {people_habits.DIFFICULTY}; steps: "
         "mean ± standard deviation of successes; without motion: the reaction at the start too, of which half a second "
         "is 10 steps of our tasks and 40 of Meta-World. "
-        f"{commits(found)} Command: `python -m benchmarks people --habits`."
+        f"{origin(found)} Command: `python -m benchmarks people --habits`."
     )
     return f"{people_habits.table(found)}\n\n{note}" if found else "Not measured yet."
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks import jtc
 from benchmarks.campaign_wave import STEPS
-from benchmarks.cells import Cells, commits
+from benchmarks.cells import Cells, origin
 from robot_io.faults import FAULTS, Watch
 from tests.fakes.ros2_rig import RMWS, ros_environment, run_with_ros
 from vla_rl.core.config import read_yaml
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         **_together(rows),
         **jtc.measure(),
         "jtc_controller": "emulated",
-        "measured": commits(kept.read()),
+        "measured": origin(kept.read()),
         "rows": rows,
         "faults": [_fault_row(name, trials) for name in _campaign_faults()],
     }
@@ -132,7 +132,7 @@ def table(result: dict[str, Any]) -> str:
     acting = "A trained policy acts" if result["policy"] == "trained" else "The scripted expert acts"
     note = (
         f"{acting}. Times are the robot's own; an observer of the command topic decides. {controller} "
-        f"{result['machine']['cpu']}. {result['measured']} Command: `{result['command']}`."
+        f"{result['measured']} Command: `{result['command']}`."
     )
     return "\n".join([*head, *body, "", *faults, "", note])
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import scale_async, scale_demo
-from benchmarks.cells import Cells, commits
+from benchmarks.cells import Cells, origin
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.workers import RolloutJob, RolloutPool
@@ -99,7 +99,7 @@ def table(result: dict[str, Any]) -> str:
             f"{scale_demo.BEFORE}, {result['demo_success_points']:+.1f} points, {result['demo_seeds']} seeds."
         )
         told += ["", scale_demo.table(result["runs"]["demo"]), ""]
-    note = f"{result['machine']['cpu']}, {result['machine']['cores']} cores. {commits(result['cells'])}"
+    note = f"{result['machine']['cores']} cores. {origin(result['cells'])}"
     return "\n".join([*told, "", f"{note} Command: `{result['command']}`."])
 
 

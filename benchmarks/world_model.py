@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import world_gain
-from benchmarks.cells import Cells, commits
+from benchmarks.cells import Cells, origin
 from benchmarks.runs import start_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
@@ -131,8 +131,7 @@ def table(result: dict[str, Any]) -> str:
         ("seconds of a run with imagination, over one without", "gain_wall_ratio", ""),
     ]
     lines = [f"| {what} | {_shown(result, key)} | {wanted} |" for what, key, wanted in rows]
-    measured = commits(list(result["cells"].values()))
-    machine = f"{result['machine']['cpu']}. {measured} Command: `{result['command']}`."
+    machine = f"{origin(list(result['cells'].values()))} Command: `{result['command']}`."
     return "\n".join([*head, *lines, "", f"[95 % bootstrap interval]. {machine}"])
 
 

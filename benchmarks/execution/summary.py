@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.cells import commits
+from benchmarks.cells import origin
 from benchmarks.execution.grid import DELAYS, OTHER_DELAY, POLICY_OF
 from benchmarks.runs import short_name
 from vla_rl.report.statistics import wilson_interval
@@ -112,7 +112,7 @@ def as_markdown(result: Found) -> str:
     parts = [_required(result)]
     if result["cells"]:
         parts += [_success(result), _motion(result), _others(result)]
-    machine = f"{result['machine']['cpu']}. {commits(result['measured'])} Command: `{result['command']}`."
+    machine = f"{origin(result['measured'])} Command: `{result['command']}`."
     return "\n\n".join([*filter(None, parts), machine])
 
 

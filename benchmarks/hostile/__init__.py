@@ -10,7 +10,7 @@ import importlib
 import itertools
 from typing import Any
 
-from benchmarks.cells import Cells, commits
+from benchmarks.cells import Cells, origin
 from benchmarks.hostile import kills, trials, verbs
 from benchmarks.hostile.kinds import KINDS
 from vla_rl.cli.main import VERBS
@@ -98,7 +98,7 @@ def gather(cells: Cells) -> dict[str, Any]:
         },
         "cells_of_verbs": len(matrix),
         "failures": [failure for cell in files for failure in cell["failures"]][:20] + failed[:20],
-        "note": commits(list(by_name.values())),
+        "note": origin(list(by_name.values())),
     }
 
 
@@ -125,4 +125,4 @@ def table(result: dict[str, Any]) -> str:
     ]
     shown = "\n".join(f"| {name} | {value} |" for name, value in rows)
     command = f"Command: `{result['command']}`."
-    return f"| what | measured |\n|---|---|\n{shown}\n\n{result['machine']['cpu']}. {result['note']} {command}"
+    return f"| what | measured |\n|---|---|\n{shown}\n\n{result['note']} {command}"

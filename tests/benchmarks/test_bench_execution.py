@@ -33,7 +33,7 @@ def make_cells(rate: dict[str, float]) -> list[dict[str, Any]]:
             "seam_ratio": 2.0,
             "within_ratio": 1.5,
             "jerk_rms": 100.0,
-            "measured": {"commit": "abc"},
+            "measured": {"commit": "abc", "cpu": "a processor"},
         }
         for name, share in rate.items()
         for delay in DELAYS
@@ -57,7 +57,7 @@ def test_the_best_is_one_strategy_for_all_delays(tmp_path: Path) -> None:
 
 
 def test_what_was_not_measured_is_said_to_be_so() -> None:
-    faults = {"kind": "faults", "trials": 1000, "failed": 1, "measured": {"commit": "abc"}}
+    faults = {"kind": "faults", "trials": 1000, "failed": 1, "measured": {"commit": "abc", "cpu": "a processor"}}
     result = summarise([faults, faults]) | {"machine": {"cpu": "cpu"}, "command": "python -m benchmarks execution"}
     assert (result["fault_trials"], result["fault_trials_failed"]) == (2000, 2)
     text = as_markdown(result)

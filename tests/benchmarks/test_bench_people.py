@@ -28,7 +28,7 @@ def cell(method, rate, minutes, seed=0, condition="mixed"):
     return {
         "condition": condition, "task": "vla_rl/PegInsert-v0", "seed": seed, "method": method, "rounds": rounds,
         "teacher_steps": 100.0, "effective_samples": None, "practice_episodes": 300, "evaluation_episodes": 200,
-        "measured": {"commit": "abc"},
+        "measured": {"commit": "abc", "cpu": "a processor"},
     }  # fmt: skip
 
 

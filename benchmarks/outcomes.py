@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 
 from benchmarks.cells import Cells, origin
-from benchmarks.runs import Cell, evaluations, gain_columns, start_verb
+from benchmarks.runs import Cell, evaluations, gain_columns, short_name, start_verb
 from vla_rl.core.config import load_config, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
@@ -113,10 +113,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _plain_policies(measured: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """What the last policies make without critic and edit, after 450 and after 1,200 episodes."""
+    """What the last policies of the default task make without critic and edit, after 450 and after 1,200 episodes."""
     found: dict[str, float] = {}
     for method, episodes in _EPISODES.items():
-        plain = [float(cell["success"]) for name, cell in measured.items() if name.endswith(f"-{method}-plain")]
+        ends = f"-{method}-plain"
+        plain = [
+            float(cell["success"])
+            for name, cell in measured.items()
+            if name.startswith(f"{short_name(TASKS[0])}-") and name.endswith(ends)
+        ]
         if plain:
             key = f"without_search_{episodes}"
             found |= {key: float(np.mean(plain)), f"{key}_runs": len(plain)}
@@ -134,16 +139,30 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     if not ours:
         raise UserError(f"no run of {OURS[0]} has been measured yet; leave --gather out")
     longer = [cell["practised"]["success"] for cell in runs if (cell["method"], cell["task"]) == (OURS[1], TASKS[0])]
-    others = [cell for cell in runs if cell["method"] == OURS[0] and cell["task"] != TASKS[0]]
-    gains = [cell["practised"]["success"] - cell["supervised"]["success"] for cell in others]
     return {
         "without_person_450": float(np.mean([cell["practised"]["success"] for cell in ours])),
         **({"without_person_1200": float(np.mean(longer)), "without_person_1200_runs": len(longer)} if longer else {}),
         "steps_ratio": float(np.mean([_steps_ratio(cell) for cell in ours])),
-        **({"mean_gain_other_tasks_points": 100 * float(np.mean(gains))} if gains else {}),
+        **_other_tasks(runs),
         **_against_rivals(runs),
         "runs": runs,
     }
+
+
+def _other_tasks(runs: list[dict[str, Any]]) -> dict[str, float]:
+    """What practice adds on tasks other than the default one, the mean over them and the least, each of its seeds."""
+    found: dict[str, float] = {}
+    for method, suffix in ((OURS[1], "points"), (OURS[0], "450_points")):
+        gains: dict[str, list[float]] = {}
+        for cell in runs:
+            if cell["method"] == method and cell["task"] != TASKS[0]:
+                gain = 100 * (cell["practised"]["success"] - cell["supervised"]["success"])
+                gains.setdefault(cell["task"], []).append(gain)
+        if gains:
+            each = [float(np.mean(of_task)) for of_task in gains.values()]
+            found[f"mean_gain_other_tasks_{suffix}"] = float(np.mean(each))
+            found[f"least_gain_other_tasks_{suffix}"] = min(each)
+    return found
 
 
 def table(result: dict[str, Any]) -> str:

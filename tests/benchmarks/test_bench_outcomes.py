@@ -1,6 +1,8 @@
 """The curves of methods whose rounds are of different length are of the same episodes."""
 
-from benchmarks.outcomes import METHODS, after_each_third
+import pytest
+
+from benchmarks.outcomes import METHODS, after_each_third, summary
 from vla_rl.core.config import load_config
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.config_files import config_file
@@ -20,3 +22,23 @@ def test_every_method_has_as_many_episodes_and_rounds_that_thirds_can_be_made_of
         budget = load_config(RunConfig, config_file("alone"), changes).budget
         assert budget.rounds * budget.episodes_per_round == {"sft": 0, "imagined_edit_1200": 1200}.get(name, 450)
         assert budget.rounds % 3 == 0 or name == "imagined_edit_1200"
+
+
+def test_other_tasks_are_kept_apart_from_the_default_one() -> None:
+    def cell(task: str, method: str, before: float, after: float) -> dict[str, object]:
+        ends = {"supervised": {"success": before, "steps": 50.0}, "practised": {"success": after, "steps": 40.0}}
+        return {"task": f"vla_rl/{task}-v0", "seed": 0, "method": method, **ends}
+
+    found = summary(
+        [
+            cell("PegInsert", "imagined_edit", 0.5, 0.9),
+            cell("PegInsert", "imagined_edit_1200", 0.5, 0.95),
+            cell("Handover", "imagined_edit", 0.5, 0.6),
+            cell("Handover", "imagined_edit_1200", 0.5, 0.8),
+            cell("LidOnBox", "imagined_edit_1200", 0.5, 0.4),
+        ]
+    )
+    assert (found["without_person_450"], found["without_person_1200"]) == (0.9, 0.95)
+    assert found["mean_gain_other_tasks_points"] == pytest.approx(10)
+    assert found["least_gain_other_tasks_points"] == pytest.approx(-10)
+    assert found["mean_gain_other_tasks_450_points"] == pytest.approx(10)

@@ -13,7 +13,7 @@ from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 from vla_rl.algorithms.base import find_algorithm, make_algorithm
 from vla_rl.algorithms.chunk_critic import windows
 from vla_rl.core.config import load_config
-from vla_rl.core.errors import CheckpointError, ConfigError
+from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.types import Observation
 from vla_rl.policies.choosing import FOLDER, Chooser
 from vla_rl.policies.folders import load_policy
@@ -267,9 +267,17 @@ def test_teaching_that_leaves_the_critic_no_step_is_refused() -> None:
         load_config(RunConfig, None, changes)
     load_config(RunConfig, None, [*changes[:2], "budget.steps_per_round=6"])
     load_config(RunConfig, None, [*changes, "budget.rounds=0"])
+    with pytest.raises(ConfigError, match=r"teach_steps is 0, of budget.steps_per_round=0 gradient steps"):
+        load_config(RunConfig, None, ["algorithm=chunk_critic", "budget.steps_per_round=0"])
     with pytest.raises(ConfigError, match="of steps=400 gradient steps: the critic would learn in none"):
         FinetuneConfig(algorithm="imagined_edit", steps=400)
     FinetuneConfig(algorithm="imagined_edit", steps=401)
+
+
+def test_without_any_outcome_there_is_nothing_to_choose_by(make_cache) -> None:
+    algorithm = learner(make_cache([make_episode("round-0", [P] * 8, None)]))
+    with pytest.raises(UserError, match=r"chunk_critic has nothing to learn from; label them \(vla-rl label\)"):
+        algorithm.update(0)
 
 
 def test_an_adopted_policy_is_the_one_that_the_critic_sees_through(make_cache, tmp_path: Path) -> None:

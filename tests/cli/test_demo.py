@@ -9,7 +9,12 @@ from PIL import Image
 
 from tests.fakes.forked import start
 from vla_rl.cli.main import main
+from vla_rl.core.config import load_config
+from vla_rl.core.errors import UserError
 from vla_rl.report.run_files import read_run
+from vla_rl.runs.beside import PracticeAlone
+from vla_rl.runs.config import RunConfig
+from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
 ALONE = """
@@ -82,3 +87,13 @@ def test_what_goes_wrong_beside_is_said_and_the_demo_is_whole(
     shutil.rmtree(folder / "alone")
     assert main(["demo", "--alone", str(alone), "--resume", str(folder)]) == 0
     assert len(read_run(folder).controls) == 1
+
+
+def test_practice_alone_that_cannot_be_is_refused_at_once(tmp_path: Path, alone: Path) -> None:
+    config = load_config(RunConfig, config_file("tiny"), ["budget.staleness=1", "workers=1"])
+    run = RunFolder.create(tmp_path / "run", config)
+    with run, PracticeAlone(run, config, str(alone)):
+        pass  # the second run has no workers that could play ahead
+    alone.write_text(f"{ALONE}  critic: {{chunk_ticks: 99}}\n")
+    with run, pytest.raises(UserError, match=r"practice alone does not fit this run: critic.chunk_ticks is 99"):
+        PracticeAlone(run, config, str(alone))

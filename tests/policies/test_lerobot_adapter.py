@@ -129,6 +129,15 @@ def test_randomness_is_that_of_the_generator(model: LeRobotModel) -> None:
     assert torch.equal(loss_of(model, batch), first)
 
 
+def test_what_is_drawn_of_an_observation_depends_on_no_other(model: LeRobotModel) -> None:
+    batch, noise = make_batch(model), torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(7))
+    model.eval()
+    together = model.draw(batch.images, batch.state, batch.text, noise)
+    images = {camera: image[1:2] for camera, image in batch.images.items()}
+    alone = model.draw(images, batch.state[1:2], batch.text[1:2], noise[1:2])
+    torch.testing.assert_close(together[1:2], alone, atol=1e-5, rtol=1e-5)
+
+
 def test_it_is_a_policy_of_ours_and_its_folder_comes_back(model: LeRobotModel, tmp_path: Path) -> None:
     model.save(tmp_path / "policy", {"policy_version": 7})
     policy = load_policy(tmp_path / "policy")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.training.test_practice_run import fingerprint, train
 from vla_rl.algorithms.base import Algorithm
+from vla_rl.data.store import EpisodeStore
 from vla_rl.training.check import Check, acting_policy, success_of
 from vla_rl.training.rounds import PracticeRun
 from vla_rl.training.run_folder import RunFolder
@@ -62,6 +63,11 @@ def test_a_worse_policy_is_put_aside_and_the_one_before_stays(worse: Path) -> No
     evaluations = RunFolder(worse).read_summary()["evaluations"]
     assert [entry["real_episodes"] for entry in evaluations] == [3, 3 + 5, 3 + 10]
     assert evaluations[1]["mean_success_length"] == evaluations[0]["mean_success_length"]
+    store = EpisodeStore(RunFolder(worse).episodes, create=False)
+    version = {name: store.read_header(name).policy_version for name in store.ids()}
+    assert {version[name] for name in version if name.startswith(("check001", "round002"))} == {1}, (
+        "what is played in the second round is not older than what the candidate of the first one played"
+    )
 
 
 @pytest.mark.slow

@@ -40,6 +40,8 @@ OPTIONS = [
 ]
 STEERING = ["algorithm=noise_steering", "exploration=0"]
 CORRECTING = ["algorithm=corrector_ppo", "execution.strategy=a2c2"]
+GROUP = ["algorithm=residual_ppo", "exploration=0.1", "learning.ppo.advantage=group"]
+LONG = ["budget.steps_per_round=500"]
 LATE = ["latency.typical=3"]  # the first chunk begins when it is here, the others go on in their midst
 WAITS = ["latency.typical=2", "execution.strategy=sync"]  # every chunk begins when it is here
 
@@ -124,7 +126,16 @@ def test_several_episodes_of_a_start_differ_in_their_noise_alone(tmp_path: Path)
         ([*CORRECTING, "exploration=0.1", "execution.strategy=naive"], "set execution.strategy=a2c2"),
         (["execution.strategy=a2c2", "algorithm=filtered_bc"], "algorithm=filtered_bc does not train"),
         ([*CORRECTING, "exploration=0.1", "imagination.coevolution.mode=continuous"], "without the residual head"),
+        ([*CORRECTING, "exploration=0.1", "task.also=[vla_rl/PickPlace-v0]"], "robots of several sizes"),
+        ([*CORRECTING, "exploration=0.1", "policy.vision.groups=4"], "a corrector sees through"),
         (["exploration=0.1", "rollout_precision=fp32"], "exported policies cannot explore"),
+        (["budget.episodes_per_start=2", "rollout_precision=fp32"], "do the same from the same start"),
+        (["algorithm=noise_steering", "rollout_precision=fp32"], "set rollout_precision=torch"),
+        ([*GROUP, "budget.episodes_per_start=1"], "compares episodes of one start"),
+        (["algorithm=residual_ppo", "exploration=0.1", "learning.ppo.chunk_ticks=99"], "ppo.chunk_ticks is 99"),
+        (["algorithm=chunk_critic", "learning.critic.chunk_ticks=99"], "critic.chunk_ticks is 99"),
+        (["algorithm=imagined_edit", *LONG, "policy.indicator=true"], "policy.indicator=true cannot act from"),
+        (["algorithm=imagined_edit", *LONG, "policy.vision.keypoints=0"], "it can act from imagined features if it"),
         (["algorithm=noise_steering", "exploration=0.1"], "set exploration=0\n"),
         (["algorithm=noise_steering", "budget.staleness=1", "workers=1"], "set budget.staleness=0"),
     ],

@@ -4,7 +4,7 @@ Law: an update is a function of (state, seed, step) and of the cache as `begin_r
 ends in the same weights, bit by bit, as an uninterrupted one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -65,6 +65,18 @@ class Algorithm:
 
         Raises:
             ConfigError: in that case.
+        """
+
+    @classmethod
+    def check_fit(cls, learning: Any, policy: Callable[[], TrainablePolicy]) -> None:
+        """Refuse options that do not fit the policy.
+
+        Args:
+            learning: the algorithm's own options.
+            policy: makes it, laid out or whole (see `TrainablePolicy.laid_out`): only its shapes may be looked at.
+
+        Raises:
+            UserError: in that case.
         """
 
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
@@ -181,4 +193,5 @@ def make_algorithm(
             f"the algorithm {name!r} takes a {algorithm.config_class.__name__}, found a {type(config).__name__}"
         )
     algorithm.check(model.config)
+    algorithm.check_fit(config, lambda: model)
     return algorithm(config, model, cache, seed, backbone)

@@ -12,7 +12,7 @@ policy as it has become. Its members see through a policy that has cloned the su
 episode ends may show in what they see.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ from vla_rl.algorithms.cloning import Cloning
 from vla_rl.algorithms.config import CloningLearning, check_shared
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.credit import CreditConfig, SegmentKind
 from vla_rl.critics.backbones import Backbone
 from vla_rl.data.cache import FrameCache
@@ -36,7 +36,7 @@ from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic,
 from vla_rl.policies.editing import Edit
 from vla_rl.policies.features import flat_features
 from vla_rl.policies.folders import check_frozen
-from vla_rl.policies.trainable import PolicyConfig
+from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
 
 _LEAST_SCALE = 1e-2
 
@@ -99,6 +99,10 @@ class ChunkCriticLearner(Cloning):
         super().check(policy)
         check_frozen(policy.kind, cls.name)
 
+    @classmethod
+    def check_fit(cls, learning: ChunkCriticLearning, policy: Callable[[], TrainablePolicy]) -> None:
+        ChunkCritic(policy(), learning.critic)
+
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
         """Make the critic; it sees through the policy, whatever ``backbone`` is."""
         del cache, backbone
@@ -147,7 +151,7 @@ class ChunkCriticLearner(Cloning):
     def _rows_of(self, frames: Frames, start: int) -> Tensor:
         """The critic's inputs at every step of an episode, [T, I]."""
         ticks, model = self.config.critic.chunk_ticks, self.model.eval()
-        chunks, _ = self.data.cache.chunks(frames, ticks)
+        chunks, _ = self.data.chunks(frames, ticks)
         inputs = self.data.inputs(frames)
         blank = torch.zeros(len(frames), 1, model.horizon, model.spec.action_dim, device=self.data.device)
         seen = model.features(*inputs)
@@ -158,11 +162,16 @@ class ChunkCriticLearner(Cloning):
     def update(self, step: int) -> dict[str, float]:
         """One gradient step of the policy, while it is taught, or else of every member of the critic, on the episodes
         that it may see; the first of a round makes them anew.
+
+        Raises:
+            UserError: if no episode has an outcome.
         """
+        if not len(self._inputs):
+            raise UserError(
+                f"no episode says how it ended, so {self.name} has nothing to learn from; label them (vla-rl label)"
+            )
         if self._taught < self.config.teach_steps:
             return self._teach(step)
-        if not len(self._inputs):
-            return {"critic_loss": 0.0}
         if self.begins_round():
             self._prepared = self.prepare()
             with torch.random.fork_rng(devices=[]):

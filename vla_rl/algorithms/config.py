@@ -110,7 +110,7 @@ def check_shared(actor: ActorConfig, algorithm: str) -> None:
 
 
 def check_teaching(learning: object, steps: int, option: str) -> None:
-    """Refuse an algorithm that would clone in all gradient steps and leave none to its critic.
+    """Refuse a chunk critic that would have no gradient steps, or would clone in all of them.
 
     Args:
         learning: the options of an algorithm, any.
@@ -120,8 +120,8 @@ def check_teaching(learning: object, steps: int, option: str) -> None:
     Raises:
         ConfigError: in that case.
     """
-    taught = getattr(learning, "teach_steps", 0)
-    if taught >= max(steps, 1):
+    taught = getattr(learning, "teach_steps", None)
+    if taught is not None and taught >= steps:
         raise ConfigError(
             f"learning.teach_steps is {taught}, of {option}={steps} gradient steps: the critic would learn in none; "
             "set fewer, or more steps"

@@ -4,6 +4,7 @@ As `residual_ppo` in all but what is edited: not a chunk when it is planned but 
 newest observation, in the control process.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, override
 
@@ -12,10 +13,13 @@ import torch
 from torch import Tensor
 
 from vla_rl.algorithms.played import PlayedChunks, spread_of
-from vla_rl.algorithms.residual_ppo import ResidualPPO
+from vla_rl.algorithms.residual_ppo import ResidualPPO, ResidualPPOLearning
+from vla_rl.core.errors import ConfigError
 from vla_rl.data.cache import CachedEpisode
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
+from vla_rl.policies.corrector_training import need_keypoints
 from vla_rl.policies.tick_editing import TickEdit
+from vla_rl.policies.trainable import TrainablePolicy
 
 
 class CorrectorPPO(ResidualPPO):
@@ -24,6 +28,13 @@ class CorrectorPPO(ResidualPPO):
     name = "corrector_ppo"
     trains_corrector: ClassVar[bool] = True
     edit: TickEdit
+
+    @override
+    @classmethod
+    def check_fit(cls, learning: ResidualPPOLearning, policy: Callable[[], TrainablePolicy]) -> None:
+        super().check_fit(learning, policy)
+        if need_keypoints(policy()).spec.sizes:
+            raise ConfigError(f"{cls.name} corrects one robot's actions; this policy is of robots of several sizes")
 
     @override
     def _new_edit(self) -> TickEdit:

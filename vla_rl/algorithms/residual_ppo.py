@@ -10,7 +10,7 @@ arXiv 2402.03300; collect them with ``budget.episodes_per_start``).
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -33,7 +33,7 @@ from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.folders import check_frozen
-from vla_rl.policies.trainable import PolicyConfig
+from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
 
 logger = logging.getLogger(__name__)
 
@@ -120,12 +120,15 @@ class ResidualPPO(Algorithm):
         super().check(policy)
         check_frozen(policy.kind, cls.name)
 
+    @classmethod
+    def check_fit(cls, learning: ResidualPPOLearning, policy: Callable[[], TrainablePolicy]) -> None:
+        ticks, horizon = learning.ppo.chunk_ticks, policy().horizon
+        if ticks > horizon:
+            raise ConfigError(f"ppo.chunk_ticks is {ticks}, the policy's chunks have {horizon} actions")
+
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
         """Make the edit; it sees through the policy, whatever ``backbone`` is."""
         del cache, backbone
-        ticks, horizon = self.config.ppo.chunk_ticks, self.model.horizon
-        if ticks > horizon:
-            raise ConfigError(f"ppo.chunk_ticks is {ticks}, the policy's chunks have {horizon} actions")
         self._logs: dict[str, float] = {}
         self._take(None)
 

@@ -132,8 +132,7 @@ class RoundData:
         valid = (steps < stop) | (~inside & self.credit.terminal_success[stop - 1])
         # Behind the end the last action is repeated, which holds a target; a step holds still at 0.
         actions[..., list(self._model.spec.delta_dims)] *= inside[..., None]
-        if self._fill is not None:
-            actions = self._fill.actions(actions, frames)
+        actions = self._filled(actions, frames)
         counted = valid[..., None] & self._imitated[np.minimum(steps, stop - 1)]  # [B, H, A]
         if indicator is None and self._model.indicator:
             indicator = torch.full((len(frames),), int(Indicator.POSITIVE), device=self.device)
@@ -154,6 +153,16 @@ class RoundData:
     def _states(self, frames: Frames, state: NDArray[np.float32]) -> Tensor:
         """States of frames, [B, S], on the model's device."""
         return self.tensor(state if self._fill is None else self._fill.states(state, frames))
+
+    def chunks(self, frames: Frames, horizon: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """As `FrameCache.chunks`, float32 [B, H, A] and bool [B, H]; dimensions that a smaller robot does not have are
+        at their mean.
+        """
+        actions, inside = self.cache.chunks(frames, horizon)
+        return self._filled(actions, frames), inside
+
+    def _filled(self, actions: NDArray[np.float32], frames: Frames) -> NDArray[np.float32]:
+        return actions if self._fill is None else self._fill.actions(actions, frames)
 
     def transition(self, frames: Frames, steps: int) -> tuple[Frames, Tensor, Tensor]:
         """The frames ``steps`` later: int64 [B], the steps really taken float [B], and bool [B], the episode ended

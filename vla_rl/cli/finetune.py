@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vla_rl.core.config import config_to_dict, load_config
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.data.sources import DataMapping
 from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
@@ -86,15 +86,19 @@ def _check(config: "FinetuneConfig") -> None:
     """Refuse what would fail only after the data has been read."""
     from vla_rl.algorithms.base import find_algorithm
     from vla_rl.runs.finetune import check_start
+    from vla_rl.runs.practice import check_processes
 
     for path in config.data:
         if not Path(path).exists():
             raise UserError(f"there is no {path}; --data names episode stores, runs, LeRobotDatasets or bags")
+    check_processes("learning.actor.processes", config.learning.actor.processes, config.device)
     algorithm = find_algorithm(config.algorithm)
     if config.start:
         check_start(config)
-    else:
-        algorithm.check(config.policy)
+        return
+    algorithm.check(config.policy)
+    if algorithm.on_policy or getattr(config.learning, "teach_steps", None) == 0:
+        raise ConfigError(f"{config.algorithm} trains no policy: name one that it starts from (--policy FOLDER)")
 
 
 def _policy_folder(path: Path) -> Path:

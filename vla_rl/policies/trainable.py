@@ -168,7 +168,17 @@ class TrainablePolicy(nn.Module, ABC):
 
     @classmethod
     def check(cls, config: Any, spec: PolicySpec) -> None:
-        """Refuse a config before anything is run, by laying the policy out without memory for its weights.
+        """Refuse a config before anything is run.
+
+        Raises:
+            UserError: if no policy can be built from it for this robot.
+        """
+        cls.laid_out(config, spec)
+
+    @classmethod
+    def laid_out(cls, config: Any, spec: PolicySpec) -> Self:
+        """A policy of that config without memory for its weights, on torch's device ``meta``: all that it has are
+        shapes.
 
         Raises:
             UserError: if no policy can be built from it for this robot.
@@ -176,7 +186,7 @@ class TrainablePolicy(nn.Module, ABC):
         blank = Statistics.from_arrays(np.zeros((1, spec.state_dim)), np.zeros((1, spec.action_dim)))
         try:
             with torch.device("meta"):
-                cls.build(config, spec, blank, pretrained=False)
+                return cls.build(config, spec, blank, pretrained=False)
         except (RuntimeError, ValueError, TypeError) as error:
             raise ConfigError(
                 f"no policy can be built from the section 'policy': {' '.join(str(error).split())}"

@@ -17,12 +17,14 @@ from vla_rl.core.stopping import stops_on_sigterm
 from vla_rl.report.sinks import MetricSink
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.config_files import config_file
+from vla_rl.runs.practice import check_config, practise
 from vla_rl.training.run_folder import RunFolder
 
 NAME = "practice alone"
 """What its policies are called in the report of the first run."""
 _SHARED = ("task", "policy", "supervised", "execution", "latency", "gate", "seed", "device", "torch_threads")
-_ONE_ROUND = {"rounds": 1, "evaluation_pictures": "planned"}  # one is as long as the rounds with a person take
+# One round is as long as the rounds with a person take.
+_ONE_ROUND = {"rounds": 1, "staleness": 0, "evaluation_pictures": "planned"}
 _STOP_WITHIN_S = 10.0
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,10 @@ class PracticeAlone(MetricSink):
         self._config = load_config(RunConfig, None, base=own)
         if self.folder.config_file.exists():  # it goes on as it began
             _, self._config = RunFolder.open(self.folder.path, RunConfig)
+        try:
+            check_config(self._config, has_demonstrations=True)
+        except UserError as error:
+            raise UserError(f"practice alone does not fit this run: {error} (--alone '' leaves it out)") from error
         if run.read_summary().get("evaluations"):
             self.start()
 
@@ -120,8 +126,6 @@ def _practise_alone(start: Path, path: Path, config: RunConfig, log: Path) -> No
     for stream in (sys.stdout, sys.stderr):
         os.dup2(written, stream.fileno())
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    from vla_rl.runs.practice import check_config, practise
-
     with stops_on_sigterm():
         folder = RunFolder(path)
         if not folder.config_file.exists():

@@ -13,7 +13,7 @@ from vla_rl.core.processes import learner_threads
 from vla_rl.core.types import PolicySpec
 from vla_rl.execution.strategies import find_strategy
 from vla_rl.policies.flow_vla.config import preset
-from vla_rl.runs.config import RunConfig
+from vla_rl.runs.config import FULL_PRECISION, RunConfig
 from vla_rl.runs.config_files import config_file
 from vla_rl.runs.records import open_records
 from vla_rl.training.run_folder import RunFolder
@@ -78,6 +78,7 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         UserError: for what cannot be built.
     """
     from vla_rl.algorithms.base import find_algorithm
+    from vla_rl.policies.folders import policy_class
     from vla_rl.runs.demonstrations import check_demonstrations
     from vla_rl.runs.simulator import SimulatorWorker
 
@@ -96,6 +97,8 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         raise ConfigError(f"{config.algorithm} tries what the policy's own noise brings; set exploration=0")
     if algorithm.on_policy and budget.staleness:
         raise ConfigError(f"{config.algorithm} learns from what the newest version tried alone; set budget.staleness=0")
+    if algorithm.on_policy and config.rollout_precision != FULL_PRECISION:
+        raise ConfigError(f"{config.algorithm} learns from what torch's own draws tried; set rollout_precision=torch")
     corrected = find_strategy(config.execution.strategy).takes_corrector
     if algorithm.trains_corrector and not corrected:
         raise ConfigError(f"{config.algorithm} trains the residual head of a2c2; set execution.strategy=a2c2")
@@ -122,7 +125,9 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         )
         if brought and not has_demonstrations:
             check_demonstrations(Path(brought), worker.specs)
-        _check_policy(config, worker.spec)
+        policy = policy_class(config.policy.kind)
+        policy.check(config.policy, worker.spec)
+        algorithm.check_fit(config.learning, functools.partial(policy.laid_out, config.policy, worker.spec))
     finally:
         worker.close()
     return worker.spec
@@ -154,12 +159,6 @@ def check_processes(option: str, processes: int, device: str) -> None:
         raise ConfigError(
             f"{option} is {processes}, and there are {torch.cuda.device_count()} GPUs: one each is needed"
         )
-
-
-def _check_policy(config: RunConfig, spec: PolicySpec) -> None:
-    from vla_rl.policies.folders import policy_class
-
-    policy_class(config.policy.kind).check(config.policy, spec)
 
 
 def practise(

@@ -96,6 +96,11 @@ class SimulatorWorker:
                 if collects and self._config.exploration:
                     raise UserError("neither deployments nor flow policies of lerobot can explore; set exploration=0")
                 for job in alike:
+                    if job.noise_seed is not None:
+                        raise UserError(
+                            "the noise of deployments and of flow policies of lerobot follows from the start alone; "
+                            "set budget.episodes_per_start=1"
+                        )
                     yield self._run(job, policy)
                 continue
             policy.exploration = self._config.exploration if collects else 0.0
@@ -124,7 +129,8 @@ class SimulatorWorker:
             version, origin = -1, Origin.DEMO
         else:
             person = station.supervisor(self._config.takeover) if job.takeover else None
-            source, version, origin = self._acting(station, policy, person, job.policy), policy.version, Origin.SIM
+            source, origin = self._acting(station, policy, person, job.policy), Origin.SIM
+            version = policy.version if job.version is None else job.version
         station.robot.draws_always = job.pictures
         for seed in job.seeds:
             _, episode = station.attempts.run(source, job.episode_id, seed, version, origin=origin)

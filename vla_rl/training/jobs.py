@@ -55,6 +55,7 @@ class StageJobs:
                 policy,
                 self._takeover,
                 collects=True,
+                version=stage.policy_version,
                 noise_seed=plan.practice_seed(self._seed, stage.round, index) if alike > 1 else None,
             )
             for index in range(self._budget.episodes_per_round)

@@ -306,11 +306,12 @@ class PracticeRun(LearningRun):
     def _rollouts(self, jobs: Sequence[RolloutJob], store: EpisodeStore, stage: Stage) -> bool:
         """Run the jobs whose episodes are missing; True if there were any."""
         missing = [job for job in jobs if job.episode_id not in store]
-        if missing:
-            self._background.wait_for_all()  # there is one pool
+        if not missing:
+            return False
+        self._background.wait_for_all()  # there is one pool
         for _ in track(self.pool.run(missing), stage.name, "episode", len(missing)):
             pass
-        return bool(missing)
+        return True
 
     def _note_evaluation(self, stage: Stage, episode_ids: Sequence[str]) -> None:
         """Record the success of a policy version, once."""

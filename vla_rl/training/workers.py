@@ -28,6 +28,8 @@ class RolloutJob:
         task: id of the environment.
         seeds: reset seeds; the next one is tried when a demonstration fails, otherwise the first is used.
         policy: folder of the policy version that acts; None for the scripted expert.
+        version: of that policy in its run, which an episode notes; None: as the policy itself says. They differ where
+            the policy before stays after a check.
         takeover: whether the supervisor may take over.
         collects: the episode is practice, which may be played in another precision than an evaluation.
         noise_seed: of the policy's noise, where several episodes begin at one and the same start; None: the reset seed.
@@ -44,6 +46,7 @@ class RolloutJob:
     collects: bool = False
     noise_seed: int | None = None
     pictures: bool = True
+    version: int | None = None
 
 
 class RolloutWorker(Protocol):

@@ -32,6 +32,8 @@ from vla_rl.policies.trainable import PolicyBatch, PolicyConfig, TrainablePolicy
 # What lerobot takes for pictures if a dataset does not say otherwise.
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "min": (0.0,) * 3, "max": (1.0,) * 3}
 
+_DRAW_NOTHING = ("act",)  # their chunks follow from the observation
+
 
 @dataclass(frozen=True)
 class LeRobotPolicyConfig(PolicyConfig):
@@ -130,7 +132,13 @@ class LeRobotModel(TrainablePolicy):
         noise: Tensor,
         committed: Tensor | None = None,  # noqa: ARG002  # lerobot trains without
     ) -> Tensor:
-        """See `TrainablePolicy.draw`. lerobot draws its noise itself; ours seeds it."""
+        """See `TrainablePolicy.draw`. lerobot draws its noise itself; ours seeds it, of one observation after the
+        other: what is drawn of one must not depend on the others.
+        """
+        if len(noise) > 1 and self.policy.name not in _DRAW_NOTHING:
+            each = [{name: image[row : row + 1] for name, image in images.items()} for row in range(len(noise))]
+            rows = zip(each, state.split(1), text.split(1), noise.split(1), strict=True)
+            return torch.cat([self.draw(*row) for row in rows])
         digest = hashlib.blake2b(noise.cpu().numpy().tobytes(), digest_size=8).digest()
         self.policy.reset()
         with self._seeded(int.from_bytes(digest, "little") >> 2):

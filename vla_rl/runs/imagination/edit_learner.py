@@ -7,7 +7,7 @@ stays true.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -29,7 +29,7 @@ from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import draw_from_flat, example_row
 from vla_rl.policies.folders import check_frozen
-from vla_rl.policies.trainable import PolicyConfig
+from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
 from world_model.alarm import Happened, alarm, unexplained
 from world_model.branches import BranchConfig, Starts, World, improve
 from world_model.feature_decoder import FeatureDecoderConfig
@@ -97,6 +97,13 @@ class ImaginedEdit(ChunkCriticLearner):
         super().check(policy)
         check_frozen(policy.kind, cls.name, imagines=True)
 
+    @classmethod
+    def check_fit(cls, learning: ImaginedEditLearning, policy: Callable[[], TrainablePolicy]) -> None:
+        super().check_fit(learning, policy)
+        model = policy()
+        seen = example_row(model)[None]
+        draw_from_flat(model, seen, seen.new_zeros(1, model.horizon, model.spec.action_dim))
+
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
         super().build_critics(cache, backbone)
         self.edit = Edit(self.model, self.config.edit).to(next(self.model.parameters()).device)
@@ -157,7 +164,7 @@ class ImaginedEdit(ChunkCriticLearner):
         chosen = inner[:: max(1, len(inner) // _ALARM_CHUNKS)]
         if not len(chosen):
             return {}
-        chunks = {lag: self.data.tensor(cache.chunks(chosen + lag, ticks)[0]) for lag in (-1, 0, 1)}
+        chunks = {lag: self.data.tensor(self.data.chunks(chosen + lag, ticks)[0]) for lag in (-1, 0, 1)}
         at = self.data.tensor(chosen)
         return unexplained(world, Happened(transitions.features[at], chunks, transitions.later[at]))
 
@@ -165,7 +172,7 @@ class ImaginedEdit(ChunkCriticLearner):
         """What every chunk that was executed did to the features."""
         cache, ticks = self.data.cache, self.config.critic.chunk_ticks
         every = np.arange(cache.total_frames)
-        chunks, inside = cache.chunks(every, ticks)
+        chunks, inside = self.data.chunks(every, ticks)
         later, _ = cache.later(every, ticks)
         features = self.every_row()[:, : len(example_row(self.model))]
         lasted = self.data.tensor(inside.all(1) & (later == every + ticks))

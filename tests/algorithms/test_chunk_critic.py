@@ -274,10 +274,12 @@ def test_teaching_that_leaves_the_critic_no_step_is_refused() -> None:
     FinetuneConfig(algorithm="imagined_edit", steps=401)
 
 
-def test_without_any_outcome_there_is_nothing_to_choose_by(make_cache) -> None:
+def test_without_any_outcome_there_is_nothing_to_choose_by(make_cache, tmp_path: Path) -> None:
     algorithm = learner(make_cache([make_episode("round-0", [P] * 8, None)]))
-    with pytest.raises(UserError, match=r"chunk_critic has nothing to learn from; label them \(vla-rl label\)"):
-        algorithm.update(0)
+    algorithm.update(0)
+    with pytest.raises(UserError, match=r"chunk_critic has learnt nothing; label them \(vla-rl label\)"):
+        algorithm.save_policy(tmp_path / "policy", 1)
+    assert not (tmp_path / "policy").exists()
 
 
 def test_an_adopted_policy_is_the_one_that_the_critic_sees_through(make_cache, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_several_episodes_of_a_start_differ_in_their_noise_alone(tmp_path: Path)
         (["algorithm=residual_ppo", "exploration=0.1", "learning.ppo.chunk_ticks=99"], "ppo.chunk_ticks is 99"),
         (["algorithm=chunk_critic", "learning.critic.chunk_ticks=99"], "critic.chunk_ticks is 99"),
         (["algorithm=imagined_edit", *LONG, "policy.indicator=true"], "policy.indicator=true cannot act from"),
-        (["algorithm=imagined_edit", *LONG, "policy.vision.keypoints=0"], "it can act from imagined features if it"),
+        (["algorithm=imagined_edit", *LONG, "policy.vision.patches=4"], "it can act from imagined features if it"),
         (["algorithm=noise_steering", "exploration=0.1"], "set exploration=0\n"),
         (["algorithm=noise_steering", "budget.staleness=1", "workers=1"], "set budget.staleness=0"),
     ],

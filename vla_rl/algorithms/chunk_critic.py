@@ -162,16 +162,11 @@ class ChunkCriticLearner(Cloning):
     def update(self, step: int) -> dict[str, float]:
         """One gradient step of the policy, while it is taught, or else of every member of the critic, on the episodes
         that it may see; the first of a round makes them anew.
-
-        Raises:
-            UserError: if no episode has an outcome.
         """
-        if not len(self._inputs):
-            raise UserError(
-                f"no episode says how it ended, so {self.name} has nothing to learn from; label them (vla-rl label)"
-            )
         if self._taught < self.config.teach_steps:
             return self._teach(step)
+        if not len(self._inputs):
+            return {"critic_loss": 0.0}
         if self.begins_round():
             self._prepared = self.prepare()
             with torch.random.fork_rng(devices=[]):
@@ -238,7 +233,14 @@ class ChunkCriticLearner(Cloning):
     def save_policy(self, folder: Path, version: int) -> None:
         """Write the policy, with the critic that chooses for it: the critic first, since a policy's config.json says
         that all of it is there.
+
+        Raises:
+            UserError: if no episode has an outcome: such a critic has learnt nothing.
         """
+        if not len(self._inputs):
+            raise UserError(
+                f"no episode says how it ended, so {self.name} has learnt nothing; label them (vla-rl label)"
+            )
         Chooser(self.critic, self.config.choice, self.edit).save(folder / FOLDER)
         super().save_policy(folder, version)
 

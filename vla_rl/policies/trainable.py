@@ -186,7 +186,7 @@ class TrainablePolicy(nn.Module, ABC):
         blank = Statistics.from_arrays(np.zeros((1, spec.state_dim)), np.zeros((1, spec.action_dim)))
         try:
             with torch.device("meta"):
-                return cls.build(config, spec, blank, pretrained=False)
+                return cls.build(config, spec, blank, pretrained=False).to("meta")
         except (RuntimeError, ValueError, TypeError) as error:
             raise ConfigError(
                 f"no policy can be built from the section 'policy': {' '.join(str(error).split())}"

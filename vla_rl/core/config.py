@@ -389,8 +389,8 @@ def _check_keys(config_class: type, raw: Any, where: str, prefix: str) -> None:
             raise ConfigError(f"{where}: {prefix}{key} has no value")
         if isinstance(value, bool) and hint in (int, float):
             raise ConfigError(f"{where}: {prefix}{key} is {value}; expected a number")
-        named = get_args(hint)[1] if get_origin(hint) is dict else None
-        if dataclasses.is_dataclass(named) and isinstance(value, dict):  # sections by name
+        named = _section_in(get_args(hint)[1]) if get_origin(hint) is dict else None
+        if named and isinstance(value, dict):  # sections by name
             for name, item in value.items():
                 _check_keys(named, item, where, prefix=f"{prefix}{key}.{name}.")
         elif (section := _section_in(hint)) and value is not None and not isinstance(value, list | tuple):
@@ -401,7 +401,8 @@ def _section_in(hint: Any) -> type | None:
     """The dataclass that a type hint allows, itself or beside None."""
     if get_origin(hint) is dict:
         return None
-    return next((found for found in (hint, *get_args(hint)) if dataclasses.is_dataclass(found)), None)
+    hints = (hint, *get_args(hint))
+    return next((found for found in hints if isinstance(found, type) and dataclasses.is_dataclass(found)), None)
 
 
 def _plain(value: Any) -> Any:

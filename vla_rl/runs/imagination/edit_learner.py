@@ -98,7 +98,7 @@ class ImaginedEdit(ChunkCriticLearner):
         check_frozen(policy.kind, cls.name, imagines=True)
 
     @classmethod
-    def check_fit(cls, learning: ImaginedEditLearning, policy: Callable[[], TrainablePolicy]) -> None:
+    def check_fit(cls, learning: ChunkCriticLearning, policy: Callable[[], TrainablePolicy]) -> None:
         super().check_fit(learning, policy)
         model = policy()
         seen = example_row(model)[None]

@@ -16,12 +16,11 @@ from torch import nn
 
 from vla_rl.algorithms.actor import ActorLearner
 from vla_rl.algorithms.config import ActorConfig
-from vla_rl.algorithms.data_parallel import Share, Team, _packed, team_of
+from vla_rl.algorithms.data_parallel import Share, Team, _packed, check_gpus, team_of
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.policies.trainable import PolicyBatch
 from vla_rl.runs.config import RunConfig
-from vla_rl.runs.practice import check_processes
 
 
 class Means(nn.Module):
@@ -231,9 +230,9 @@ def test_what_trains_no_policy_shares_no_batches(algorithm, refused):
 def test_more_processes_than_gpus_are_refused_before_a_run_begins(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ConfigError, match=r"supervised.actor.processes is 2, and there are 1 GPUs"):
-        check_processes("supervised.actor.processes", 2, "cuda")
-    check_processes("supervised.actor.processes", 1, "cuda")
-    check_processes("supervised.actor.processes", 2, "cpu")
+        check_gpus("supervised.actor.processes", 2, torch.device("cuda"))
+    check_gpus("supervised.actor.processes", 1, torch.device("cuda"))
+    check_gpus("supervised.actor.processes", 2, torch.device("cpu"))
 
 
 def test_a_gpu_each(monkeypatch):

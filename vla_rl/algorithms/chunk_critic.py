@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vla_rl.algorithms.actor import load_optimizer
 from vla_rl.algorithms.cloning import Cloning
-from vla_rl.algorithms.config import CloningLearning, check_shared
+from vla_rl.algorithms.config import CloningLearning
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
 from vla_rl.core.errors import ConfigError, UserError
@@ -80,11 +80,14 @@ class ChunkCriticLearning(CloningLearning):
     choice: ChoiceConfig = field(default_factory=ChoiceConfig)
     credit: CreditConfig = field(default_factory=lambda: CreditConfig(rule="takeover_is_failure"))
 
+    @property
+    def trains_policy(self) -> bool:
+        return self.teach_steps > 0
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.teach_steps < 0:
             raise ConfigError(f"learning.teach_steps is {self.teach_steps}; it cannot be negative")
-        if not self.teach_steps:
-            check_shared(self.actor, "a chunk critic with teach_steps=0")
 
 
 class ChunkCriticLearner(Cloning):

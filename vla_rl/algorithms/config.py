@@ -96,19 +96,6 @@ class ActorConfig:
             raise ConfigError(f"actor.ema_decay is {self.ema_decay}; it must be in [0, 1)")
 
 
-def check_shared(actor: ActorConfig, algorithm: str) -> None:
-    """Refuse ``actor.processes`` of an algorithm that trains no policy: only batches of one are shared.
-
-    Raises:
-        ConfigError: in that case.
-    """
-    if actor.processes > 1:
-        raise ConfigError(
-            f"learning.actor.processes is {actor.processes}; {algorithm} trains no policy, whose batches could be "
-            "shared: leave it at 1 (the supervised stage has supervised.actor.processes)"
-        )
-
-
 def check_teaching(learning: object, steps: int, option: str) -> None:
     """Refuse a chunk critic that would have no gradient steps, or would clone in all of them.
 
@@ -177,6 +164,18 @@ class Learning:
     """What every algorithm may be told."""
 
     actor: ActorConfig = field(default_factory=ActorConfig)
+
+    @property
+    def trains_policy(self) -> bool:
+        """Whether gradients reach the policy itself."""
+        return True
+
+    def __post_init__(self) -> None:
+        if self.actor.processes > 1 and not self.trains_policy:
+            raise ConfigError(
+                f"learning.actor.processes is {self.actor.processes}; this algorithm, so set, trains no policy, whose "
+                "batches could be shared: leave it at 1 (the supervised stage has supervised.actor.processes)"
+            )
 
 
 @dataclass(frozen=True)

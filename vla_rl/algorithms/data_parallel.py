@@ -75,10 +75,7 @@ class Team:
             raise ConfigError(
                 f"device is {str(device)!r}; with actor.processes={processes} it must be 'cuda', the first"
             )
-        if device.type == "cuda" and torch.cuda.device_count() < processes:
-            raise ConfigError(
-                f"actor.processes is {processes}, and there are {torch.cuda.device_count()} GPUs: one each is needed"
-            )
+        check_gpus("actor.processes", processes, device)
         if distributed.is_initialized():
             raise ConfigError("this process belongs to a group of torch.distributed already; set actor.processes=1")
         self.processes, self.device = processes, device
@@ -166,6 +163,14 @@ class Team:
                 f"a process that shares the learner's batches has ended with code {codes[0]} (out of memory?); what is "
                 "saved is safe, use --resume, or learn without (actor.processes=1)"
             ) from error
+
+
+def check_gpus(option: str, processes: int, device: torch.device) -> None:
+    """Raises ConfigError, which names the option, for more processes than GPUs where they are to learn on these."""
+    if device.type == "cuda" and torch.cuda.device_count() < processes:
+        raise ConfigError(
+            f"{option} is {processes}, and there are {torch.cuda.device_count()} GPUs: one each is needed"
+        )
 
 
 _team: Team | None = None

@@ -22,7 +22,7 @@ from torch import Tensor
 from vla_rl import ppo
 from vla_rl.algorithms.actor import load_optimizer
 from vla_rl.algorithms.base import Algorithm
-from vla_rl.algorithms.config import Learning, check_shared
+from vla_rl.algorithms.config import Learning
 from vla_rl.algorithms.played import PlayedChunks, played_chunks, spread_of
 from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
 from vla_rl.core.errors import ConfigError, UserError
@@ -74,8 +74,9 @@ class ResidualPPOLearning(Learning):
     value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)
     credit: CreditConfig = field(default_factory=lambda: CreditConfig(rule="takeover_is_failure"))
 
-    def __post_init__(self) -> None:
-        check_shared(self.actor, "an algorithm that improves an edit")
+    @property
+    def trains_policy(self) -> bool:
+        return False
 
 
 class Stretch(NamedTuple):

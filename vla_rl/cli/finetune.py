@@ -84,20 +84,22 @@ def _open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, FinetuneConfig
 
 def _check(config: "FinetuneConfig") -> None:
     """Refuse what would fail only after the data has been read."""
+    import torch
+
     from vla_rl.algorithms.base import find_algorithm
+    from vla_rl.algorithms.data_parallel import check_gpus
     from vla_rl.runs.finetune import check_start
-    from vla_rl.runs.practice import check_processes
 
     for path in config.data:
         if not Path(path).exists():
             raise UserError(f"there is no {path}; --data names episode stores, runs, LeRobotDatasets or bags")
-    check_processes("learning.actor.processes", config.learning.actor.processes, config.device)
+    check_gpus("learning.actor.processes", config.learning.actor.processes, torch.device(config.device))
     algorithm = find_algorithm(config.algorithm)
     if config.start:
         check_start(config)
         return
     algorithm.check(config.policy)
-    if algorithm.on_policy or getattr(config.learning, "teach_steps", None) == 0:
+    if not config.learning.trains_policy:
         raise ConfigError(f"{config.algorithm} trains no policy: name one that it starts from (--policy FOLDER)")
 
 

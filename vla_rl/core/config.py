@@ -5,11 +5,10 @@ A section may belong to a part that is chosen by name (an algorithm, an executio
 of that part's own ``config_class``, and the options of the others do not exist. See `part`.
 """
 
-import contextlib
 import copy
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -105,47 +104,41 @@ def load_config[ConfigT](
         ConfigError: for an unknown key (with the nearest known one), a value of the wrong type, or an unreadable file.
 
     An override that chooses another part than base and file did takes the options of the replaced one away with it.
-    A section of which some options are given keeps the other defaults of the field that holds it, which may differ from
-    those of the section's class.
+    A section of which some options are given keeps the other defaults of the field that holds it.
     """
     raw = {**copy.deepcopy(dict(base or {})), **(read_yaml(file) if file is not None else {})}
     changed = _with_overrides(raw, overrides)
     left = _without_options_of_replaced_parts(config_class, raw, changed)
     where = str(file) if file else "overrides"
     if not overrides:
-        return _from_settings(config_class, left, where)
+        return config_from_dict(config_class, left, where, own_defaults=True)
     try:
-        return _from_settings(config_class, _with_overrides(left, overrides), "overrides")
+        return config_from_dict(config_class, _with_overrides(left, overrides), "overrides", own_defaults=True)
     except ConfigError:
         config_from_dict(config_class, raw, where)  # raises in their place if they are not to blame
         raise
 
 
-def config_from_dict[ConfigT](config_class: type[ConfigT], raw: dict[str, Any], where: str = "config") -> ConfigT:
+def config_from_dict[ConfigT](
+    config_class: type[ConfigT], raw: dict[str, Any], where: str = "config", own_defaults: bool = False
+) -> ConfigT:
     """Decode a nested mapping into a config.
 
+    Args:
+        config_class: a dataclass.
+        raw: plain data.
+        where: it comes from, for messages.
+        own_defaults: a section of which some options are given has the others from the default of its field; else from
+            its class, which is what a file means that was saved before an option was there.
+
     Raises:
-        ConfigError: for an unknown key, a missing one, or a value of the wrong type. ``where`` names the source in
-            the message.
+        ConfigError: for an unknown key, a missing one, or a value of the wrong type.
     """
     _check_keys(config_class, raw, where, prefix="")
-    with _named(where):
-        decoded: ConfigT = _decode(config_class, raw)
-        return decoded
-
-
-def _from_settings[ConfigT](config_class: type[ConfigT], raw: dict[str, Any], where: str) -> ConfigT:
-    """What people set, over the defaults of today; `config_from_dict` reads what was saved with all that it meant."""
-    _check_keys(config_class, raw, where, prefix="")
-    with _named(where):
-        laid = _over_own_defaults(config_class, raw)
-    return config_from_dict(config_class, laid, where)
-
-
-@contextlib.contextmanager
-def _named(where: str) -> Iterator[None]:
     try:
-        yield
+        laid = _over_own_defaults(config_class, raw) if own_defaults else raw
+        decoded: ConfigT = _decode(config_class, laid)
+        return decoded
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
 

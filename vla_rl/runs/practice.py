@@ -77,7 +77,10 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
     Raises:
         UserError: for what cannot be built.
     """
+    import torch
+
     from vla_rl.algorithms.base import find_algorithm
+    from vla_rl.algorithms.data_parallel import check_gpus
     from vla_rl.policies.folders import policy_class
     from vla_rl.runs.demonstrations import check_demonstrations
     from vla_rl.runs.simulator import SimulatorWorker
@@ -116,7 +119,7 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
     for name in (config.device, config.rollout_device):
         check_device(name)
     for section, learning in (("supervised", config.supervised), ("learning", config.learning)):
-        check_processes(f"{section}.actor.processes", learning.actor.processes, config.device)
+        check_gpus(f"{section}.actor.processes", learning.actor.processes, torch.device(config.device))
     worker = SimulatorWorker(config)
     try:
         worker.check(
@@ -149,16 +152,6 @@ def check_device(name: str) -> None:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
-
-
-def check_processes(option: str, processes: int, device: str) -> None:
-    """Raises ConfigError for more processes than there are GPUs, where they would learn on GPUs."""
-    import torch
-
-    if torch.device(device).type == "cuda" and processes > torch.cuda.device_count():
-        raise ConfigError(
-            f"{option} is {processes}, and there are {torch.cuda.device_count()} GPUs: one each is needed"
-        )
 
 
 def practise(

@@ -2,8 +2,8 @@
 
 In every round, before the critic learns, a model of the policy's own features and a value of real outcomes are made
 from everything in the store, and an edit is made anew on branches from the policy's own steps. Every candidate is
-edited before the critic chooses. Meanwhile the policy itself stays as it is, so that what was learnt about its features
-stays true.
+edited before the critic chooses. Once it has been taught (``teach_steps``) the policy itself stays as it is for the
+rest of the round, so that what is learnt about its features stays true.
 """
 
 import logging

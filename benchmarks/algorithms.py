@@ -42,6 +42,13 @@ ALGORITHMS = {
     "threshold": ["algorithm=threshold"],
     "recap": ["algorithm=recap", "learning.recap.warmup_steps=0"],
     "sft": ["algorithm=sft", "budget.episodes_per_round=0"],
+    "imagined_edit": [  # as many gradient steps of the policy; those of the critic of chunks come on top
+        "algorithm=imagined_edit",
+        "exploration=0.1",
+        "budget.steps_per_round=650",
+        "learning.teach_steps=250",
+        "environments_per_worker=32",
+    ],
 }
 # Beside the folder of the results, where the pages find them: all tasks, and the default one.
 PICTURE, FIRST_PICTURE = "images/algorithms.svg", "images/who_wins.svg"

@@ -17,7 +17,8 @@ from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
 from vla_rl.report.statistics import wilson_interval
 
-ALGORITHMS = ("habc", "bc", "filtered_bc", "hg_dagger")
+ALGORITHMS = ("habc", "bc", "filtered_bc", "hg_dagger", "imagined_edit")
+_CRITIC_STEPS = 400  # of the steps of `imagined_edit`, the last, in which the critic of chunks learns
 DEMONSTRATIONS, ROLLOUTS, EVALUATION_EPISODES = 8, 192, 100
 
 
@@ -80,7 +81,9 @@ def _collecting(seed: int) -> list[str]:
 def _measure_cell(cell: Path, runs: Path, seed: int, algorithm: str, steps: int) -> None:
     source, target = runs / f"seed-{seed}", runs / f"seed-{seed}-{algorithm}"
     command = ["finetune", "--data", str(source / "episodes"), "--algorithm", algorithm, "--seed", str(seed)]
-    changes = [f"steps={steps}", f"learning.actor.decay_steps={steps}"]
+    taught = steps - _CRITIC_STEPS if algorithm == "imagined_edit" else steps
+    changes = [f"steps={steps}", f"learning.actor.decay_steps={taught}"]
+    changes += [f"learning.teach_steps={taught}"] if taught < steps else []
     start_verb([*command, *changes], target).wait_or_fail()
     successes = _evaluate(source, target)
     result = {

@@ -29,7 +29,7 @@ from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
 TASKS = ("vla_rl/PegInsert-v0",)
-OURS = ("imagined_edit", "imagined_edit_1200", "untaught", "chunk_critic")
+OURS = ("imagined_edit", "imagined_edit_1200", "untaught", "edit", "chunk_critic")
 _EPISODES = dict(zip(OURS, (450, 1200), strict=False))
 _CLONING = [
     "exploration=0",
@@ -49,11 +49,13 @@ _ON_POLICY = [  # as many episodes in more rounds
     "budget.episodes_per_round=50",
     "budget.steps_per_round=1",
 ]
+_UNTAUGHT = ["learning.teach_steps=0", "learning.actor.precision=float32"]
 _RESIDUAL = ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY]
 METHODS = {
     "imagined_edit": [],
     "imagined_edit_1200": ["budget.rounds=8"],
-    "untaught": ["learning.teach_steps=0", "learning.actor.precision=float32"],
+    "untaught": _UNTAUGHT,
+    "edit": [*_UNTAUGHT, "learning.choice.draws=1"],  # without choosing; teaching alone is filtered_bc
     "chunk_critic": ["algorithm=chunk_critic"],
     "residual_ppo": _RESIDUAL,
     "noise_steering": ["algorithm=noise_steering", "exploration=0", *_ON_POLICY],

@@ -1,6 +1,7 @@
 """The flow-matching model: what the loss counts, what sampling keeps, what conditions it."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,6 +176,21 @@ def test_the_indicator_conditions_and_guidance_extrapolates() -> None:
     assert (plain - without).abs().max() > 1e-4
     torch.testing.assert_close(model.guided_velocity(noise, time, positive, none), without + 2 * (plain - without))
     assert torch.equal(model.guided_velocity(noise, time, positive, None), plain)
+
+
+@pytest.mark.parametrize("guidance_scale", [1.0, 2.0])
+@pytest.mark.parametrize("expert", [{}, {"window": 4, "actions_per_token": 1, "rotary": True}])
+def test_features_alone_ask_for_good_actions_too(guidance_scale: float, expert: dict[str, Any]) -> None:
+    """What critics see carries no indicator; a policy that acts from it, real or imagined, asks for good actions."""
+    config = ExpertConfig(width=32, layers=1, heads=2, **expert)
+    model = make_model(indicator=True, guidance_scale=guidance_scale, expert=config)
+    batch = make_batch(model)
+    noise, inputs = noise_for(model, 4), (batch.images, batch.state, batch.text)
+    none, positive = encode(model, batch), encode(model, batch, torch.full((4,), int(Indicator.POSITIVE)))
+    expected = model.sample(positive, noise, unconditional=none if guidance_scale != 1 else None)
+    torch.testing.assert_close(model.draw(*inputs, noise), expected)
+    torch.testing.assert_close(model.draw_from(*model.features(*inputs), noise), expected)
+    assert (model.sample(none, noise) - expected).abs().max() > 1e-4
 
 
 def test_the_indicator_is_dropped_at_its_rate() -> None:

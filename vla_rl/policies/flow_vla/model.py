@@ -132,21 +132,20 @@ class FlowVLA(TrainablePolicy):
         """The prefix of what `features` gave."""
         return Prefix(*self.expert.read_prefix(tokens, mask), mask)
 
-    def acting_prefixes(
-        self,
-        images: dict[str, Tensor],
-        state: Tensor,
-        text: Tensor,
-        seen: tuple[Tensor, Tensor] | None = None,
-    ) -> tuple[Prefix, Prefix | None]:
+    def acting_prefixes(self, tokens: Tensor, mask: Tensor) -> tuple[Prefix, Prefix | None]:
         """What `sample` takes to act well: the prefix that asks for good actions, and the one without an indicator if
-        there is classifier-free guidance. Arguments as of `encode`; ``seen`` as of `TrainablePolicy.draw_several`.
+        there is classifier-free guidance.
+
+        Args:
+            tokens, mask: of `features`, which are those of no indicator.
         """
         if not self.config.indicator:
-            return self.prefix_of(*(seen or self.features(images, state, text))), None
-        positive = torch.full((len(state),), int(Indicator.POSITIVE), device=state.device)
-        prefix = self.encode(images, state, text, positive)
-        return prefix, self.encode(images, state, text) if self.config.guidance_scale != 1.0 else None
+            return self.prefix_of(tokens, mask), None
+        positive = self.indicator_token.weight[int(Indicator.POSITIVE)]
+        asked = tokens.clone()
+        asked[:, -2 if self.config.expert.window else -1] = self.prefix_norm(positive)  # where `tokens_of` has it
+        unconditional = self.prefix_of(tokens, mask) if self.config.guidance_scale != 1.0 else None
+        return self.prefix_of(asked, mask), unconditional
 
     def velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix, hidden: Tensor | None = None) -> Tensor:
         """The step graph: d(actions)/d(tau), [B, H, A], at noisy actions [B, H, A] with flow times [B, H], normalised
@@ -232,7 +231,7 @@ class FlowVLA(TrainablePolicy):
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, noise: Tensor, committed: Tensor | None = None
     ) -> Tensor:
         """See `TrainablePolicy.draw`."""
-        prefix, unconditional = self.acting_prefixes(images, state, text)
+        prefix, unconditional = self.acting_prefixes(*self.features(images, state, text))
         return self.sample(prefix, noise, committed, unconditional=unconditional)
 
     def draw_several(
@@ -246,7 +245,7 @@ class FlowVLA(TrainablePolicy):
     ) -> Tensor:
         """See `TrainablePolicy.draw_several`; the observations are encoded once."""
         count = noise.shape[1]
-        prefix, unconditional = self.acting_prefixes(images, state, text, seen)
+        prefix, unconditional = self.acting_prefixes(*(seen or self.features(images, state, text)))
         chunks = self.sample(
             prefix.repeat(count),
             noise.flatten(0, 1),
@@ -256,14 +255,9 @@ class FlowVLA(TrainablePolicy):
         return chunks.unflatten(0, (-1, count))
 
     def draw_from(self, tokens: Tensor, mask: Tensor, noise: Tensor) -> Tensor:
-        """See `TrainablePolicy.draw_from`.
-
-        Raises:
-            UserError: for a policy with an indicator: its features do not say what it is asked for.
-        """
-        if self.config.indicator:
-            raise UserError("a policy with policy.indicator=true cannot act from features alone; switch it off")
-        return self.sample(self.prefix_of(tokens, mask), noise)
+        """See `TrainablePolicy.draw_from`."""
+        prefix, unconditional = self.acting_prefixes(tokens, mask)
+        return self.sample(prefix, noise, unconditional=unconditional)
 
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:
         """See `TrainablePolicy.acting`; it can be guided towards what is scheduled."""

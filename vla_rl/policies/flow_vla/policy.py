@@ -46,7 +46,7 @@ class FlowVLAPolicy(ActingPolicy):
         seen = model.features(*inputs)
         features = flat_features(*seen)
         starts = noise if chooser is None else chooser.starts(features, tick, noise)[0]
-        prefix, unconditional = model.acting_prefixes(*inputs, seen)
+        prefix, unconditional = model.acting_prefixes(*seen)
         prefix = prefix.repeat(len(starts))
         unconditional = None if unconditional is None else unconditional.repeat(len(starts))
         target = torch.zeros_like(starts)
@@ -63,5 +63,5 @@ class FlowVLAPolicy(ActingPolicy):
         return self._chunk(observation, raw)
 
     def _draw(self, inputs: Inputs, noise: Tensor, committed: Tensor | None) -> Tensor:
-        prefix, unconditional = self.model.acting_prefixes(*inputs)
+        prefix, unconditional = self.model.acting_prefixes(*self.model.features(*inputs))
         return self.model.sample(prefix, noise, committed, self.steps, unconditional)

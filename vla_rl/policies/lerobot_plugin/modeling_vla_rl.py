@@ -111,7 +111,7 @@ class VlaRlPolicy(PreTrainedPolicy):
         rtc, scheduled = self.config.rtc_config, _without_padding(prev_chunk_left_over)
         if rtc is None or not rtc.enabled or scheduled is None:
             return model.draw(images, state, text, noise)
-        prefix, unconditional = model.acting_prefixes(images, state, text)
+        prefix, unconditional = model.acting_prefixes(*model.features(images, state, text))
 
         def velocity(actions: Tensor, tau: float) -> Tensor:
             return model.guided_velocity(actions, actions.new_full(actions.shape[:2], tau), prefix, unconditional)

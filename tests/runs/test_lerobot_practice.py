@@ -88,3 +88,14 @@ def test_a_critic_cannot_see_through_it(run: Path, tmp_path: Path, capsys: pytes
     arguments = ["--config", str(run / "config.yaml"), "--from", str(run), "--out", str(tmp_path / "run")]
     assert main(["train", *arguments, "learning.critic.backbone=policy"]) == 2
     assert "the policy 'lerobot' gives no features to others; set the critic's backbone" in capsys.readouterr().err
+
+
+def test_one_that_cannot_explore_is_refused_before_it_is_trained(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "exploring"
+    arguments = ["--config", str(run / "config.yaml"), "--out", str(other), "budget.rounds=0", "exploration=0.1"]
+    explores = run.name in ("act", "diffusion")
+    assert main(["train", *arguments]) == (0 if explores else 2)
+    assert ("follows from the start alone; set exploration=0" in capsys.readouterr().err) != explores
+    assert other.exists() == explores

@@ -134,7 +134,11 @@ def test_several_episodes_of_a_start_differ_in_their_noise_alone(tmp_path: Path)
         ([*GROUP, "budget.episodes_per_start=1"], "compares episodes of one start"),
         (["algorithm=residual_ppo", "exploration=0.1", "learning.ppo.chunk_ticks=99"], "ppo.chunk_ticks is 99"),
         (["algorithm=chunk_critic", "learning.critic.chunk_ticks=99"], "critic.chunk_ticks is 99"),
-        (["algorithm=imagined_edit", *LONG, "policy.indicator=true"], "policy.indicator=true cannot act from"),
+        (
+            ["algorithm=residual_ppo", "exploration=0.1", "execution.strategy=temporal_ensembling"],
+            "execution.strategy=temporal_ensembling changes; set",
+        ),
+        (["algorithm=noise_steering", "execution.strategy=rtc", "latency.typical=2"], "strategy=rtc changes; set"),
         (["algorithm=imagined_edit", *LONG, "policy.vision.patches=4"], "it can act from imagined features if it"),
         (["algorithm=noise_steering", "exploration=0.1"], "set exploration=0\n"),
         (["algorithm=noise_steering", "budget.staleness=1", "workers=1"], "set budget.staleness=0"),

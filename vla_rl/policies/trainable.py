@@ -192,6 +192,13 @@ class TrainablePolicy(nn.Module, ABC):
                 f"no policy can be built from the section 'policy': {' '.join(str(error).split())}"
             ) from error
 
+    @classmethod
+    def explores(cls, config: Any, spec: PolicySpec) -> bool:  # noqa: ARG003
+        """Whether what it draws when acting follows from a seed of its own and may be moved by an offset; else it
+        follows from the start alone. Arguments as of `check`.
+        """
+        return True
+
     @property
     def horizon(self) -> int:
         """H, actions in a chunk."""

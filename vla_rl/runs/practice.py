@@ -102,7 +102,13 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         raise ConfigError(f"{config.algorithm} learns from what the newest version tried alone; set budget.staleness=0")
     if algorithm.on_policy and config.rollout_precision != FULL_PRECISION:
         raise ConfigError(f"{config.algorithm} learns from what torch's own draws tried; set rollout_precision=torch")
-    corrected = find_strategy(config.execution.strategy).takes_corrector
+    strategy = find_strategy(config.execution.strategy)
+    if algorithm.on_policy and not strategy.keeps_plans:
+        raise ConfigError(
+            f"{config.algorithm} learns from chunks as they were drawn, which execution.strategy="
+            f"{config.execution.strategy} changes; set execution.strategy=naive (or sync)"
+        )
+    corrected = strategy.takes_corrector
     if algorithm.trains_corrector and not corrected:
         raise ConfigError(f"{config.algorithm} trains the residual head of a2c2; set execution.strategy=a2c2")
     if corrected and not algorithm.trains_corrector:
@@ -131,6 +137,12 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         policy = policy_class(config.policy.kind)
         policy.check(config.policy, worker.spec)
         algorithm.check_fit(config.learning, functools.partial(policy.laid_out, config.policy, worker.spec))
+        tries = config.exploration > 0 or budget.episodes_per_start > 1
+        if tries and not policy.explores(config.policy, worker.spec):
+            raise ConfigError(
+                "what flow policies of lerobot draw follows from the start alone; set exploration=0 and "
+                "budget.episodes_per_start=1"
+            )
     finally:
         worker.close()
     return worker.spec

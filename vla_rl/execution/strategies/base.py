@@ -105,6 +105,7 @@ class ChunkStrategy(Strategy):
 
     config_class: ClassVar[type[ExecutionConfig]] = ExecutionConfig
     takes_corrector: ClassVar[bool] = False
+    keeps_plans: ClassVar[bool] = True  # what is executed is what the policy draws for an observation alone
 
     def __init__(self, config: ExecutionConfig, corrector: ActionCorrector | None = None) -> None:
         if not isinstance(config, self.config_class):

@@ -3,7 +3,7 @@
 The guidance itself belongs to the policy, which knows its velocity field: see `GuidedPolicy`.
 """
 
-from typing import Protocol, override, runtime_checkable
+from typing import ClassVar, Protocol, override, runtime_checkable
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy
@@ -33,6 +33,7 @@ class GuidedPolicy(Policy, Protocol):
 class RTC(ChunkStrategy):
     """Guidance with the true vector-Jacobian product of the flow."""
 
+    keeps_plans: ClassVar[bool] = False
     exact_gradient = True
 
     @override

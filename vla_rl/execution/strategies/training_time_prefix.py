@@ -26,6 +26,7 @@ class TrainingTimePrefix(ChunkStrategy):
 
     config: PrefixConfig
     config_class: ClassVar[type[ExecutionConfig]] = PrefixConfig
+    keeps_plans: ClassVar[bool] = False
 
     @override
     def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk:

@@ -1,7 +1,7 @@
 """vlash: the policy is run on the state that the robot will have when its plan takes over (VLASH, 2512.01031)."""
 
 from dataclasses import replace
-from typing import override
+from typing import ClassVar, override
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy
@@ -17,6 +17,8 @@ class Vlash(ChunkStrategy):
     targets do, which keeps the lag of the position controllers. Discrete dimensions stay as they were observed: a
     gripper that is told to close stops at what it holds, and never reaches its target.
     """
+
+    keeps_plans: ClassVar[bool] = False
 
     @override
     def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk:

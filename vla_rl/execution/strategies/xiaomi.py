@@ -23,6 +23,7 @@ class Xiaomi(ChunkStrategy):
 
     config: PrefixConfig
     config_class: ClassVar[type[ExecutionConfig]] = PrefixConfig
+    keeps_plans: ClassVar[bool] = False
 
     def __init__(self, config: PrefixConfig, corrector: ActionCorrector | None = None) -> None:
         super().__init__(config, corrector)

@@ -98,6 +98,11 @@ class LeRobotModel(TrainablePolicy):
         """See `TrainablePolicy.check`; only the description is read."""
         read_config(Path(config.folder), spec)
 
+    @classmethod
+    def explores(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> bool:
+        """See `TrainablePolicy.explores`; those that sample with lerobot's flow do not."""
+        return not hasattr(read_config(Path(config.folder), spec), "rtc_config")
+
     @property
     def horizon(self) -> int:
         """The longest chunk: of training. One that acts may be shorter."""

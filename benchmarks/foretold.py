@@ -109,7 +109,7 @@ class _Forecast:
     def __init__(self, learner: ChunkCriticLearner, seed: int) -> None:
         self._model, self._learner, self._folds = learner.model, learner, learner.config.critic.members
         cache = learner.data.cache
-        frames, label = windows(learner.data, learner.config.critic.chunk_ticks)
+        frames, label = windows(learner.data, learner.config.critic.chunk_ticks, learner.config.discount)
         rows = learner.every_row()
         self._size = rows.shape[1] - 2 * learner.model.spec.action_dim  # features and tick
         fold = self._fold([cache.episodes[index].episode_id for index in cache.episode_index[frames]])

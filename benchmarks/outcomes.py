@@ -29,7 +29,7 @@ from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
 TASKS = ("vla_rl/PegInsert-v0",)
-OURS = ("imagined_edit", "imagined_edit_1200", "untaught", "edit", "chunk_critic")
+OURS = ("imagined_edit", "imagined_edit_1200", "hurried", "untaught", "edit", "chunk_critic")
 _EPISODES = dict(zip(OURS, (450, 1200), strict=False))
 _CLONING = [
     "exploration=0",
@@ -54,6 +54,7 @@ _RESIDUAL = ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY]
 METHODS = {
     "imagined_edit": [],
     "imagined_edit_1200": ["budget.rounds=8"],
+    "hurried": ["learning.discount=0.997"],
     "untaught": _UNTAUGHT,
     "edit": [*_UNTAUGHT, "learning.choice.draws=1"],  # without choosing; teaching alone is filtered_bc
     "chunk_critic": ["algorithm=chunk_critic"],

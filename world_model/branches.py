@@ -81,10 +81,11 @@ class World:
     Attributes:
         draw: features [B, F] -> the policy's chunks [B, C, A], the actions that are executed, raw.
         step: features [B, F], chunks [B, C, A] raw, member int64 [B] -> features after them, chance of success [B].
-        value: features [B, F], tick [B], fold int64 [B] -> chance [B] that the episode succeeds.
+        value: features [B, F], tick [B], fold int64 [B] -> chance [B] that the episode succeeds, discounted.
         members: how many worlds there are.
         chunk_ticks: C.
         last_tick: the episode has failed when this is reached.
+        discount: gamma of a tick, of the value.
     """
 
     draw: Callable[[Tensor], Tensor]
@@ -93,6 +94,7 @@ class World:
     members: int
     chunk_ticks: int
     last_tick: int
+    discount: float = 1.0
 
 
 @torch.no_grad()
@@ -110,6 +112,7 @@ def imagine(
     value = world.value(features, tick, fold)
     first, alive = value, torch.ones_like(tick, dtype=torch.bool)
     rows, offsets, means, rises, lived = [], [], [], [], []
+    discount = world.discount**world.chunk_ticks
     for _ in range(config.chunks):
         chunk = world.draw(features)
         rows.append(edit.rows(features, tick, chunk))
@@ -122,11 +125,11 @@ def imagine(
         late = tick >= world.last_tick
         later = torch.where(late, 0.0, world.value(features, tick, fold))
         later = torch.where(alive, torch.where(won, 1.0, later), value)
-        rises.append(later - value)
+        rises.append(torch.where(alive, discount, 1.0) * later - value)
         value, alive = later, alive & ~won & ~late
     advantage, carried = [], torch.zeros_like(value)
     for rise in reversed(rises):
-        carried = rise + config.carry * carried
+        carried = rise + discount * config.carry * carried
         advantage.append(carried)
     kept = torch.cat(lived)
     tried = ppo.Tried(*(torch.cat(parts)[kept] for parts in (rows, offsets, means, advantage[::-1])))

@@ -11,7 +11,7 @@ import torch
 from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
 from vla_rl.algorithms.base import find_algorithm, make_algorithm
-from vla_rl.algorithms.chunk_critic import windows
+from vla_rl.algorithms.chunk_critic import ChunkCriticLearning, windows
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.types import Observation
@@ -42,8 +42,8 @@ def dark(episode):
 
 def windows_of(cache, **credit) -> dict[str, list[tuple[int, float]]]:
     """Episode -> the first steps of its windows and their labels."""
-    data = learner(cache, credit=credit).data
-    frames, label = windows(data, TICKS)
+    algorithm = learner(cache, credit=credit)
+    frames, label = windows(algorithm.data, TICKS, algorithm.config.discount)
     found: dict[str, list[tuple[int, float]]] = {episode.episode_id: [] for episode in cache.episodes}
     for frame, worth in zip(frames, label, strict=True):
         episode = cache.episodes[cache.episode_index[frame]]
@@ -170,6 +170,17 @@ def test_an_episode_is_judged_by_who_has_not_learnt_from_it(make_cache) -> None:
         assert not algorithm._seen(fold)[member].any()
         judged.append(changed)
     assert sorted(np.concatenate(judged)) == frames.tolist()
+
+
+def test_with_a_discount_the_sooner_of_two_successes_is_worth_more_and_a_failure_nothing(make_cache) -> None:
+    successes = [make_episode(f"round-{index}", [P] * length, True) for index, length in enumerate((3, 5))]
+    algorithm = learner(make_cache([*successes, make_episode("round-2", [P] * 4, False)]), discount=0.5)
+    _, label = windows(algorithm.data, TICKS, 0.5)
+    assert label.tolist() == [0.25, 0.5, 1.0, 0.0625, 0.125, 0.25, 0.5, 1.0, 0.0, 0.0, 0.0, 0.0]
+    assert algorithm._label.tolist() == label.tolist()
+    assert list(algorithm.trace(algorithm.data.cache, np.arange(3))) == ["discounted_value"]
+    with pytest.raises(ConfigError, match="discount is 0"):
+        ChunkCriticLearning(discount=0.0)
 
 
 def test_each_round_begins_with_a_new_critic_and_the_same_policy(make_cache) -> None:

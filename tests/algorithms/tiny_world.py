@@ -31,10 +31,14 @@ TINY = {
 
 
 def tiny(name: str, **changes: Any) -> Learning:
-    """The options of an algorithm, as small as they go; ``changes`` are those of its sections that a test is about."""
+    """The options of an algorithm, as small as they go; ``changes`` are those of its own, and of its sections, that a
+    test is about.
+    """
     config = find_algorithm(name).config_class()
+    own = {option: changes.pop(option) for option in ("teach_steps", "discount") if option in changes}
     if hasattr(config, "teach_steps"):
-        config = replace(config, teach_steps=changes.pop("teach_steps", 0))
+        own.setdefault("teach_steps", 0)
+    config = replace(config, **own)
     small = {section: options for section, options in TINY.items() if hasattr(config, section)} | changes
     for section in small:
         options = {**TINY.get(section, {}), **changes.get(section, {})}

@@ -83,7 +83,7 @@ class Offset(nn.Module):
 STARTS = Starts(torch.zeros(20, 1), torch.zeros(20), torch.zeros(20, dtype=torch.int64))
 
 
-def world(success: float = 0.0, last_tick: int = 100, useful: float = 1.0) -> World:
+def world(success: float = 0.0, last_tick: int = 100, useful: float = 1.0, discount: float = 1.0) -> World:
     """The only feature adds up what was sent in the first dimension, and is the logit of the chance of success."""
 
     def step(features: Tensor, chunk: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,6 +97,7 @@ def world(success: float = 0.0, last_tick: int = 100, useful: float = 1.0) -> Wo
         members=1,
         chunk_ticks=TICKS,
         last_tick=last_tick,
+        discount=discount,
     )
 
 
@@ -120,6 +121,14 @@ def test_a_branch_ends_with_success_or_with_the_time() -> None:
     torch.testing.assert_close(branches(success=1.0)[0].advantage, torch.full((4,), 0.5))
     torch.testing.assert_close(branches(last_tick=TICKS)[0].advantage, torch.full((4,), -0.5))
     assert len(branches(last_tick=2 * TICKS)[0].advantage) == 8
+
+
+def test_with_a_discount_what_comes_later_is_worth_less() -> None:
+    """gamma^C of each chunk: a success after the first one, and a value that is waited for."""
+    gamma = 0.99**TICKS
+    torch.testing.assert_close(branches(success=1.0, discount=0.99)[0].advantage, torch.full((4,), gamma - 0.5))
+    waited = branches(useful=0.0, discount=0.99)[0].advantage.unflatten(0, (3, 4))
+    torch.testing.assert_close(waited[:, 0], torch.tensor([gamma**3, gamma**2, gamma]) / 2 - 0.5)
 
 
 @pytest.mark.parametrize(

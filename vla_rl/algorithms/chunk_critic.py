@@ -71,10 +71,14 @@ class ChunkCriticLearning(CloningLearning):
     Attributes:
         teach_steps: of a round's gradient steps, the first so many clone the mixture into the policy (``actor``,
             ``mixture``): demonstrations, and successes as they were chosen. 0: the policy stays as it is.
+        discount: gamma of a tick. A success is worth gamma^(ticks to its end), a failure 0, to the critic and to what
+            is imagined: below 1 what succeeds sooner is worth more, and never as much less as a failure. What is
+            foretold is then no chance of success: the report does not calibrate it.
         credit: of critic and cloning.
     """
 
     teach_steps: int = 0
+    discount: float = 1.0
     critic: ChunkCriticConfig = field(default_factory=ChunkCriticConfig)
     critic_training: ChunkCriticTrainingConfig = field(default_factory=ChunkCriticTrainingConfig)
     choice: ChoiceConfig = field(default_factory=ChoiceConfig)
@@ -88,6 +92,8 @@ class ChunkCriticLearning(CloningLearning):
         super().__post_init__()
         if self.teach_steps < 0:
             raise ConfigError(f"learning.teach_steps is {self.teach_steps}; it cannot be negative")
+        if not 0 < self.discount <= 1:
+            raise ConfigError(f"learning.discount is {self.discount}; expected a number above 0, at most 1")
 
 
 class ChunkCriticLearner(Cloning):
@@ -136,7 +142,7 @@ class ChunkCriticLearner(Cloning):
             if episode.episode_id not in self._rows:
                 frames = np.arange(episode.start, episode.start + episode.length)
                 self._rows[episode.episode_id] = self._rows_of(frames, episode.start)
-        self._frames, label = windows(self.data, self.config.critic.chunk_ticks)
+        self._frames, label = windows(self.data, self.config.critic.chunk_ticks, self.config.discount)
         self._inputs, self._label = self.every_row()[self.data.tensor(self._frames)], self.data.tensor(label)
         fold = np.array([self._fold_of(episode.episode_id) for episode in cache.episodes], dtype=np.int64)
         self._fold = self.data.tensor(fold[cache.episode_index[self._frames]])
@@ -216,15 +222,16 @@ class ChunkCriticLearner(Cloning):
         return (members != fold) | (len(members) == 1)
 
     def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
-        """The chance of success of what was done at frames of the present round, foretold by members that have not
-        learnt from their episodes.
+        """The chance of success (its discounted value) of what was done at frames of the present round, foretold by
+        members that have not learnt from their episodes.
         """
         episodes = [cache.episodes[index] for index in cache.episode_index[frames]]
         rows = torch.stack(
             [self._rows[e.episode_id][frame - e.start] for e, frame in zip(episodes, frames, strict=True)]
         )
         fold = torch.tensor([self._fold_of(e.episode_id) for e in episodes], device=rows.device)
-        return {"viability": self._foretell(rows, fold).cpu().numpy()}
+        name = "viability" if self.config.discount == 1 else "discounted_value"
+        return {name: self._foretell(rows, fold).cpu().numpy()}
 
     @torch.no_grad()
     def _foretell(self, rows: Tensor, fold: Tensor) -> Tensor:
@@ -258,7 +265,7 @@ class ChunkCriticLearner(Cloning):
         self._taught = int(state.get("taught", 0))  # older runs taught nothing
 
 
-def windows(data: RoundData, ticks: int) -> tuple[Frames, NDArray[np.float32]]:
+def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArray[np.float32]]:
     """Where a chunk of so many ticks begins that one and the same actor executed, and what came of it.
 
     A window that reaches into another segment is left out; one that reaches beyond the end of its episode is not.
@@ -266,10 +273,11 @@ def windows(data: RoundData, ticks: int) -> tuple[Frames, NDArray[np.float32]]:
     Args:
         data: episodes and their credit.
         ticks: C.
+        discount: gamma.
 
     Returns:
         frames: int64 [N].
-        label: float32 [N], 1 where what was done led to success.
+        label: float32 [N], gamma^(ticks to the end) where what was done led to success, else 0.
     """
     credit, every = data.credit, np.arange(data.cache.total_frames)
     person = np.isin(credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
@@ -277,5 +285,5 @@ def windows(data: RoundData, ticks: int) -> tuple[Frames, NDArray[np.float32]]:
     last, _ = data.cache.later(every, data.cache.total_frames)
     whole = (every + ticks <= credit.chunk_stop) | (credit.chunk_stop == last + 1)
     frames = np.flatnonzero(judged & whole)
-    label = np.where(person, credit.actor_outcome, credit.viability_label > 0)
+    label = np.where(person, credit.actor_outcome, credit.viability_label > 0) * discount ** (last - every)
     return frames, label[frames].astype(np.float32)

@@ -207,6 +207,7 @@ class ImaginedEdit(ChunkCriticLearner):
             self.config.dynamics.members,
             ticks,
             self.data.longest,
+            self.config.discount,
         )
 
     def adopt_policy(self, folder: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from tiny_world import MIXED, P, make_episode, make_model, tiny
 
 from vla_rl.algorithms.base import make_algorithm
-from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Observation
 from vla_rl.policies.folders import load_policy
 from vla_rl.runs.imagination.edit_learner import ImaginedEdit
@@ -185,9 +185,8 @@ def test_without_steps_of_its_own_there_is_nothing_to_imagine(make_cache) -> Non
     assert "imagined_gain" not in algorithm.update(0)
 
 
-def test_a_policy_that_cannot_act_from_features_is_refused(make_cache) -> None:
-    with pytest.raises(UserError, match="indicator"):
-        learner(make_cache(MIXED), make_model(indicator=True)).update(0)
+def test_a_policy_with_an_indicator_is_imagined_as_it_acts(make_cache) -> None:
+    assert "imagined_gain" in learner(make_cache(MIXED), make_model(indicator=True)).update(0)
 
 
 def test_nonsense_is_refused() -> None:

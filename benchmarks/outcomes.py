@@ -142,8 +142,14 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     if not ours:
         raise UserError(f"no run of {OURS[0]} has been measured yet; leave --gather out")
     longer = [cell["practised"]["success"] for cell in runs if (cell["method"], cell["task"]) == (OURS[1], TASKS[0])]
+    hurried = [cell for cell in runs if (cell["method"], cell["task"]) == (OURS[2], TASKS[0])]
+    sooner = {
+        "hurried_450": [cell["practised"]["success"] for cell in hurried],
+        "hurried_steps_ratio": [_steps_ratio(cell) for cell in hurried],
+    }
     return {
         "without_person_450": float(np.mean([cell["practised"]["success"] for cell in ours])),
+        **{name: float(np.mean(each)) for name, each in sooner.items() if each},
         **({"without_person_1200": float(np.mean(longer)), "without_person_1200_runs": len(longer)} if longer else {}),
         "steps_ratio": float(np.mean([_steps_ratio(cell) for cell in ours])),
         **_other_tasks(runs),

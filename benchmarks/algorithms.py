@@ -97,7 +97,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "cells": found,
         "pooled_p_vs_habc": _pooled_p(found),
-        "minus_habc": _minus_habc(found),
+        "minus_habc": _minus(found, "habc"),
+        "minus_hg_dagger": _minus(found, "hg_dagger"),
         "length_minus_sft": _length_minus_sft(found),
     }
 
@@ -221,17 +222,17 @@ def _pooled_p(cells: list[dict[str, Any]]) -> dict[str, float]:
         rival: stratified_p(
             [(ours["successes"], ours["episodes"], own["successes"], own["episodes"]) for ours, own in pairs]
         )
-        for rival, pairs in _beside_habc(cells).items()
+        for rival, pairs in _beside(cells, "habc").items()
     }
 
 
-def _minus_habc(cells: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Each rival minus habc on the tasks and seeds that both have: success in points, and steps of all episodes,
-    failures with all their steps, which is one figure for how often and how soon a policy succeeds. Means over
+def _minus(cells: list[dict[str, Any]], one: str) -> dict[str, dict[str, Any]]:
+    """Each rival minus one algorithm on the tasks and seeds that both have: success in points, and steps of all
+    episodes, failures with all their steps, which is one figure for how often and how soon a policy succeeds. Means over
     training runs, and p of a paired t test over these: what is repeated is the run, not the episode.
     """
     found: dict[str, dict[str, Any]] = {}
-    for rival, pairs in _beside_habc(cells).items():
+    for rival, pairs in _beside(cells, one).items():
         differences = {
             "success_points": np.array([100 * (own["success"] - ours["success"]) for ours, own in pairs]),
             "steps": np.array([own["length_of_all"] - ours["length_of_all"] for ours, own in pairs]),
@@ -243,12 +244,12 @@ def _minus_habc(cells: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _beside_habc(cells: list[dict[str, Any]]) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
-    """Rival -> habc's cell and its own, for every task and seed that both have."""
-    ours = {(cell["task"], cell["seed"]): cell for cell in cells if cell["algorithm"] == "habc"}
+def _beside(cells: list[dict[str, Any]], one: str) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
+    """Rival -> the cell of one algorithm and its own, for every task and seed that both have."""
+    ours = {(cell["task"], cell["seed"]): cell for cell in cells if cell["algorithm"] == one}
     pairs: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
     for cell in cells:
-        if cell["algorithm"] != "habc" and (cell["task"], cell["seed"]) in ours:
+        if cell["algorithm"] != one and (cell["task"], cell["seed"]) in ours:
             pairs.setdefault(cell["algorithm"], []).append((ours[cell["task"], cell["seed"]], cell))
     return pairs
 
@@ -295,7 +296,7 @@ def _row(of_task: list[dict[str, Any]], task: str, name: str) -> str:
         f"{np.mean([own for own in both if own is not None]):+.1f}" if any(own is not None for own in both) else "-"
     )
     reached = ", ".join(str(cell["episodes_to_80"] or "-") for cell in cells)
-    more = _minus_habc(of_task).get(name)
+    more = _minus(of_task, "habc").get(name)
     points, steps = ("", "") if more is None else (_difference(more["success_points"]), _difference(more["steps"]))
     return (
         f"| {task} | {name} | {len(cells)} | {_pooled(cells)[1]} | {given} | {change} | {overall} | {reached} "

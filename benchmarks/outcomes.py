@@ -142,20 +142,30 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     if not ours:
         raise UserError(f"no run of {OURS[0]} has been measured yet; leave --gather out")
     longer = [cell["practised"]["success"] for cell in runs if (cell["method"], cell["task"]) == (OURS[1], TASKS[0])]
-    hurried = [cell for cell in runs if (cell["method"], cell["task"]) == (OURS[2], TASKS[0])]
-    sooner = {
-        "hurried_450": [cell["practised"]["success"] for cell in hurried],
-        "hurried_steps_ratio": [_steps_ratio(cell) for cell in hurried],
-    }
     return {
         "without_person_450": float(np.mean([cell["practised"]["success"] for cell in ours])),
-        **{name: float(np.mean(each)) for name, each in sooner.items() if each},
+        **_hurried(ours, [cell for cell in runs if (cell["method"], cell["task"]) == ("hurried", TASKS[0])]),
         **({"without_person_1200": float(np.mean(longer)), "without_person_1200_runs": len(longer)} if longer else {}),
         "steps_ratio": float(np.mean([_steps_ratio(cell) for cell in ours])),
         **_other_tasks(runs),
         **_against_rivals(runs),
         "runs": runs,
     }
+
+
+def _hurried(ours: list[dict[str, Any]], hurried: list[dict[str, Any]]) -> dict[str, float]:
+    """What a discount makes of success and steps, and p of the difference to none, paired over shared seeds."""
+    if not hurried:
+        return {}
+    without = {cell["seed"]: cell["practised"] for cell in ours}
+    both = [(cell["practised"], without[cell["seed"]]) for cell in hurried if cell["seed"] in without]
+    found = {
+        "hurried_450": float(np.mean([cell["practised"]["success"] for cell in hurried])),
+        "hurried_steps_ratio": float(np.mean([_steps_ratio(cell) for cell in hurried])),
+    }
+    for name in ("success", "steps") if len(both) > 1 else ():
+        found[f"hurried_{name}_p"] = paired_p(np.array([own[name] - other[name] for own, other in both]))
+    return found
 
 
 def _other_tasks(runs: list[dict[str, Any]]) -> dict[str, float]:

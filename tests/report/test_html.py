@@ -275,9 +275,7 @@ def test_the_gate_of_older_traces_is_drawn_as_well(run_dir: Path):
         with np.load(file) as columns:
             write_trace(run_dir, file.stem, len(columns["weight"]), gate="gate")
     assert "gate (solid) and weight" in page.prose
-    again = Page(build_report(run_dir))
-    drawn, before = (re.sub(r'"data:video[^"]*"', "", each.text) for each in (again, page))
-    assert drawn == before
+    assert Page(build_report(run_dir)).text == page.text
 
 
 def test_a_resumed_run_counts_a_round_once(run_dir: Path):

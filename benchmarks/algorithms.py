@@ -228,8 +228,8 @@ def _pooled_p(cells: list[dict[str, Any]]) -> dict[str, float]:
 
 def _minus(cells: list[dict[str, Any]], one: str) -> dict[str, dict[str, Any]]:
     """Each rival minus one algorithm on the tasks and seeds that both have: success in points, and steps of all
-    episodes, failures with all their steps, which is one figure for how often and how soon a policy succeeds. Means over
-    training runs, and p of a paired t test over these: what is repeated is the run, not the episode.
+    episodes, failures with all their steps, which is one figure for how often and how soon a policy succeeds. Means
+    over training runs, and p of a paired t test over these: what is repeated is the run, not the episode.
     """
     found: dict[str, dict[str, Any]] = {}
     for rival, pairs in _beside(cells, one).items():

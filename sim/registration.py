@@ -26,6 +26,9 @@ _ENTRY_POINTS = {
 TASKS = tuple(f"vla_rl/{name}-v0" for name in _OURS)
 """Ids of our own tasks. The adapted benchmarks are registered too: `META_WORLD_TASKS` and `vla_rl/Aloha...-v0`."""
 
+COLOUR_TASKS = {f"vla_rl/Pick{colour.capitalize()}-v0": colour for colour in ("red", "yellow", "violet")}
+"""Ids of one scene's three tasks, which only the sentence tells apart, and the colour that each asks for."""
+
 META_WORLD_TASKS = {task_id(name): name for name in METAWORLD_NAMES}
 """Ids of all of Meta-World's tasks, and Meta-World's own name of each."""
 
@@ -35,6 +38,9 @@ def register_environments() -> None:
     for name, entry_point in _ENTRY_POINTS.items():
         if name not in gymnasium.registry:
             gymnasium.register(name, entry_point=entry_point)
+    for name, colour in COLOUR_TASKS.items():
+        if name not in gymnasium.registry:
+            gymnasium.register(name, entry_point="sim.tasks.pick_colour:PickColourEnv", kwargs={"colour": colour})
     for name, native_name in META_WORLD_TASKS.items():
         if name not in gymnasium.registry:
             gymnasium.register(

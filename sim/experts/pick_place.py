@@ -17,25 +17,41 @@ class PickPlaceExpert(Expert):
     env: PickPlaceEnv
 
     def plan(self) -> list[NDArray[np.float64]]:
-        here, cube, tray = self.env.grip_points()[0], self.env.position("cube"), self.env.position("tray")
+        name, tray = self.env.cube, self.env.position("tray")
+        here, cube = self.env.grip_points()[0], self.env.position(name)
         if self.env.in_tray():
             return [self.move(0, here, GRIPPER_OPENING_MAX)]
-        if not self.holds(0, "cube", CUBE):
-            return [self.pick(0, "cube", CUBE)]
+        if not self.holds(0, name, CUBE):
+            return [self.pick(0, name, CUBE)]
         # The hand's spread over the tray, so that demonstrations do not all end in one spot.
         way = tray + self.style.meeting_offset * (0.5, 0.5, 0.0) - cube
-        if np.abs(way[:2]).max() < self.env.tray_half - CUBE_HALF - 0.002:
+        over = bool(np.abs(way[:2]).max() < self.env.tray_half - CUBE_HALF - 0.002)
+        return [self.carry(here, way, float(cube[2]), over)]
+
+    def carry(
+        self, here: NDArray[np.float64], way: NDArray[np.float64], height: float, over: bool
+    ) -> NDArray[np.float64]:
+        """Target [4] while the hand holds the cube.
+
+        Args:
+            here: the grip point, [3] metres.
+            way: from the cube to where it belongs, [3] metres.
+            height: of the cube's base, metres.
+            over: whether the cube is over the tray's floor.
+        """
+        if over:
             way[2] += 2 * TRAY_FLOOR_HALF
         else:
-            way[2] = TRAY_RIM + HOVER_M - cube[2]
-            if cube[2] < TRAY_RIM + 0.006 and np.abs(way[:2]).max() < self.env.tray_half + 0.035:
+            way[2] = TRAY_RIM + HOVER_M - height
+            if height < TRAY_RIM + 0.006 and np.abs(way[:2]).max() < self.env.tray_half + 0.035:
                 way[:2] = 0.0
-        return [self.move(0, here + way, 0.0)]
+        return self.move(0, here + way, 0.0)
 
     def progress(self) -> float:
         if self.env.in_tray():
             return 0.9 + 0.1 * min(self.env.openings()[0] / OPEN, 1.0)
-        done = 0.4 * self.reached(0, "cube", CUBE)
-        if not self.holds(0, "cube", CUBE):
+        name = self.env.cube
+        done = 0.4 * self.reached(0, name, CUBE)
+        if not self.holds(0, name, CUBE):
             return done
-        return done + 0.5 * nearness(float(np.linalg.norm(self.env.position("tray") - self.env.position("cube"))), 0.25)
+        return done + 0.5 * nearness(float(np.linalg.norm(self.env.position("tray") - self.env.position(name))), 0.25)

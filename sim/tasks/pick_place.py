@@ -23,6 +23,7 @@ class PickPlaceEnv(TabletopEnv):
     arms: ClassVar[tuple[ArmSpec, ...]] = (ArmSpec("right", (-0.18, 0.25)),)
     home: ClassVar[tuple[tuple[float, float, float], ...]] = ((0.16, 0.0, 0.08),)
     objects: ClassVar[tuple[str, ...]] = ("cube", "tray")
+    cube: str = "cube"  # the object that belongs in the tray
 
     @property
     def tray_half(self) -> float:
@@ -33,22 +34,31 @@ class PickPlaceEnv(TabletopEnv):
         rough, inside = 'class="object" friction="0.5"', self.tray_half
         tray = box_geom((inside, inside, TRAY_FLOOR_HALF), (0, 0, TRAY_FLOOR_HALF), DARK_GREEN, rough)
         tray += four_walls(inside, TRAY_WALL, 0.0, TRAY_RIM, GREEN, rough)
-        cube = box_geom((CUBE_HALF,) * 3, (0, 0, CUBE_HALF), RED, 'class="object" friction="0.4"')
-        return standing_object("cube", cube, 0.05, 2 * CUBE_HALF, 5e-5) + standing_object(
-            "tray", tray, 0.40, TRAY_RIM, 4e-4
-        )
+        return self._cubes_xml() + standing_object("tray", tray, 0.40, TRAY_RIM, 4e-4)
+
+    def _cubes_xml(self) -> str:
+        return cube_xml("cube", RED)
 
     def _place_objects(self, rng: np.random.Generator) -> None:
         spread = 0.3 + 0.7 * self.difficulty
-        dx, dy = rng.uniform(-1, 1, 2) * (0.050, 0.085) * spread
-        self.place("cube", 0.065 + dx, dy, rng.uniform(-0.3, 0.3) * spread)
+        self._place_cubes(rng, spread)
         dx, dy = rng.uniform(-1, 1, 2) * (0.020, 0.060) * spread
         self.place("tray", -0.085 + dx, dy)
 
+    def _place_cubes(self, rng: np.random.Generator, spread: float) -> None:
+        dx, dy = rng.uniform(-1, 1, 2) * (0.050, 0.085) * spread
+        self.place("cube", 0.065 + dx, dy, rng.uniform(-0.3, 0.3) * spread)
+
     def in_tray(self) -> bool:
         """Whether the cube lies in the tray."""
-        x, y, z = self.in_frame_of("tray", self.position("cube"))
+        x, y, z = self.in_frame_of("tray", self.position(self.cube))
         return bool(max(abs(x), abs(y)) < self.tray_half and z < TRAY_RIM)
 
     def is_success(self) -> bool:
         return bool(self.in_tray() and self.openings()[0] > OPEN)
+
+
+def cube_xml(name: str, rgba: str) -> str:
+    """A cube that stands on the table."""
+    geom = box_geom((CUBE_HALF,) * 3, (0, 0, CUBE_HALF), rgba, 'class="object" friction="0.4"')
+    return standing_object(name, geom, 0.05, 2 * CUBE_HALF, 5e-5)

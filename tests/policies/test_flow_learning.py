@@ -9,7 +9,7 @@ import torch
 from tiny_policy import make_model
 from torch import Tensor
 
-from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, VisionConfig
+from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, TextConfig, VisionConfig
 from vla_rl.policies.trainable import Indicator, PolicyBatch
 
 BLIND = VisionConfig(widths=(4,), kernels=(8,), strides=(8,), keypoints=2)
@@ -141,3 +141,30 @@ def test_a_place_in_the_image_becomes_a_place_to_go() -> None:
     batch, _ = draw(model, torch.Generator().manual_seed(5), 200)
     error_pixels = (sample(model, batch) - batch.actions).abs().mean() * 6
     assert error_pixels < 1.0
+
+
+@pytest.mark.slow
+def test_a_sentence_names_one_of_several_objects_of_the_same_picture() -> None:
+    """Three squares of different colours in changing order, the chunk goes to the one that is named: what neither the
+    picture nor the sentence says alone.
+    """
+    vision = VisionConfig(widths=(16, 16), kernels=(4, 3), strides=(2, 1), keypoints=12)
+    text = TextConfig(max_words=6, vocabulary=64, width=16, film=True)
+    expert = ExpertConfig(width=48, layers=2, heads=2, actions_per_token=8)
+    model = make_model(vision=vision, text=text, flow_samples=4, expert=expert)
+
+    def draw(model: FlowVLA, generator: torch.Generator, size: int = 64) -> tuple[PolicyBatch, Tensor]:
+        lanes = torch.stack([torch.randperm(3, generator=generator) for _ in range(size)])  # of every colour
+        named = torch.randint(0, 3, (size,), generator=generator)
+        goal = lanes[torch.arange(size), named] - 1.0
+        sentences = [f"take the {('red', 'green', 'blue')[colour]} square" for colour in named.tolist()]
+        batch = blank_batch(model, goal[:, None, None].expand(-1, 8, 2).clone(), sentences)
+        for index, places in enumerate(lanes.tolist()):
+            for colour, lane in enumerate(places):
+                batch.images["top"][index, 5 * lane + 1 : 5 * lane + 5, 6:10, colour] = 255
+        return batch, torch.ones(size)
+
+    train(model, draw, 600)
+    batch, _ = draw(model, torch.Generator().manual_seed(5), 200)
+    there = ((sample(model, batch) - batch.actions)[..., 0].abs() < 0.5).float().mean()
+    assert there > 0.55  # who does not put both together makes a third

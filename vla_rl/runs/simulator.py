@@ -152,8 +152,8 @@ class SimulatorWorker:
         """Who demonstrates: people take turns, each of them in every task; at a second attempt it is the same person.
         None: the expert himself.
         """
-        people, tasks = self._config.task.operators, self._config.task.envs
-        return people[job.seeds[0] // len(tasks) % len(people)] if people else None
+        people = self._config.task.operators
+        return people[job.seeds[0] % len(people)] if people else None
 
     def _tell_if_mute(self, station: Station, episode: Episode) -> None:
         """Say once of an environment that it ends its episodes without an outcome."""
@@ -218,13 +218,13 @@ def _low_precision(precision: str, calibration: Sequence[Observation]) -> "Explo
 def evaluation_jobs(
     tasks: Sequence[str], policy: Path, store: Path, episodes: int, prefix: str = "", collects: bool = False
 ) -> list[RolloutJob]:
-    """The first episodes of the held-out evaluation seeds; several tasks take turns."""
+    """The first episodes of the held-out evaluation seeds, each under every one of several tasks."""
     return [
         RolloutJob(
             f"{prefix}{index:06d}",
             store,
             tasks[index % len(tasks)],
-            (evaluation_seed(index),),
+            (evaluation_seed(index // len(tasks)),),
             policy,
             collects=collects,
         )

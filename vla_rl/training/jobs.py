@@ -20,7 +20,8 @@ class StageJobs:
         folder: of the run.
         budget: how many episodes.
         seed: of the run.
-        tasks: ids of the environments; episodes take turns among them.
+        tasks: ids of the environments; episodes take turns among them, and the tasks share their seeds: where they
+            are of one scene, every start is seen under every sentence, so that no start says what is asked for.
         takeover: whether the supervisor may take over during practice.
     """
 
@@ -37,7 +38,10 @@ class StageJobs:
                 f"{_DEMONSTRATION}{index:05d}",
                 self._folder.episodes,
                 self._task(index),
-                tuple(plan.demonstration_seed(self._seed, index, again) for again in range(DEMONSTRATION_ATTEMPTS)),
+                tuple(
+                    plan.demonstration_seed(self._seed, self._start(index), again)
+                    for again in range(DEMONSTRATION_ATTEMPTS)
+                ),
                 policy=None,
             )
             for index in range(self._budget.demonstrations)
@@ -51,7 +55,7 @@ class StageJobs:
                 f"{practice_prefix(stage.round)}{index:05d}",
                 self._folder.episodes,
                 self._task(index // alike),
-                (plan.practice_seed(self._seed, stage.round, index // alike * alike),),
+                (plan.practice_seed(self._seed, stage.round, self._start(index // alike) * alike),),
                 policy,
                 self._takeover,
                 collects=True,
@@ -69,7 +73,7 @@ class StageJobs:
                 f"check{stage.round:03d}-{index:05d}",
                 self._folder.episodes,
                 self._task(index),
-                (plan.practice_seed(self._seed, stage.round, first + index),),
+                (plan.practice_seed(self._seed, stage.round, first + self._start(index)),),
                 candidate,
             )
             for index in range(self._budget.check_episodes)
@@ -83,7 +87,7 @@ class StageJobs:
                 f"v{version:04d}-{index:06d}",
                 self._folder.evaluation,
                 self._task(index),
-                (plan.evaluation_seed(index),),
+                (plan.evaluation_seed(self._start(index)),),
                 self._folder.policy(version),
                 pictures=self._budget.evaluation_pictures == "every",
             )
@@ -92,6 +96,9 @@ class StageJobs:
 
     def _task(self, index: int) -> str:
         return self._tasks[index % len(self._tasks)]
+
+    def _start(self, index: int) -> int:
+        return index // len(self._tasks)
 
 
 def is_demonstration(episode_id: str) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import PolicySpec
-from vla_rl.policies.encoders import TextConfig, TextEncoder, VisionEncoder
+from vla_rl.policies.encoders import FiLM, TextConfig, TextEncoder, VisionEncoder
 from vla_rl.policies.flow_vla.config import FlowVLAConfig
 from vla_rl.policies.flow_vla.expert import ActionExpert
 from vla_rl.policies.flow_vla.flow import difficulty_weights, draw_flow
@@ -86,6 +86,8 @@ class FlowVLA(TrainablePolicy):
         else:
             self.vision = VisionEncoder(config.vision, spec.cameras, spec.image_size, width)
             self.text = TextEncoder(config.text, width)
+            if config.text.film:
+                self.film = FiLM(config.text, width)
         self.state_token = nn.Linear(spec.state_dim, width)
         if config.indicator:
             self.indicator_token = nn.Embedding(len(Indicator), width)
@@ -312,7 +314,9 @@ class FlowVLA(TrainablePolicy):
         if self.config.backbone.folder:
             seen, seen_mask = self.backbone(images, text)
         else:
-            seen = torch.cat([self.vision(images), self.text(text)], 1)
+            pictures = self.vision(images)
+            pictures = self.film(pictures, text) if self.config.text.film else pictures
+            seen = torch.cat([pictures, self.text(text)], 1)
             seen_mask = mask.new_ones(seen.shape[:2])
         return self.prefix_norm(torch.cat([seen, *own], 1)), torch.cat([seen_mask, mask], 1)
 

@@ -35,6 +35,7 @@ BENCHMARKS = (
     "outcomes",
     "people",
     "few",
+    "sentences",
     "imagination",
     "doors",
     "hostile",

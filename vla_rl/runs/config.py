@@ -30,7 +30,8 @@ class TaskConfig:
         env: an entry point of ``vla_rl.tasks``, a Gymnasium id, ``package:Id-v0``, or ``module:Name``, a class or a
             function that makes one.
         also: further environments that the same policy learns; the task sentence decides. Demonstrations, practice
-            and evaluation episodes take turns among all of them.
+            and evaluation episodes take turns among all of them, and they share their seeds. Of one scene: set
+            ``policy.text.film``.
         difficulty: 0 to 1, for environments that take a difficulty.
         image_size: height and width of the cameras, pixels, for environments that take it; larger pictures of others
             are resized to it.

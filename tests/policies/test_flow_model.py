@@ -12,7 +12,15 @@ from torch import Tensor
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import PolicySpec
 from vla_rl.policies.augmentation import random_shift
-from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig, preset
+from vla_rl.policies.flow_vla import (
+    BackboneConfig,
+    ExpertConfig,
+    FlowVLA,
+    FlowVLAConfig,
+    TextConfig,
+    VisionConfig,
+    preset,
+)
 from vla_rl.policies.normalization import Statistics
 from vla_rl.policies.trainable import Indicator, PolicyBatch
 
@@ -62,6 +70,7 @@ def test_an_unknown_preset_names_the_nearest() -> None:
         {"expert": ExpertConfig(actions_per_token=3)},
         {"prefix_max": 16},
         {"flow_samples": 0},
+        {"text": TextConfig(film=True), "backbone": BackboneConfig(folder="models/smolvlm")},
     ],
 )
 def test_impossible_configs_are_refused(options: dict[str, object]) -> None:

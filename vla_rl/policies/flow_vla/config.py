@@ -146,6 +146,11 @@ class FlowVLAConfig(PolicyConfig):
             raise ConfigError(
                 f"vision: every width of {list(vision.widths)} must be a multiple of groups={vision.groups}"
             )
+        if self.text.film and self.backbone.folder:
+            raise ConfigError(
+                "text.film modulates the small image encoder; a pretrained backbone (backbone.folder) reads sentence and "
+                "pictures together anyway. Leave one of them out"
+            )
         if expert.width % expert.heads:
             raise ConfigError(f"expert: width={expert.width} must be a multiple of heads={expert.heads}")
         if self.horizon % expert.actions_per_token:

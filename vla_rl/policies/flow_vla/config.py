@@ -148,8 +148,8 @@ class FlowVLAConfig(PolicyConfig):
             )
         if self.text.film and self.backbone.folder:
             raise ConfigError(
-                "text.film modulates the small image encoder; a pretrained backbone (backbone.folder) reads sentence and "
-                "pictures together anyway. Leave one of them out"
+                "text.film modulates the small image encoder; a pretrained backbone (backbone.folder) reads sentence "
+                "and pictures together anyway. Leave one of them out"
             )
         if expert.width % expert.heads:
             raise ConfigError(f"expert: width={expert.width} must be a multiple of heads={expert.heads}")

@@ -19,10 +19,6 @@ _OURS = {
     "PickPlace": "pick_place",
 }
 _ALOHA = ("AlohaTransferCube", "AlohaInsertion")
-_ENTRY_POINTS = {
-    **{f"vla_rl/{name}-v0": f"sim.tasks.{module}:{name}Env" for name, module in _OURS.items()},
-    **{f"vla_rl/{name}-v0": f"sim.adapters.aloha:{name}Env" for name in _ALOHA},
-}
 TASKS = tuple(f"vla_rl/{name}-v0" for name in _OURS)
 """Ids of our own tasks. The adapted benchmarks are registered too: `META_WORLD_TASKS` and `vla_rl/Aloha...-v0`."""
 
@@ -33,19 +29,19 @@ META_WORLD_TASKS = {task_id(name): name for name in METAWORLD_NAMES}
 """Ids of all of Meta-World's tasks, and Meta-World's own name of each."""
 
 
+_ENTRY_POINTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{f"vla_rl/{name}-v0": (f"sim.tasks.{module}:{name}Env", {}) for name, module in _OURS.items()},
+    **{f"vla_rl/{name}-v0": (f"sim.adapters.aloha:{name}Env", {}) for name in _ALOHA},
+    **{name: ("sim.tasks.pick_colour:PickColourEnv", {"colour": colour}) for name, colour in COLOUR_TASKS.items()},
+    **{name: ("sim.adapters.metaworld:MetaWorldEnv", {"native_name": of}) for name, of in META_WORLD_TASKS.items()},
+}  # id -> where its class is, and its arguments
+
+
 def register_environments() -> None:
     """Register every task with gymnasium. Repeating it changes nothing."""
-    for name, entry_point in _ENTRY_POINTS.items():
+    for name, (entry_point, arguments) in _ENTRY_POINTS.items():
         if name not in gymnasium.registry:
-            gymnasium.register(name, entry_point=entry_point)
-    for name, colour in COLOUR_TASKS.items():
-        if name not in gymnasium.registry:
-            gymnasium.register(name, entry_point="sim.tasks.pick_colour:PickColourEnv", kwargs={"colour": colour})
-    for name, native_name in META_WORLD_TASKS.items():
-        if name not in gymnasium.registry:
-            gymnasium.register(
-                name, entry_point="sim.adapters.metaworld:MetaWorldEnv", kwargs={"native_name": native_name}
-            )
+            gymnasium.register(name, entry_point=entry_point, kwargs=arguments)
 
 
 class ScriptedExpert(Protocol):

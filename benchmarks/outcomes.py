@@ -29,7 +29,7 @@ from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
 TASKS = ("vla_rl/PegInsert-v0",)
-OURS = ("imagined_edit", "imagined_edit_1200", "hurried", "untaught", "edit", "chunk_critic")
+OURS = ("imagined_edit", "imagined_edit_1200", "hurried", "untaught", "edit", "unimagined", "chunk_critic")
 _EPISODES = dict(zip(OURS, (450, 1200), strict=False))
 _CLONING = [
     "exploration=0",
@@ -50,6 +50,14 @@ _ON_POLICY = [  # as many episodes in more rounds
     "budget.steps_per_round=1",
 ]
 _UNTAUGHT = ["learning.teach_steps=0", "learning.actor.precision=float32"]
+_TAUGHT = [  # as `imagined_edit` teaches
+    "learning.teach_steps=400",
+    "learning.actor.batch_size=128",
+    "learning.actor.warmup_steps=50",
+    "learning.actor.decay_steps=400",
+    "learning.actor.schedule_every_round=true",
+    "learning.actor.precision=auto",
+]
 _RESIDUAL = ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY]
 METHODS = {
     "imagined_edit": [],
@@ -57,6 +65,7 @@ METHODS = {
     "hurried": ["learning.discount=0.997"],
     "untaught": _UNTAUGHT,
     "edit": [*_UNTAUGHT, "learning.choice.draws=1"],  # without choosing; teaching alone is filtered_bc
+    "unimagined": ["algorithm=chunk_critic", *_TAUGHT],  # all of ours but the edit that imagination practises
     "chunk_critic": ["algorithm=chunk_critic"],
     "residual_ppo": _RESIDUAL,
     "noise_steering": ["algorithm=noise_steering", "exploration=0", *_ON_POLICY],

@@ -21,6 +21,7 @@ from vla_rl.training.run_folder import RunFolder
 
 _EPISODES = (30, 60, 120)
 _EVALUATION_EPISODES = 1000
+_EVALUATED = f"budget.evaluation_episodes={_EVALUATION_EPISODES}"
 _WORSE = 0.03  # what counts as worse than the start
 
 
@@ -45,7 +46,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     ]
     missing = [] if options.gather else [entry for entry in grid if entry[0].name not in cells]
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(lambda cell: run_base(cell, runs), {cell.base: cell for cell, _ in missing}.values()))
+        bases = {cell.base: cell for cell, _ in missing}.values()
+        list(pool.map(lambda cell: run_base(cell, runs, [_EVALUATED]), bases))
         list(pool.map(lambda entry: cells.write(entry[0].name, _measure(entry[0], entry[1], runs)), missing))
     found = cells.read()
     gains = [cell["practised"] - cell["start"] for cell in found]
@@ -66,7 +68,7 @@ def _measure(cell: Cell, budget: int, runs: Path) -> dict[str, Any]:
         "budget.rounds=1",
         f"budget.episodes_per_round={budget - check}",
         f"budget.check_episodes={check}",
-        f"budget.evaluation_episodes={_EVALUATION_EPISODES}",
+        _EVALUATED,
     ]
     cpu_s = practise_from(cell, runs, changes)
     first, last = (entry["successes"] / entry["episodes"] for entry in evaluations(folder))

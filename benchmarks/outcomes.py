@@ -10,6 +10,7 @@ import functools
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -259,10 +260,10 @@ def _arguments(cell: Cell) -> list[str]:
     return ["train", "--config", "alone", "--seed", str(cell.seed), f"task.env={cell.task}", *harder, *drawn]
 
 
-def run_base(cell: Cell, runs: Path) -> None:
-    """Make the supervised policy of a task and seed, if it is not there."""
+def run_base(cell: Cell, runs: Path, changes: Sequence[str] = ()) -> None:
+    """Make the supervised policy of a task and seed and evaluate it, if that has not been done."""
     if not RunFolder(runs / cell.base).is_finished():
-        start_verb([*_arguments(cell), "budget.rounds=0"], runs / cell.base).wait_or_fail()
+        start_verb([*_arguments(cell), "budget.rounds=0", *changes], runs / cell.base).wait_or_fail()
 
 
 def _run_cell(cell: Cell, runs: Path, found: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -30,8 +30,18 @@ from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
 TASKS = ("vla_rl/PegInsert-v0",)
-OURS = ("imagined_edit", "imagined_edit_1200", "hurried", "untaught", "edit", "unimagined", "chunk_critic")
-_EPISODES = dict(zip(OURS, (450, 1200), strict=False))
+OURS = (
+    "imagined_edit",
+    "imagined_edit_1200",
+    "ungraded",
+    "ungraded_1200",
+    "hurried",
+    "untaught",
+    "edit",
+    "unimagined",
+    "chunk_critic",
+)
+_EPISODES = {"imagined_edit": 450, "ungraded": 450, "imagined_edit_1200": 1200, "ungraded_1200": 1200}
 _CLONING = [
     "exploration=0",
     "budget.steps_per_round=500",
@@ -50,6 +60,8 @@ _ON_POLICY = [  # as many episodes in more rounds
     "budget.episodes_per_round=50",
     "budget.steps_per_round=1",
 ]
+# Every candidate is moved by the whole edit, and novelty costs nothing: how the rows were measured that have it.
+_UNGRADED = ["learning.choice.graded_edit=false", "learning.choice.novelty_cost=0"]
 _UNTAUGHT = ["learning.teach_steps=0", "learning.actor.precision=float32"]
 _TAUGHT = [  # as `imagined_edit` teaches
     "learning.teach_steps=400",
@@ -63,8 +75,10 @@ _RESIDUAL = ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY]
 METHODS = {
     "imagined_edit": [],
     "imagined_edit_1200": ["budget.rounds=8"],
-    "hurried": ["learning.discount=0.997"],
-    "untaught": _UNTAUGHT,
+    "ungraded": _UNGRADED,
+    "ungraded_1200": ["budget.rounds=8", *_UNGRADED],
+    "hurried": ["learning.discount=0.997", *_UNGRADED],
+    "untaught": [*_UNTAUGHT, *_UNGRADED],
     "edit": [*_UNTAUGHT, "learning.choice.draws=1"],  # without choosing; teaching alone is filtered_bc
     "unimagined": ["algorithm=chunk_critic", *_TAUGHT],  # all of ours but the edit that imagination practises
     "chunk_critic": ["algorithm=chunk_critic"],

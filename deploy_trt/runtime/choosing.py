@@ -29,8 +29,8 @@ class Choice(NamedTuple):
     Attributes:
         actions: float32 [H, A], the chunk that is executed, raw units.
         chosen: which of the candidates.
-        values: float32 [N], what the critic thinks of each, less what caution takes; 0 of all where fewer actions are
-            left than are judged.
+        values: float32 [N], what the critic thinks of each, less what caution and novelty take; 0 of all where fewer
+            actions are left than are judged.
     """
 
     actions: Float32Array
@@ -61,6 +61,9 @@ class DeployedChooser:
         continuous = np.ones(manifest.spec.action_dim, np.float32)
         continuous[[dim for dim, _, _ in manifest.discrete]] = 0
         self._free_scale = self._units.scale * continuous
+        self._edit_share = np.ones((self.info.draws, 1), np.float32)
+        if self.info.graded_edit and self.info.draws > 1:
+            self._edit_share = np.linspace(0, 1, self.info.draws, dtype=np.float32)[:, None]
         weights = unpack(content)
         if not all(np.isfinite(tensor).all() for tensor in weights.values()):
             raise CheckpointError("the critic holds numbers that are not finite; take an older version of the policy")
@@ -127,7 +130,7 @@ class DeployedChooser:
         judged = np.s_[:, done : done + ticks]
         if self._edit:
             ends = self._units.normalize(candidates[judged][:, (0, -1)])
-            edited = self._edited(seen, ends.reshape(count, -1)) * self._free_scale
+            edited = self._edit_share * self._edited(seen, ends.reshape(count, -1)) * self._free_scale
             candidates = (candidates + edited[:, None] * free[:, None]).astype(np.float32)
         offsets = np.float32(self.info.offset) * self._free_scale * self._by_candidate(noise)[:, -1]
         offsets[0] = 0
@@ -170,7 +173,7 @@ class DeployedChooser:
         return offsets
 
     def _judged(self, seen: Float32Array, deviation: Float32Array) -> Float32Array:
-        """Mean logit of the members, less what caution takes, [N]."""
+        """Mean logit of the members, less what caution and novelty take, [N]."""
         rows = self._first(seen, deviation, "", self._critic[0])  # [M, N, O]
         for matrix, bias in self._critic[1:]:
             rows -= rows.mean(-1, keepdims=True)
@@ -178,7 +181,10 @@ class DeployedChooser:
             rows = np.maximum(rows, 0) @ matrix + bias
         logits = rows[..., 0]  # [M, N]
         spread = (logits - logits[:, :1]).std(0)
-        values: Float32Array = logits.mean(0) - np.float32(self.info.caution) * spread
+        mean, scale = (row[len(seen) :] for row in self._scaling[""])
+        novelty = np.square((deviation - mean) / scale).mean(-1)
+        cost = np.float32(self.info.caution) * spread + np.float32(self.info.novelty_cost) * novelty
+        values: Float32Array = logits.mean(0) - cost
         return values
 
     def _try(self, manifest: Manifest) -> None:
@@ -213,8 +219,10 @@ def read_critic(policy: Path) -> tuple[ChooserInfo, bytes] | None:
         bound = 0.0 if edit is None else float(edit["bound"])
         ticks = int(about["config"]["chunk_ticks"])
         file = FileInfo(str(about["weights"]), str(about["sha256"]))
-        caution = float(choice.get("caution", 0.0))
-        return ChooserInfo(file, int(choice["draws"]), float(choice["offset"]), ticks, bound, caution), content
+        caution, novelty_cost = (float(choice.get(name, 0.0)) for name in ("caution", "novelty_cost"))
+        graded = bool(choice.get("graded_edit", False))
+        draws, offset = int(choice["draws"]), float(choice["offset"])
+        return ChooserInfo(file, draws, offset, ticks, bound, caution, graded, novelty_cost), content
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder} is damaged: {one_line(error)}; copy it anew") from error
 

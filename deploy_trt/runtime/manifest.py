@@ -138,7 +138,7 @@ class ChooserInfo:
         offset: standard deviation of the candidates' constant offsets, in normalised action units.
         chunk_ticks: C, how many actions are judged.
         edit_bound: of the edit's offsets, in normalised action units; 0: there is no edit.
-        caution: see `vla_rl.policies.choosing.ChoiceConfig`.
+        caution, graded_edit, novelty_cost: see `vla_rl.policies.choosing.ChoiceConfig`.
     """
 
     file: FileInfo
@@ -147,6 +147,8 @@ class ChooserInfo:
     chunk_ticks: int
     edit_bound: float = 0.0
     caution: float = 0.0
+    graded_edit: bool = False
+    novelty_cost: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -264,7 +266,8 @@ def _check(manifest: Manifest) -> None:
 
 def check_chooser(manifest: Manifest, chooser: ChooserInfo) -> None:
     """Raise ValueError for a chooser that a deployment of this manifest cannot have."""
-    check_vector("chooser", (chooser.offset, chooser.edit_bound, chooser.caution), 3, least=0)
+    numbers = (chooser.offset, chooser.edit_bound, chooser.caution, chooser.novelty_cost)
+    check_vector("chooser", numbers, len(numbers), least=0)
     if not (1 <= chooser.draws <= LARGEST_SIZE and 2 <= chooser.chunk_ticks <= manifest.horizon):
         raise ValueError(
             f"it chooses among {chooser.draws} draws by {chooser.chunk_ticks} of {manifest.horizon} actions"

@@ -21,7 +21,7 @@ def make_chooser(model: FlowVLA, seed: int = 0, draws: int = DRAWS, offset: floa
             for module in (critic, edit):
                 for name, tensor in module.state_dict().items() if module is not None else ():
                     tensor.add_(0.3 * torch.rand(tensor.shape) if "scale" in name else 0.3 * torch.randn(tensor.shape))
-    return Chooser(critic, ChoiceConfig(draws, offset, caution=0.3), edit)
+    return Chooser(critic, ChoiceConfig(draws, offset, caution=0.3, graded_edit=True, novelty_cost=0.02), edit)
 
 
 def save_choosing(folder: Path, model: FlowVLA, chooser: Chooser | None, version: int = 3) -> Path:

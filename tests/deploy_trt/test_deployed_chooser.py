@@ -47,7 +47,9 @@ def load(folder: Path) -> DeployedPolicy:
 def test_it_executes_what_torch_chooses(
     exported_choosing: Path, model: FlowVLA, chooser: Chooser, committed: int
 ) -> None:
-    """At any length of what is committed, also where fewer actions are left than are judged, and none at all."""
+    """At any length of what is committed. Where fewer actions are left than are judged, and none at all, it acts as it
+    is: the first candidate of graded edits is the policy's own.
+    """
     ours, theirs = load(exported_choosing), choosing(model, chooser)
     given = np.random.default_rng(0).normal(size=(committed, 2)).astype(np.float32)
     levels = np.float32([model.statistics.action.low[1], model.statistics.action.high[1]])
@@ -64,7 +66,7 @@ def test_it_executes_what_torch_chooses(
         plain = FlowVLAPolicy(model)
         plain.reset(seed)
         chosen.append(np.abs(found.actions - plain.infer(observation, given).actions).max())
-    assert max(chosen) > 0.1 if committed < 8 else max(chosen) == 0
+    assert max(chosen) > 0.1 if committed <= 8 - TICKS else max(chosen) < SAME
 
 
 def test_a_guided_chunk_is_chosen_as_in_torch(exported_choosing: Path, model: FlowVLA, chooser: Chooser) -> None:

@@ -86,6 +86,79 @@ def test_a_cautious_policy_acts_as_it_is_where_the_members_of_its_critic_disagre
     assert np.array_equal(first.infer(observation).actions, chosen.infer(observation).actions) is not chooses
 
 
+def test_of_graded_edits_the_critic_says_how_far_to_go() -> None:
+    """From the same noise: none where it dislikes the way, all where it likes it, and part of it where that is best."""
+    model, observation = make_model(), make_observation()
+    edit = pushing(model, 0.3)
+    policy = model.acting(version=1)
+    policy.reset(5)
+    plain = policy.infer(observation).actions
+
+    def moved(critic: ChunkCritic, graded: bool) -> float:
+        choice = ChoiceConfig(draws=5, offset=0.0, graded_edit=graded)
+        policy.chooser = _OfOneNoise(critic, choice, edit)
+        return float((policy.infer(observation).actions - plain)[:TICKS, 0].mean() / edit.action_normalizer.scale[0])
+
+    whole = moved(liking(model, 0, 1.0), graded=False)
+    assert moved(liking(model, 0, 1.0), graded=True) == pytest.approx(whole, rel=1e-3)
+    assert moved(liking(model, 0, -1.0), graded=True) == pytest.approx(0.0, abs=1e-5)
+    assert moved(liking(model, 0, -1.0), graded=False) == pytest.approx(whole, rel=1e-3)
+    peaked = liking(model, 0, 1.0)
+    middle = _deviation(model, policy, peaked, observation) + whole / 2
+    peaked.head = _Peaked(peaked.head.column, middle)
+    assert moved(peaked, graded=True) == pytest.approx(whole / 2, rel=1e-2)
+
+
+class _OfOneNoise(Chooser):
+    """All candidates are drawn from the first one's noise."""
+
+    def starts(self, features: torch.Tensor, tick: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        found = super().starts(features, tick, noise)
+        return torch.cat([found[:, :1], found[:, 1:2].expand_as(found[:, 1:])], 1)
+
+
+class _Peaked(torch.nn.Module):
+    """Likes one deviation, and less what is farther from it."""
+
+    def __init__(self, column: int, best: float) -> None:
+        super().__init__()
+        self.column, self.best = column, best
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return -(rows[:, self.column] - self.best).square()[None, :, None]
+
+
+def _deviation(model, policy, critic: ChunkCritic, observation) -> float:
+    """Of the policy's first draw in dimension 0, as a critic sees it."""
+    policy.chooser = _Looking(critic, ChoiceConfig(draws=1, offset=0.0))
+    policy.infer(observation)
+    return policy.chooser.seen
+
+
+class _Looking(Chooser):
+    seen: float
+
+    def judged(self, model, features, tick, noise, drawn, free, done):
+        rows = self.critic.rows(features[:, None], tick[:, None], drawn[:, 1:, :TICKS], drawn[:, :1, :TICKS])
+        self.seen = float(rows[0, 0, len(self.critic.mean) - 2 * model.spec.action_dim])
+        return super().judged(model, features, tick, noise, drawn, free, done)
+
+
+def test_what_is_new_costs_the_variances_by_which_it_is() -> None:
+    """The candidate that is liked best is not taken where it is farther from what was learnt from than it is worth."""
+    model = make_model()
+    critic = liking(model, 0, 1.0)
+    critic.scale[-2 * SPEC.action_dim :] = 0.5
+    rows = torch.zeros(2, len(critic.mean))
+    column = len(critic.mean) - 2 * SPEC.action_dim
+    rows[1, column] = 1.0  # two standard deviations in one of 2 A numbers
+    torch.testing.assert_close(critic.novelty(rows), torch.tensor([0.0, 4.0 / (2 * SPEC.action_dim)]))
+    observation = make_observation()
+    free, bound = (acting(model, critic, draws=8, offset=1.0, novelty_cost=cost) for cost in (0.0, 1e4))
+    liked = [float(policy.infer(observation).actions[:TICKS, 0].mean()) for policy in (free, bound)]
+    assert liked[0] > liked[1], "at any price"
+
+
 def test_what_is_committed_is_kept_and_what_follows_is_judged() -> None:
     model, observation = make_model(), make_observation()
     given = np.full((3, SPEC.action_dim), 0.2, np.float32)
@@ -259,7 +332,8 @@ def test_a_chunk_from_features_is_the_chunk_of_their_observation() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    for wrong in ({"draws": 0}, {"offset": -0.1}, {"offset": float("nan")}, {"caution": -1.0}):
+    negative = [{name: wrong} for name in ("offset", "caution", "novelty_cost") for wrong in (-0.1, float("nan"))]
+    for wrong in ({"draws": 0}, *negative):
         with pytest.raises(ConfigError):
             ChoiceConfig(**wrong)
     for wrong in ({"bound": 0.0}, {"hidden": ()}):

@@ -4,6 +4,8 @@ The critic Q(s, a_1:C) judges the part of a chunk that is executed before the ne
 policy's own frozen features, and the chunk as its deviation from the policy's usual one (drawn from zero noise): what
 success has in common with the state is a matter of the state, and few episodes are enough to learn what the deviation
 adds. Candidates are the policy's draws, moved by an edit if there is one (`editing`), and by one constant offset each.
+A draw that the critic likes already, moved once more by an edit, is where nobody has been: candidates may be edited by
+a rising share of the edit, and may lose something for being new.
 The idea of best-of-N with a critic over chunks: Q-chunking, arXiv 2507.07969. An edit may also act without a critic:
 then the policy draws once, and there is nothing to choose; only then may it be one of the noise.
 
@@ -44,18 +46,30 @@ class ChoiceConfig:
             none.
         caution: what a candidate loses for each standard deviation, over the critic's members, of its lead on the first
             one. Members that have seen too little disagree, and then the policy acts as it is; 0: their mean decides.
+        graded_edit: of N candidates the i-th (from 0) is moved by i / (N - 1) of the edit, so that the critic says how
+            far to go and the first one is the policy's own; a single one by all of it. False: every one by all of it.
+        novelty_cost: what the logit of a candidate loses for each variance by which its deviation differs from those
+            that the critic has learnt from (mean of the squared standard scores of mean and slope, over dimensions).
     """
 
     draws: int = 8
     offset: float = 0.15
     caution: float = 0.0
+    graded_edit: bool = False
+    novelty_cost: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.draws < 1 or not self.offset >= 0 or not self.caution >= 0:
+        if self.draws < 1 or not all(cost >= 0 for cost in (self.offset, self.caution, self.novelty_cost)):
             raise ConfigError(
-                f"choice: expected draws >= 1, offset >= 0 and caution >= 0, found {self.draws}, {self.offset} and "
-                f"{self.caution}"
+                "choice: expected draws >= 1, offset, caution and novelty_cost >= 0, found "
+                f"{self.draws}, {self.offset}, {self.caution} and {self.novelty_cost}"
             )
+
+    def edit_shares(self) -> list[float]:
+        """By how much of the edit each candidate is moved, N."""
+        if not self.graded_edit or self.draws == 1:
+            return [1.0] * self.draws
+        return [index / (self.draws - 1) for index in range(self.draws)]
 
 
 @dataclass(frozen=True)
@@ -124,6 +138,13 @@ class ChunkCritic(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Logits [M, B] of rows [B, I]."""
         return self.head((rows - self.mean) / self.scale)[..., 0]
+
+    def novelty(self, rows: Tensor) -> Tensor:
+        """How far the deviations of rows [..., I] are from those that it has learnt from: the mean of their squared
+        standard scores, [...].
+        """
+        own = slice(-2 * self.action_normalizer.scale.numel(), None)
+        return ((rows[..., own] - self.mean[own]) / self.scale[own]).square().mean(-1)
 
 
 class Chooser:
@@ -248,7 +269,7 @@ class Chooser:
         done: int,
     ) -> tuple[Tensor, Tensor]:
         """The candidates as they would be executed, [B, N, H, A], raw units, and what the critic thinks of each,
-        [B, N], less what caution takes: 0 of all without a critic, or where fewer actions are left than are judged.
+        [B, N], less what caution and novelty take: 0 of all without a critic, or where fewer actions are left than are judged.
 
         Args:
             model, tick, noise: as of `draw`.
@@ -267,7 +288,8 @@ class Chooser:
         judged = slice(done, done + self.ticks)
         if self.edit is not None:
             edited = self.edit.raw(self.edit(self.edit.rows(features, ticks, candidates[:, :, judged])))
-            candidates = candidates + edited[:, :, None] * free[:, None]
+            share = edited.new_tensor(self.config.edit_shares())[:, None]
+            candidates = candidates + (share * edited)[:, :, None] * free[:, None]
         if self.critic is None:
             return candidates, blank
         offset = noise.unflatten(1, (self.config.draws, -1))[:, :, -1:]
@@ -278,7 +300,8 @@ class Chooser:
         rows = self.critic.rows(features, ticks, chunk, drawn[:, :1, judged].expand_as(chunk))
         logits = self.critic(rows.flatten(0, 1)).unflatten(1, (-1, count))
         spread = (logits - logits[..., :1]).std(0, correction=0)
-        return candidates, logits.mean(0) - self.config.caution * spread
+        cost = self.config.caution * spread + self.config.novelty_cost * self.critic.novelty(rows)
+        return candidates, logits.mean(0) - cost
 
     def _offsets(self, critic: ChunkCritic, model: "TrainablePolicy", noise: Tensor) -> Tensor:
         """One constant offset of each candidate, [B, N, 1, A], raw units, of noise of that shape: none for the first,

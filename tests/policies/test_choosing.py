@@ -37,6 +37,17 @@ class _Linear(torch.nn.Module):
         return (self.sign * rows[:, self.column])[None, :, None]
 
 
+class _Peaked(torch.nn.Module):
+    """Likes one deviation best, and others less the farther they are from it."""
+
+    def __init__(self, column: int, best: float) -> None:
+        super().__init__()
+        self.column, self.best = column, best
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return -(rows[:, self.column] - self.best).square()[None, :, None]
+
+
 class _Members(torch.nn.Module):
     """Two of a kind, the second one times a factor."""
 
@@ -86,62 +97,29 @@ def test_a_cautious_policy_acts_as_it_is_where_the_members_of_its_critic_disagre
     assert np.array_equal(first.infer(observation).actions, chosen.infer(observation).actions) is not chooses
 
 
-def test_of_graded_edits_the_critic_says_how_far_to_go() -> None:
-    """From the same noise: none where it dislikes the way, all where it likes it, and part of it where that is best."""
-    model, observation = make_model(), make_observation()
-    edit = pushing(model, 0.3)
-    policy = model.acting(version=1)
-    policy.reset(5)
-    plain = policy.infer(observation).actions
-
-    def moved(critic: ChunkCritic, graded: bool) -> float:
-        choice = ChoiceConfig(draws=5, offset=0.0, graded_edit=graded)
-        policy.chooser = _OfOneNoise(critic, choice, edit)
-        return float((policy.infer(observation).actions - plain)[:TICKS, 0].mean() / edit.action_normalizer.scale[0])
-
-    whole = moved(liking(model, 0, 1.0), graded=False)
-    assert moved(liking(model, 0, 1.0), graded=True) == pytest.approx(whole, rel=1e-3)
-    assert moved(liking(model, 0, -1.0), graded=True) == pytest.approx(0.0, abs=1e-5)
-    assert moved(liking(model, 0, -1.0), graded=False) == pytest.approx(whole, rel=1e-3)
-    peaked = liking(model, 0, 1.0)
-    middle = _deviation(model, policy, peaked, observation) + whole / 2
-    peaked.head = _Peaked(peaked.head.column, middle)
-    assert moved(peaked, graded=True) == pytest.approx(whole / 2, rel=1e-2)
-
-
-class _OfOneNoise(Chooser):
-    """All candidates are drawn from the first one's noise."""
+class _Usual(Chooser):
+    """Every candidate is the policy's usual chunk, so that they differ by their edits alone."""
 
     def starts(self, features: torch.Tensor, tick: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        found = super().starts(features, tick, noise)
-        return torch.cat([found[:, :1], found[:, 1:2].expand_as(found[:, 1:])], 1)
+        return torch.zeros_like(super().starts(features, tick, noise))
 
 
-class _Peaked(torch.nn.Module):
-    """Likes one deviation, and less what is farther from it."""
+@pytest.mark.parametrize(
+    ("best", "graded", "share"), [(1.0, True, 1.0), (0.0, True, 0.0), (0.5, True, 0.5), (0.0, False, 1.0)]
+)
+def test_of_graded_edits_the_critic_says_how_far_to_go(best: float, graded: bool, share: float) -> None:
+    model, amount = make_model(), 0.3
+    critic, edit = liking(model, 0, 1.0), pushing(model, amount)
+    whole = edit(torch.zeros(1, len(edit.mean)))[0, 0].item()
+    critic.head = _Peaked(critic.head.column, best * whole)
 
-    def __init__(self, column: int, best: float) -> None:
-        super().__init__()
-        self.column, self.best = column, best
+    def acts(edit: Edit | None) -> np.ndarray:
+        policy = acting(model, None)
+        policy.chooser = _Usual(critic, ChoiceConfig(draws=5, offset=0.0, graded_edit=graded), edit)
+        return policy.infer(make_observation()).actions[:TICKS, 0]
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return -(rows[:, self.column] - self.best).square()[None, :, None]
-
-
-def _deviation(model, policy, critic: ChunkCritic, observation) -> float:
-    """Of the policy's first draw in dimension 0, as a critic sees it."""
-    policy.chooser = _Looking(critic, ChoiceConfig(draws=1, offset=0.0))
-    policy.infer(observation)
-    return policy.chooser.seen
-
-
-class _Looking(Chooser):
-    seen: float
-
-    def judged(self, model, features, tick, noise, drawn, free, done):
-        rows = self.critic.rows(features[:, None], tick[:, None], drawn[:, 1:, :TICKS], drawn[:, :1, :TICKS])
-        self.seen = float(rows[0, 0, len(self.critic.mean) - 2 * model.spec.action_dim])
-        return super().judged(model, features, tick, noise, drawn, free, done)
+    moved = (acts(edit) - acts(None)) / float(edit.action_normalizer.scale[0])
+    np.testing.assert_allclose(moved, share * whole, atol=1e-5)
 
 
 def test_what_is_new_costs_the_variances_by_which_it_is() -> None:

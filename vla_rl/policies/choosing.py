@@ -269,7 +269,8 @@ class Chooser:
         done: int,
     ) -> tuple[Tensor, Tensor]:
         """The candidates as they would be executed, [B, N, H, A], raw units, and what the critic thinks of each,
-        [B, N], less what caution and novelty take: 0 of all without a critic, or where fewer actions are left than are judged.
+        [B, N], less what caution and novelty take: 0 of all without a critic, or where fewer actions are left than are
+        judged.
 
         Args:
             model, tick, noise: as of `draw`.

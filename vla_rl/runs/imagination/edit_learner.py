@@ -52,9 +52,7 @@ class ImaginedEditLearning(ChunkCriticLearning):
         )
     )
     teach_steps: int = 400
-    choice: ChoiceConfig = field(
-        default_factory=lambda: ChoiceConfig(offset=0.0, graded_edit=True, novelty_cost=0.3)
-    )
+    choice: ChoiceConfig = field(default_factory=lambda: ChoiceConfig(offset=0.0, graded_edit=True, novelty_cost=0.3))
     edit: EditConfig = field(default_factory=EditConfig)
     dynamics: FeatureDynamicsConfig = field(default_factory=FeatureDynamicsConfig)
     value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)

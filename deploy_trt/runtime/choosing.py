@@ -15,6 +15,7 @@ from deploy_trt.runtime.units import ActionUnits
 from deploy_trt.runtime.weights import Array, unpack
 from vla_rl.core.described import CRITIC_FORMAT, CRITIC_VERSION, EDIT, critic_of, read_weights
 from vla_rl.core.errors import CheckpointError, UserError, one_line
+from vla_rl.core.flow import edit_shares
 from vla_rl.core.types import Float32Array
 
 _EPSILON = np.float32(1e-5)  # of the critic's LayerNorm
@@ -61,9 +62,7 @@ class DeployedChooser:
         continuous = np.ones(manifest.spec.action_dim, np.float32)
         continuous[[dim for dim, _, _ in manifest.discrete]] = 0
         self._free_scale = self._units.scale * continuous
-        self._edit_share = np.ones((self.info.draws, 1), np.float32)
-        if self.info.graded_edit and self.info.draws > 1:
-            self._edit_share = np.linspace(0, 1, self.info.draws, dtype=np.float32)[:, None]
+        self._edit_share = edit_shares(self.info.draws, self.info.graded_edit)[:, None]
         weights = unpack(content)
         if not all(np.isfinite(tensor).all() for tensor in weights.values()):
             raise CheckpointError("the critic holds numbers that are not finite; take an older version of the policy")

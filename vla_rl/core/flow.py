@@ -1,5 +1,5 @@
 """What a flow policy needs beside its network: the noise of a chunk, the numbers of the task's words, the weights of
-guidance.
+guidance, the shares of an edit.
 
 Numpy, so that the policy that trains in torch and the one that is deployed without it share every rule.
 """
@@ -69,3 +69,10 @@ def guidance_strength(tau: float, beta: float) -> float:
     if not 0.0 < tau < 1.0:
         return beta
     return min(beta, (tau**2 + (1 - tau) ** 2) / (tau * (1 - tau)))
+
+
+def edit_shares(draws: int, graded: bool) -> Float32Array:
+    """By how much of an edit each of N candidates is moved, float32 [N]: graded, from none to all of it; a single one
+    by all of it.
+    """
+    return np.linspace(0, 1, draws, dtype=np.float32) if graded and draws > 1 else np.ones(draws, np.float32)

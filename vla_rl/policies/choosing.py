@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.described import CRITIC_FOLDER, CRITIC_FORMAT, CRITIC_VERSION, EDIT, read_weights, write_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, one_line
+from vla_rl.core.flow import edit_shares
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import example_row, flat_features
 from vla_rl.policies.heads import EnsembleHead
@@ -64,12 +65,6 @@ class ChoiceConfig:
                 "choice: expected draws >= 1, offset, caution and novelty_cost >= 0, found "
                 f"{self.draws}, {self.offset}, {self.caution} and {self.novelty_cost}"
             )
-
-    def edit_shares(self) -> list[float]:
-        """By how much of the edit each candidate is moved, N."""
-        if not self.graded_edit or self.draws == 1:
-            return [1.0] * self.draws
-        return [index / (self.draws - 1) for index in range(self.draws)]
 
 
 @dataclass(frozen=True)
@@ -289,7 +284,7 @@ class Chooser:
         judged = slice(done, done + self.ticks)
         if self.edit is not None:
             edited = self.edit.raw(self.edit(self.edit.rows(features, ticks, candidates[:, :, judged])))
-            share = edited.new_tensor(self.config.edit_shares())[:, None]
+            share = torch.from_numpy(edit_shares(count, self.config.graded_edit)).to(edited)[:, None]
             candidates = candidates + (share * edited)[:, :, None] * free[:, None]
         if self.critic is None:
             return candidates, blank

@@ -15,7 +15,7 @@ from deploy_trt.runtime.units import ActionUnits
 from deploy_trt.runtime.weights import Array, unpack
 from vla_rl.core.described import CRITIC_FORMAT, CRITIC_VERSION, EDIT, critic_of, read_weights
 from vla_rl.core.errors import CheckpointError, UserError, one_line
-from vla_rl.core.flow import edit_shares
+from vla_rl.core.flow import LEAST_VARIED, edit_shares
 from vla_rl.core.types import Float32Array
 
 _EPSILON = np.float32(1e-5)  # of the critic's LayerNorm
@@ -181,7 +181,7 @@ class DeployedChooser:
         logits = rows[..., 0]  # [M, N]
         spread = (logits - logits[:, :1]).std(0)
         mean, scale = (row[len(seen) :] for row in self._scaling[""])
-        novelty = np.square((deviation - mean) / scale).mean(-1)
+        novelty = np.square((deviation - mean) / np.maximum(scale, np.float32(LEAST_VARIED))).mean(-1)
         cost = np.float32(self.info.caution) * spread + np.float32(self.info.novelty_cost) * novelty
         values: Float32Array = logits.mean(0) - cost
         return values

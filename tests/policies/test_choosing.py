@@ -11,6 +11,7 @@ import torch
 from tiny_policy import SPEC, make_model, make_observation
 
 from vla_rl.core.errors import CheckpointError, ConfigError
+from vla_rl.core.flow import LEAST_VARIED
 from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import draw_from_flat, flat_features
@@ -131,6 +132,9 @@ def test_what_is_new_costs_the_variances_by_which_it_is() -> None:
     column = len(critic.mean) - 2 * SPEC.action_dim
     rows[1, column] = 1.0  # two standard deviations in one of 2 A numbers
     torch.testing.assert_close(critic.novelty(rows), torch.tensor([0.0, 4.0 / (2 * SPEC.action_dim)]))
+    never = ChunkCritic(model, SMALL)
+    never.scale.fill_(1e-6)
+    assert never.novelty(rows)[1] == pytest.approx(1 / LEAST_VARIED**2 / (2 * SPEC.action_dim)), "not without bound"
     observation = make_observation()
     free, bound = (acting(model, critic, draws=8, offset=1.0, novelty_cost=cost) for cost in (0.0, 1e4))
     liked = [float(policy.infer(observation).actions[:TICKS, 0].mean()) for policy in (free, bound)]

@@ -16,6 +16,10 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array
 
 PADDING = 0
+LEAST_VARIED = 0.05
+"""What is new in a dimension that never varied is measured by this, in normalised action units: a gripper that has
+never been moved otherwise than usual may be, at a price.
+"""
 
 
 def flow_noise(seed: int, tick: int, horizon: int, action_dim: int) -> Float32Array:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.described import CRITIC_FOLDER, CRITIC_FORMAT, CRITIC_VERSION, EDIT, read_weights, write_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, one_line
-from vla_rl.core.flow import edit_shares
+from vla_rl.core.flow import LEAST_VARIED, edit_shares
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import example_row, flat_features
 from vla_rl.policies.heads import EnsembleHead
@@ -139,7 +139,7 @@ class ChunkCritic(nn.Module):
         standard scores, [...].
         """
         own = slice(-2 * self.action_normalizer.scale.numel(), None)
-        return ((rows[..., own] - self.mean[own]) / self.scale[own]).square().mean(-1)
+        return ((rows[..., own] - self.mean[own]) / self.scale[own].clamp(min=LEAST_VARIED)).square().mean(-1)
 
 
 class Chooser:

@@ -1,8 +1,9 @@
 """What imagined branches add to practice without a person, at equal real episodes; nothing else differs.
 
-*With* is `imagined_edit` that teaches its policy nothing, *without* is `chunk_critic`, both measured by `python -m
-benchmarks outcomes`: the same supervised policies, practice seeds and evaluation seeds. This gathers the pairs and
-measures the speed of branches.
+*With* is `imagined_edit`, *without* `unimagined`, which teaches and chooses as it does and has no edit, both measured
+by `python -m benchmarks outcomes`: the same supervised policies, practice seeds and evaluation seeds. Beside them stand
+the pairs that teach their policy nothing, `untaught` and `chunk_critic`. This gathers the pairs and measures the speed
+of branches.
 What is to blame for what imagination does not reach is read from the ladder and from the values of branches, see
 `benchmarks.ladder` and `benchmarks.branch_values`.
 """
@@ -23,7 +24,8 @@ from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import bootstrap_interval, paired_p
 from world_model.ranking import mean_maximum_rank_violation
 
-WITH, WITHOUT = "untaught", "chunk_critic"
+PAIRED = {"": ("imagined_edit", "unimagined"), "untaught_": ("untaught", "chunk_critic")}
+"""What the figures' names begin with -> with and without imagination."""
 _PARTS = ("pairs", *ladder.PARTS, "values", "foretold")
 _GOAL = 0.8
 _UPDATES = 5
@@ -81,14 +83,27 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if "foretold" in options.parts:
         foretold.measure_seeds(forecasts, options.out, options.runs, options.seeds)
     runs = outcomes.open_cells(options.out)
-    of_pairs = [cell for cell in runs.read() if cell.get("method") in (WITH, WITHOUT)]
-    pairs = find_pairs(of_pairs)
-    if not pairs:
-        raise UserError(f"{runs.folder} has no run of {WITH} with its twin of {WITHOUT}; run `outcomes` first")
+    of_pairs = [cell for cell in runs.read() if cell.get("method") in itertools.chain(*PAIRED.values())]
+    pairs = {prefix: find_pairs(of_pairs, *methods) for prefix, methods in PAIRED.items()}
+    if not any(pairs.values()):
+        raise UserError(f"{runs.folder} has no run with imagination that has a twin without; run `outcomes` first")
     speed = Cells(options.out / "imagination", {"updates": _UPDATES})
     if options.policy is not None:
         speed.once("speed", lambda: _speed(options.policy))
     found = speed.by_name().get("speed", {})
+    return {
+        **{prefix + key: value for prefix, own in pairs.items() if own for key, value in _figures(own).items()},
+        **{name: value for name, value in found.items() if name != "measured"},
+        "ladder": [cell for part in ladder.PARTS for cell in ladder.open_cells(options.out, part).read()],
+        **branch_values.keys(values.read()),
+        **foretold.keys(forecasts.read()),
+        **_of_video_model(options.out / "world-model.json"),
+        "measured": origin(of_pairs),
+    }
+
+
+def _figures(pairs: list[Pair]) -> dict[str, Any]:
+    """What imagination is worth."""
     to_goal = np.array([[pair.episodes_to_goal(which) for which in (0, 1)] for pair in pairs])
     cpu_s = np.array([pair.cpu_s for pair in pairs])
     return {
@@ -96,16 +111,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         **_gain("gain_158", "gain_p", [pair.gain(0) for pair in pairs]),
         **_gain("gain_458", "gain_458_p", [pair.gain(-1) for pair in pairs]),
         "wall_clock_ratio": float(cpu_s[:, 0].mean() / cpu_s[:, 1].mean()),
-        **{name: value for name, value in found.items() if name != "measured"},
         "pairs": [
             {"name": pair.name, "start": pair.start, "with": pair.curves[0], "without": pair.curves[1]}
             for pair in pairs
         ],
-        "ladder": [cell for part in ladder.PARTS for cell in ladder.open_cells(options.out, part).read()],
-        **branch_values.keys(values.read()),
-        **foretold.keys(forecasts.read()),
-        **_of_video_model(options.out / "world-model.json"),
-        "measured": origin(of_pairs),
     }
 
 
@@ -132,13 +141,13 @@ def _of_video_model(file: Path) -> dict[str, float]:
     return keys
 
 
-def find_pairs(cells: list[dict[str, Any]]) -> list[Pair]:
-    """Runs of the same task and seed, with and without."""
+def find_pairs(cells: list[dict[str, Any]], imagines: str, twin: str) -> list[Pair]:
+    """Runs of the same task and seed, by the methods with and without."""
     by_run = {(cell["task"], cell["seed"], cell["method"]): cell for cell in cells}
-    keys = [key[:2] for key in by_run if key[2] == WITH and (*key[:2], WITHOUT) in by_run]
+    keys = [key[:2] for key in by_run if key[2] == imagines and (*key[:2], twin) in by_run]
     found = []
     for key in sorted(keys):
-        both = [by_run[*key, method] for method in (WITH, WITHOUT)]
+        both = [by_run[*key, method] for method in (imagines, twin)]
         found.append(
             Pair(
                 f"{key[0]}, seed {key[1]}",
@@ -153,25 +162,33 @@ def find_pairs(cells: list[dict[str, Any]]) -> list[Pair]:
 
 def table(result: dict[str, Any]) -> str:
     """Markdown: one row per pair."""
-    pairs = result["pairs"]
+    parts = [
+        *(_table_of_pairs(result, prefix) for prefix in PAIRED if f"{prefix}pairs" in result),
+        f"{result['measured']} Command: `{result['command']}`.",
+        *([ladder.table(result["ladder"])] if result["ladder"] else []),
+        *([branch_values.table(result["branch_values"])] if "branch_values" in result else []),
+        *([foretold.table(result)] if "foretold_policies" in result else []),
+    ]
+    return "\n\n".join(parts)
+
+
+def _table_of_pairs(result: dict[str, Any], prefix: str) -> str:
+    own = {name.removeprefix(prefix): value for name, value in result.items() if name.startswith(prefix)}
+    pairs, (imagines, twin) = own["pairs"], PAIRED[prefix]
     rows = [
         f"| {pair['name']} | {pair['start']:.1%} | {_percents(pair['without'])} | {_percents(pair['with'])} |"
         for pair in pairs
     ]
     return "\n".join(
         [
-            "| run | supervised | without imagination, after 150, 300, 450 episodes | with |",
+            f"| run | supervised | without imagination after 150, 300, 450 episodes: `{twin}` | with: `{imagines}` |",
             "|---|---|---|---|",
             *rows,
             "",
-            f"After the first round imagination is worth {_told(pairs, 0, result.get('gain_p'))}, after the last one "
-            f"{_told(pairs, -1, result.get('gain_458_p'))}; real episodes to 80 %, with over without: "
-            f"{result['real_episodes_ratio_to_80']:.2f} (a run that never gets there counts its whole budget); "
-            f"processor time {result['wall_clock_ratio']:.2f} times. {result['measured']} "
-            f"Command: `{result['command']}`.",
-            *(["", ladder.table(result["ladder"])] if result["ladder"] else []),
-            *(["", branch_values.table(result["branch_values"])] if "branch_values" in result else []),
-            *(["", foretold.table(result)] if "foretold_policies" in result else []),
+            f"After the first round imagination is worth {_told(pairs, 0, own.get('gain_p'))}, after the last one "
+            f"{_told(pairs, -1, own.get('gain_458_p'))}; real episodes to 80 %, with over without: "
+            f"{own['real_episodes_ratio_to_80']:.2f} (a run that never gets there counts its whole budget); processor "
+            f"time {own['wall_clock_ratio']:.2f} times.",
         ]
     )
 

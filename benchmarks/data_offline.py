@@ -19,7 +19,8 @@ from vla_rl.report.statistics import wilson_interval
 
 ALGORITHMS = ("habc", "bc", "filtered_bc", "hg_dagger", "imagined_edit")
 _CRITIC_STEPS = 400  # of the steps of `imagined_edit`, the last, in which the critic of chunks learns
-_CONSERVATIVE = "learning.choice.novelty_cost=3"  # nobody will try what is new before it acts
+# Of `imagined_edit`: nobody will try what is new before it acts.
+_CONSERVATIVE = ["learning.choice.graded_edit=true", "learning.choice.novelty_cost=3"]
 DEMONSTRATIONS, ROLLOUTS, EVALUATION_EPISODES = 8, 192, 100
 
 
@@ -84,7 +85,7 @@ def _measure_cell(cell: Path, runs: Path, seed: int, algorithm: str, steps: int)
     command = ["finetune", "--data", str(source / "episodes"), "--algorithm", algorithm, "--seed", str(seed)]
     taught = steps - _CRITIC_STEPS if algorithm == "imagined_edit" else steps
     changes = [f"steps={steps}", f"learning.actor.decay_steps={taught}"]
-    changes += [f"learning.teach_steps={taught}", _CONSERVATIVE] if taught < steps else []
+    changes += [f"learning.teach_steps={taught}", *_CONSERVATIVE] if taught < steps else []
     start_verb([*command, *changes], target).wait_or_fail()
     successes = _evaluate(source, target)
     result = {

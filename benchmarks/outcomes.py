@@ -33,18 +33,14 @@ TASKS = ("vla_rl/PegInsert-v0",)
 OURS = (
     "imagined_edit",
     "imagined_edit_1200",
-    "ungraded",
-    "ungraded_1200",
+    "graded",
     "hurried",
     "untaught",
     "edit",
     "unimagined",
     "chunk_critic",
 )
-_EPISODES = {450: ("imagined_edit", "ungraded"), 1200: ("imagined_edit_1200", "ungraded_1200")}
-"""After so many real episodes: the method of today, and the one before, whose figures are told where today's has not
-been run. Their last policies are also asked without critic and edit.
-"""
+_EPISODES = dict(zip(OURS, (450, 1200), strict=False))
 _CLONING = [
     "exploration=0",
     "budget.steps_per_round=500",
@@ -63,8 +59,6 @@ _ON_POLICY = [  # as many episodes in more rounds
     "budget.episodes_per_round=50",
     "budget.steps_per_round=1",
 ]
-# Every candidate is moved by the whole edit, and novelty costs nothing: how the rows were measured that have it.
-_UNGRADED = ["learning.choice.graded_edit=false", "learning.choice.novelty_cost=0"]
 _UNTAUGHT = ["learning.teach_steps=0", "learning.actor.precision=float32"]
 _TAUGHT = [  # as `imagined_edit` teaches
     "learning.teach_steps=400",
@@ -78,13 +72,12 @@ _RESIDUAL = ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY]
 METHODS = {
     "imagined_edit": [],
     "imagined_edit_1200": ["budget.rounds=8"],
-    "ungraded": _UNGRADED,
-    "ungraded_1200": ["budget.rounds=8", *_UNGRADED],
-    "hurried": ["learning.discount=0.997", *_UNGRADED],
-    "untaught": [*_UNTAUGHT, *_UNGRADED],
+    "graded": ["learning.choice.graded_edit=true", "learning.choice.novelty_cost=0.3"],
+    "hurried": ["learning.discount=0.997"],
+    "untaught": _UNTAUGHT,
     "edit": [*_UNTAUGHT, "learning.choice.draws=1"],  # without choosing; teaching alone is filtered_bc
     # All of ours but the edit that imagination practises; candidates are moved by chance.
-    "unimagined": ["algorithm=chunk_critic", *_TAUGHT, "learning.choice.novelty_cost=0.3"],
+    "unimagined": ["algorithm=chunk_critic", *_TAUGHT],
     "chunk_critic": ["algorithm=chunk_critic"],
     "residual_ppo": _RESIDUAL,
     "noise_steering": ["algorithm=noise_steering", "exploration=0", *_ON_POLICY],
@@ -132,8 +125,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if missing and "speed" not in cells:
         cells.write("speed", _speed(runs / missing[0].base))
     for cell in grid:
-        searches = any(cell.method in methods for methods in _EPISODES.values())
-        if searches and not options.gather and RunFolder(runs / cell.name).is_finished():
+        if not options.gather and cell.method in _EPISODES and RunFolder(runs / cell.name).is_finished():
             cells.once(f"{cell.name}-plain", functools.partial(_without_search, runs / cell.name))
     measured = cells.by_name()
     speed = measured.get("speed", {})
@@ -144,17 +136,19 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _plain_policies(measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _plain_policies(measured: dict[str, dict[str, Any]]) -> dict[str, float]:
     """What the last policies of the default task make without critic and edit, after 450 and after 1,200 episodes."""
-    found: dict[str, Any] = {}
-    for episodes, methods in _EPISODES.items():
-        for method in methods:
-            ends, begins = f"-{method}-plain", f"{short_name(TASKS[0])}-"
-            plain = [cell for name, cell in measured.items() if name.startswith(begins) and name.endswith(ends)]
-            if plain:
-                key, success = f"without_search_{episodes}", [float(cell["success"]) for cell in plain]
-                found |= {key: float(np.mean(success)), f"{key}_runs": len(plain), f"{key}_method": method}
-                break
+    found: dict[str, float] = {}
+    for method, episodes in _EPISODES.items():
+        ends = f"-{method}-plain"
+        plain = [
+            float(cell["success"])
+            for name, cell in measured.items()
+            if name.startswith(f"{short_name(TASKS[0])}-") and name.endswith(ends)
+        ]
+        if plain:
+            key = f"without_search_{episodes}"
+            found |= {key: float(np.mean(plain)), f"{key}_runs": len(plain)}
     return found
 
 
@@ -165,13 +159,14 @@ def open_cells(out: Path) -> Cells:
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of the runs that have been measured."""
-    ours = _after(450, runs, TASKS[0])
+    ours = [cell for cell in runs if cell["method"] == OURS[0] and cell["task"] == TASKS[0]]
     if not ours:
         raise UserError(f"no run of {OURS[0]} has been measured yet; leave --gather out")
+    longer = [cell["practised"]["success"] for cell in runs if (cell["method"], cell["task"]) == (OURS[1], TASKS[0])]
     return {
-        **_success_after(450, runs),
-        **_hurried([cell for cell in runs if cell["task"] == TASKS[0]]),
-        **_success_after(1200, runs),
+        "without_person_450": float(np.mean([cell["practised"]["success"] for cell in ours])),
+        **_hurried(ours, [cell for cell in runs if (cell["method"], cell["task"]) == ("hurried", TASKS[0])]),
+        **({"without_person_1200": float(np.mean(longer)), "without_person_1200_runs": len(longer)} if longer else {}),
         "steps_ratio": float(np.mean([_steps_ratio(cell) for cell in ours])),
         **_other_tasks(runs),
         **_against_rivals(runs),
@@ -179,31 +174,11 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _after(episodes: int, runs: list[dict[str, Any]], task: str) -> list[dict[str, Any]]:
-    """Our runs of a task after so many episodes, see `_EPISODES`."""
-    found: list[dict[str, Any]] = []
-    for method in _EPISODES[episodes]:
-        found = found or [cell for cell in runs if (cell["method"], cell["task"]) == (method, task)]
-    return found
-
-
-def _success_after(episodes: int, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Success on the default task, of how many runs, and of which method."""
-    key, ours = f"without_person_{episodes}", _after(episodes, runs, TASKS[0])
-    if not ours:
-        return {}
-    success = float(np.mean([cell["practised"]["success"] for cell in ours]))
-    return {key: success, f"{key}_runs": len(ours), f"{key}_method": ours[0]["method"]}
-
-
-def _hurried(runs: list[dict[str, Any]]) -> dict[str, float]:
-    """What a discount makes of success and steps, and p of the difference to none, paired over shared seeds. The twins
-    are `ungraded`, as `hurried` is.
-    """
-    hurried = [cell for cell in runs if cell["method"] == "hurried"]
+def _hurried(ours: list[dict[str, Any]], hurried: list[dict[str, Any]]) -> dict[str, float]:
+    """What a discount makes of success and steps, and p of the difference to none, paired over shared seeds."""
     if not hurried:
         return {}
-    without = {cell["seed"]: cell["practised"] for cell in runs if cell["method"] == "ungraded"}
+    without = {cell["seed"]: cell["practised"] for cell in ours}
     both = [(cell["practised"], without[cell["seed"]]) for cell in hurried if cell["seed"] in without]
     found = {
         "hurried_450": float(np.mean([cell["practised"]["success"] for cell in hurried])),
@@ -217,14 +192,14 @@ def _hurried(runs: list[dict[str, Any]]) -> dict[str, float]:
 def _other_tasks(runs: list[dict[str, Any]]) -> dict[str, float]:
     """What practice adds on tasks other than the default one, the mean over them and the least, each of its seeds."""
     found: dict[str, float] = {}
-    others = sorted({cell["task"] for cell in runs} - {TASKS[0]})
-    for episodes, suffix in ((1200, "points"), (450, "450_points")):
-        each = [
-            100 * float(np.mean([cell["practised"]["success"] - cell["supervised"]["success"] for cell in ours]))
-            for task in others
-            if (ours := _after(episodes, runs, task))
-        ]
-        if each:
+    for method, suffix in ((OURS[1], "points"), (OURS[0], "450_points")):
+        gains: dict[str, list[float]] = {}
+        for cell in runs:
+            if cell["method"] == method and cell["task"] != TASKS[0]:
+                gain = 100 * (cell["practised"]["success"] - cell["supervised"]["success"])
+                gains.setdefault(cell["task"], []).append(gain)
+        if gains:
+            each = [float(np.mean(of_task)) for of_task in gains.values()]
             found[f"mean_gain_other_tasks_{suffix}"] = float(np.mean(each))
             found[f"least_gain_other_tasks_{suffix}"] = min(each)
     return found
@@ -244,10 +219,10 @@ def table(result: dict[str, Any]) -> str:
         for task, method in groups
     ]
     plain = "".join(
-        f"Without critic and edit, one draw at a time, the last policies of `{result[f'{key}_method']}` make "
-        f"{result[key]:.0%} ({result[f'{key}_runs']} seeds). "
-        for key in (f"without_search_{episodes}" for episodes in _EPISODES)
-        if key in result
+        f"Without critic and edit, one draw at a time, the last policies of `{method}` make "
+        f"{result[f'without_search_{episodes}']:.0%} ({result[f'without_search_{episodes}_runs']} seeds). "
+        for method, episodes in _EPISODES.items()
+        if f"without_search_{episodes}" in result
     )
     note = (
         f"{plain}Practice without a person (`sft`: no episodes, more steps on the "

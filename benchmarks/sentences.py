@@ -42,8 +42,6 @@ PRACTICE = [
     "learning.teach_steps=1000",
     "learning.actor.decay_steps=1000",
     "learning.actor.learning_rate=1e-3",
-    "learning.choice.graded_edit=false",  # how these cells were measured
-    "learning.choice.novelty_cost=0",
 ]
 
 

@@ -1,9 +1,9 @@
 """A critic of chunks, and an edit that is practised in short imagined branches between two rounds of real episodes.
 
 In every round, before the critic learns, a model of the policy's own features and a value of real outcomes are made
-from everything in the store, and an edit is made anew on branches from the policy's own steps. The critic says how far
-a candidate is edited (`ChoiceConfig.graded_edit`). Once it has been taught (``teach_steps``) the policy itself stays as
-it is for the rest of the round, so that what is learnt about its features stays true.
+from everything in the store, and an edit is made anew on branches from the policy's own steps. Every candidate is
+edited before the critic chooses. Once it has been taught (``teach_steps``) the policy itself stays as it is for the
+rest of the round, so that what is learnt about its features stays true.
 """
 
 import logging
@@ -52,7 +52,7 @@ class ImaginedEditLearning(ChunkCriticLearning):
         )
     )
     teach_steps: int = 400
-    choice: ChoiceConfig = field(default_factory=lambda: ChoiceConfig(offset=0.0, graded_edit=True, novelty_cost=0.3))
+    choice: ChoiceConfig = field(default_factory=lambda: ChoiceConfig(offset=0.0))
     edit: EditConfig = field(default_factory=EditConfig)
     dynamics: FeatureDynamicsConfig = field(default_factory=FeatureDynamicsConfig)
     value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)

@@ -41,6 +41,7 @@ class Pair:
         curves: of the two, success after each round.
         cpu_s: of the two.
         episodes: real ones of a round.
+        cells: the two.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Pair:
     curves: tuple[list[float], list[float]]
     cpu_s: tuple[float, float]
     episodes: float
+    cells: tuple[dict[str, Any], ...] = ()
 
     def gain(self, after: int) -> float:
         """Of imagination, in success, after a round (from 0; -1: the last)."""
@@ -83,8 +85,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if "foretold" in options.parts:
         foretold.measure_seeds(forecasts, options.out, options.runs, options.seeds)
     runs = outcomes.open_cells(options.out)
-    of_pairs = [cell for cell in runs.read() if cell.get("method") in itertools.chain(*PAIRED.values())]
-    pairs = {prefix: find_pairs(of_pairs, *methods) for prefix, methods in PAIRED.items()}
+    cells = [cell for cell in runs.read() if "method" in cell]
+    pairs = {prefix: find_pairs(cells, *methods) for prefix, methods in PAIRED.items()}
     if not any(pairs.values()):
         raise UserError(f"{runs.folder} has no run with imagination that has a twin without; run `outcomes` first")
     speed = Cells(options.out / "imagination", {"updates": _UPDATES})
@@ -98,7 +100,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         **branch_values.keys(values.read()),
         **foretold.keys(forecasts.read()),
         **_of_video_model(options.out / "world-model.json"),
-        "measured": origin(of_pairs),
+        "measured": origin([cell for own in pairs.values() for pair in own for cell in pair.cells]),
     }
 
 
@@ -155,6 +157,7 @@ def find_pairs(cells: list[dict[str, Any]], imagines: str, twin: str) -> list[Pa
                 (both[0]["curve"], both[1]["curve"]),
                 (both[0]["cpu_s"], both[1]["cpu_s"]),
                 both[0]["practice_episodes"] / len(both[0]["curve"]),
+                tuple(both),
             )
         )
     return found

@@ -11,8 +11,10 @@ from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 TICKS, DRAWS = 4, 3
 
 
-def make_chooser(model: FlowVLA, seed: int = 0, draws: int = DRAWS, offset: float = 0.3, edits: bool = True) -> Chooser:
-    """Critic and edit of random weights and statistics."""
+def make_chooser(
+    model: FlowVLA, seed: int = 0, draws: int = DRAWS, offset: float = 0.3, edits: bool = True, **choice: float
+) -> Chooser:
+    """Critic and edit of random weights and statistics; ``choice`` are other options of `ChoiceConfig`."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         critic = ChunkCritic(model, ChunkCriticConfig(chunk_ticks=TICKS, members=3, hidden=(16, 8)))
@@ -21,7 +23,7 @@ def make_chooser(model: FlowVLA, seed: int = 0, draws: int = DRAWS, offset: floa
             for module in (critic, edit):
                 for name, tensor in module.state_dict().items() if module is not None else ():
                     tensor.add_(0.3 * torch.rand(tensor.shape) if "scale" in name else 0.3 * torch.randn(tensor.shape))
-    return Chooser(critic, ChoiceConfig(draws, offset, caution=0.3, graded_edit=True, novelty_cost=0.02), edit)
+    return Chooser(critic, ChoiceConfig(draws, offset, **{"caution": 0.3, **choice}), edit)
 
 
 def save_choosing(folder: Path, model: FlowVLA, chooser: Chooser | None, version: int = 3) -> Path:

@@ -91,6 +91,7 @@ def _measure_cell(cell: Path, runs: Path, seed: int, algorithm: str, steps: int)
     result = {
         "seed": seed,
         "algorithm": algorithm,
+        "options": changes,
         "successes": successes,
         "episodes": EVALUATION_EPISODES,
         "gradient_steps": steps,

@@ -14,7 +14,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -41,7 +41,6 @@ class Pair:
         curves: of the two, success after each round.
         cpu_s: of the two.
         episodes: real ones of a round.
-        cells: the two.
     """
 
     name: str
@@ -49,7 +48,17 @@ class Pair:
     curves: tuple[list[float], list[float]]
     cpu_s: tuple[float, float]
     episodes: float
-    cells: tuple[dict[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, imagines: dict[str, Any], twin: dict[str, Any]) -> Self:
+        """The pair of two cells of `outcomes`."""
+        return cls(
+            f"{imagines['task']}, seed {imagines['seed']}",
+            imagines["supervised"]["success"],
+            (imagines["curve"], twin["curve"]),
+            (imagines["cpu_s"], twin["cpu_s"]),
+            imagines["practice_episodes"] / len(imagines["curve"]),
+        )
 
     def gain(self, after: int) -> float:
         """Of imagination, in success, after a round (from 0; -1: the last)."""
@@ -86,26 +95,27 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         foretold.measure_seeds(forecasts, options.out, options.runs, options.seeds)
     runs = outcomes.open_cells(options.out)
     cells = [cell for cell in runs.read() if "method" in cell]
-    pairs = {prefix: find_pairs(cells, *methods) for prefix, methods in PAIRED.items()}
-    if not any(pairs.values()):
+    twins = {prefix: find_twins(cells, *methods) for prefix, methods in PAIRED.items()}
+    if not any(twins.values()):
         raise UserError(f"{runs.folder} has no run with imagination that has a twin without; run `outcomes` first")
     speed = Cells(options.out / "imagination", {"updates": _UPDATES})
     if options.policy is not None:
         speed.once("speed", lambda: _speed(options.policy))
     found = speed.by_name().get("speed", {})
     return {
-        **{prefix + key: value for prefix, own in pairs.items() if own for key, value in _figures(own).items()},
+        **{prefix + key: value for prefix, own in twins.items() if own for key, value in _figures(own).items()},
         **{name: value for name, value in found.items() if name != "measured"},
         "ladder": [cell for part in ladder.PARTS for cell in ladder.open_cells(options.out, part).read()],
         **branch_values.keys(values.read()),
         **foretold.keys(forecasts.read()),
         **_of_video_model(options.out / "world-model.json"),
-        "measured": origin([cell for own in pairs.values() for pair in own for cell in pair.cells]),
+        "measured": origin([cell for own in twins.values() for both in own for cell in both]),
     }
 
 
-def _figures(pairs: list[Pair]) -> dict[str, Any]:
+def _figures(twins: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
     """What imagination is worth."""
+    pairs = [Pair.of(*both) for both in twins]
     to_goal = np.array([[pair.episodes_to_goal(which) for which in (0, 1)] for pair in pairs])
     cpu_s = np.array([pair.cpu_s for pair in pairs])
     return {
@@ -143,24 +153,11 @@ def _of_video_model(file: Path) -> dict[str, float]:
     return keys
 
 
-def find_pairs(cells: list[dict[str, Any]], imagines: str, twin: str) -> list[Pair]:
-    """Runs of the same task and seed, by the methods with and without."""
+def find_twins(cells: list[dict[str, Any]], imagines: str, twin: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Cells of the same task and seed, by the methods with and without, in their order."""
     by_run = {(cell["task"], cell["seed"], cell["method"]): cell for cell in cells}
-    keys = [key[:2] for key in by_run if key[2] == imagines and (*key[:2], twin) in by_run]
-    found = []
-    for key in sorted(keys):
-        both = [by_run[*key, method] for method in (imagines, twin)]
-        found.append(
-            Pair(
-                f"{key[0]}, seed {key[1]}",
-                both[0]["supervised"]["success"],
-                (both[0]["curve"], both[1]["curve"]),
-                (both[0]["cpu_s"], both[1]["cpu_s"]),
-                both[0]["practice_episodes"] / len(both[0]["curve"]),
-                tuple(both),
-            )
-        )
-    return found
+    keys = sorted(key[:2] for key in by_run if key[2] == imagines and (*key[:2], twin) in by_run)
+    return [(by_run[*key, imagines], by_run[*key, twin]) for key in keys]
 
 
 def table(result: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.imagination import Pair, find_pairs
+from benchmarks.imagination import Pair, find_twins
 
 
 def cell(method: str, seed: int, curve: list[float]) -> dict:
@@ -25,7 +25,7 @@ def test_only_runs_with_a_twin_are_pairs() -> None:
         cell("untaught", 1, [0.7, 0.9]),
         cell("filtered_bc", 1, [0.6, 0.7]),
     ]
-    (pair,) = find_pairs(cells, "untaught", "chunk_critic")
+    (pair,) = [Pair.of(*both) for both in find_twins(cells, "untaught", "chunk_critic")]
     assert (pair.name, pair.start, pair.episodes) == ("a, seed 0", 0.5, 150)
     assert [pair.gain(after) for after in (0, 1, -1)] == pytest.approx([0.1, 0.2, 0.2])
     assert pair.cpu_s == (60.0, 60.0)

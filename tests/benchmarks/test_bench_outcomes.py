@@ -24,6 +24,15 @@ def test_every_method_has_as_many_episodes_and_rounds_that_thirds_can_be_made_of
         assert budget.rounds % 3 == 0 or name == "imagined_edit_1200"
 
 
+def test_the_twin_without_imagination_teaches_as_ours_does() -> None:
+    ours, twin = (
+        load_config(RunConfig, config_file("alone"), METHODS[name]) for name in ("imagined_edit", "unimagined")
+    )
+    for name in ("teach_steps", "actor", "mixture", "credit", "critic", "critic_training", "discount"):
+        assert getattr(twin.learning, name) == getattr(ours.learning, name), name
+    assert (twin.budget, twin.exploration) == (ours.budget, ours.exploration)
+
+
 def test_other_tasks_are_kept_apart_from_the_default_one() -> None:
     def cell(task: str, method: str, before: float, after: float) -> dict[str, object]:
         ends = {"supervised": {"success": before, "steps": 50.0}, "practised": {"success": after, "steps": 40.0}}

@@ -1,5 +1,5 @@
 """What a flow policy needs beside its network: the noise of a chunk, the numbers of the task's words, the weights of
-guidance, the shares of an edit.
+guidance, and what choosing among its draws goes by: the shares of an edit, what counts as new.
 
 Numpy, so that the policy that trains in torch and the one that is deployed without it share every rule.
 """

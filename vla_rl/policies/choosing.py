@@ -60,7 +60,7 @@ class ChoiceConfig:
     novelty_cost: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.draws < 1 or not all(cost >= 0 for cost in (self.offset, self.caution, self.novelty_cost)):
+        if self.draws < 1 or not all(number >= 0 for number in (self.offset, self.caution, self.novelty_cost)):
             raise ConfigError(
                 "choice: expected draws >= 1, offset, caution and novelty_cost >= 0, found "
                 f"{self.draws}, {self.offset}, {self.caution} and {self.novelty_cost}"

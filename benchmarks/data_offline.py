@@ -19,8 +19,6 @@ from vla_rl.report.statistics import wilson_interval
 
 ALGORITHMS = ("habc", "bc", "filtered_bc", "hg_dagger", "imagined_edit")
 _CRITIC_STEPS = 400  # of the steps of `imagined_edit`, the last, in which the critic of chunks learns
-# Of `imagined_edit`: nobody will try what is new before it acts.
-_CONSERVATIVE = ["learning.choice.graded_edit=true", "learning.choice.novelty_cost=3"]
 DEMONSTRATIONS, ROLLOUTS, EVALUATION_EPISODES = 8, 192, 100
 
 
@@ -83,9 +81,12 @@ def _collecting(seed: int) -> list[str]:
 def _measure_cell(cell: Path, runs: Path, seed: int, algorithm: str, steps: int) -> None:
     source, target = runs / f"seed-{seed}", runs / f"seed-{seed}-{algorithm}"
     command = ["finetune", "--data", str(source / "episodes"), "--algorithm", algorithm, "--seed", str(seed)]
-    taught = steps - _CRITIC_STEPS if algorithm == "imagined_edit" else steps
-    changes = [f"steps={steps}", f"learning.actor.decay_steps={taught}"]
-    changes += [f"learning.teach_steps={taught}", *_CONSERVATIVE] if taught < steps else []
+    cloned = steps
+    changes = [f"steps={steps}"]
+    if algorithm == "imagined_edit":
+        cloned -= _CRITIC_STEPS
+        changes += ["--config", "offline", f"learning.teach_steps={cloned}"]
+    changes.append(f"learning.actor.decay_steps={cloned}")
     start_verb([*command, *changes], target).wait_or_fail()
     successes = _evaluate(source, target)
     result = {

@@ -43,11 +43,19 @@ METHODS = {
     "sft_smooth_half": ALGORITHMS["sft"],
     "hg_dagger_idle_cut": [*ALGORITHMS["hg_dagger"], *_CUT],
     "hg_dagger_retimed": [*ALGORITHMS["hg_dagger"], *_CUT, "task.demonstration_speed=1.5"],
-    "ours": [
+    "habc_for_people": [
         *_CUT,
         "learning.credit.takeover_lead_steps=10",
         "learning.credit.mark_margin_steps=5",
         "learning.advantage.weighs_people=true",
+    ],
+    "ours": [  # as many gradient steps of the policy; those of the critic of chunks come on top
+        "algorithm=imagined_edit",
+        "exploration=0.1",
+        "budget.steps_per_round=650",
+        "learning.teach_steps=250",
+        *_CUT,
+        "learning.discount=0.997",
     ],
 }
 _CLUMSY = ("mixed", "worse")

@@ -368,11 +368,13 @@ def test_the_hint_to_resume_stands_where_there_is_something_to_resume(
 def test_train_offers_configs_that_it_takes() -> None:
     from vla_rl.core.config import load_config
     from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.config_files import config_file, config_names
+    from vla_rl.runs.config_files import OF_FINETUNE, config_file, config_names
+    from vla_rl.runs.finetune import FinetuneConfig
 
     for name in config_names():
         load_config(RunConfig, config_file(name))
-    assert config_file("finetune").is_file()
+    for name in OF_FINETUNE:
+        load_config(FinetuneConfig, config_file(name))
 
 
 def test_a_backup_that_may_not_be_written_to_is_checked(store: EpisodeStore) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from vla_rl.core.config import config_to_dict, load_config
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.data.sources import DataMapping
-from vla_rl.runs.config_files import config_file
+from vla_rl.runs.config_files import OF_FINETUNE, config_file
 from vla_rl.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mapping", type=Path, help="YAML with sections lerobot and bag: topics and columns")
     parser.add_argument("--policy", type=Path, metavar="FOLDER", help="the policy to start from (default: a new one)")
     parser.add_argument("--algorithm", help="what is done to the policy (default: habc)")
-    parser.add_argument("--config", help="a YAML file, or a name (default: finetune)")
+    parser.add_argument("--config", help=f"a YAML file, or one of {', '.join(OF_FINETUNE)} (default: {OF_FINETUNE[0]})")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--out", type=Path, help="the run folder to make (default: runs/finetune)")
     parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with a run; needs nothing else")
@@ -76,7 +76,7 @@ def _open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, FinetuneConfig
         f"{name}={value}" for name in ("algorithm", "seed") if (value := getattr(arguments, name)) is not None
     ]
     config = load_config(
-        FinetuneConfig, config_file(arguments.config or "finetune"), [*overrides, *changes, *arguments.overrides]
+        FinetuneConfig, config_file(arguments.config or OF_FINETUNE[0]), [*overrides, *changes, *arguments.overrides]
     )
     _check(config)
     return RunFolder.create(arguments.out or Path("runs/finetune"), config), config

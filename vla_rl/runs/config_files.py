@@ -8,13 +8,13 @@ CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 if not CONFIGS.exists():  # a source checkout; wheels carry the folder inside the package
     CONFIGS = CONFIGS.parents[1] / "configs"
 
-FINETUNE = "finetune"
-"""The config that is not one of a run with practice, but of ``vla-rl finetune``."""
+OF_FINETUNE = ("finetune", "offline")
+"""The configs that are not of a run with practice, but of ``vla-rl finetune``; the first is its default."""
 
 
 def config_names() -> list[str]:
     """The names of the configs of runs, sorted."""
-    return sorted(file.stem for file in CONFIGS.glob("*.yaml") if file.stem != FINETUNE)
+    return sorted(file.stem for file in CONFIGS.glob("*.yaml") if file.stem not in OF_FINETUNE)
 
 
 def config_file(name: str) -> Path:
@@ -25,7 +25,7 @@ def config_file(name: str) -> Path:
     """
     if Path(name).suffix in (".yaml", ".yml"):
         return Path(name)
-    known = [*config_names(), FINETUNE]
+    known = [*config_names(), *OF_FINETUNE]
     if name not in known:
         raise UserError(f"there is no config {name!r}.{did_you_mean(name, known)}")
     return CONFIGS / f"{name}.yaml"

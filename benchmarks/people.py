@@ -38,6 +38,14 @@ CONDITIONS = {
     "mixed": list(OPERATORS),
 }
 _CUT = ["learning.credit.idle_steps=4"]
+_OURS = [  # as many gradient steps of the policy as the others; those of the critic of chunks come on top
+    "algorithm=imagined_edit",
+    "exploration=0.1",
+    "budget.steps_per_round=650",
+    "learning.teach_steps=250",
+    *_CUT,
+    "learning.discount=0.997",
+]
 METHODS = {
     **{name: ALGORITHMS[name] for name in ("sft", "hg_dagger", "filtered_bc", "recap", "awr", "habc_paper", "no_ve")},
     "sft_smooth_half": ALGORITHMS["sft"],
@@ -49,14 +57,8 @@ METHODS = {
         "learning.credit.mark_margin_steps=5",
         "learning.advantage.weighs_people=true",
     ],
-    "ours": [  # as many gradient steps of the policy; those of the critic of chunks come on top
-        "algorithm=imagined_edit",
-        "exploration=0.1",
-        "budget.steps_per_round=650",
-        "learning.teach_steps=250",
-        *_CUT,
-        "learning.discount=0.997",
-    ],
+    "ours_bold": _OURS,
+    "ours": [*_OURS, "learning.choice.graded_edit=true", "learning.choice.novelty_cost=1"],
 }
 _CLUMSY = ("mixed", "worse")
 _RIVALS = ("hg_dagger", "hg_dagger_idle_cut", "filtered_bc")

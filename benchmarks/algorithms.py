@@ -48,6 +48,8 @@ ALGORITHMS = {
         "budget.steps_per_round=650",
         "learning.teach_steps=250",
         "environments_per_worker=32",
+        "learning.choice.graded_edit=false",
+        "learning.choice.novelty_cost=0",
     ],
 }
 # Beside the folder of the results, where the pages find them: all tasks, and the default one.

@@ -46,6 +46,7 @@ _OURS = [  # as many gradient steps of the policy as the others; those of the cr
     *_CUT,
     "learning.discount=0.997",
 ]
+_BOLD = ["learning.choice.graded_edit=false", "learning.choice.novelty_cost=0"]
 METHODS = {
     **{name: ALGORITHMS[name] for name in ("sft", "hg_dagger", "filtered_bc", "recap", "awr", "habc_paper", "no_ve")},
     "sft_smooth_half": ALGORITHMS["sft"],
@@ -57,8 +58,8 @@ METHODS = {
         "learning.credit.mark_margin_steps=5",
         "learning.advantage.weighs_people=true",
     ],
-    "ours_bold": _OURS,
-    "ours": [*_OURS, "learning.choice.graded_edit=true", "learning.choice.novelty_cost=1"],
+    "ours": _OURS,
+    "ours_bold": [*_OURS, *_BOLD],
 }
 _CLUMSY = ("mixed", "worse")
 _RIVALS = ("hg_dagger", "hg_dagger_idle_cut", "filtered_bc")

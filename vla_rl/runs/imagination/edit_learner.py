@@ -42,8 +42,10 @@ _ALARM_CHUNKS = 512  # that are compared, at least, where there are so many
 
 @dataclass(frozen=True)
 class ImaginedEditLearning(ChunkCriticLearning):
-    """What the algorithm may be told. Candidates are not moved by offsets of chance: the edit moves them. The decoder
-    is of the film of what was imagined, and of nothing else.
+    """What the algorithm may be told. Candidates are not moved by offsets of chance: the edit moves them, each further
+    than the one before, and what is new costs. Draws that are all moved by the whole edit try more, and where people
+    take over may do far worse than the policy alone (docs/people.md). The decoder is of the film of what was imagined,
+    and of nothing else.
     """
 
     actor: ActorConfig = field(
@@ -52,7 +54,9 @@ class ImaginedEditLearning(ChunkCriticLearning):
         )
     )
     teach_steps: int = 400
-    choice: ChoiceConfig = field(default_factory=lambda: ChoiceConfig(offset=0.0))
+    choice: ChoiceConfig = field(
+        default_factory=lambda: ChoiceConfig(offset=0.0, graded_edit=True, novelty_cost=1.0)
+    )
     edit: EditConfig = field(default_factory=EditConfig)
     dynamics: FeatureDynamicsConfig = field(default_factory=FeatureDynamicsConfig)
     value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)

@@ -38,7 +38,7 @@ CONDITIONS = {
     "mixed": list(OPERATORS),
 }
 _CUT = ["learning.credit.idle_steps=4"]
-_OURS = [  # as many gradient steps of the policy as the others; those of the critic of chunks come on top
+_CRITIC = [  # as many gradient steps of the policy as the others; those of the critic of chunks come on top
     "algorithm=imagined_edit",
     "exploration=0.1",
     "budget.steps_per_round=650",
@@ -58,8 +58,8 @@ METHODS = {
         "learning.credit.mark_margin_steps=5",
         "learning.advantage.weighs_people=true",
     ],
-    "ours": _OURS,
-    "ours_bold": [*_OURS, *_BOLD],
+    "ours": [*_CRITIC, "learning.mixture.rollouts=0"],  # taught what people show alone, as HG-DAgger is
+    "ours_bold": [*_CRITIC, *_BOLD],
 }
 _CLUMSY = ("mixed", "worse")
 _RIVALS = ("hg_dagger", "hg_dagger_idle_cut", "filtered_bc")

@@ -225,7 +225,7 @@ def _speed(folder: Path) -> dict[str, float]:
     actions = torch.randn(count, ticks, model.spec.action_dim, generator=generator)
     lasted = torch.ones(count, dtype=torch.bool)
     dynamics = FeatureDynamics(
-        Transitions(features, actions, features.flip(0), lasted, ~lasted), FeatureDynamicsConfig()
+        Transitions(features, actions, features.flip(0), lasted, ~lasted, lasted), FeatureDynamicsConfig()
     )
     tick = torch.zeros(count)
     value = OutcomeValue(torch.cat([features, tick[:, None]], 1), 5, OutcomeValueConfig())

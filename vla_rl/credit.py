@@ -130,6 +130,7 @@ class StepCredit:
         efficiency_mask: bool [N], the steps that the efficiency loss may see.
         actor_kind: uint8 [N], values of `ActorKind`.
         actor_outcome: bool [N], True where the episode succeeded.
+        known: bool [N], whether it is known if it did.
         terminal_success: bool [N], the last step of each successful episode (d_t of the paper).
         chunk_stop: int64 [N], the first row that an action chunk starting here must not imitate: the end of the run
             of steps with the same segment, actor kind and sureness. Keeps the policy's actions out of chunks that begin
@@ -144,6 +145,7 @@ class StepCredit:
     efficiency_mask: BoolArray
     actor_kind: Uint8Array
     actor_outcome: BoolArray
+    known: BoolArray
     terminal_success: BoolArray
     chunk_stop: Int64Array
     unsure: BoolArray
@@ -241,6 +243,7 @@ def assign_batch(
         efficiency_mask=timed & (outcome == 1) & ~unsure,
         actor_kind=actor_kind,
         actor_outcome=outcome == 1,
+        known=outcome != _UNKNOWN,
         terminal_success=terminal_success,
         chunk_stop=_run_stops(episode, segment, actor_kind, unsure),
         unsure=unsure,

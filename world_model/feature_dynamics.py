@@ -29,6 +29,7 @@ class Transitions(NamedTuple):
         later: [N, F], what it saw after the chunk; anything where ``lasted`` is False.
         lasted: bool [N], the episode went on for as long as the chunk.
         succeeded: bool [N], it ended well within the chunk.
+        known: bool [N], whether it did is known.
     """
 
     features: Tensor
@@ -36,6 +37,7 @@ class Transitions(NamedTuple):
     later: Tensor
     lasted: Tensor
     succeeded: Tensor
+    known: Tensor
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,9 @@ class FeatureDynamics(nn.Module):
         noise = torch.randn(rows.shape, generator=generator).to(rows)
         out = self.head(rows + self.config.input_noise * noise)
         error = (out[..., :-1] - (change - _with_one(rows) @ self._linear)).square().mean(-1)
-        ending = F.binary_cross_entropy_with_logits(out[..., -1], batch.succeeded.to(out).expand_as(out[..., -1]))
-        return (error * batch.lasted).mean() + _ENDING_WEIGHT * ending
+        ended = batch.succeeded.to(out).expand_as(out[..., -1])
+        ending = F.binary_cross_entropy_with_logits(out[..., -1], ended, reduction="none")
+        return (error * batch.lasted).mean() + _ENDING_WEIGHT * (ending * batch.known).mean()
 
     @torch.no_grad()
     def forward(self, features: Tensor, actions: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:

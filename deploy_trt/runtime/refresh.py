@@ -23,6 +23,7 @@ from deploy_trt.runtime.program import Program, probe_actions
 from deploy_trt.runtime.weights import Array, layout, pack, replaced, unpack
 from vla_rl.core.described import POLICY_FORMATS, POLICY_VERSION, read_weights
 from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.outside import check_version
 
 logger = logging.getLogger(__name__)
@@ -148,9 +149,9 @@ def read_chooser(checkpoint: Path, manifest: Manifest) -> DeployedChooser | None
         CheckpointError: if one of the two chooses and the other does not, or not among so many draws; if the critic is
             damaged.
     """
-    found, deployed = read_critic(checkpoint), manifest.chooser
     if manifest.source.get("meta", {}).get("critic") == CRITIC_LEFT_OUT:
         return None
+    found, deployed = read_critic(checkpoint), manifest.chooser
     draws, drawn = 0 if found is None else found[0].draws, 0 if deployed is None else deployed.draws
     if draws != drawn:
         raise CheckpointError(
@@ -173,7 +174,8 @@ class PolicyWatcher:
     def __init__(self, policy: DeployedPolicy, policies: Path, period_s: float = 0.5) -> None:
         self._policy, self._policies, self._period_s = policy, policies, period_s
         self._closed = threading.Event()
-        self._refused: list[tuple[str, int, int]] | None = None  # the files of a version that did not come in
+        self._refused: Stamp | None = None  # of a version that did not come in
+        self._taken = -1  # the number of the newest one that did; after a failed check its weights are of an older one
         self.last: Refreshed | None = None
         self.last_error: str | None = None
         self._thread = threading.Thread(target=self._watch, name="policy-watcher", daemon=True)
@@ -189,7 +191,10 @@ class PolicyWatcher:
     def _watch(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _BACKGROUND_NICENESS)
         while not self._closed.wait(self._period_s):
-            self._look()
+            try:
+                self._look()
+            except Exception:  # a file that vanishes while it is looked at must not end the looking
+                logger.exception("cannot look for newer policies in %s", self._policies)
 
     def _look(self) -> None:
         found = (file.parent for file in self._policies.glob("version_*/config.json"))
@@ -197,14 +202,16 @@ class PolicyWatcher:
         if not finished:
             return
         newest = finished[-1]
-        # A version that was copied only in part is looked at again when its files have changed.
-        files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(newest.iterdir())]
-        if files == self._refused:
+        number = int(newest.name.removeprefix("version_"))
+        if number <= max(self._taken, self._policy.version):
             return
-        if int(newest.name.removeprefix("version_")) <= self._policy.version:
+        # A version that was copied only in part is looked at again when its files have changed.
+        files = stamp_of(newest)
+        if files == self._refused:
             return
         try:
             self.last = refresh(self._policy, newest)
+            self._taken = number
             logger.info("policy version %d acts after %.2f s", self.last.version, self.last.wall_s)
         except UserError as error:
             self._refused = files

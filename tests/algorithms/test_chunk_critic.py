@@ -286,11 +286,42 @@ def test_teaching_that_leaves_the_critic_no_step_is_refused() -> None:
 
 
 def test_without_any_outcome_there_is_nothing_to_choose_by(make_cache, tmp_path: Path) -> None:
-    algorithm = learner(make_cache([make_episode("round-0", [P] * 8, None)]))
-    algorithm.update(0)
-    with pytest.raises(UserError, match=r"chunk_critic has learnt nothing; label them \(vla-rl label\)"):
-        algorithm.save_policy(tmp_path / "policy", 1)
+    """It is said before the first step: whoever labels the episodes then goes on with a critic that learns."""
+    for teach_steps in (0, 1):
+        algorithm = learner(make_cache([make_episode("round-0", [P] * 8, None)]), teach_steps=teach_steps)
+        for act in (lambda a=algorithm: a.update(0), lambda a=algorithm: a.save_policy(tmp_path / "policy", 1)):
+            with pytest.raises(UserError, match=r"chunk_critic can learn nothing; label them \(vla-rl label\)"):
+                act()
     assert not (tmp_path / "policy").exists()
+
+
+@pytest.mark.parametrize("success", [True, False])
+@pytest.mark.parametrize("name", ["chunk_critic", "imagined_edit"])
+def test_where_all_outcomes_are_alike_the_policy_acts_as_it_is(
+    name: str, success: bool, make_cache, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing tells one action from another, so nothing is imagined, chosen or moved by chance."""
+    cache = make_cache([make_episode(f"round-{i}", [P] * 8, success) for i in range(6)])
+    model = make_model()
+    algorithm = make_algorithm(name, tiny(name, teach_steps=0, discount=0.99), model, cache, 0)
+    algorithm.begin_round(cache, 1)
+    logs = algorithm.update(0)
+    assert not [entry for entry in logs if entry.startswith("imagined")]
+    algorithm.save_policy(tmp_path / "policy", 1)
+    assert "all outcomes are alike" in caplog.text
+    chosen, plain = load_policy(tmp_path / "policy"), model.acting()
+    for tick in range(0, 12, 4):
+        seen = Observation({"front": np.zeros((8, 8, 3), np.uint8)}, np.zeros(2, np.float32), "put it in", tick)
+        chosen.reset(3)
+        plain.reset(3)
+        np.testing.assert_array_equal(chosen.infer(seen).actions, plain.infer(seen).actions)
+
+
+def test_of_a_timeout_that_says_nothing_a_person_learns_nothing(make_cache) -> None:
+    late = replace(make_episode("round-0", [P] * 4 + [H] * 6, False), terminated=False)
+    cache = make_cache([late, make_episode("round-1", [P] * 8, True)])
+    assert windows_of(cache, timeout_is_failure=True)["round-0"][-1][1] == 0.0
+    assert not [step for step, _ in windows_of(cache, timeout_is_failure=False)["round-0"] if step >= 4]
 
 
 def test_an_adopted_policy_is_the_one_that_the_critic_sees_through(make_cache, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,11 @@ import safetensors.torch
 import torch
 
 from vla_rl.cli.main import main
-from vla_rl.core.types import Episode, Origin, Source
+from vla_rl.core.types import Episode, Observation, Origin, Source
 from vla_rl.data.doctor import diagnose
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
+from vla_rl.policies.folders import load_policy
 from vla_rl.training import learning
 
 P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO
@@ -27,6 +29,15 @@ learning:
   advantage: {warmup_steps: 3}
   credit: {min_human_steps: 3}
 """
+CHOOSING = (
+    TINY.split("learning:")[0]
+    + """
+learning:
+  actor: {batch_size: 8, warmup_steps: 2}
+  critic_training: {batch_size: 8}
+  critic: {chunk_ticks: 2, hidden: [16]}
+"""
+)
 EPISODES = {
     "demo": ([D] * 6, True),
     "rescued": ([P] * 5 + [H] * 5 + [P] * 3, True),
@@ -134,6 +145,73 @@ def test_what_is_missing_is_warned_of(
     assert f"warning: {warning}" in capsys.readouterr().out
 
 
+def chosen_logs(tmp_path: Path, *names: str) -> list[str]:
+    """The arguments that fine-tune on some of the episodes."""
+    store = EpisodeStore(tmp_path / "chosen")
+    for name in names:
+        store.add(episode(name, *EPISODES[name]))
+    config = ["--config", str(tmp_path / "tiny.yaml"), "--out", str(tmp_path / "run")]
+    return ["finetune", "--data", str(store.path), *config]
+
+
+@pytest.mark.parametrize("names", [["failed"], ["unknown"]])
+def test_a_new_policy_that_nothing_teaches_is_not_made(
+    tmp_path: Path, logs: Path, capsys: pytest.CaptureFixture[str], names: list[str]
+) -> None:
+    assert main(chosen_logs(tmp_path, *names)) == 2
+    assert "stay as random as it was made" in capsys.readouterr().err
+    assert not list((tmp_path / "run").glob("policies/*/config.json"))
+
+
+def test_what_the_dry_run_warns_of_is_said_again(tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert main(chosen_logs(tmp_path, "demo", "held")) == 0
+    assert "no labelled failures" in caplog.text
+
+
+def test_outcomes_that_come_later_are_learnt_from(tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A critic without them is refused before its first step, so that the run can go on with them."""
+    asked = [*chosen_logs(tmp_path, "unknown"), "--algorithm", "chunk_critic", "learning.teach_steps=2"]
+    (tmp_path / "tiny.yaml").write_text(CHOOSING)
+    store = EpisodeStore(tmp_path / "chosen")
+    store.add(replace(episode("demo", *EPISODES["demo"]), success=None))
+    assert main(asked) == 2
+    assert "all outcomes are alike" in caplog.text
+    taken = EpisodeStore(tmp_path / "run" / "episodes")
+    taken.label("unknown", False)
+    taken.label("demo", True)
+    assert main(["finetune", "--resume", str(tmp_path / "run")]) == 0
+    (critic,) = (tmp_path / "run" / "policies" / "version_0001" / "critic").glob("*.safetensors")
+    assert safetensors.torch.load_file(critic)["mean"].any(), "it has learnt"
+
+
+def test_robots_of_different_sizes_share_a_policy_or_are_told_why_not(
+    tmp_path: Path, logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wide(name: str, **other: object) -> Episode:
+        small = episode(name, [D] * 6, True, "two arms")
+        state, action = (
+            np.pad(column, ((0, 0), (0, 2)), constant_values=9) for column in (small.state, small.action_sent)
+        )
+        return replace(small, state=state, action_policy=action, action_sent=action, **other)
+
+    arguments = [*chosen_logs(tmp_path, "demo"), "--algorithm", "sft"]
+    store = EpisodeStore(tmp_path / "chosen")
+    store.add(wide("wide"))
+    assert main(arguments) == 0
+    policy = load_policy(tmp_path / "run" / "policies" / "version_0001")
+    assert policy.model.spec.sizes == ((3, 2), (5, 4))
+    image = {"front": np.zeros((8, 8, 3), np.uint8)}
+    for state, action in ((3, 2), (5, 4)):
+        chunk = policy.infer(Observation(image, np.zeros(state, np.float32), "put it in", 0))
+        assert chunk.actions.shape[1] == action
+    start = str(tmp_path / "run" / "policies" / "version_0001")
+    again = ["finetune", "--data", str(store.path), "--policy", start, "--out", str(tmp_path / "again"), "--dry-run"]
+    assert main([*again, "--algorithm", "sft"]) == 0
+    store.add(wide("slow", control_hz=10.0))
+    assert main([*arguments[:-3], str(tmp_path / "other"), "--algorithm", "sft"]) == 2
+    assert "their control_hz are" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_very_same_weights(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert finetune(logs, "whole") == 0
@@ -218,7 +296,7 @@ def test_a_policy_of_another_robot_is_refused(logs: Path, tmp_path: Path, capsys
     store.add(wide)
     start = str(tmp_path / "first" / "policies" / "version_0001")
     assert main(["finetune", "--data", str(store.path), "--policy", start, "--out", str(tmp_path / "second")]) == 2
-    assert "state_dim=3, the data has 7" in capsys.readouterr().err
+    assert "sizes [(3, 2)], the data is of [(7, 2)]" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -4,11 +4,13 @@ import shutil
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import fake_tensorrt
 import numpy as np
 import pytest
+from choosers import make_chooser, save_choosing
 from tiny_policy import make_observation
 
 from deploy_trt import exploration
@@ -17,8 +19,9 @@ from deploy_trt.quantize import quantize_deployment, record_feeds
 from deploy_trt.runtime import DeployedPolicy, Deployment, Program, load_deployed, loading
 from deploy_trt.runtime import refresh as refresh_module
 from deploy_trt.runtime.cuda import CudaRuntime
+from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT
 from deploy_trt.runtime.probe import Probe, probe
-from deploy_trt.runtime.refresh import PolicyWatcher, refresh
+from deploy_trt.runtime.refresh import PolicyWatcher, read_chooser, refresh
 from deploy_trt.runtime.trt import TrtBackend
 from vla_rl.core.errors import UserError
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
@@ -107,6 +110,82 @@ def test_a_version_that_was_copied_in_part_is_looked_at_again(
     for file in newer[1].glob("*.safetensors"):
         shutil.copy(file, version)
     watcher._look()
+    assert copied.version == 4
+
+
+def test_a_version_whose_critic_comes_last_is_looked_at_again(
+    exported_choosing: Path, model: FlowVLA, tmp_path: Path
+) -> None:
+    """As rsync copies, a folder's own files first; and a critic's file that grows where it lies."""
+    deployed = load_deployed(shutil.copytree(exported_choosing, tmp_path / "deployment"), require="ort-cpu")
+    assert isinstance(deployed, DeployedPolicy)
+    whole = save_choosing(tmp_path / "whole", model, make_chooser(model, 1), version=4)
+    version = tmp_path / "policies" / "version_0004"
+    version.mkdir(parents=True)
+    for file in whole.glob("*.*"):
+        shutil.copy(file, version)
+    watcher = PolicyWatcher(deployed, version.parent)
+    watcher._look()
+    assert deployed.version == 3
+    assert watcher.last_error
+    shutil.copytree(whole / "critic", version / "critic")
+    (weights,) = (version / "critic").glob("*.safetensors")
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-8])
+    watcher._look()
+    assert deployed.version == 3
+    weights.write_bytes(content)
+    watcher._look()
+    assert deployed.version == 4
+
+
+def test_a_version_that_is_an_older_one_again_comes_in_once(
+    copied: DeployedPolicy, newer: tuple[FlowVLA, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a check that failed, a run writes the version before as its next: that is no newer for ever."""
+    taken: list[Path] = []
+    real = refresh_module.refresh
+
+    def counted(policy: DeployedPolicy, checkpoint: Path) -> refresh_module.Refreshed:
+        taken.append(checkpoint)
+        return real(policy, checkpoint)
+
+    monkeypatch.setattr(refresh_module, "refresh", counted)
+    shutil.copytree(newer[1], newer[1].parent / "version_0006")  # of version 4, as its weights say
+    watcher = PolicyWatcher(copied, newer[1].parent)
+    for _ in range(3):
+        watcher._look()
+    assert [folder.name for folder in taken] == ["version_0006"]
+
+
+def test_a_policy_that_was_exported_without_its_critic_follows_its_run(
+    newer: tuple[FlowVLA, Path], copied: DeployedPolicy
+) -> None:
+    """Whatever lies in ``critic``, an edit without one or a damaged one: what is deployed does not use it."""
+    manifest = Deployment.read(copied.folder).manifest
+    source = {**manifest.source, "meta": {**manifest.source.get("meta", {}), "critic": CRITIC_LEFT_OUT}}
+    (newer[1] / "critic").mkdir()
+    (newer[1] / "critic" / "config.json").write_text("{}")
+    assert read_chooser(newer[1], replace(manifest, source=source)) is None
+
+
+def test_the_watching_goes_on_after_a_file_has_vanished(
+    copied: DeployedPolicy, newer: tuple[FlowVLA, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    real = PolicyWatcher._look
+
+    def vanishing(self: PolicyWatcher) -> None:
+        looks.append(1)
+        if len(looks) == 1:
+            raise FileNotFoundError("config.json")
+        real(self)
+
+    monkeypatch.setattr(PolicyWatcher, "_look", vanishing)
+    with PolicyWatcher(copied, newer[1].parent, period_s=0.01):
+        deadline_s = time.monotonic() + 60
+        while copied.version < 4 and time.monotonic() < deadline_s:
+            threading.Event().wait(0.01)
     assert copied.version == 4
 
 

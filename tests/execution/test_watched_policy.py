@@ -78,6 +78,28 @@ def test_a_half_copied_version_is_tried_again_when_its_files_change(tmp_path: Pa
     policy.close()
 
 
+def test_a_version_whose_subfolder_comes_last_is_tried_again(tmp_path: Path) -> None:
+    """As rsync copies: a folder's own files first. What was refused without its critic acts with it."""
+
+    class Whole(FilePolicy):
+        def __init__(self, folder: Path) -> None:
+            if folder.name == "version_0001" and (folder / "critic" / "weights").read_text() != "whole":
+                raise UserError("its critic is damaged")
+            super().__init__(folder)
+
+    write(tmp_path, 0, "1.0")
+    policy = WatchedPolicy(tmp_path, Whole, poll_s=NEVER_S)
+    policy.reset(5)
+    write(tmp_path, 1, "2.0")
+    for content in (None, "ha", "whole"):
+        if content is not None:
+            (tmp_path / "version_0001" / "critic").mkdir(exist_ok=True)
+            (tmp_path / "version_0001" / "critic" / "weights").write_text(content)
+        policy.look()
+        assert policy.infer(observe(0)).policy_version == (1 if content == "whole" else 0)
+    policy.close()
+
+
 @pytest.mark.parametrize("text", ["nan", "inf"])
 def test_a_version_that_plans_no_numbers_never_acts(tmp_path: Path, text: str) -> None:
     write(tmp_path, 0, "1.0")

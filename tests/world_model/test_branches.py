@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from world_model.branches import BranchConfig, Starts, World, imagine, improve
-from world_model.feature_dynamics import FeatureDynamicsConfig, Transitions, fit_dynamics
+from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
 
 CHUNK, ACTIONS, TICKS = 3, 2, 6
 
@@ -27,6 +27,7 @@ def toy_transitions(seed: int = 0, shuffled: bool = False, count: int = 600) -> 
         torch.cat([state + change, constant], 1),
         lasted,
         ~lasted & (state[:, 1] > 0),
+        torch.ones_like(lasted),
     )
 
 
@@ -37,6 +38,18 @@ def fitted(data: Transitions):
         FeatureDynamicsConfig(members=2, hidden=(64, 64), steps=400, learning_rate=3e-3),
         torch.Generator().manual_seed(1),
     )
+
+
+def test_an_end_that_nobody_knows_teaches_nothing() -> None:
+    data = toy_transitions(200)
+    dynamics = FeatureDynamics(data, FeatureDynamicsConfig(members=2, hidden=(8,)))
+
+    def loss(of: Transitions) -> float:
+        return float(dynamics.loss(of, torch.Generator().manual_seed(2)).detach())
+
+    turned = data._replace(succeeded=~data.succeeded & ~data.lasted)
+    assert loss(data) != pytest.approx(loss(turned))
+    assert loss(data._replace(known=data.lasted)) == pytest.approx(loss(turned._replace(known=data.lasted)))
 
 
 def test_features_after_a_chunk_are_learnt_and_what_is_constant_stays() -> None:

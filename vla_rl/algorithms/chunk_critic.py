@@ -12,8 +12,9 @@ policy as it has become. Its members see through a policy that has cloned the su
 episode ends may show in what they see.
 """
 
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,6 +39,7 @@ from vla_rl.policies.features import flat_features
 from vla_rl.policies.folders import check_frozen
 from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
 
+logger = logging.getLogger(__name__)
 _LEAST_SCALE = 1e-2
 
 
@@ -172,10 +174,9 @@ class ChunkCriticLearner(Cloning):
         """One gradient step of the policy, while it is taught, or else of every member of the critic, on the episodes
         that it may see; the first of a round makes them anew.
         """
+        self._refuse_no_outcomes()
         if self._taught < self.config.teach_steps:
             return self._teach(step)
-        if not len(self._inputs):
-            return {"critic_loss": 0.0}
         if self.begins_round():
             self._prepared = self.prepare()
             with torch.random.fork_rng(devices=[]):
@@ -213,6 +214,12 @@ class ChunkCriticLearner(Cloning):
         self._rows.clear()
         self._look()
 
+    @property
+    def tells_apart(self) -> bool:
+        """Whether what was done succeeded in some places and failed in others."""
+        succeeded = self._label > 0
+        return bool(succeeded.any() and not succeeded.all())
+
     def _fold_of(self, episode_id: str) -> int:
         return fold_of(episode_id, self.config.critic.members)
 
@@ -242,17 +249,25 @@ class ChunkCriticLearner(Cloning):
 
     def save_policy(self, folder: Path, version: int) -> None:
         """Write the policy, with the critic that chooses for it: the critic first, since a policy's config.json says
-        that all of it is there.
+        that all of it is there. A critic of outcomes that are all alike does not choose.
 
         Raises:
             UserError: if no episode has an outcome: such a critic has learnt nothing.
         """
+        self._refuse_no_outcomes()
+        choice = self.config.choice
+        if not self.tells_apart:
+            choice = replace(choice, draws=1, offset=0.0)
+            logger.warning("all outcomes are alike, so nothing tells one action from another: the policy acts as it is")
+        Chooser(self.critic, choice, self.edit).save(folder / FOLDER)
+        super().save_policy(folder, version)
+
+    def _refuse_no_outcomes(self) -> None:
+        """Also before the first step: a run without outcomes that had come to its end could not go on with them."""
         if not len(self._inputs):
             raise UserError(
-                f"no episode says how it ended, so {self.name} has learnt nothing; label them (vla-rl label)"
+                f"no episode says how it ended, so {self.name} can learn nothing; label them (vla-rl label)"
             )
-        Chooser(self.critic, self.config.choice, self.edit).save(folder / FOLDER)
-        super().save_policy(folder, version)
 
     def state_dict(self) -> dict[str, Any]:
         own = {"critic": self.critic.state_dict(), "critic_optimizer": self._optimizer.state_dict()}
@@ -281,7 +296,7 @@ def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArr
     """
     credit, every = data.credit, np.arange(data.cache.total_frames)
     person = np.isin(credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
-    judged = (credit.viability_mask & data.fresh) | (person & ~data.undecided & ~credit.unsure)
+    judged = (credit.viability_mask & data.fresh) | (person & credit.known & ~credit.unsure)
     last, _ = data.cache.later(every, data.cache.total_frames)
     whole = (every + ticks <= credit.chunk_stop) | (credit.chunk_stop == last + 1)
     frames = np.flatnonzero(judged & whole)

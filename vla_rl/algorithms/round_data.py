@@ -35,7 +35,6 @@ class RoundData:
         credit: `StepCredit` of all frames.
         fresh: bool [N], False for steps of rollouts that are too stale.
         imagined: bool [N], steps of imagined episodes.
-        undecided: bool [N], steps of episodes without an outcome.
         cut: bool [N], steps of imagined episodes that end without an outcome.
         longest: length of the longest episode, at least 1.
     """
@@ -60,8 +59,7 @@ class RoundData:
         # Demonstrations have version -1 and never grow stale.
         self.fresh = np.repeat((version >= oldest) | (version < 0), lengths)
         self.imagined = np.repeat(np.array([e.origin == Origin.IMAGINED for e in episodes], dtype=bool), lengths)
-        self.undecided = np.repeat(np.array([episode.success is None for episode in episodes], dtype=bool), lengths)
-        self.cut = self.imagined & self.undecided
+        self.cut = self.imagined & np.repeat(np.array([e.success is None for e in episodes], dtype=bool), lengths)
         self.longest = max(lengths, default=1)
         number = {task: index for index, task in enumerate(cache.tasks)}
         self._task_of_episode = np.array([number[episode.task] for episode in episodes], dtype=np.int64)

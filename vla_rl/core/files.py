@@ -1,7 +1,11 @@
-"""Files that survive a crash: written aside, flushed to the disk, then renamed into place."""
+"""Files that survive a crash: written aside, flushed to the disk, then renamed into place. And what tells that others
+have changed.
+"""
 
 import os
 from pathlib import Path
+
+Stamp = tuple[tuple[str, int, int], ...]
 
 
 def write_atomic(file: Path, content: bytes) -> None:
@@ -37,3 +41,9 @@ def fsync_file(file: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def stamp_of(folder: Path) -> Stamp:
+    """Names, sizes and times of all files in a folder and below it: another stamp means other content."""
+    stats = [(file.relative_to(folder).as_posix(), file.stat()) for file in sorted(folder.rglob("*")) if file.is_file()]
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from vla_rl.core.errors import UserError
+from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 
 _log = logging.getLogger(__name__)
-
-Stamp = tuple[tuple[str, int, int], ...]
 
 
 class WatchedPolicy:
@@ -106,7 +105,7 @@ class WatchedPolicy:
         for folder in _versions(self._folder):
             if folder.name <= newest.name:
                 return
-            if self._refused.get(folder) == _stamp(folder):
+            if self._refused.get(folder) == stamp_of(folder):
                 continue
             if (policy := self._try(folder)) is not None:
                 with self._lock:
@@ -127,7 +126,7 @@ class WatchedPolicy:
         raise UserError(f"no policy in {self._folder} can be loaded; see the warnings above")
 
     def _try(self, folder: Path) -> Policy | None:
-        stamp = _stamp(folder)
+        stamp = stamp_of(folder)
         try:
             policy = self._load(folder)
             if self._observation is not None:
@@ -140,7 +139,7 @@ class WatchedPolicy:
             return None
 
     def _refuse(self, folder: Path, trouble: str, stamp: Stamp | None = None) -> None:
-        self._refused[folder] = stamp or _stamp(folder)
+        self._refused[folder] = stamp or stamp_of(folder)
         _log.warning("policy %s is not used: %s", folder.name, trouble)
 
 
@@ -148,9 +147,3 @@ def _versions(folder: Path) -> list[Path]:
     """Version folders, the newest first. Other names, such as version_old, are a person's own."""
     found = (path for path in folder.glob("version_*") if path.name.removeprefix("version_").isdecimal())
     return sorted(found, key=lambda path: path.name, reverse=True)
-
-
-def _stamp(folder: Path) -> Stamp:
-    """Names, sizes and times of a version's files: another stamp means other content."""
-    stats = [(file.name, file.stat()) for file in sorted(folder.iterdir()) if file.is_file()]
-    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

@@ -4,7 +4,7 @@ import functools
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,24 +205,34 @@ def check_start(config: FinetuneConfig) -> None:
 
 
 def spec_of(episodes: Sequence["EpisodeHeader"], delta_dims: tuple[int, ...] = ()) -> PolicySpec:
-    """The interface of a policy for episodes.
+    """The interface of a policy for episodes, of one robot or of several.
 
     Raises:
-        UserError: if the cameras are of different sizes.
+        UserError: if the cameras are of different sizes, or the robots cannot share a policy.
     """
-    episode = episodes[0]
-    sizes = sorted(set(episode.cameras.values()))
-    if len(sizes) != 1:
-        raise UserError(f"a policy needs cameras of one size, the episodes have {sizes or 'none'}; scale them alike")
-    return PolicySpec(
-        env_id=" ".join(sorted({entry.env_id for entry in episodes})),
-        cameras=tuple(episode.cameras),
-        image_size=sizes[0],
-        state_dim=max(entry.state_dim for entry in episodes),
-        action_dim=max(entry.action_dim for entry in episodes),
-        control_hz=episode.control_hz,
-        delta_dims=delta_dims,
-    )
+    from vla_rl.runs.task import shared_spec
+
+    cameras, specs = tuple(episodes[0].cameras), {}
+    for entry in episodes:
+        sizes = sorted(set(entry.cameras.values()))
+        if len(sizes) != 1:
+            raise UserError(
+                f"a policy needs cameras of one size, the episodes have {sizes or 'none'}; scale them alike"
+            )
+        spec = PolicySpec(
+            env_id=entry.env_id,
+            cameras=cameras if set(cameras) == set(entry.cameras) else tuple(entry.cameras),
+            image_size=sizes[0],
+            state_dim=entry.state_dim,
+            action_dim=entry.action_dim,
+            control_hz=entry.control_hz,
+            delta_dims=tuple(dim for dim in delta_dims if dim < entry.action_dim),
+        )
+        specs[spec] = None
+    shared = shared_spec([*specs])
+    if beyond := [dim for dim in delta_dims if dim >= shared.action_dim]:
+        raise ConfigError(f"delta_dims names {beyond}; the data's actions have {shared.action_dim} dimensions")
+    return replace(shared, env_id=" ".join(sorted({spec.env_id for spec in specs})))
 
 
 def check_fit(policy: PolicySpec, data: PolicySpec, path: Path) -> None:
@@ -231,9 +241,15 @@ def check_fit(policy: PolicySpec, data: PolicySpec, path: Path) -> None:
     Raises:
         UserError: with what differs.
     """
-    for name in ("cameras", "image_size", "state_dim", "action_dim", "control_hz"):
+    for name in ("cameras", "image_size", "control_hz"):
         ours, theirs = getattr(policy, name), getattr(data, name)
         if name == "cameras":
             ours, theirs = sorted(ours), sorted(theirs)
         if ours != theirs:
             raise UserError(f"the policy {path} has {name}={ours}, the data has {theirs}; map the data, or start anew")
+    ours, theirs = policy.action_sizes, data.action_sizes
+    if not theirs.items() <= ours.items():
+        raise UserError(
+            f"the policy {path} is for robots of (state, action) sizes {sorted(ours.items())}, the data is of "
+            f"{sorted(theirs.items())}; map the data, or start anew"
+        )

@@ -4,6 +4,7 @@ would see of them, before any training.
 The learners, checkpoints and metrics are those of practice, so that a killed run goes on as exactly as a practice run.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from vla_rl.algorithms.base import Algorithm
+from vla_rl.algorithms.chunk_critic import ChunkCriticLearner
 from vla_rl.algorithms.weighted import WeightedCloning
+from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array, Source
 from vla_rl.credit import ActorKind, SegmentKind
 from vla_rl.data.cache import CacheConfig, FrameCache
@@ -21,6 +24,7 @@ from vla_rl.training.learning import Learner, LearningRun, RunRecords
 from vla_rl.training.plan import Stage
 from vla_rl.training.run_folder import RunFolder
 
+logger = logging.getLogger(__name__)
 _TRACED_FRAMES = 512
 POLICY_VERSION = 1
 """The version that fine-tuning writes; 0 is the policy that it started from, if there was one."""
@@ -62,6 +66,19 @@ class OfflineRun(LearningRun):
                 self._note_wall_time(self._stage.name, time.perf_counter() - started_s)
         return self.folder.read_summary()
 
+    def _before_first_step(self, learner: Learner, stage: Stage) -> None:
+        """Say what is likely to go wrong, and refuse a policy that would stay as random as it was made."""
+        del stage
+        assert isinstance(learner, Algorithm)
+        rows = count_segments(self.cache, learner)
+        for sentence in warn_of_segments(rows, self.cache, learner):
+            logger.warning("%s", sentence)
+        if not self.folder.policy_exists(0) and not rows[-1].imitated:
+            raise UserError(
+                "nothing in the data may be imitated, so a new policy would stay as random as it was made: add "
+                "demonstrations or successes, label the episodes (vla-rl label), or name a policy to start from"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentCounts:
@@ -90,6 +107,11 @@ class SegmentCounts:
     rollouts: int
     imagined: int
     touches: int
+
+    @property
+    def imitated(self) -> int:
+        """Steps that the actor may draw."""
+        return self.demonstrations + self.interventions + self.rollouts + self.imagined
 
 
 def count_segments(cache: FrameCache, learner: Algorithm) -> list[SegmentCounts]:
@@ -175,10 +197,12 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
             found.append("no labelled successes: the viability critic will call nothing viable")
         if learner.learns_efficiency and not total.efficiency:
             found.append("no steps for the efficiency critic: it needs successful episodes")
-    practised = total.interventions + total.rollouts + total.imagined
-    if not total.demonstrations + practised:
+    if isinstance(learner, ChunkCriticLearner) and not learner.tells_apart:
+        found.append("all outcomes are alike: the critic of chunks can tell nothing, and the policy will act as it is")
+    teaches = learner.config.trains_policy
+    if teaches and not total.imitated:
         found.append("nothing that the actor may imitate: training would change nothing")
-    elif not practised and learner.name != "sft":
+    elif teaches and total.imitated == total.demonstrations and learner.name != "sft":
         found.append("demonstrations only: every algorithm imitates them at equal weight")
     if total.touches:
         found.append(

@@ -54,9 +54,7 @@ class ImaginedEditLearning(ChunkCriticLearning):
         )
     )
     teach_steps: int = 400
-    choice: ChoiceConfig = field(
-        default_factory=lambda: ChoiceConfig(offset=0.0, graded_edit=True, novelty_cost=1.0)
-    )
+    choice: ChoiceConfig = field(default_factory=lambda: ChoiceConfig(offset=0.0, graded_edit=True, novelty_cost=1.0))
     edit: EditConfig = field(default_factory=EditConfig)
     dynamics: FeatureDynamicsConfig = field(default_factory=FeatureDynamicsConfig)
     value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)
@@ -113,11 +111,12 @@ class ImaginedEdit(ChunkCriticLearner):
         self.edit = Edit(self.model, self.config.edit).to(next(self.model.parameters()).device)
 
     def prepare(self) -> dict[str, float]:
-        """The edit is improved before the critic of the round learns."""
+        """The edit is improved before the critic of the round learns, if outcomes say anything."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "imagined edit", self._round))
             edit = Edit(self.model, self.config.edit).to(self.data.device)
-            logs = self._imagine(edit, torch_generator(self.seed, "imagination", self._round))
+            told = self.tells_apart
+            logs = self._imagine(edit, torch_generator(self.seed, "imagination", self._round)) if told else {}
         if not logs.get("imagined_stopped") or self.config.teach_steps:
             self.edit = edit  # a new one moves nothing; one of the policy before does not fit what that has been taught
         return logs
@@ -187,6 +186,7 @@ class ImaginedEdit(ChunkCriticLearner):
             features[self.data.tensor(later)],
             lasted,
             well & ~lasted,
+            lasted | self.data.tensor(self.data.credit.known),
         )
 
     def world(self, fitted: FittedWorld, generator: torch.Generator) -> World:

@@ -212,7 +212,8 @@ def spec_of(episodes: Sequence["EpisodeHeader"], delta_dims: tuple[int, ...] = (
     """
     from vla_rl.runs.task import shared_spec
 
-    cameras, specs = tuple(episodes[0].cameras), {}
+    cameras = tuple(episodes[0].cameras)
+    specs: dict[PolicySpec, None] = {}
     for entry in episodes:
         sizes = sorted(set(entry.cameras.values()))
         if len(sizes) != 1:

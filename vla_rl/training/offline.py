@@ -212,10 +212,7 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
     stale = len({cache.episode_index[frame] for frame in np.flatnonzero(~learner.data.fresh)})
     if stale:
         found.append(f"{stale} rollouts are too stale (mixture.max_staleness)")
-    for what, values in (
-        ("environments", sorted({episode.env_id for episode in cache.episodes})),
-        ("rates", sorted({f"{episode.control_hz:g} Hz" for episode in cache.episodes})),
-    ):
-        if len(values) > 1:
-            found.append(f"episodes of several {what}: {', '.join(values)}")
+    environments = sorted({episode.env_id for episode in cache.episodes})
+    if len(environments) > 1:
+        found.append(f"episodes of several environments: {', '.join(environments)}")
     return found

@@ -38,7 +38,7 @@ SMALLER = {
     r"vla-rl (train|finetune) .*--resume": [],
     r"vla-rl demo\b|make demo\b": [*_TINY, "budget.rounds=1", "--alone", ""],  # tests/cli/test_demo.py
     r"vla-rl train .*check_episodes=": [*_TINY, *_BRIEFLY_IMAGINED, "budget.check_episodes=2"],
-    r"vla-rl train .*--config alone": [*_TINY, *_BRIEFLY_IMAGINED],
+    r"vla-rl train .*(--config alone|algorithm=imagined_edit)": [*_TINY, *_BRIEFLY_IMAGINED],
     r"vla-rl train\b.*rounds=": _TINY,
     r"vla-rl train\b": [*_TINY, "budget.rounds=1"],
     r"vla-rl finetune\b": ["steps=4", "checkpoint_every=2", "learning.actor.batch_size=8"],

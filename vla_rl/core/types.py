@@ -2,7 +2,7 @@
 dataclasses, nothing else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Any, Self
@@ -295,6 +295,39 @@ class PolicySpec:
         if observation.state.ndim != 1 or observation.state.size not in self.action_sizes:
             sizes = " or ".join(f"[{size}]" for size in self.action_sizes)
             raise UserError(f"the state is {list(observation.state.shape)}, the policy was made for {sizes}")
+
+
+def shared_spec(specs: Sequence[PolicySpec]) -> PolicySpec:
+    """The interface of one policy for several stations: the largest vectors; smaller ones are filled up.
+
+    Raises:
+        ConfigError: if their cameras, rates or kinds of action differ, or two cannot be told apart by their state.
+    """
+    first = specs[0]
+    largest = max(specs, key=lambda spec: spec.action_dim)
+    for spec in specs[1:]:
+        for name in ("cameras", "image_size", "control_hz"):
+            if getattr(spec, name) != getattr(first, name):
+                ours, theirs = getattr(first, name), getattr(spec, name)
+                raise ConfigError(
+                    f"{first.env_id} and {spec.env_id} cannot share a policy: their {name} are {ours} and {theirs}"
+                )
+        if spec.delta_dims != tuple(dim for dim in largest.delta_dims if dim < spec.action_dim):
+            raise ConfigError(f"{largest.env_id} and {spec.env_id} cannot share a policy: their delta actions differ")
+    sizes = {spec.state_dim: spec.action_dim for spec in specs}
+    for spec in specs:
+        if sizes[spec.state_dim] != spec.action_dim:
+            raise ConfigError(f"{spec.env_id}: another task has the same state size and another action size")
+    return PolicySpec(
+        env_id=" ".join(spec.env_id for spec in specs),
+        cameras=first.cameras,
+        image_size=first.image_size,
+        state_dim=max(sizes),
+        action_dim=max(sizes.values()),
+        control_hz=first.control_hz,
+        delta_dims=largest.delta_dims,
+        sizes=tuple(sorted(sizes.items())) if len(sizes) > 1 else (),
+    )
 
 
 def filled_up(vectors: Float32Array, mean: Float32Array) -> Float32Array:

@@ -14,7 +14,7 @@ from vla_rl.core.described import critic_of
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.processes import learner_threads
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.types import PolicySpec, shared_spec
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.sources import DataMapping
 from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
@@ -210,30 +210,28 @@ def spec_of(episodes: Sequence["EpisodeHeader"], delta_dims: tuple[int, ...] = (
     Raises:
         UserError: if the cameras are of different sizes, or the robots cannot share a policy.
     """
-    from vla_rl.runs.task import shared_spec
-
     cameras = tuple(episodes[0].cameras)
-    specs: dict[PolicySpec, None] = {}
-    for entry in episodes:
-        sizes = sorted(set(entry.cameras.values()))
-        if len(sizes) != 1:
-            raise UserError(
-                f"a policy needs cameras of one size, the episodes have {sizes or 'none'}; scale them alike"
-            )
-        spec = PolicySpec(
-            env_id=entry.env_id,
-            cameras=cameras if set(cameras) == set(entry.cameras) else tuple(entry.cameras),
-            image_size=sizes[0],
-            state_dim=entry.state_dim,
-            action_dim=entry.action_dim,
-            control_hz=entry.control_hz,
-            delta_dims=tuple(dim for dim in delta_dims if dim < entry.action_dim),
-        )
-        specs[spec] = None
+    specs = dict.fromkeys(_spec_of_one(entry, cameras, delta_dims) for entry in episodes)
     shared = shared_spec([*specs])
     if beyond := [dim for dim in delta_dims if dim >= shared.action_dim]:
         raise ConfigError(f"delta_dims names {beyond}; the data's actions have {shared.action_dim} dimensions")
     return replace(shared, env_id=" ".join(sorted({spec.env_id for spec in specs})))
+
+
+def _spec_of_one(episode: "EpisodeHeader", cameras: tuple[str, ...], delta_dims: tuple[int, ...]) -> PolicySpec:
+    """The interface of a policy for one episode, its cameras in this order if they are these."""
+    sizes = sorted(set(episode.cameras.values()))
+    if len(sizes) != 1:
+        raise UserError(f"a policy needs cameras of one size, the episodes have {sizes or 'none'}; scale them alike")
+    return PolicySpec(
+        env_id=episode.env_id,
+        cameras=cameras if set(cameras) == set(episode.cameras) else tuple(episode.cameras),
+        image_size=sizes[0],
+        state_dim=episode.state_dim,
+        action_dim=episode.action_dim,
+        control_hz=episode.control_hz,
+        delta_dims=tuple(dim for dim in delta_dims if dim < episode.action_dim),
+    )
 
 
 def check_fit(policy: PolicySpec, data: PolicySpec, path: Path) -> None:

@@ -17,7 +17,7 @@ from deploy_trt.runtime.probe import BackendName
 from vla_rl.core.errors import UserError
 from vla_rl.core.progress import track
 from vla_rl.core.protocols import Policy, Signs, TakeoverSource
-from vla_rl.core.types import NOISE_SEED, OPERATOR, Episode, Observation, Origin
+from vla_rl.core.types import NOISE_SEED, OPERATOR, Episode, Observation, Origin, shared_spec
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
@@ -31,7 +31,7 @@ from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.policies.folders import load_policy
 from vla_rl.runs.action_kinds import with_action_kinds
 from vla_rl.runs.config import FULL_PRECISION, RunConfig
-from vla_rl.runs.task import Station, shared_spec
+from vla_rl.runs.task import Station
 from vla_rl.training.plan import evaluation_seed
 from vla_rl.training.workers import RolloutJob, Rollouts
 

@@ -5,7 +5,7 @@ import difflib
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,39 +154,6 @@ def spec_of_robot(env_id: str, robot: EnvRobot) -> PolicySpec:
         action_dim=robot.actions.size,
         control_hz=robot.control_hz,
         delta_dims=delta_dims(robot.action_kind),
-    )
-
-
-def shared_spec(specs: Sequence[PolicySpec]) -> PolicySpec:
-    """The interface of one policy for several stations: the largest vectors; smaller ones are filled up.
-
-    Raises:
-        ConfigError: if their cameras, rates or kinds of action differ, or two cannot be told apart by their state.
-    """
-    first = specs[0]
-    largest = max(specs, key=lambda spec: spec.action_dim)
-    for spec in specs[1:]:
-        for name in ("cameras", "image_size", "control_hz"):
-            if getattr(spec, name) != getattr(first, name):
-                ours, theirs = getattr(first, name), getattr(spec, name)
-                raise ConfigError(
-                    f"{first.env_id} and {spec.env_id} cannot share a policy: their {name} are {ours} and {theirs}"
-                )
-        if spec.delta_dims != tuple(dim for dim in largest.delta_dims if dim < spec.action_dim):
-            raise ConfigError(f"{largest.env_id} and {spec.env_id} cannot share a policy: their delta actions differ")
-    sizes = {spec.state_dim: spec.action_dim for spec in specs}
-    for spec in specs:
-        if sizes[spec.state_dim] != spec.action_dim:
-            raise ConfigError(f"{spec.env_id}: another task has the same state size and another action size")
-    return PolicySpec(
-        env_id=" ".join(spec.env_id for spec in specs),
-        cameras=first.cameras,
-        image_size=first.image_size,
-        state_dim=max(sizes),
-        action_dim=max(sizes.values()),
-        control_hz=first.control_hz,
-        delta_dims=largest.delta_dims,
-        sizes=tuple(sorted(sizes.items())) if len(sizes) > 1 else (),
     )
 
 

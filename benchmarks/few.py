@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cells import Cells, origin
-from benchmarks.outcomes import TASKS, practise_from, run_base
+from benchmarks.outcomes import TASKS, practice_alone, practise_from, run_base
 from benchmarks.runs import Cell, evaluations
-from vla_rl.core.config import read_yaml
-from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
 _EPISODES = (30, 60, 120)
@@ -36,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what is missing and gather all cells."""
-    cells = Cells(options.out / "few", {"config": read_yaml(config_file("alone")), "episodes": _EVALUATION_EPISODES})
+    cells = Cells(options.out / "few", {"config": practice_alone(), "episodes": _EVALUATION_EPISODES})
     runs = options.runs / cells.digest
     grid = [
         (Cell(task, seed, str(budget)), budget)

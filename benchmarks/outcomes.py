@@ -154,7 +154,12 @@ def _plain_policies(measured: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 def open_cells(out: Path) -> Cells:
     """The runs that have been measured."""
-    return Cells(out / "outcomes", {"config": read_yaml(config_file("alone"))})
+    return Cells(out / "outcomes", {"config": practice_alone()})
+
+
+def practice_alone() -> dict[str, Any]:
+    """The config of practice alone, one core a run."""
+    return {**read_yaml(config_file("alone")), "torch_threads": 1}
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -266,9 +271,10 @@ def _against_rivals(cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _arguments(cell: Cell) -> list[str]:
-    drawn = [f"budget.evaluation_episodes={_EVALUATION_EPISODES}", "workers=0", f"environments_per_worker={_AT_ONCE}"]
+    one_core = ["workers=0", f"environments_per_worker={_AT_ONCE}", "torch_threads=1"]
     harder = [] if cell.task == TASKS[0] else ["task.difficulty=0.5"]
-    return ["train", "--config", "alone", "--seed", str(cell.seed), f"task.env={cell.task}", *harder, *drawn]
+    judged = f"budget.evaluation_episodes={_EVALUATION_EPISODES}"
+    return ["train", "--config", "alone", "--seed", str(cell.seed), f"task.env={cell.task}", *harder, judged, *one_core]
 
 
 def run_base(cell: Cell, runs: Path, changes: Sequence[str] = ()) -> None:

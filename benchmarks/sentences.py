@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.cells import Cells, origin
+from benchmarks.outcomes import practice_alone
 from benchmarks.runs import evaluations, start_verb
 from sim.registration import COLOUR_TASKS
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import wilson_interval
-from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
 KINDS = ("deaf", "supervised", "practised")
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what is missing and gather all cells."""
-    settings = {"config": read_yaml(config_file("alone")), "changes": [*CHANGES, FILM, *PRACTICE]}
+    settings = {"config": practice_alone(), "changes": [*CHANGES, FILM, *PRACTICE]}
     cells = Cells(options.out / "sentences", settings)
     runs = options.runs / cells.digest
     missing = [] if options.gather else [seed for seed in options.seeds if str(seed) not in cells]
@@ -87,7 +87,7 @@ def _successes(cells: list[dict[str, Any]], kind: str) -> NDArray[np.float64]:
 
 
 def _measure(seed: int, runs: Path) -> dict[str, Any]:
-    arguments = ["train", "--config", "alone", "--seed", str(seed), *CHANGES]
+    arguments = ["train", "--config", "alone", "--seed", str(seed), *CHANGES, "torch_threads=1"]
     deaf, base, practised = (runs / f"{seed}-{kind}" for kind in KINDS)
     cpu_s = 0.0
     for folder, changes in (

@@ -87,11 +87,20 @@ def test_a_smaller_robot_is_filled_up_with_what_is_zero_to_the_network(make_cach
     np.testing.assert_allclose(batch.state[1].numpy(), [small.state[1, 0], statistics.state.mean[1]], rtol=1e-6)
     np.testing.assert_array_equal(batch.actions[1, :3, 0].numpy(), small.action_policy[1:4, 0])
     np.testing.assert_allclose(batch.actions[1, :, 1].numpy(), statistics.action.mean[1], rtol=1e-6)
-    chunks, inside = read(cache, model=model).chunks(np.array([0, 9]), 3)
-    np.testing.assert_array_equal(chunks[0], large.action_policy[:3])
-    np.testing.assert_array_equal(chunks[1, :2, 0], small.action_policy[[3, 4], 0])
+    chunks, inside = read(cache, model=model).sent_chunks(np.array([0, 9]), 3)
+    np.testing.assert_array_equal(chunks[0], large.action_sent[:3])
+    np.testing.assert_array_equal(chunks[1, :2, 0], small.action_sent[[3, 4], 0])
     np.testing.assert_allclose(chunks[1, :, 1], statistics.action.mean[1], rtol=1e-6)
     np.testing.assert_array_equal(inside[1], [True, True, False])
+
+
+def test_outcomes_are_credited_to_what_was_sent_and_not_to_what_is_to_be_imitated(make_cache):
+    """A demonstrator's command is sent with noise, so that recoveries are shown; imitation gets it clean."""
+    episode = make_episode("a", [D] * 6, True, origin=Origin.DEMO)
+    episode = replace(episode, action_sent=episode.action_policy + np.float32(0.5))
+    data = read(make_cache([episode]))
+    np.testing.assert_array_equal(data.sent_chunks(np.array([1]), 3)[0][0], episode.action_sent[1:4])
+    np.testing.assert_array_equal(data.policy_batch(np.array([1])).actions[0, :3].numpy(), episode.action_policy[1:4])
 
 
 def test_batches_carry_the_sentence_and_the_raw_columns(make_cache):

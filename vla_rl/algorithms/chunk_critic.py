@@ -162,7 +162,7 @@ class ChunkCriticLearner(Cloning):
     def _rows_of(self, frames: Frames, start: int) -> Tensor:
         """The critic's inputs at every step of an episode, [T, I]."""
         ticks, model = self.config.critic.chunk_ticks, self.model.eval()
-        chunks, _ = self.data.chunks(frames, ticks)
+        chunks, _ = self.data.sent_chunks(frames, ticks)
         inputs = self.data.inputs(frames)
         blank = torch.zeros(len(frames), 1, model.horizon, model.spec.action_dim, device=self.data.device)
         seen = model.features(*inputs)

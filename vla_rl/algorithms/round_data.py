@@ -152,11 +152,11 @@ class RoundData:
         """States of frames, [B, S], on the model's device."""
         return self.tensor(state if self._fill is None else self._fill.states(state, frames))
 
-    def chunks(self, frames: Frames, horizon: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """As `FrameCache.chunks`, float32 [B, H, A] and bool [B, H]; dimensions that a smaller robot does not have are
-        at their mean.
+    def sent_chunks(self, frames: Frames, horizon: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """The chunks that led to what followed, float32 [B, H, A] and bool [B, H], see `FrameCache.chunks`; dimensions
+        that a smaller robot does not have are at their mean.
         """
-        actions, inside = self.cache.chunks(frames, horizon)
+        actions, inside = self.cache.chunks(frames, horizon, sent=True)
         return self._filled(actions, frames), inside
 
     def _filled(self, actions: NDArray[np.float32], frames: Frames) -> NDArray[np.float32]:

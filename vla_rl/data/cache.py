@@ -154,8 +154,8 @@ class FrameCache:
         task_index = self._task_of_episode[self.episode_index[frames]]
         return FrameBatch(images, self.state[frames], [self.tasks[index] for index in task_index], task_index)
 
-    def chunks(self, frames: Int64Array, horizon: int) -> tuple[Float32Array, NDArray[np.bool_]]:
-        """The actions from each frame on.
+    def chunks(self, frames: Int64Array, horizon: int, sent: bool = False) -> tuple[Float32Array, NDArray[np.bool_]]:
+        """The actions from each frame on: those that imitation should reproduce, or those that were ``sent``.
 
         Returns:
             actions: float32 [B, H, A]; after the end of an episode its last action is repeated.
@@ -163,7 +163,7 @@ class FrameCache:
         """
         steps = np.asarray(frames)[:, None] + np.arange(horizon)  # [B, H]
         last = self._last_frame[self.episode_index[frames]][:, None]  # [B, 1]
-        return self.action[np.minimum(steps, last)], steps <= last
+        return (self.action_sent if sent else self.action)[np.minimum(steps, last)], steps <= last
 
     def later(self, frames: Int64Array, offset: int) -> tuple[Int64Array, NDArray[np.bool_]]:
         """The frames ``offset`` >= 0 steps later.

@@ -167,7 +167,7 @@ class ImaginedEdit(ChunkCriticLearner):
         chosen = inner[:: max(1, len(inner) // _ALARM_CHUNKS)]
         if not len(chosen):
             return {}
-        chunks = {lag: self.data.tensor(self.data.chunks(chosen + lag, ticks)[0]) for lag in (-1, 0, 1)}
+        chunks = {lag: self.data.tensor(self.data.sent_chunks(chosen + lag, ticks)[0]) for lag in (-1, 0, 1)}
         at = self.data.tensor(chosen)
         return unexplained(world, Happened(transitions.features[at], chunks, transitions.later[at]))
 
@@ -175,7 +175,7 @@ class ImaginedEdit(ChunkCriticLearner):
         """What every chunk that was executed did to the features."""
         cache, ticks = self.data.cache, self.config.critic.chunk_ticks
         every = np.arange(cache.total_frames)
-        chunks, inside = self.data.chunks(every, ticks)
+        chunks, inside = self.data.sent_chunks(every, ticks)
         later, _ = cache.later(every, ticks)
         features = self.every_row()[:, : len(example_row(self.model))]
         lasted = self.data.tensor(inside.all(1) & (later == every + ticks))

@@ -46,6 +46,7 @@ _CRITIC = [  # as many gradient steps of the policy as the others; those of the 
     *_CUT,
     "learning.discount=0.997",
 ]
+_OURS = [*_CRITIC, "learning.mixture.rollouts=0"]  # taught what people show alone, as HG-DAgger is
 _BOLD = ["learning.choice.graded_edit=false", "learning.choice.novelty_cost=0"]
 METHODS = {
     **{name: ALGORITHMS[name] for name in ("sft", "hg_dagger", "filtered_bc", "recap", "awr", "habc_paper", "no_ve")},
@@ -58,7 +59,8 @@ METHODS = {
         "learning.credit.mark_margin_steps=5",
         "learning.advantage.weighs_people=true",
     ],
-    "ours": [*_CRITIC, "learning.mixture.rollouts=0"],  # taught what people show alone, as HG-DAgger is
+    "ours": _OURS,
+    "ours_marks_off": [*_OURS, "takeover.options.mark_jitter_s=0.5"],  # by up to ten steps, whoever sets them
     "ours_bold": [*_CRITIC, *_BOLD],
 }
 _CLUMSY = ("mixed", "worse")

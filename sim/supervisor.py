@@ -43,6 +43,7 @@ class SupervisorConfig:
         operators: names of `sim.operators.OPERATORS` who take turns, one an episode (by its seed). Their own habits
             then stand in for ``pace`` and ``fumble_probability``, and they take over too early or too late, touch, and
             set their marks with jitter. Empty: nobody of them.
+        mark_jitter_s: by how much the operators' marks are off at most, in place of what is the habit of each.
     """
 
     rescue_probability: float = 0.5
@@ -53,6 +54,7 @@ class SupervisorConfig:
     fumble_probability: float = 0.15
     max_takeovers: int = 3
     operators: tuple[str, ...] = ()
+    mark_jitter_s: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("rescue_probability", "hand_back_probability", "fumble_probability"):
@@ -64,6 +66,11 @@ class SupervisorConfig:
             raise ConfigError(f"pace is {self.pace}; it must be positive.")
         for name in self.operators:
             operator_config(name)
+        if self.mark_jitter_s is not None and not (self.operators and 0 <= self.mark_jitter_s < float("inf")):
+            raise ConfigError(
+                f"mark_jitter_s is {self.mark_jitter_s}; it must be seconds, not negative, and is of operators, of "
+                f"whom there are {len(self.operators)}."
+            )
 
 
 class ScriptedSupervisor:
@@ -90,7 +97,10 @@ class ScriptedSupervisor:
                 f"{type(self._env).__name__} does not say its {missing[0]}, by which this supervisor judges."
             )
         self._expert.pace = config.pace
-        self._people = [Operator(self._expert, operator_config(name)) for name in config.operators]
+        people = [operator_config(name) for name in config.operators]
+        if config.mark_jitter_s is not None:
+            people = [replace(habits, mark_jitter_s=config.mark_jitter_s) for habits in people]
+        self._people = [Operator(self._expert, habits) for habits in people]
         self._unit_m = self._expert.metres_per_action
         self._hz = float(self._env.metadata["render_fps"])
         self._motion = np.ones(self._env.action_space.shape)  # [A], 0 for grippers

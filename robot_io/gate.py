@@ -137,6 +137,7 @@ class SafetyGate:
         self._stop_after_ns = config.stop_after_ms * 1e6
         self._max_gap_ns = config.max_gap_ms * 1e6
         tolerance, one_tick = rest_tolerance(config), self._max_step * commands_per_tick
+        tolerance[self._delta_dims] = np.inf  # limits of steps say nothing of where the joint may be
         yielding = [*config.discrete_dims, *config.delta_dims]
         self._body = BodyWatch(config.body, self._low - tolerance, self._high + tolerance, one_tick, yielding, names)
         self._alarms = 0

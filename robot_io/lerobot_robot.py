@@ -10,7 +10,7 @@ the gate that would have brought it to rest.
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class LerobotRobot:
 
     A driver that fails shows in one way: capture times stand still, and the gate's watchdog does the rest. After a
     command that did not get through, the last one that did is repeated until the next `reset`: the gate's commands have
-    moved on meanwhile, and the robot must not jump after them.
+    moved on meanwhile, and the robot must not jump after them. A step is not repeated: it would move on.
 
     Args:
         device: a `lerobot.robots.Robot`; `make_lerobot_robot` makes one from a config.
@@ -46,6 +46,7 @@ class LerobotRobot:
         duration_s: an attempt is cut after this time.
         detect_frozen: a camera that repeats its frame counts as silent.
         clock: the machine's unless a test has another one.
+        step_dims: dimensions of the action that are steps, ``delta_dims`` of the limits: at rest they are 0.
 
     Raises:
         UserError: if an action has no measured counterpart, so that nobody could say how the robot rests.
@@ -66,8 +67,10 @@ class LerobotRobot:
         duration_s: float = 60.0,
         detect_frozen: bool = True,
         clock: Clock | None = None,
+        step_dims: Sequence[int] = (),
     ) -> None:
         self.device = device
+        self._step_dims = list(step_dims)
         self.control_hz = control_hz
         self.clock = clock or MonotonicClock()
         self._task, self._duration_ns = task, round(duration_s * 1e9)
@@ -167,8 +170,8 @@ class LerobotRobot:
         return [name.rpartition(".")[2] for name in self.action_names[:3]] == ["x", "y", "z"]
 
     def rest_command(self) -> Float32Array:
-        """The measured positions of the commanded joints."""
-        return self._state[self._measured]
+        """The measured positions of the commanded joints; steps, which are not measured, are 0."""
+        return self._without_steps(self._state[self._measured])
 
     def rest_readings(self) -> Float32Array:
         """See `vla_rl.execution.loop.EpisodicRobot`."""
@@ -179,9 +182,11 @@ class LerobotRobot:
         return Condition(self.rest_command(), self.last_command(), self._freshness.captured_ns["state"])
 
     def write(self, action: Float32Array) -> Float32Array:
-        """Send the action; what the driver's own limits made of it comes back, or the last command that got through."""
+        """Send the action; what the driver's own limits made of it comes back, or the last command that got through,
+        without its steps.
+        """
         if self._deaf:
-            action = self.last_command()
+            action = self._without_steps(self.last_command())
         wanted = dict(zip(self.action_names, action.tolist(), strict=True))
         try:
             sent = self.device.send_action(wanted) or wanted
@@ -189,7 +194,7 @@ class LerobotRobot:
             if not self._deaf:
                 _log.warning("%s takes no commands (%s); it keeps its last one", self.device.name, _line(error))
             self._deaf = True
-            return self.last_command()
+            return self._without_steps(self.last_command())
         self._command = np.array([sent[name] for name in self.action_names], np.float32)
         return self._command
 
@@ -202,9 +207,9 @@ class LerobotRobot:
         self.success, self._ended = success, True
 
     def stop(self) -> None:
-        """Hold the last command: lerobot's motors hold their goal."""
+        """Hold the last command: lerobot's motors hold their goal. Steps end."""
         if self._command is not None:
-            self.write(self._command)
+            self.write(self._without_steps(self._command))
 
     def close(self) -> None:
         """Disconnect. Motors that hold go on holding, see `make_lerobot_robot`."""
@@ -215,6 +220,11 @@ class LerobotRobot:
             _log.warning("%s could not be disconnected: %s", self.device.name, _line(error))
         while self._ports:
             os.close(self._ports.pop())
+
+    def _without_steps(self, command: Float32Array) -> Float32Array:
+        still = command.copy()
+        still[self._step_dims] = 0.0
+        return still
 
     @property
     def terminated(self) -> bool:

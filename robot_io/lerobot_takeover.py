@@ -53,6 +53,7 @@ class LerobotTakeover(TakeoverSource):
         step: (last command [A], motion [3] in the device's units, gripper -1 closes, 0 stays, +1 opens) -> command
             [A]; needed for devices that give deltas.
         absolute_dims: dimensions that follow a leader arm itself (grippers).
+        step_dims: dimensions that are steps, see `robot_io.takeover.Clutch`.
 
     Raises:
         UserError: if the device gives deltas and there is no ``step``, or lacks a joint of the robot.
@@ -65,13 +66,14 @@ class LerobotTakeover(TakeoverSource):
         engaged: Callable[[], bool] | None = None,
         step: Callable[[Float32Array, Float32Array, float], Float32Array] | None = None,
         absolute_dims: Sequence[int] = (),
+        step_dims: Sequence[int] = (),
     ) -> None:
         self._device, self._robot = device, robot
         self._has_events = hasattr(device, "get_teleop_events")
         if not self._has_events and engaged is None:
             raise UserError(f"{device.name} has no events; say with `engaged` when the person takes over")
         self._engaged, self._step = engaged, step
-        self._clutch = Clutch(absolute_dims)
+        self._clutch = Clutch(absolute_dims, step_dims)
         self._human = False
         features = device.action_features
         names = features.get("names", features)
@@ -100,7 +102,7 @@ class LerobotTakeover(TakeoverSource):
             intervenes = self._intervenes()
         except Exception as error:  # see robot_io.lerobot_robot
             _log.warning("the teleoperator failed (%s); the robot holds", error)
-            return last if self._human else None
+            return self._clutch.hold(last) if self._human else None
         self._human = intervenes
         if not intervenes:
             self._clutch.release()
@@ -108,7 +110,8 @@ class LerobotTakeover(TakeoverSource):
         if self._gives_deltas:
             assert self._step is not None
             motion = np.array([action[name] for name in _DELTAS], np.float32)
-            return self._step(last, motion, float(action.get("gripper", _GRIPPER_STAYS)) - _GRIPPER_STAYS)
+            gripper = float(action.get("gripper", _GRIPPER_STAYS)) - _GRIPPER_STAYS
+            return self._step(self._clutch.hold(last), motion, gripper)
         position = np.array([action[name] for name in self._robot.action_names], np.float32)
         return self._clutch.command(position, last)
 

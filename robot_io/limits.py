@@ -191,6 +191,12 @@ def check_limits(
             f"the gate's self_distance is {config.self_distance:g}; expected metres, and the robot's URDF (parameter "
             "robot_description, option robot.urdf), which says where its parts are"
         )
+    if config.delta_dims and (config.workspace_low or config.self_distance):
+        raise ConfigError(
+            f"the gate's delta_dims {config.delta_dims} are steps, which do not say where the robot is, so workspace "
+            "and self_distance cannot be watched: leave them to the robot's own controller, or take delta_dims away "
+            "from the limits and command targets, to which a policy's steps are added up"
+        )
     if config.delta_dims and commands_per_tick > 1:
         raise ConfigError(
             f"the gate's delta_dims {config.delta_dims} are steps, which {commands_per_tick} commands a tick "

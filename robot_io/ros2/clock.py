@@ -28,7 +28,7 @@ class RosTime(Clock):
         timeout_s: wall time without /clock after which waiting for it ends.
 
     Attributes:
-        jump_s: the size of the jump since `begin`; None if there was none.
+        jump_s: the size of the jump since `begin` or `forget_jump`; None if there was none.
     """
 
     def __init__(
@@ -57,6 +57,11 @@ class RosTime(Clock):
             self._watch_system()
             self.jump_s = None
             self._interrupted = False
+
+    def forget_jump(self) -> None:
+        """A jump that was asked for, as by the reset of a simulated world, has been dealt with."""
+        with self._changed:
+            self.jump_s = None
 
     def interrupt(self) -> None:
         """Wake whoever waits for /clock, which may be silent; until `begin` nobody does. On the machine's clock

@@ -113,6 +113,7 @@ class TopicTakeover(TakeoverSource):
         now_ns: the time in which commands age.
         relative: see above; otherwise commands are targets.
         absolute_dims: dimensions that follow the device itself in any case.
+        step_dims: dimensions that are steps, see `robot_io.takeover.Clutch`.
         timeout_ms: an older command is not followed.
     """
 
@@ -122,12 +123,13 @@ class TopicTakeover(TakeoverSource):
         now_ns: Callable[[], int],
         relative: bool,
         absolute_dims: Sequence[int],
+        step_dims: Sequence[int],
         timeout_ms: float,
     ) -> None:
         self._last_command = last_command
         self._now_ns = now_ns
         self._relative = relative
-        self._clutch = Clutch(absolute_dims)
+        self._clutch = Clutch(absolute_dims, step_dims)
         self._timeout_ns = timeout_ms * 1e6
         self._lock = threading.Lock()
         self._position: Float32Array | None = None
@@ -166,6 +168,5 @@ class TopicTakeover(TakeoverSource):
             position, last = self._position, self._last_command()
             stale = self._now_ns() - self._moved_ns > self._timeout_ns
             if position is None or stale or position.shape != last.shape or not np.isfinite(position).all():
-                self._clutch.release()
-                return last
+                return self._clutch.hold(last)
             return self._clutch.command(position, last) if self._relative else position

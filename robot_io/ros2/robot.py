@@ -209,6 +209,8 @@ class Ros2Robot:
         self._command = self.rest_command()
         for output, part in self._outputs:
             output.begin(self._command[part])
+        if self._reset_world is not None:
+            self.clock.forget_jump()  # a world that begins anew may begin at time 0
         self._began_ns = self.clock.now_ns()
         self.acting = True
 

@@ -91,7 +91,12 @@ class Wiring:
         )
         relative = settings["takeover_mode"] == "relative"
         self.takeover = TopicTakeover(
-            self.robot.last_command, clock.now_ns, relative, interface.gripper_dims, settings["takeover_timeout_ms"]
+            self.robot.last_command,
+            clock.now_ns,
+            relative,
+            interface.gripper_dims,
+            interface.step_dims,
+            settings["takeover_timeout_ms"],
         )
         self.alarms = Alarms(
             node, settings, self._outputs, self._subscribe, lambda: self.takeover.engaged, self._on_alarms

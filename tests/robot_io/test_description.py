@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,6 +153,16 @@ def test_the_workspace_of_the_description_holds_the_tool(jerk: bool) -> None:
     assert 0.35 < tool_at(*reached)[1] <= 0.4 + 1e-6
     free, _ = drive(gate_of(PLANAR), (0.0, 0.0), (0.5, 0.5))
     assert tool_at(*free)[1] > 0.6, "the joints' own limits would have let it"
+
+
+@pytest.mark.parametrize(
+    "guarded",
+    [{"workspace_low": (-1.0,) * 3, "workspace_high": (1.0,) * 3, "tool_link": "tool"}, {"self_distance": 0.02}],
+)
+def test_places_are_not_watched_where_the_robot_takes_steps(guarded: dict[str, Any]) -> None:
+    """A step is no posture: watched as one, the tool would always be near where all joints are 0."""
+    with pytest.raises(ConfigError, match=r"delta_dims .* do not say where the robot is"):
+        gate_of(replace(PLANAR, **guarded, delta_dims=(0, 1)))
 
 
 @pytest.mark.parametrize("jerk", [False, True])

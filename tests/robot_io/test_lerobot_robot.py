@@ -204,6 +204,69 @@ def test_a_device_that_fails_holds_the_robot(robot: LerobotRobot) -> None:
     assert episode.source[8] == Source.HUMAN
 
 
+class Onward:
+    """Steps of a hundredth in every dimension."""
+
+    version = 0
+
+    def reset(self, seed: int) -> None: ...
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        return ActionChunk(np.full((8, 3), 0.01, np.float32), observation.tick, 0, 0)
+
+
+STEPS = GateConfig(low=(-0.02,) * 3, high=(0.02,) * 3, max_velocity=(1.0,) * 3, delta_dims=(0, 1, 2))
+
+
+def walking(tmp_path: Path) -> LerobotRobot:
+    """An arm that takes steps and measures where they have brought it, which their limits do not bound."""
+    options = {"type": "plugin_arm", "id": "arm", "calibration_dir": str(tmp_path)}
+    robot = make_lerobot_robot(options, 20.0, "walk", duration_s=3.0, clock=VirtualClock(), step_dims=(0, 1, 2))
+    device, at = robot.device, np.full(3, 0.4)
+    send = device.send_action
+
+    def step(action: dict[str, Any]) -> dict[str, Any]:
+        send(action)
+        at[:] += list(action.values())
+        device.position = dict(zip(action, map(float, at), strict=True))
+        return action
+
+    device.send_action, device.position = step, dict.fromkeys(device.position, 0.4)
+    return robot
+
+
+def test_an_arm_that_takes_steps_may_be_anywhere_and_does_not_walk_on(tmp_path: Path) -> None:
+    robot = walking(tmp_path)
+    robot.connect()
+    summary = run_episode(robot, Executor(InlinePlanner(Onward())), SafetyGate(STEPS, robot.control_hz), seed=0)
+    assert (summary.ticks, summary.stopped) == (61, False)
+    assert robot.device.sent[-1] == 0.0, "at the end it stands"
+    assert robot.rest_command().tolist() == [0.0] * 3
+
+
+def test_a_bus_that_fails_between_two_steps_repeats_none_of_them(tmp_path: Path) -> None:
+    robot = walking(tmp_path)
+    robot.connect()
+    robot.device.deaf = range(20, 23)
+    gate = SafetyGate(STEPS, robot.control_hz)
+    summary = run_episode(robot, Executor(InlinePlanner(Onward())), gate, seed=0)
+    assert summary.stopped
+    np.testing.assert_allclose(robot.device.sent[:19], 0.01)
+    assert set(robot.device.sent[19:]) == {0.0}
+
+
+def test_a_person_whose_device_fails_does_not_repeat_the_last_step(tmp_path: Path) -> None:
+    robot = walking(tmp_path)
+    robot.connect()
+    robot.reset(0)
+    pad = Pad(range(9), fails_at=2)
+    takeover = LerobotTakeover(pad, robot, step=cartesian_step(0.005), step_dims=(0, 1, 2))
+    for tick, expected in enumerate([0.005, 0.005, 0.0]):
+        command = takeover.command(tick, np.zeros(3, np.float32))
+        assert command is not None
+        assert robot.write(command)[0] == pytest.approx(expected), tick
+
+
 # 200 ms of observation age and 300 ms of fault, at 20 Hz; then the tick that says so.
 LATCHED_AFTER = 4 + 6 + 2
 FOREVER = 10**9

@@ -129,6 +129,15 @@ def test_the_clutch_moves_relative_to_where_it_engaged() -> None:
     np.testing.assert_allclose(takeover.command(2, proposed), [0.5, 1.0], err_msg="and is anchored anew")
 
 
+def test_a_device_that_says_nan_ends_the_step() -> None:
+    lever = Lever()
+    lever.engaged, lever.position = True, np.array([np.nan, 0.0], np.float32)
+    last: Float32Array = np.array([0.5, 0.2], np.float32)
+    takeover = ClutchedTakeover(lever, lambda: last, step_dims=[1])
+    np.testing.assert_allclose(takeover.command(0, last), [0.5, 0.0])
+    assert last[1] == np.float32(0.2), "what was sent is another matter"
+
+
 def test_a_device_of_another_size_is_refused() -> None:
     lever = Lever()
     lever.engaged = True

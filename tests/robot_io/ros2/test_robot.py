@@ -238,6 +238,34 @@ def test_a_reading_of_the_world_before_the_reset_is_none_of_the_new_one() -> Non
     assert bench.robot.rest_readings().tolist() == [[1] * 4] * 3
 
 
+def test_a_reset_that_sets_the_worlds_time_back_is_no_fault() -> None:
+    """As a simulator's reset does, which is told by the service and on /clock, in any order. A jump afterwards is."""
+    bench = Bench(stream_timeout_s=0.05)
+    bench.at(5000)
+
+    def wait_for(condition: Any, timeout_s: float) -> bool:
+        bench.at(0)  # the answer came first
+        for _ in range(8):
+            bench.at(bench.ms + TICK_MS)
+            bench.joints("l1 l2 r1 r2", 1, 1, 1, 1)
+        return bool(condition())
+
+    bench.robot._reset_world = lambda: bench.at(2000)
+    bench.robot._fresh.wait_for = wait_for  # type: ignore[method-assign, assignment]
+    bench.robot.reset(0)
+    assert bench.state() == (0.0, [1] * 4)
+    bench.at(bench.ms + TICK_MS)
+    bench.joints("l1 l2 r1 r2", 1, 1, 1, 1)
+    assert bench.state() == (0.0, [1] * 4)
+    bench.at(0)
+    for _ in range(2):
+        bench.at(bench.ms + TICK_MS)
+        bench.joints("l1 l2 r1 r2", 1, 1, 1, 1)
+        age_ms, _ = bench.state()
+    assert age_ms == TICK_MS, "no capture time is believed any more"
+    assert "the clock jumped" in bench.robot.why()
+
+
 def test_steps_are_not_repeated_when_the_robot_stops_and_are_not_measured() -> None:
     """The last step of an attempt, sent again as its hold, would move the robot on: with a twist, for ever."""
     options = {"joints": ["l1", "l2", "r1"], "outputs": ["arm", "tool"], "cameras": []}

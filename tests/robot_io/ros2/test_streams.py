@@ -101,10 +101,10 @@ def test_waiting_for_simulated_time() -> None:
     patient.sleep_until_ns(9 * 10**9)
 
 
-def takeover(relative: bool = True) -> tuple[TopicTakeover, list[int]]:
+def takeover(relative: bool = True, step_dims: tuple[int, ...] = ()) -> tuple[TopicTakeover, list[int]]:
     now = [0]
     last = position(1.0, 2.0, 0.5)
-    return TopicTakeover(lambda: last, lambda: now[0], relative, absolute_dims=[2], timeout_ms=100.0), now
+    return TopicTakeover(lambda: last, lambda: now[0], relative, [2], step_dims, timeout_ms=100.0), now
 
 
 def test_a_person_takes_over_from_the_tick_that_was_promised() -> None:
@@ -123,6 +123,24 @@ def test_a_person_takes_over_from_the_tick_that_was_promised() -> None:
     np.testing.assert_array_equal(person.command(4, proposed), [1.0, 2.0, 0.5], "a device that fell silent")
     assert person.engage(False) == 5
     assert person.command(5, proposed) is None
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_person_who_says_nothing_does_not_repeat_the_last_step(relative: bool) -> None:
+    """Of a robot with a dimension of steps, a velocity: what was sent last would move it on, at every tick."""
+    person, now = takeover(relative, step_dims=(0,))
+    proposed = position(9.0, 9.0, 9.0)
+    person.engage(True)
+    held = [0.0, 2.0, 0.5]
+    np.testing.assert_array_equal(person.command(0, proposed), held, "nothing was said yet")
+    person.move(position(0.3, 2.0, 0.5))
+    np.testing.assert_allclose(person.command(1, proposed), [0.3, 2.0, 0.5], err_msg="steps follow the device itself")
+    person.move(position(0.0, 2.0, 0.5))
+    np.testing.assert_allclose(person.command(2, proposed), [0.0, 2.0, 0.5], err_msg="a device that lies still")
+    person.move(position(np.nan, 2.0, 0.5))
+    np.testing.assert_array_equal(person.command(3, proposed), held)
+    now[0] = 200 * MS
+    np.testing.assert_array_equal(person.command(4, proposed), held, "a device that fell silent")
 
 
 @pytest.mark.parametrize("bad", [position(np.nan, 0.0, 0.0), position(0.0)])

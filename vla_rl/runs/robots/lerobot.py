@@ -48,15 +48,16 @@ def set_up(request: RobotRequest) -> RobotSetup:
         check_rate(policy, control_hz, any_rate)
     urdf, urdf_units, urdf_joints = (options.pop(name, None) for name in ("urdf", "urdf_units", "urdf_joints"))
     image_size = None if policy is None else policy.image_size
+    steps = request.gate.delta_dims
     robot = make_lerobot_robot(
-        options, control_hz, task, image_size=image_size, duration_s=duration_s, clock=request.clock
+        options, control_hz, task, image_size=image_size, duration_s=duration_s, clock=request.clock, step_dims=steps
     )
     if policy is not None:
         check_fits(policy, robot.cameras, len(robot.state_names), len(robot.action_names))
     description = None if urdf is None else _description(str(urdf), urdf_units, urdf_joints, robot.action_names)
     gate = make_gate(RobotLimits.of(request.gate), robot.control_hz, 1, robot.action_names, description)
     keys = TerminalKeys(robot.end)
-    make_takeover = (lambda: _takeover(teleop, robot, request.gripper_dims, keys)) if teleop else None
+    make_takeover = (lambda: _takeover(teleop, robot, request.gripper_dims, steps, keys)) if teleop else None
     stop_input = "Ctrl-C at this terminal brakes it within its limits" if sys.stdin.isatty() else ""
     name, wait = str(options["type"]), keys.wait_for_enter
     return RobotSetup(robot, gate, Origin.REAL, name, make_takeover, wait, stop_input, description)
@@ -80,7 +81,11 @@ def _description(urdf: str, units: object, named: Mapping[str, str] | None, acti
 
 
 def _takeover(
-    options: dict[str, Any], robot: LerobotRobot, grippers: tuple[int, ...], keys: TerminalKeys
+    options: dict[str, Any],
+    robot: LerobotRobot,
+    grippers: tuple[int, ...],
+    steps: tuple[int, ...],
+    keys: TerminalKeys,
 ) -> TakeoverSource:
     """The teleoperator, connected."""
     device: Any = SpaceMouse() if options.get("type") == "spacemouse" else make_lerobot_teleoperator(options)
@@ -88,7 +93,7 @@ def _takeover(
     step = None
     if robot.moves_tool:
         step = cartesian_step(_METRES_PER_TICK, grippers[0] if grippers else None, gripper_per_tick=0.05)
-    takeover = LerobotTakeover(device, robot, None if has_events else lambda: keys.engaged, step, grippers)
+    takeover = LerobotTakeover(device, robot, None if has_events else lambda: keys.engaged, step, grippers, steps)
     device.connect()
     if not has_events:
         keys.start()

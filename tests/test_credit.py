@@ -21,7 +21,7 @@ from vla_rl.credit import (
 
 P, H, D, W = Source.POLICY, Source.HUMAN, Source.DEMO, Source.HOLD
 FIELDS = ["segment", "viability_label", "viability_mask", "efficiency_mask"]
-FIELDS += ["actor_kind", "actor_outcome", "terminal_success", "chunk_stop"]
+FIELDS += ["actor_kind", "actor_outcome", "terminal_success", "chunk_stop", "outcome_stop"]
 
 
 def reference(source, success, origin, terminated, config):
@@ -70,6 +70,9 @@ def reference(source, success, origin, terminated, config):
         while stop < length and all(rows[name][stop] == rows[name][t] for name in ("segment", "actor_kind")):
             stop += 1
         rows["chunk_stop"].append(stop)
+        while stop < length and rows["segment"][stop] == rows["segment"][t]:
+            stop += 1
+        rows["outcome_stop"].append(stop)
     return rows
 
 
@@ -101,7 +104,7 @@ def test_batch_equals_the_reference_on_random_episodes(rule, options):
     lengths = [len(source) for source in sources]
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     for name in FIELDS:
-        found = getattr(batch, name) - (starts if name == "chunk_stop" else 0)
+        found = getattr(batch, name) - (starts if name.endswith("_stop") else 0)
         np.testing.assert_array_equal(found, np.concatenate([steps[name] for steps in expected]), err_msg=name)
 
 
@@ -124,6 +127,7 @@ def test_laws_that_no_rule_may_break(source, success, origin, terminated, rule):
     assert (credit.actor_kind[before] == ActorKind.EXCLUDED).all()
     assert not credit.viability_label[before].any()
     assert (credit.chunk_stop > np.arange(len(credit))).all()
+    assert (credit.outcome_stop >= credit.chunk_stop).all()
     assert [s.stop for s in segments(credit)] == [*[s.start for s in segments(credit)][1:], len(source)]
 
 
@@ -267,6 +271,7 @@ def test_steps_around_a_mark_are_nobodys():
     assert credit.actor_kind.tolist() == [0] * 24 + [2] * 7 + [0] * 8 + [1] * 6
     assert np.flatnonzero(credit.unsure).tolist() == [*range(16, 24), *range(31, 39)]
     assert credit.chunk_stop[[0, 16, 20, 24, 31, 35, 39]].tolist() == [16, 20, 24, 31, 35, 39, 45]
+    assert credit.outcome_stop.tolist() == credit.chunk_stop.tolist()
     assert assign([P] * 12, True, Origin.SIM, True, config).viability_mask.all()
 
 

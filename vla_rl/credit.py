@@ -135,6 +135,8 @@ class StepCredit:
         chunk_stop: int64 [N], the first row that an action chunk starting here must not imitate: the end of the run
             of steps with the same segment, actor kind and sureness. Keeps the policy's actions out of chunks that begin
             in an intervention.
+        outcome_stop: int64 [N], the first row that has another label: the end of the run of steps with the same segment
+            and sureness. What nobody imitates, waiting for a plan or a person's pause, led to the outcome as well.
         unsure: bool [N], the steps so near a mark that nobody knows whose they are, see ``mark_margin_steps``: no
             loss may see them.
     """
@@ -148,6 +150,7 @@ class StepCredit:
     known: BoolArray
     terminal_success: BoolArray
     chunk_stop: Int64Array
+    outcome_stop: Int64Array
     unsure: BoolArray
 
     def __len__(self) -> int:
@@ -246,6 +249,7 @@ def assign_batch(
         known=outcome != _UNKNOWN,
         terminal_success=terminal_success,
         chunk_stop=_run_stops(episode, segment, actor_kind, unsure),
+        outcome_stop=_run_stops(episode, segment, unsure),
         unsure=unsure,
     )
 

@@ -14,7 +14,7 @@ from vla_rl.algorithms.base import find_algorithm, make_algorithm
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearning, windows
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
-from vla_rl.core.types import Observation
+from vla_rl.core.types import Observation, Origin, Source
 from vla_rl.policies.choosing import FOLDER, Chooser
 from vla_rl.policies.folders import load_policy
 from vla_rl.policies.lerobot_adapter import LeRobotPolicyConfig
@@ -22,6 +22,7 @@ from vla_rl.runs.config import RunConfig
 from vla_rl.runs.finetune import FinetuneConfig
 
 TICKS = 2
+W = Source.HOLD
 
 
 def learner(cache, seed: int = 0, **changes):
@@ -315,6 +316,15 @@ def test_where_all_outcomes_are_alike_the_policy_acts_as_it_is(
         chosen.reset(3)
         plain.reset(3)
         np.testing.assert_array_equal(chosen.infer(seen).actions, plain.infer(seen).actions)
+
+
+def test_what_is_not_imitated_is_judged_all_the_same(make_cache) -> None:
+    """A pause of a person, and waiting for a plan: both led to the outcome, and so did leaving them."""
+    still = np.repeat(np.float32([[0], [0], [1], [2], [2], [2], [2], [3], [4], [5]]), 2, axis=1)
+    shown = make_episode("demo-0", [D] * 10, True, origin=Origin.DEMO, action=still)
+    waited = make_episode("round-0", [W] * 2 + [P] * 2 + [W] * 3 + [P] * 3, False)
+    found = windows_of(make_cache([shown, waited]), idle_steps=3)
+    assert found == {name: [(step, worth) for step in range(10)] for name, worth in (("demo-0", 1.0), ("round-0", 0.0))}
 
 
 def test_of_a_timeout_that_says_nothing_a_person_learns_nothing(make_cache) -> None:

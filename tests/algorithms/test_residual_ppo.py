@@ -13,7 +13,7 @@ from tiny_world import MIXED, make_model, tiny
 from vla_rl.algorithms.base import make_algorithm
 from vla_rl.algorithms.played import played_chunks
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.types import Observation
+from vla_rl.core.types import Observation, Source
 from vla_rl.policies.acting import ActingPolicy, exploration_noise
 from vla_rl.policies.choosing import ChoiceConfig, Chooser
 from vla_rl.policies.flow_vla import FlowVLA
@@ -158,6 +158,14 @@ def test_after_a_takeover_another_part_begins_and_what_led_there_failed(make_cac
     )
     careful = learner(algorithm.data.cache, credit={"min_human_steps": 2, "mark_margin_steps": 2})
     assert [(s.part.start, s.part.stop, s.outcome) for s in careful._stretches()] == [(0, 1, 0.0)]
+
+
+def test_waiting_for_a_plan_ends_no_part(make_cache) -> None:
+    episode, _ = play(acting(), "round-0", 5)
+    source = episode.source.copy()
+    source[3] = Source.HOLD
+    (stretch,) = learner(make_cache([replace(episode, source=source)]))._stretches()
+    assert (stretch.part.start, stretch.part.stop) == (0, CHUNKS)
 
 
 def test_outcomes_of_one_start_each_cannot_be_compared(make_cache) -> None:

@@ -42,6 +42,8 @@ def test_after_a_success_steps_hold_still_and_targets_are_repeated(make_cache):
     actions = read(make_cache([episode]), model=model).policy_batch(np.array([4])).actions[0].numpy()
     np.testing.assert_array_equal(actions[:2], episode.action_sent[4:])
     np.testing.assert_array_equal(actions[2:], [[episode.action_sent[5, 0], 0.0]] * 2)
+    sent, _ = read(make_cache([episode]), model=model).sent_chunks(np.array([4]), 4)
+    np.testing.assert_array_equal(sent[0], actions, "and so it is judged")
 
 
 def test_pauses_are_told_by_what_was_commanded(make_cache):

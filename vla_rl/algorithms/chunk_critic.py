@@ -298,7 +298,7 @@ def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArr
     person = np.isin(credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
     judged = (credit.viability_mask & data.fresh) | (person & credit.known & ~credit.unsure)
     last, _ = data.cache.later(every, data.cache.total_frames)
-    whole = (every + ticks <= credit.chunk_stop) | (credit.chunk_stop == last + 1)
+    whole = (every + ticks <= credit.outcome_stop) | (credit.outcome_stop == last + 1)
     frames = np.flatnonzero(judged & whole)
     label = np.where(person, credit.actor_outcome, credit.viability_label > 0) * discount ** (last - every)
     return frames, label[frames].astype(np.float32)

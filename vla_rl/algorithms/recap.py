@@ -128,8 +128,7 @@ class Recap(Cloning):
 
     def begin_round(self, cache: FrameCache, number: int) -> None:
         super().begin_round(cache, number)
-        outcome_known = np.array([episode.success is not None for episode in cache.episodes], dtype=bool)
-        known = np.flatnonzero(outcome_known[cache.episode_index] & self.data.fresh)
+        known = np.flatnonzero(self.data.credit.known & self.data.fresh)
         self._critic_sampler = None
         if len(known):
             self._critic_sampler = MixtureSampler(

@@ -208,7 +208,7 @@ class ResidualPPO(Algorithm):
     def _stretches_of(self, episode: CachedEpisode, played: PlayedChunks, rows: Tensor, spread: float) -> list[Stretch]:
         credit, frames = self.data.credit, episode.start + played.step
         mean = self.edit(rows) if spread else played.noise
-        ends = np.flatnonzero(np.diff(credit.chunk_stop[frames])) + 1
+        ends = np.flatnonzero(np.diff(credit.outcome_stop[frames])) + 1
         found = []
         for first, stop in zip([0, *ends], [*ends, len(frames)], strict=True):
             if credit.viability_mask[frames[first]]:

@@ -128,9 +128,7 @@ class RoundData:
         steps = begin[:, None] + np.arange(actions.shape[1])
         stop = self.credit.chunk_stop[begin][:, None]
         valid = (steps < stop) | (~inside & self.credit.terminal_success[stop - 1])
-        # Behind the end the last action is repeated, which holds a target; a step holds still at 0.
-        actions[..., list(self._model.spec.delta_dims)] *= inside[..., None]
-        actions = self._filled(actions, frames)
+        actions = self._filled(self._still_behind(actions, inside), frames)
         counted = valid[..., None] & self._imitated[np.minimum(steps, stop - 1)]  # [B, H, A]
         if indicator is None and self._model.indicator:
             indicator = torch.full((len(frames),), int(Indicator.POSITIVE), device=self.device)
@@ -153,11 +151,18 @@ class RoundData:
         return self.tensor(state if self._fill is None else self._fill.states(state, frames))
 
     def sent_chunks(self, frames: Frames, horizon: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """The chunks that led to what followed, float32 [B, H, A] and bool [B, H], see `FrameCache.chunks`; dimensions
-        that a smaller robot does not have are at their mean.
+        """The chunks that led to what followed, float32 [B, H, A] and bool [B, H], see `FrameCache.chunks`, standing
+        still behind the end; dimensions that a smaller robot does not have are at their mean.
         """
         actions, inside = self.cache.chunks(frames, horizon, sent=True)
-        return self._filled(actions, frames), inside
+        return self._filled(self._still_behind(actions, inside), frames), inside
+
+    def _still_behind(self, actions: NDArray[np.float32], inside: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Chunks [B, H, A] that stand still behind the end of their episode, where the cache repeats the last action:
+        that holds a target, while a step has to be 0. In place.
+        """
+        actions[..., list(self._model.spec.delta_dims)] *= inside[..., None]
+        return actions
 
     def _filled(self, actions: NDArray[np.float32], frames: Frames) -> NDArray[np.float32]:
         return actions if self._fill is None else self._fill.actions(actions, frames)

@@ -270,11 +270,13 @@ def test_unknown_columns_are_named(recorded: Path, tmp_path: Path) -> None:
         import_lerobot(recorded, store, LeRobotMapping(cameras={"front": "observation.image.phone"}))
 
 
-def test_another_episode_under_the_same_id_is_an_error(recorded: Path, tmp_path: Path) -> None:
-    store = EpisodeStore(tmp_path / "store")
-    store.add(make_episode("my_dataset-000000"))
-    with pytest.raises(StoreError, match="already has another episode 'my_dataset-000000'"):
-        import_lerobot(recorded, store)
+def test_datasets_of_one_name_get_ids_of_their_own(recorded: Path, tmp_path: Path) -> None:
+    store, other = EpisodeStore(tmp_path / "store"), make_episode("my_dataset-000000")
+    store.add(other)
+    assert import_lerobot(recorded, store) == ["my_dataset-000000.2", "my_dataset-000001"]
+    assert_same_episode(store.read("my_dataset-000000"), other)
+    np.testing.assert_array_equal(store.read("my_dataset-000000.2").action_sent[0], recorded_frame(0, 0)["action"])
+    assert import_lerobot(recorded, store) == [], "importing again adds nothing"
 
 
 @pytest.mark.parametrize("damage", ["nothing", "version", "data", "episodes", "labels", "unfinished", "elsewhere"])

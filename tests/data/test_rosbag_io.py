@@ -2,6 +2,7 @@
 
 import io
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,41 @@ def test_a_bag_of_several_attempts_with_takeovers_and_outcomes(tmp_path: Path) -
     assert first.images["front"].shape == (9, 2, 3, 3)
 
 
+BEGINS, ENDS = True, False
+
+
+@pytest.mark.parametrize(
+    ("marks", "outcomes", "expected"),
+    [
+        ([], [(3500, True)], [True]),
+        ([(0, BEGINS), (4000, ENDS)], [(3500, True)], [True]),
+        ([(0, BEGINS)], [(3500, True)], [True]),
+        ([(0, BEGINS), (800, ENDS)], [(1700, True)], [True]),
+        ([(0, BEGINS), (800, ENDS)], [(1900, True)], [None]),
+        ([(0, BEGINS), (800, ENDS), (1000, BEGINS), (1800, ENDS)], [(700, True), (1200, False)], [True, False]),
+        ([(0, BEGINS), (800, ENDS), (1000, BEGINS), (1800, ENDS)], [(1000, False)], [None, False]),
+    ],
+    ids=[
+        "the bag is one",
+        "before the mark of the end",
+        "switched off first",
+        "soon after the end",
+        "too late",
+        "the next one's",
+        "as the next one begins",
+    ],
+)
+def test_an_outcome_may_come_long_after_the_last_command(
+    tmp_path: Path, marks: list[tuple[int, bool]], outcomes: list[tuple[int, bool]], expected: list[bool | None]
+) -> None:
+    messages = one_second(0, 2000)
+    messages += [("/recording", moment, boolean(value)) for moment, value in marks]
+    messages += [("/outcome", moment, boolean(value)) for moment, value in outcomes]
+    mapping = replace(MAPPING, success="/outcome", episode="/recording" if marks else "")
+    episodes = imported(write_bag(tmp_path / "bag", messages), tmp_path / "store", mapping)
+    assert [episode.success for episode in episodes] == expected
+
+
 def test_compressed_pictures_and_swapped_channels(tmp_path: Path) -> None:
     red = np.zeros((8, 8, 3), np.uint8)
     red[..., 0] = 255
@@ -165,6 +201,16 @@ def test_any_source_is_taken_in_once(tmp_path: Path) -> None:
             take_in(source, store, mapping)
     with pytest.raises(StoreError, match="into itself"):
         take_in(store.path, store, mapping)
+
+
+def test_bags_of_one_name_get_ids_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for name, last_ms in (("a", 1000), ("b", 400)):
+        write_bag(tmp_path / "logs" / name, one_second(0, last_ms))
+    store, mapping = EpisodeStore(tmp_path / "store"), DataMapping(bag=replace(MAPPING, episode_prefix="monday"))
+    assert take_in(tmp_path / "logs", store, mapping) == ["monday-000000", "monday-000000.2"]
+    assert [len(store.read(name)) for name in store.ids()] == [11, 5]
+    assert take_in(tmp_path / "logs", store, mapping) == [], "importing again adds nothing"
 
 
 def test_a_gap_is_named_and_not_filled(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ See tests/fakes/own_package.
 """
 
 import json
+import logging
 import os
 import pty
 import re
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ from vla_rl.core.types import Origin, Source
 from vla_rl.data.lerobot_io import export_lerobot
 from vla_rl.data.store import EpisodeStore
 from vla_rl.runs.config import TaskConfig
-from vla_rl.runs.demonstrations import bring_demonstrations
+from vla_rl.runs.demonstrations import bring_demonstrations, check_demonstrations
 from vla_rl.runs.task import open_robot, spec_of_robot
 from vla_rl.training.run_folder import RunFolder
 
@@ -137,6 +139,39 @@ def test_a_lerobot_dataset_demonstrates(recorded: Path, tmp_path: Path) -> None:
     assert store.ids() == ["demo-00000"]
     np.testing.assert_array_equal(store.read("demo-00000").state, EpisodeStore(recorded).read("demo-000000").state)
     assert not bring_demonstrations(tmp_path / "gone", tmp_path / "run", store, specs, most=1), "they are all there"
+
+
+@pytest.mark.parametrize(
+    ("of", "most", "expected", "said"),
+    [
+        (["other:A-v0", TASK, "other:B-v0", TASK], 0, [1, 3], "2 demonstrations of other tasks are left out"),
+        (["other:A-v0", TASK, "other:A-v0", TASK], 1, [1], "1 demonstrations of 2 in"),
+        (["lerobot/so101", "lerobot/so101"], 0, [0, 1], "none of them names point_world:PointReach-v0: all count"),
+    ],
+)
+def test_of_a_store_of_several_tasks_its_own_are_taken(
+    of: list[str],
+    most: int,
+    expected: list[int],
+    said: str,
+    recorded: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    theirs, mixed = EpisodeStore(recorded), EpisodeStore(tmp_path / "mixed")
+    for name, env_id in zip(theirs.ids(), of, strict=False):
+        episode = theirs.read(name)
+        state = np.zeros((len(episode), 9), np.float32) if env_id == "other:B-v0" else episode.state
+        mixed.add(replace(episode, env_id=env_id, state=state))
+    specs = {TASK: spec_of_robot(TASK, open_robot(TaskConfig(env=TASK)))}
+    check_demonstrations(mixed.path, specs)
+    store = EpisodeStore(tmp_path / "run" / "episodes")
+    with caplog.at_level(logging.INFO):
+        bring_demonstrations(mixed.path, tmp_path / "run", store, specs, most)
+    assert [store.read_header(name).env_id for name in store.ids()] == [TASK] * len(expected)
+    for name, index in zip(store.ids(), expected, strict=True):
+        np.testing.assert_array_equal(store.read(name).state, theirs.read(theirs.ids()[index]).state)
+    assert said in caplog.text
 
 
 @pytest.mark.parametrize(

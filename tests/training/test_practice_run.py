@@ -288,6 +288,17 @@ def test_a_run_can_start_from_another_ones_supervised_policy(
     assert evaluations[0] == evaluations[1]
 
 
+def test_the_labels_of_demonstrations_come_along_with_a_start(uninterrupted: Path, tmp_path: Path) -> None:
+    theirs = RunFolder(tmp_path / "theirs")
+    shutil.copytree(uninterrupted, theirs.path)
+    for name in ("demo-00001", "round001-00000"):
+        EpisodeStore(theirs.episodes).label(name, False)
+    ours = RunFolder.create(tmp_path / "ours", load_config(RunConfig, theirs.config_file), theirs)
+    store = EpisodeStore(ours.episodes, create=False)
+    assert [store.read_header(name).success for name in store.ids()] == [True, False, True]
+    assert [file.name for file in store.labels_dir.iterdir()] == ["demo-00001.json"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "message"),

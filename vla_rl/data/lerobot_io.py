@@ -258,22 +258,23 @@ def import_lerobot(dataset_dir: Path, store: EpisodeStore, mapping: LeRobotMappi
 
     A demonstrator's episodes have the origin ``demo``; with a column ``intervention`` the steps that it marks are a
     person's, the others a policy's, and the origin is ``real``. Numeric columns that mean nothing to us become extras.
-    Episodes that the store already has, with the same content, are left out, so that an import can be repeated.
+    Episodes that the store already has, with the same content, are left out, so that an import can be repeated; another
+    one under a taken id gets an id ending in ``.2``, ``.3`` ...
 
     Returns:
         the ids of the episodes that were added.
 
     Raises:
-        StoreError: for a folder that is not a whole LeRobotDataset v3, or an id that the store has for another episode.
+        StoreError: for a folder that is not a whole LeRobotDataset v3.
         UserError: for a column of the mapping that the dataset does not have, or an episode that is not valid.
     """
     files = LeRobotFiles(Path(dataset_dir))
     mapping = _complete(mapping or LeRobotMapping(), files)
     added = []
     for index in track(range(len(files.episodes)), "importing", "episode"):
-        episode = _read_episode(files, index, mapping).validate()
-        if add_unless_same(store, episode, "lerobot.episode_prefix"):
-            added.append(episode.episode_id)
+        episode_id = add_unless_same(store, _read_episode(files, index, mapping).validate())
+        if episode_id is not None:
+            added.append(episode_id)
     return added
 
 

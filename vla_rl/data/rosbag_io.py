@@ -22,6 +22,7 @@ from vla_rl.data.rosbag_files import BagReader, capture_time_ns, decode_picture,
 from vla_rl.data.store import EpisodeStore, add_unless_same
 
 Int64Array = NDArray[np.int64]
+_OUTCOME_DELAY_NS = 1_000_000_000  # an outcome may be said so long after the mark of an end, before the next begin
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def import_bag(bag: Path, store: EpisodeStore, mapping: BagMapping) -> list[str]
 
     With a topic of interventions, the steps at which it is true are a person's, the others a policy's, and the origin
     is ``real``; else a demonstrator's episodes have the origin ``demo``. The capture times of all streams are kept as
-    extra columns ``captured_ns.STREAM``. Episodes that the store already has, with the same content, are left out.
+    extra columns ``captured_ns.STREAM``. Episodes that the store already has, with the same content, are left out;
+    another one under a taken id gets an id ending in ``.2``, ``.3`` ...
 
     Returns:
         the ids of the episodes that were added.
@@ -105,9 +107,9 @@ def import_bag(bag: Path, store: EpisodeStore, mapping: BagMapping) -> list[str]
         added = []
         for number, span in enumerate(spans):
             name = f"{prefix[:90] or 'bag'}-{number:06d}"
-            episode = _assemble(opened, mapping, streams, span, name)
-            if add_unless_same(store, episode, "bag.episode_prefix"):
-                added.append(name)
+            episode_id = add_unless_same(store, _assemble(opened, mapping, streams, span, name))
+            if episode_id is not None:
+                added.append(episode_id)
     return added
 
 
@@ -187,12 +189,28 @@ def _read_stream(bag: BagReader, topic: str, path: str | None, joints: Sequence[
     )
 
 
-def _spans(bag: BagReader, mapping: BagMapping, streams: dict[str, list[_Stream]]) -> list[tuple[int, int]]:
-    """First and last moment of each episode, in ns: where it was marked, and all of its streams speak."""
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """When an episode was, in ns.
+
+    Attributes:
+        begin: the first moment at which it was marked and all of its streams speak.
+        end: the last one.
+        outcome_end: the last moment at which its outcome may be said.
+    """
+
+    begin: int
+    end: int
+    outcome_end: int
+
+
+def _spans(bag: BagReader, mapping: BagMapping, streams: dict[str, list[_Stream]]) -> list[_Span]:
+    """The spans of all episodes, in order. Raises StoreError if there are none."""
     needed = [stream for name, group in streams.items() if name not in ("intervention", "success") for stream in group]
     first = max(int(stream.captured_ns[0]) for stream in needed)
     last = min(int(stream.captured_ns[-1]) for stream in needed)
-    marked = [(first, last)]
+    end_of_bag = max(int(stream.captured_ns[-1]) for group in streams.values() for stream in group)
+    marked = [(first, end_of_bag)]
     if mapping.episode:
         marks = _read_vector(bag, mapping.episode, ())
         assert marks.values is not None
@@ -204,21 +222,25 @@ def _spans(bag: BagReader, mapping: BagMapping, streams: dict[str, list[_Stream]
                 marked.append((begun, moment))
                 begun = None
         if begun is not None:  # the recording was switched off first
-            marked.append((begun, last))
-    spans = [(max(begin, first), min(end, last)) for begin, end in marked]
-    spans = [(begin, end) for begin, end in spans if end >= begin]
+            marked.append((begun, end_of_bag))
+    before_next = [begin - 1 for begin, _ in marked[1:]] + [end_of_bag]
+    spans = [
+        _Span(max(begin, first), min(end, last), min(end + _OUTCOME_DELAY_NS, latest))
+        for (begin, end), latest in zip(marked, before_next, strict=False)
+    ]
+    spans = [span for span in spans if span.end >= span.begin]
     if not spans:
         raise StoreError(f"{bag.path} holds no episode: there is no moment at which all of its topics have messages")
     return spans
 
 
 def _assemble(
-    bag: BagReader, mapping: BagMapping, streams: dict[str, list[_Stream]], span: tuple[int, int], name: str
+    bag: BagReader, mapping: BagMapping, streams: dict[str, list[_Stream]], span: _Span, name: str
 ) -> Episode:
     """The episode of a span of time."""
     period_ns = 1e9 / mapping.control_hz
-    count = int((span[1] - span[0]) / period_ns + 1e-6) + 1
-    ticks_ns = span[0] + np.rint(np.arange(count) * period_ns).astype(np.int64)  # [T]
+    count = int((span.end - span.begin) / period_ns + 1e-6) + 1
+    ticks_ns = span.begin + np.rint(np.arange(count) * period_ns).astype(np.int64)  # [T]
     extras: dict[str, NDArray[Any]] = {}
 
     def chosen(part: str) -> list[tuple[_Stream, Int64Array]]:
@@ -279,11 +301,11 @@ def _switched_on(stream: _Stream, ticks_ns: Int64Array) -> NDArray[np.bool_]:
     return (index >= 0) & (stream.values[index, 0] != 0)
 
 
-def _outcome(stream: _Stream, span: tuple[int, int]) -> bool | None:
-    """What was said last about the outcome from the episode's begin to a second after its end; None for nothing."""
+def _outcome(stream: _Stream, span: _Span) -> bool | None:
+    """What was said last about the outcome of an episode; None for nothing."""
     assert stream.values is not None
-    index = int(stream.latest(np.array([span[1] + 1_000_000_000]))[0])
-    if index < 0 or stream.captured_ns[index] < span[0]:
+    index = int(stream.latest(np.array([span.outcome_end]))[0])
+    if index < 0 or stream.captured_ns[index] < span.begin:
         return None
     return bool(stream.values[index, 0])
 

@@ -5,17 +5,15 @@ is there already, with the same content, is left alone.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.progress import track
-from vla_rl.core.types import Episode
-from vla_rl.data.episode_file import episode_digest
 from vla_rl.data.lerobot_io import LeRobotMapping, import_lerobot
 from vla_rl.data.rosbag_files import is_bag
 from vla_rl.data.rosbag_io import BagMapping, import_bag
-from vla_rl.data.store import EpisodeStore
+from vla_rl.data.store import EpisodeStore, add_unless_same
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ def take_in(source: Path, store: EpisodeStore, mapping: DataMapping) -> list[str
         mapping: of topics and columns.
 
     Returns:
-        the ids that were added; another episode of a store under a taken id gets an id ending in ``.2``, ``.3`` ...
+        the ids that were added; another episode under a taken id gets an id ending in ``.2``, ``.3`` ...
 
     Raises:
         UserError: if the source is none of these, or cannot be read.
@@ -77,19 +75,7 @@ def _copy(source: EpisodeStore, store: EpisodeStore) -> list[str]:
         raise StoreError(f"{source.path} cannot be taken into itself")
     added = []
     for name in track(source.ids(), f"reading {source.path}", "episode"):
-        episode = _with_free_id(source.read(name), store)
-        if episode is not None:
-            store.add(episode)
-            added.append(episode.episode_id)
+        episode_id = add_unless_same(store, source.read(name))
+        if episode_id is not None:
+            added.append(episode_id)
     return added
-
-
-def _with_free_id(episode: Episode, store: EpisodeStore) -> Episode | None:
-    """The episode under the first id that is free; None if it is there already."""
-    name, number = episode.episode_id, 1
-    while episode.episode_id in store:
-        if store.read_header(episode.episode_id).digest == episode_digest(episode):
-            return None
-        number += 1
-        episode = replace(episode, episode_id=f"{name[:95]}.{number}")
-    return episode

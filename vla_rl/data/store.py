@@ -222,28 +222,28 @@ class EpisodeStore:
                 )
 
 
-def add_unless_same(store: EpisodeStore, episode: Episode, remedy: str) -> bool:
+def add_unless_same(store: EpisodeStore, episode: Episode) -> str | None:
     """Add an episode that came from elsewhere, unless the store has this very episode already.
 
     Args:
         store: the store.
         episode: any; it is validated here.
-        remedy: the setting that gives the episode another id.
 
     Returns:
-        whether it was added.
+        the id under which it was added: its own, or where another episode has that one, the first free one that ends in
+        ``.2``, ``.3`` ...; None if it is there already.
 
     Raises:
-        StoreError: if the store has another episode under this id. Others as `EpisodeStore.add`.
+        UserError, StoreError: as `EpisodeStore.add`.
     """
-    if episode.episode_id not in store:
-        store.add(episode)
-        return True
-    if store.read_header(episode.episode_id).digest != episode_digest(episode):
-        raise StoreError(
-            f"{store.path} already has another episode {episode.episode_id!r}; set {remedy}, or choose another store"
-        )
-    return False
+    name, number = episode.episode_id, 1
+    while episode.episode_id in store:
+        if store.read_header(episode.episode_id).digest == episode_digest(episode):
+            return None
+        number += 1
+        episode = replace(episode, episode_id=f"{name[:95]}.{number}")
+    store.add(episode)
+    return episode.episode_id
 
 
 def no_store_at(path: Path) -> StoreError:

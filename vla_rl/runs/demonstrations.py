@@ -36,7 +36,8 @@ def bring_demonstrations(
     """Copy demonstrations into the store of a run, as ``demo-00000`` and so on, once; what a killed process had copied
     stays.
 
-    A demonstration is an episode in which no policy acted and that is not labelled a failure.
+    A demonstration is an episode in which no policy acted and that is not labelled a failure. A run of one task takes
+    those that name it, and all of a source in which none does.
 
     Args:
         source: an episode store, a run folder or a LeRobotDataset.
@@ -58,18 +59,23 @@ def bring_demonstrations(
         return False
     with tempfile.TemporaryDirectory(prefix=".demonstrations-", dir=run) as staging:
         found = _as_store(source, Path(staging))
-        names = _chosen(found, source, specs)
-        taken = names[:most] if most else names
-        for index, name in enumerate(track(taken, "demonstrations", "episode")):
+        shown = _demonstrations(found, source)
+        chosen = _of_tasks(shown, specs)
+        taken = chosen[:most] if most else chosen
+        for index, header in enumerate(track(taken, "demonstrations", "episode")):
             episode_id = f"demo-{index:05d}"
             if episode_id not in store:
-                task = _task_of(found.read_header(name), specs)
-                episode = _as_demonstration(found.read(name), episode_id, task, specs[task])
+                task = _task_of(header, specs)
+                episode = _as_demonstration(found.read(header.episode_id), episode_id, task, specs[task])
                 if speed > 1:
                     grippers, within = (gripper_dims or {}).get(task, ()), (bounds or {}).get(task)
                     episode = retimed(episode, speed, grippers, specs[task].delta_dims, within)
                 store.add(episode)
-    logger.info("%d demonstrations of %d in %s", len(taken), len(names), source)
+    logger.info("%d demonstrations of %d in %s", len(taken), len(chosen), source)
+    if len(chosen) < len(shown):
+        logger.info("%d demonstrations of other tasks are left out", len(shown) - len(chosen))
+    elif chosen[0].env_id not in specs:
+        logger.info("none of them names %s: all count as demonstrations of it", *specs)
     write_atomic(run / _DONE, json.dumps({"source": str(source), "demonstrations": len(taken)}, indent=1).encode())
     return True
 
@@ -82,7 +88,7 @@ def check_demonstrations(source: Path, specs: Mapping[str, PolicySpec]) -> None:
     """
     found = find_store(source)
     if found is not None:
-        _chosen(found, source, specs)
+        _of_tasks(_demonstrations(found, source), specs)
     elif not (source / "meta" / "info.json").is_file():
         raise UserError(
             f"task.demonstrations={source} is no episode store (store.json), no run folder and no LeRobotDataset v3 "
@@ -98,18 +104,25 @@ def _as_store(source: Path, staging: Path) -> EpisodeStore:
     return found
 
 
-def _chosen(store: EpisodeStore, source: Path, specs: Mapping[str, PolicySpec]) -> list[str]:
-    """The demonstrations in a store, in the order of their names, all of which fit."""
+def _demonstrations(store: EpisodeStore, source: Path) -> list[EpisodeHeader]:
+    """The demonstrations in a store, in the order of their names. Raises UserError if there are none."""
     headers = [store.read_header(name) for name in store.ids()]
-    chosen = [header for header in headers if header.policy_version < 0 and header.success is not False]
-    if not chosen:
+    shown = [header for header in headers if header.policy_version < 0 and header.success is not False]
+    if not shown:
         raise UserError(
             f"{source} holds {len(headers)} episodes and no demonstration among them: one in which no policy acts and "
             "that is not labelled a failure"
         )
+    return shown
+
+
+def _of_tasks(shown: list[EpisodeHeader], specs: Mapping[str, PolicySpec]) -> list[EpisodeHeader]:
+    """The demonstrations for a run: of one task those that name it, else all. Raises UserError if one does not fit."""
+    named = [header for header in shown if header.env_id in specs]
+    chosen = named if named and len(specs) == 1 else shown
     for header in chosen:
         _check_fit(header, specs[_task_of(header, specs)])
-    return [header.episode_id for header in chosen]
+    return chosen
 
 
 def _task_of(header: EpisodeHeader, specs: Mapping[str, PolicySpec]) -> str:

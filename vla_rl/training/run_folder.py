@@ -8,6 +8,7 @@ time; ``ahead/`` holds episodes of rounds that are not learnt from yet (``budget
 
 import errno
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -45,7 +46,7 @@ class RunFolder:
         Args:
             path: of the folder; its config.yaml is written last, so that a folder with one is whole.
             config: a dataclass.
-            start: a run whose demonstrations, supervised policy and evaluation of it are copied.
+            start: a run whose demonstrations, supervised policy and evaluation of it are copied, with all labels.
 
         Raises:
             UserError: if the folder already holds a run, or cannot be made.
@@ -151,11 +152,11 @@ def _copy_start(source: RunFolder, target: RunFolder) -> None:
     unfinished = RunFolder(target.path.with_name(f".{target.path.name}.unfinished"))
     shutil.rmtree(unfinished.path, ignore_errors=True)
     for theirs, ours in ((source.episodes, unfinished.episodes), (source.evaluation, unfinished.evaluation)):
-        (ours / "episodes").mkdir(parents=True)
+        for folder, pattern in itertools.product(("episodes", "labels"), ("demo-*", "v0000-*")):
+            (ours / folder).mkdir(parents=True, exist_ok=True)
+            for file in (theirs / folder).glob(pattern):
+                shutil.copy(file, ours / folder)
         shutil.copy(theirs / "store.json", ours)
-        for pattern in ("demo-*", "v0000-*"):
-            for file in (theirs / "episodes").glob(pattern):
-                shutil.copy(file, ours / "episodes")
     shutil.copytree(source.policy(0), unfinished.policy(0))
     _sync(unfinished.path)
     unfinished.path.replace(target.path)

@@ -25,10 +25,10 @@ def policies_for_strategies(folder: Path) -> dict[str, str]:
 def _policy(folder: Path, strategy: str) -> Path:
     import torch
 
+    from vla_rl.core.scaling import Statistics
     from vla_rl.policies.corrector import FOLDER
     from vla_rl.policies.corrector_training import CorrectorConfig, train_corrector
     from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
-    from vla_rl.policies.normalization import Statistics
 
     if (folder / "config.json").exists():
         return folder

@@ -25,8 +25,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     from deploy_trt.export.deployment import random_observations
     from vla_rl.core.config import load_config
+    from vla_rl.core.scaling import Statistics
     from vla_rl.policies.folders import policy_class
-    from vla_rl.policies.normalization import Statistics
     from vla_rl.runs.config import RunConfig
     from vla_rl.runs.simulator import SimulatorWorker
 

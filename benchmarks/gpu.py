@@ -125,9 +125,9 @@ def make_network(name: str, folder: Path) -> "FlowVLA":
     import numpy as np
     import torch
 
+    from vla_rl.core.scaling import Statistics
     from vla_rl.core.types import PolicySpec
     from vla_rl.policies.flow_vla import FlowVLA, preset
-    from vla_rl.policies.normalization import Statistics
 
     config = preset({"100M": "small", "450M": "base"}.get(name, name))
     if name == "100M":

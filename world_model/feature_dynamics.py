@@ -125,7 +125,7 @@ class FeatureDynamics(nn.Module):
             features [B, F] after the chunk, and the chance [B] that the episode succeeds within it.
         """
         rows = self._rows(features, actions)
-        out = self.head(rows)[member, torch.arange(len(rows), device=rows.device)]
+        out = self.head.of_member(rows, member)
         later = features.clone()
         later[:, self.varying] += (_with_one(rows) @ self._linear + out[:, :-1]) * self._change_scale
         return later, out[:, -1].sigmoid()

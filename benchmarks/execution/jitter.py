@@ -105,9 +105,9 @@ def make_policy() -> Policy:
     """A random built-in policy for the mock robot; the time of a network does not depend on its weights."""
     import torch
 
+    from vla_rl.core.scaling import Statistics
     from vla_rl.core.types import PolicySpec
     from vla_rl.policies.flow_vla import FlowVLA, FlowVLAConfig, FlowVLAPolicy
-    from vla_rl.policies.normalization import Statistics
 
     torch.set_num_threads(1)
     random = np.random.default_rng(0)

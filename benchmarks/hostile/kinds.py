@@ -75,8 +75,8 @@ def model(seed: int = 0) -> Any:
     """A tiny policy, its weights perturbed."""
     import torch
 
+    from vla_rl.core.scaling import Statistics
     from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
-    from vla_rl.policies.normalization import Statistics
 
     random = np.random.default_rng(seed)
     statistics = Statistics.from_arrays(random.normal(2, 3, (50, 3)), random.normal(-1, 2, (50, 2)), (1,))

@@ -28,11 +28,11 @@ from deploy_trt.runtime.weights import Array
 from vla_rl.core.config import config_to_dict
 from vla_rl.core.described import CRITIC_FOLDER
 from vla_rl.core.flow import flow_noise
+from vla_rl.core.scaling import VectorStatistics
 from vla_rl.core.types import Observation, PolicySpec
-from vla_rl.policies.choosing import Chooser
+from vla_rl.policies.choosing import Chooser, choice
 from vla_rl.policies.features import flat_features
 from vla_rl.policies.flow_vla import FlowVLA
-from vla_rl.policies.normalization import VectorStatistics
 from vla_rl.policies.trainable import Indicator
 
 PROBES = 8
@@ -69,7 +69,6 @@ def export_flow_vla(
     if policy_folder is not None and (critic := read_critic(policy_folder)) is not None:
         chooser = Chooser.load(policy_folder / CRITIC_FOLDER, model)
     config, spec, statistics = model.config, model.spec, model.statistics
-    offset, scale = statistics.action.affine(statistics.discrete_dims)
     levels = [(dim, statistics.action.low[dim], statistics.action.high[dim]) for dim in statistics.discrete_dims]
     candidates = 0 if chooser is None else chooser.config.draws
     graphs = flow_vla_graphs(model, precision, unrolled, candidates)
@@ -83,8 +82,8 @@ def export_flow_vla(
         reference={},
         weights=None,
         probes=NOT_WRITTEN,
-        state=_affine(*statistics.state.affine()),
-        action=_affine(offset, scale),
+        state=Affine.of(statistics.state),
+        action=Affine.of(statistics.action, statistics.discrete_dims),
         state_mean=statistics.state.mean,
         action_mean=statistics.action.mean,
         discrete=tuple(levels),
@@ -183,7 +182,7 @@ def flow_vla_probes(
             row |= {"noise": starts[None].numpy(), "actions": actions[None].numpy(), "choice_noise": noise.numpy()}
             drawn, free = model.to_raw_actions(actions)[None], torch.ones(config.horizon)
             executed, values = chooser.judged(model, features, tick, noise, drawn, free, 0)
-            chosen = values.argmax(1)
+            chosen = choice(executed, values)
             row |= {"tick": tick.numpy(), "values": values.numpy(), "chosen": chosen.numpy()}
             row["executed"] = executed[[0], chosen].numpy()
         rows.append(row)
@@ -210,10 +209,6 @@ def _indicators(model: FlowVLA) -> list[torch.Tensor | None]:
         return [None]
     positive = torch.tensor([int(Indicator.POSITIVE)])
     return [positive, torch.tensor([int(Indicator.NONE)])] if model.config.guidance_scale != 1.0 else [positive]
-
-
-def _affine(offset: Array, scale: Array) -> Affine:
-    return Affine(tuple(map(float, offset)), tuple(map(float, scale)))
 
 
 def _text(model: FlowVLA, folder: Path) -> TextInfo:

@@ -124,7 +124,7 @@ class DeployedChooser:
         count, ticks = len(candidates), self.info.chunk_ticks
         blank = np.zeros(count, np.float32)
         if done >= self._horizon:
-            return Choice(candidates[0], 0, blank)
+            return best(candidates, blank)
         seen = np.append(features, np.float32(tick))
         judged = np.s_[:, done : done + ticks]
         if self._edit:
@@ -136,12 +136,10 @@ class DeployedChooser:
         candidates = candidates + offsets[:, None] * free[:, None]
         chunk = candidates[judged]
         if chunk.shape[1] < ticks:
-            return Choice(candidates[0], 0, blank)
+            return best(candidates, blank)
         deviation = self._units.normalize(chunk) - self._units.normalize(usual[done : done + ticks])
         slope = deviation[:, ticks // 2 :].mean(1) - deviation[:, : ticks // 2].mean(1)
-        values = self._judged(seen, np.concatenate([deviation.mean(1), slope], 1))
-        chosen = int(values.argmax())
-        return Choice(candidates[chosen], chosen, values)
+        return best(candidates, self._judged(seen, np.concatenate([deviation.mean(1), slope], 1)))
 
     def _parts(self) -> tuple[str, ...]:
         return ("", EDIT) if self.info.edit_bound else ("",)
@@ -195,6 +193,13 @@ class DeployedChooser:
         choice = self.choose(features, 0, noise, drawn, np.ones(self._horizon, np.float32), 0)
         if choice.values.shape != (self.info.draws,) or choice.actions.shape != (self._horizon, size):
             raise ValueError(f"values {choice.values.shape} of actions {choice.actions.shape}")
+
+
+def best(candidates: Float32Array, values: Float32Array) -> Choice:
+    """Of candidates [N, H, A] with values [N] the one that `vla_rl.policies.choosing.choice` chooses."""
+    known = np.where(np.isfinite(values), values, np.finfo(np.float32).min)
+    chosen = int(np.where(np.isfinite(candidates).all((1, 2)), known, -np.inf).argmax())
+    return Choice(candidates[chosen], chosen, values)
 
 
 def read_critic(policy: Path) -> tuple[ChooserInfo, bytes] | None:

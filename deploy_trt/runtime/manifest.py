@@ -12,15 +12,17 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.described import write_description
 from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.outside import SEAL, check_seal, check_vector, check_version, plain_name, read_bytes, read_json
+from vla_rl.core.scaling import VectorStatistics
 from vla_rl.core.signing import check_trusted
 from vla_rl.core.types import PolicySpec
 
@@ -76,6 +78,12 @@ class Affine:
 
     offset: tuple[float, ...]
     scale: tuple[float, ...]
+
+    @classmethod
+    def of(cls, statistics: VectorStatistics, discrete_dims: Sequence[int] = ()) -> Self:
+        """As a policy in torch normalises."""
+        offset, scale = statistics.affine(discrete_dims)
+        return cls(tuple(map(float, offset)), tuple(map(float, scale)))
 
 
 @dataclass(frozen=True)

@@ -9,22 +9,26 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from deploy_trt.runtime.backend import Backend
 from deploy_trt.runtime.choosing import DeployedChooser, read_critic
 from deploy_trt.runtime.folder import Deployment
 from deploy_trt.runtime.ladder import TOLERANCES, Difference, difference
-from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT, Manifest, remove_stale, save_manifest, write_digested
+from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT, Affine, Manifest, remove_stale, save_manifest, write_digested
 from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.policy import DeployedPolicy
 from deploy_trt.runtime.program import Program, probe_actions
 from deploy_trt.runtime.weights import Array, layout, pack, replaced, unpack
+from vla_rl.core.config import config_from_dict
 from vla_rl.core.described import POLICY_FORMATS, POLICY_VERSION, read_weights
-from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.outside import check_version
+from vla_rl.core.scaling import Statistics
+from vla_rl.core.types import PolicySpec
 
 logger = logging.getLogger(__name__)
 
@@ -112,24 +116,44 @@ def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str
     """
     try:
         description, content = read_weights(checkpoint, POLICY_FORMATS, 1, POLICY_VERSION)
-        config, spec = description["config"], description["spec"]
+        config, spec = description["config"], config_from_dict(PolicySpec, description["spec"])
         version = check_version(description["meta"].get("policy_version", 0))
-        statistics = description["statistics"]
-        means = tuple(tuple(map(float, statistics[part]["mean"])) for part in ("state", "action"))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        scaling = _normalisation(Statistics.from_dict(description["statistics"]))
+    except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
         raise CheckpointError(f"{checkpoint} is no policy checkpoint: {error!r}") from error
     deployed = dict(manifest.source.get("config", {}))
     for name in sorted(deployed.keys() | config.keys()):
         # A backbone's folder moves with its checkpoint; older checkpoints name no kind.
         if name not in ("backbone", "kind") and deployed.get(name) != config.get(name):
             raise CheckpointError(f"{checkpoint} has another {name} than the deployed policy; export it anew")
-    if spec["cameras"] != list(manifest.spec.cameras) or spec["action_dim"] != manifest.spec.action_dim:
-        raise CheckpointError(f"{checkpoint} is for another robot than the deployed policy; export it anew")
-    if means != (manifest.state_mean, manifest.action_mean):
-        raise CheckpointError(
-            f"{checkpoint} has other normalisation statistics than the deployed policy; export it anew"
-        )
+    for name in (field.name for field in fields(PolicySpec) if field.name != "env_id"):
+        found, expected = getattr(spec, name), getattr(manifest.spec, name)
+        if found != expected:
+            raise CheckpointError(
+                f"{checkpoint} has the {name} {found}, the deployed policy {expected}; export it anew"
+            )
+    deployed_scaling = {
+        "state": (manifest.state_mean, manifest.state),
+        "action": (manifest.action_mean, manifest.action, manifest.discrete),
+    }
+    for part, expected in deployed_scaling.items():
+        if scaling[part] != expected:
+            raise CheckpointError(
+                f"{checkpoint} has another normalisation of the {part} than the deployed policy; export it anew"
+            )
     return version, unpack(content)
+
+
+def _normalisation(statistics: Statistics) -> dict[str, tuple[Any, ...]]:
+    """What a manifest says of the statistics of a checkpoint: means and scales of the state; means, scales and levels
+    of the action.
+    """
+    state, action, discrete = statistics.state, statistics.action, statistics.discrete_dims
+    levels = tuple((dim, action.low[dim], action.high[dim]) for dim in discrete)
+    return {
+        "state": (state.mean, Affine.of(state)),
+        "action": (action.mean, Affine.of(action, discrete), levels),
+    }
 
 
 def backend_with(running: Backend, deployment: Deployment) -> Backend:

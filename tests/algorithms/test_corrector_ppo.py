@@ -12,11 +12,11 @@ from tiny_world import make_model, tiny
 
 from vla_rl.algorithms.base import make_algorithm
 from vla_rl.core.errors import UserError
+from vla_rl.core.scaling import Statistics
 from vla_rl.policies.acting import ActingPolicy, exploration_noise
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.policies.editing import EditConfig
 from vla_rl.policies.flow_vla import FlowVLA
-from vla_rl.policies.normalization import Statistics
 from vla_rl.policies.tick_editing import TickEdit
 
 SPREAD = 0.3

@@ -13,12 +13,12 @@ from tiny_world import MIXED, make_model, tiny
 from vla_rl.algorithms.base import make_algorithm
 from vla_rl.algorithms.played import played_chunks
 from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import Observation, Source
 from vla_rl.policies.acting import ActingPolicy, exploration_noise
 from vla_rl.policies.choosing import ChoiceConfig, Chooser
 from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.folders import load_policy
-from vla_rl.policies.normalization import Statistics
 
 SPREAD = 0.3
 

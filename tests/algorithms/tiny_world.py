@@ -9,9 +9,9 @@ import torch
 
 from vla_rl.algorithms.base import find_algorithm
 from vla_rl.algorithms.config import Learning
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import Episode, Origin, PolicySpec, Source
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
-from vla_rl.policies.normalization import Statistics
 
 P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO
 TINY_VISION = VisionConfig(widths=(4,), kernels=(4,), strides=(2,), groups=0)

@@ -83,6 +83,36 @@ def test_a_capability_that_is_missing_is_refused_in_one_line(tmp_path: Path, nam
         check_strategy(execution_config(name), folder(tmp_path))
 
 
+@pytest.mark.parametrize("kind", ["smolvla", "pi0", "pi05"])
+def test_a_flow_policy_of_lerobots_is_guided(tmp_path: Path, kind: str) -> None:
+    policy = of_lerobots(tmp_path, kind)
+    assert resolve_config(policy, realtime=True).execution.strategy == "rtc"
+    for name in ("rtc", "rtc_identity"):
+        check_strategy(execution_config(name), policy)
+
+
+@pytest.mark.parametrize("kind", ["act", "diffusion"])
+def test_what_a_policy_supports_is_named_once(tmp_path: Path, kind: str) -> None:
+    policy = of_lerobots(tmp_path, kind)
+    assert resolve_config(policy, realtime=True).execution.strategy == "naive"
+    with pytest.raises(ConfigError, match=r"can be guided with its gradient; this policy supports 'naive'$"):
+        check_strategy(execution_config("rtc"), policy)
+
+
+def of_lerobots(path: Path, kind: str) -> PolicyFolder:
+    policy = folder(path)
+    (path / "config.json").write_text(json.dumps({"type": kind}))
+    return policy
+
+
+def test_vlash_refuses_a_policy_of_steps(tmp_path: Path) -> None:
+    policy = folder(tmp_path, future_state_max=8)
+    check_strategy(execution_config("vlash"), policy)
+    steps = replace(policy, spec=replace(SPEC, delta_dims=(0, 2)))
+    with pytest.raises(ConfigError, match=r"'vlash' needs .* targets, not steps as here in dimensions \[0, 2\]"):
+        check_strategy(execution_config("vlash"), steps)
+
+
 def test_a_head_is_not_for_policies_that_come_later(tmp_path: Path) -> None:
     check_strategy(execution_config("a2c2"), folder(tmp_path, head=True))
     with pytest.raises(ConfigError, match="not newer ones from a watched folder"):
@@ -162,27 +192,33 @@ def test_a_robot_of_steps_refuses_a_policy_of_targets() -> None:
 
 SESSION = """
 import json, sys
+from contextlib import nullcontext
 from pathlib import Path
 from robot_io.ros2.operator import OperatorDesk
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PolicySpec
 from vla_rl.runs.policy_folder import PolicyFolder
 from vla_rl.runs.robots.ros2 import settings_from
-from vla_rl.runs.ros2_node import PolicySession
+from vla_rl.runs import ros2_node
 
 folder, limits, cases = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 
 
 def session(options):
-    steps = options.pop("steps", [])
+    steps, sizes, layouts = options.pop("steps", []), options.pop("sizes", []), []
     run = {"execution": {"strategy": "sync", "execute_ticks": 6}}
-    spec = PolicySpec("arm", ("front",), (8, 8), 3, 3, 20.0, delta_dims=tuple(steps))
+    largest = max([[3, 3], *sizes])
+    spec = PolicySpec("arm", ("front",), (8, 8), *largest, 20.0, delta_dims=tuple(steps), sizes=tuple(sizes))
+    ros2_node.ProcessPlanner = lambda load, layout, config: layouts.append(layout) or nullcontext()
     settings = settings_from({"joints": ["a", "b", "c"], "cameras": ["front"], "limits": limits, **options})
     try:
-        made = PolicySession(settings, OperatorDesk(), PolicyFolder(folder, spec, 16, (), 0, run), None)
+        policy = PolicyFolder(folder, spec, 16, tuple(range(2, largest[1])), 0, run)
+        made = ros2_node.PolicySession(settings, OperatorDesk(), policy, None)
+        made._start_inference()
     except UserError as error:
         return str(error)
-    return [made._execution.strategy, list(made._added), list(made._gate.config.delta_dims)]
+    shown = [layouts[0].state_size, layouts[0].action_size, *made._execution.discrete_dims]
+    return [made._execution.strategy, list(made._added), list(made._gate.config.delta_dims), shown]
 
 
 print(json.dumps([session(case) for case in cases]))
@@ -205,13 +241,15 @@ def test_the_node_chooses_and_refuses_by_the_same_code(tmp_path: Path) -> None:
         {"control_hz": 50.0},
         {"control_hz": 50.0, "any_rate": True},
         {"limits": str(short)},
+        {"sizes": [[3, 3], [5, 5]], "steps": [1, 4]},
     ]
     arguments = [str(tmp_path / "policy"), str(limits), json.dumps(cases)]
     answers = said_by(SESSION, *arguments, environment=environment)
-    default, named, overridden, headless, steps, fast, wanted, small = answers
-    assert default == ["rtc", [], []]
+    default, named, overridden, headless, steps, fast, wanted, small, shared = answers
+    assert default == ["rtc", [], [], [3, 3, 2]]
     assert (named[0], overridden[0], wanted[0]) == ("naive", "sync", "rtc")
     assert "needs a residual head" in headless
-    assert steps == ["rtc", [2], []], "the gate's limits are those of places, never of steps"
+    assert steps[:3] == ["rtc", [2], []], "the gate's limits are those of places, never of steps"
     assert "2.5 times as fast" in fast
     assert "limits are those of 2 dimensions, the robot takes 3" in small
+    assert shared == ["rtc", [1], [], [3, 3, 2]], "of a shared policy what this robot has"

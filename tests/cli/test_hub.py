@@ -8,10 +8,10 @@ import pytest
 
 from tests.data.episode_maker import make_episode
 from vla_rl.cli.main import main
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import PolicySpec
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
-from vla_rl.policies.normalization import Statistics
 
 
 def test_a_policy_comes_back_file_by_file(tmp_path: Path) -> None:

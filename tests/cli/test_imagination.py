@@ -11,11 +11,11 @@ import torch
 from robot_io.gate import GateConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import Origin, PolicySpec, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import ExecutionConfig, execution_config
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
-from vla_rl.policies.normalization import Statistics
 from vla_rl.runs.config import RunConfig, TaskConfig
 from vla_rl.runs.imagination.config import ImaginationConfig
 from vla_rl.runs.imagination.near_success import collect_near_success

@@ -21,6 +21,7 @@ from tests.fakes.lerobot_arm import MemoryArm
 from vla_rl.cli.main import main
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, PolicySpec
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
@@ -28,7 +29,6 @@ from vla_rl.execution.loop import run_episode
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
-from vla_rl.policies.normalization import Statistics
 from vla_rl.runs.injection import Injection
 from vla_rl.runs.robots import RobotSetup
 

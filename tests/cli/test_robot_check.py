@@ -9,9 +9,9 @@ import torch
 
 from robot_io.mock_robot import MockRobot
 from vla_rl.cli.main import main
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import Float32Array, PolicySpec
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
-from vla_rl.policies.normalization import Statistics
 from vla_rl.runs.robot_check import check_robot
 from vla_rl.runs.robots import RobotRequest, RobotSetup, find
 

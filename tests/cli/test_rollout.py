@@ -6,6 +6,8 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,16 @@ import torch
 from robot_io.takeover import ScheduledTakeover
 from vla_rl.cli.main import main
 from vla_rl.core.errors import UserError
-from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.protocols import Policy, TakeoverSource
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import Origin, PolicySpec, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
+from vla_rl.execution.inference_process import MessageLayout
 from vla_rl.execution.plan import Planner
+from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
-from vla_rl.policies.normalization import Statistics
 from vla_rl.runs import rollout
 from vla_rl.runs.policy_folder import find_policy
 from vla_rl.runs.robots import set_up_robot
@@ -77,6 +81,56 @@ def test_grippers_that_nobody_declared_are_those_of_the_robots_gate(
     start = ["rollout", str(policy), "--robot", "sim", "--set", "robot.difficulty=0.2"]
     assert main(start) == main([*start, "execution.discrete_dims=[7]"]) == 0
     assert [config.discrete_dims for config in seen] == [(3, 7), (7,)]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy for robots of 4 and of 8 joints; the larger one has two grippers."""
+    folder = tmp_path_factory.mktemp("shared")
+    vectors = np.random.default_rng(0).uniform(-0.1, 0.2, (50, 8)).astype(np.float32)
+    config = FlowVLAConfig(vision=VisionConfig(widths=(4,), kernels=(4,), strides=(4,)), expert=ExpertConfig(width=16))
+    spec = PolicySpec(TASK, ("front", "top"), (32, 32), 8, 8, sizes=((4, 4), (8, 8)))
+    FlowVLA(config, spec, Statistics.from_arrays(vectors, vectors, (3, 7))).save(folder)
+    return folder
+
+
+SMALLER = ["--robot", "mock", "--set", "robot.joints=4", "robot.state_size=4", "robot.duration_s=1.5"]
+
+
+def test_a_smaller_robot_has_its_own_grippers_of_a_shared_policy(shared: Path, tmp_path: Path) -> None:
+    arguments = ["rollout", str(shared), "--strategy", "temporal_ensembling", "--out", str(tmp_path), *SMALLER]
+    assert main(arguments) == main([*arguments, "execution.discrete_dims=[3,7]"]) == 0
+    store = EpisodeStore(tmp_path, create=False)
+    first, named = (store.read(name) for name in store.ids())
+    assert first.action_sent.shape[1] == 4
+    assert (first.source == Source.POLICY).sum() > 20
+    np.testing.assert_array_equal(first.action_policy, named.action_policy)
+
+
+def test_messages_have_the_sizes_of_the_robot_that_acts(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[MessageLayout] = []
+
+    def in_this_process(
+        load: Callable[[], Policy], layout: MessageLayout, _: ExecutionConfig
+    ) -> AbstractContextManager[Planner]:
+        seen.append(layout)
+        return nullcontext(InlinePlanner(load()))
+
+    monkeypatch.setattr(rollout, "ProcessPlanner", in_this_process)
+    soft = ["realtime.priority=0", "realtime.lock_memory=false", "robot.duration_s=0.2"]
+    for robot in (SMALLER, ["--robot", "mock", "--set"]):
+        assert main(["rollout", str(shared), "--realtime", "--strategy", "naive", *robot, *soft]) == 0
+    assert [(layout.state_size, layout.action_size) for layout in seen] == [(4, 4), (8, 8)]
+
+
+@pytest.mark.slow
+def test_a_smaller_robot_acts_in_real_time(shared: Path, tmp_path: Path) -> None:
+    soft = ["realtime.priority=0", "realtime.lock_memory=false", "execution.cold_start_ticks=10000"]
+    arguments = ["rollout", str(shared), "--realtime", "--strategy", "naive", "--out", str(tmp_path)]
+    assert main([*arguments, *SMALLER, *soft]) == 0
+    episode = EpisodeStore(tmp_path, create=False).read("rollout-000000")
+    assert episode.state.shape[1] == episode.action_sent.shape[1] == 4
+    assert Source.POLICY in episode.source
 
 
 def test_a_takeover_is_part_of_the_episode(policy: Path, tmp_path: Path) -> None:

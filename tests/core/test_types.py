@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.types import Episode, Origin, Source
+from vla_rl.core.types import Episode, Origin, PolicySpec, Source
 
 
 def make_episode(steps: int = 3) -> Episode:
@@ -57,3 +57,13 @@ def test_did_you_mean_finds_the_nearest_name_and_lists_all() -> None:
         did_you_mean("peginsrt", ["PegInsert", "Handover"]) == " Did you mean 'PegInsert'? Known: Handover, PegInsert."
     )
     assert did_you_mean("zzz", ["PegInsert"]) == " Known: PegInsert."
+
+
+def test_towards_one_robot_a_shared_policy_has_what_that_robot_has() -> None:
+    shared = PolicySpec("both", (), (8, 8), 9, 6, delta_dims=(1, 5), sizes=((4, 3), (5, 3), (9, 6)))
+    assert shared.of_robot(3, 4) == replace(shared, state_dim=4, action_dim=3, delta_dims=(1,), sizes=())
+    assert shared.of_robot(3).state_dim == 5
+    assert shared.of_robot(6) == replace(shared, sizes=())
+    for sizes in ((4,), (6, 4)):
+        with pytest.raises(UserError, match=r"the robot has . numbers of action.* made for 3 and 4 or 3 and 5 or 6"):
+            shared.of_robot(*sizes)

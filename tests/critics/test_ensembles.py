@@ -86,6 +86,13 @@ def test_diversity_spreads_the_gradients():
     assert losses[-1] < 1.0
 
 
+@pytest.mark.parametrize("asked", [[0, 3, 3, 1, 0, 3], [2] * 6])
+def test_one_member_a_row_says_what_it_says_among_all(asked):
+    torch.manual_seed(0)
+    head, rows, member = EnsembleHead(4, 5, (8, 8), 3, normalised=True), torch.randn(6, 5), torch.tensor(asked)
+    torch.testing.assert_close(head.of_member(rows, member), head(rows)[member, torch.arange(6)])
+
+
 def test_members_are_independent():
     torch.manual_seed(0)
     head = EnsembleHead(4, 5, (8, 8), 1)

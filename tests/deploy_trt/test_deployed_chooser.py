@@ -25,7 +25,7 @@ from vla_rl.cli.export import read_observations
 from vla_rl.cli.main import main
 from vla_rl.core.errors import CheckpointError
 from vla_rl.policies.acting import ActingPolicy
-from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser
+from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, best
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 from vla_rl.policies.folders import load_policy
 
@@ -341,6 +341,27 @@ def test_the_chooser_in_numpy_thinks_as_the_one_in_torch(
         np.testing.assert_allclose(ours.values, values[0].numpy(), atol=1e-4)
         np.testing.assert_allclose(ours.actions, candidates[0, ours.chosen].numpy(), atol=SAME)
         assert ours.values.any() == (done <= 8 - TICKS)
+
+
+@pytest.mark.parametrize("done", [0, 6])
+@pytest.mark.parametrize("action", [TICKS - 1, -1])
+@pytest.mark.parametrize("candidates", [(0,), (1,), (0, 2), tuple(range(DRAWS))])
+def test_a_candidate_that_is_not_finite_is_not_chosen_while_another_is(
+    exported_choosing: Path, model: FlowVLA, chooser: Chooser, candidates: tuple[int, ...], action: int, done: int
+) -> None:
+    """As in torch, also where too few actions are left to judge; of none that is finite the first."""
+    ours, rng = Deployment.read(exported_choosing).chooser, np.random.default_rng(0)
+    assert ours is not None
+    noise = rng.standard_normal((ours.noise_rows(), 2)).astype(np.float32)
+    drawn = rng.standard_normal((1 + DRAWS, 8, 2)).astype(np.float32)
+    drawn[[1 + candidate for candidate in candidates], action, 0] = np.nan
+    tokens, _ = model.features(*choosing(model, chooser)._inputs(make_observation()))
+    seen, free = tokens.detach().flatten(1), np.ones(8, np.float32)
+    choice = ours.choose(seen[0].numpy(), 11, noise, drawn, free, done)
+    tensors = (torch.tensor([11.0]), torch.from_numpy(noise)[None], torch.from_numpy(drawn)[None])
+    judged = chooser.judged(model, seen, *tensors, torch.from_numpy(free), done)
+    np.testing.assert_allclose(choice.actions, best(*judged)[0].numpy(), atol=SAME)
+    assert choice.chosen == 0 if len(candidates) == DRAWS else np.isfinite(choice.actions).all()
 
 
 TINY_ALONE = (

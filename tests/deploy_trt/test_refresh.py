@@ -1,5 +1,6 @@
 """New weights in a running policy: what acts is the old policy or the new one, whole. What may not act never does."""
 
+import json
 import shutil
 import sys
 import threading
@@ -23,7 +24,8 @@ from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT
 from deploy_trt.runtime.probe import Probe, probe
 from deploy_trt.runtime.refresh import PolicyWatcher, read_chooser, refresh
 from deploy_trt.runtime.trt import TrtBackend
-from vla_rl.core.errors import UserError
+from tests.fakes.resealed import resealed
+from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 
 
@@ -68,6 +70,39 @@ def test_weights_that_are_not_finite_are_refused(copied: DeployedPolicy, newer: 
     with pytest.raises(UserError, match="not finite"):
         refresh(copied, checkpoint)
     assert copied.version == 3
+
+
+@pytest.mark.parametrize(
+    ("place", "other", "message"),
+    [
+        ("statistics.state.std", [3.0, 3.0, 2.0], "normalisation of the state"),
+        ("statistics.action.std", [2.0, 2.0], "normalisation of the action"),
+        ("statistics.action.high", [20.0, 20.0], "normalisation of the action"),
+        ("statistics.discrete_dims", [], "normalisation of the action"),
+        ("statistics.discrete_dims", [0, 1], "normalisation of the action"),
+        ("spec.cameras", ["top", "front"], "cameras"),
+        ("spec.image_size", [32, 32], r"image_size \(32, 32\), the deployed policy \(16, 16\)"),
+        ("spec.state_dim", 4, "state_dim 4, the deployed policy 3; export it anew"),
+        ("spec.control_hz", 50.0, "control_hz"),
+        ("spec.delta_dims", [0], "delta_dims"),
+        ("spec.sizes", [[2, 1], [3, 2]], "sizes"),
+        ("config.horizon", 4, "horizon"),
+    ],
+)
+def test_a_checkpoint_of_another_normalisation_or_robot_is_refused(
+    copied: DeployedPolicy, newer: tuple[FlowVLA, Path], place: str, other: object, message: str
+) -> None:
+    before = copied.infer(make_observation()).actions
+    file, *parts, name = newer[1] / "config.json", *place.split(".")
+    part = content = json.loads(file.read_text())
+    for inner in parts:
+        part = part[inner]
+    part[name] = other
+    file.write_text(resealed(content))
+    with pytest.raises(CheckpointError, match=message):
+        refresh(copied, newer[1])
+    assert copied.version == 3
+    assert (copied.infer(make_observation()).actions == before).all()
 
 
 def test_a_watched_folder_refreshes_between_chunks(

@@ -13,12 +13,12 @@ import torch
 from vla_rl.cli.main import main
 from vla_rl.core.config import read_yaml
 from vla_rl.core.registry import names
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import Observation, PolicySpec
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
 from vla_rl.execution.strategies import execution_config, make_strategy
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
-from vla_rl.policies.normalization import Statistics
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

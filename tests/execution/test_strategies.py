@@ -227,6 +227,12 @@ def test_vlash_does_not_close_a_gripper_beyond_what_it_holds() -> None:
     assert {float(observation.state[0]) for observation, _ in policy.calls[2:]} == {0.0}
 
 
+def test_vlash_refuses_steps() -> None:
+    config = execution_config("vlash", expected_delay_ticks=3, delta_dims=(0,))
+    with pytest.raises(UserError, match="dimensions .0. are steps"):
+        drive(RecordingPolicy(), config, LatencyConfig(typical=3.0), 60)
+
+
 def test_a2c2_corrects_every_action_by_its_age() -> None:
     class Corrector:
         def correct(

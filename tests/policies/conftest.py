@@ -57,9 +57,9 @@ def ours(workplace: Path) -> Path:
     import torch
     from tiny_policy import TINY
 
+    from vla_rl.core.scaling import Statistics
     from vla_rl.core.types import PolicySpec
     from vla_rl.policies.flow_vla import FlowVLA, FlowVLAConfig
-    from vla_rl.policies.normalization import Statistics
 
     spec = PolicySpec(TASK, ("front", "top"), (SIZE, SIZE), DIMS, DIMS)
     random = np.random.default_rng(0)

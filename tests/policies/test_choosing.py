@@ -12,7 +12,7 @@ from tiny_policy import SPEC, make_model, make_observation
 
 from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.core.flow import LEAST_VARIED
-from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig, best
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import draw_from_flat, flat_features
 from vla_rl.policies.folders import load_policy
@@ -96,6 +96,23 @@ def test_a_cautious_policy_acts_as_it_is_where_the_members_of_its_critic_disagre
     critic.head = _Members(critic.head, 1.0 if agree else -0.8)
     first, chosen = (acting(model, critic, draws=draws, offset=0.5, caution=caution) for draws in (1, 8))
     assert np.array_equal(first.infer(observation).actions, chosen.infer(observation).actions) is not chooses
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("action", [1, -1])  # one that is judged, and one after those
+@pytest.mark.parametrize("candidate", [0, 3])
+def test_a_candidate_that_is_not_finite_is_not_chosen_while_another_is(
+    candidate: int, action: int, number: float
+) -> None:
+    """Also where it is the first, which the others are compared with."""
+    model, generator = make_model(), torch.Generator().manual_seed(0)
+    chooser = Chooser(liking(model, 0, 1.0), ChoiceConfig(draws=DRAWS, caution=0.5))
+    features = torch.zeros(1, len(chooser.critic.mean) - 1 - 2 * SPEC.action_dim)
+    noise = torch.randn(1, chooser.noise_rows(model.horizon), SPEC.action_dim, generator=generator)
+    drawn = torch.randn(1, 1 + DRAWS, model.horizon, SPEC.action_dim, generator=generator)
+    drawn[0, 1 + candidate, action, 0] = number
+    judged = chooser.judged(model, features, torch.zeros(1), noise, drawn, torch.ones(model.horizon), 0)
+    assert best(*judged).isfinite().all()
 
 
 class _Usual(Chooser):

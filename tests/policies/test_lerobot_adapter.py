@@ -19,12 +19,14 @@ from tiny_policy import make_model, make_observation
 from tests.fakes.lerobot_configs import shrink_pi, tiny_config
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.protocols import Policy
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import Observation, PolicySpec
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.folders import load_model, load_policy
 from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig, per_sample_loss
-from vla_rl.policies.normalization import Statistics
 from vla_rl.policies.trainable import PolicyBatch
+from vla_rl.runs.capability import capabilities
+from vla_rl.runs.policy_folder import find_policy
 
 SPEC = PolicySpec("toy", ("front", "top"), (32, 32), 3, 2)
 KINDS = ["act", "diffusion", "smolvla", "pi0", "pi05"]
@@ -145,6 +147,8 @@ def test_it_is_a_policy_of_ours_and_its_folder_comes_back(model: LeRobotModel, t
     assert policy.version == 7
     guided = model.policy.name not in ("act", "diffusion")
     assert hasattr(policy, "infer_guided") == guided, "real-time chunking works with what lerobot's sampler can guide"
+    can = capabilities(find_policy(tmp_path / "policy"))
+    assert (can.guided, can.gradient) == (guided, guided), "and whoever chooses a strategy knows without loading it"
     random = np.random.default_rng(0)
     images = {camera: random.integers(0, 256, (32, 32, 3), dtype=np.uint8) for camera in SPEC.cameras}
     observation = Observation(images, np.zeros(3, np.float32), "push it", tick=5)

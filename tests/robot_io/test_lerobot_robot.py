@@ -387,13 +387,16 @@ def test_a_robot_that_the_policy_does_not_know_is_refused_before_it_is_connected
         set_up(tmp_path, policy=replace(spec, cameras=("front",), state_dim=6, action_dim=6))
 
 
-def test_the_gripper_of_the_policy_follows_a_leader_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("grippers", [(2,), (2, 7)], ids=["of this arm", "and of a larger robot"])
+def test_the_gripper_of_the_policy_follows_a_leader_arm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grippers: tuple[int, ...]
+) -> None:
     leader = Leader()
     monkeypatch.setattr(leader, "connect", lambda: None, raising=False)
     monkeypatch.setattr("vla_rl.runs.robots.lerobot.make_lerobot_teleoperator", lambda options: leader)
     master, terminal = pty.openpty()
     monkeypatch.setattr("vla_rl.runs.robots.lerobot.TerminalKeys", partial(TerminalKeys, terminal=terminal))
-    setup = set_up(tmp_path)
+    setup = set_up(tmp_path, gripper_dims=grippers)
     assert setup.make_takeover is not None
     assert setup.wait_for_person is not None, "a real robot asks"
     setup.robot.connect()

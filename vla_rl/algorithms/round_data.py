@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.advantage import Samples
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import Origin
 from vla_rl.credit import ActorKind, CreditConfig, assign_batch, imitated_dims
 from vla_rl.data.cache import FrameCache
 from vla_rl.policies.augmentation import random_shift
-from vla_rl.policies.normalization import Statistics
 from vla_rl.policies.trainable import Indicator, PolicyBatch, TrainablePolicy
 
 RolloutUse = Literal["none", "successes", "all"]

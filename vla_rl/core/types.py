@@ -275,6 +275,29 @@ class PolicySpec:
         """The action size of each robot that shares the policy, by the size of its state."""
         return dict(self.sizes or [(self.state_dim, self.action_dim)])
 
+    def of_robot(self, action_dim: int, state_dim: int | None = None) -> "PolicySpec":
+        """The interface towards one of the robots that share the policy, without the dimensions that it lacks.
+
+        Args:
+            action_dim: A of the robot.
+            state_dim: S of the robot; None: the largest that goes with its A.
+
+        Raises:
+            UserError: if the policy was made for no such robot.
+        """
+        fitting = [size for size, actions in self.action_sizes.items() if actions == action_dim]
+        if not fitting or state_dim not in (None, *fitting):
+            found = f"{action_dim} numbers of action" + ("" if state_dim is None else f" and {state_dim} of state")
+            expected = " or ".join(f"{actions} and {size}" for size, actions in self.action_sizes.items())
+            raise UserError(f"the robot has {found}, the policy was made for {expected}; was it trained on this robot?")
+        return replace(
+            self,
+            state_dim=max(fitting) if state_dim is None else state_dim,
+            action_dim=action_dim,
+            delta_dims=tuple(dim for dim in self.delta_dims if dim < action_dim),
+            sizes=(),
+        )
+
     def check(self, observation: Observation) -> None:
         """Refuse an observation that the policy was not made for.
 

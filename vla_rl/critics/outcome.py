@@ -68,7 +68,7 @@ class OutcomeValue(nn.Module):
     @torch.no_grad()
     def forward(self, rows: Tensor, fold: Tensor) -> Tensor:
         """The chance [B] at rows [B, I], by the networks that have not learnt from these folds, int64 [B]."""
-        return self.logits(rows).sigmoid()[fold, torch.arange(len(rows), device=rows.device)]
+        return self.head.of_member((rows - self._mean) / self._scale, fold)[:, 0].sigmoid()
 
 
 def fit_outcome_value(

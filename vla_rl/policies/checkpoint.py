@@ -15,8 +15,8 @@ from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.described import CHOOSES, CRITIC_FOLDER, POLICY_FORMATS, POLICY_VERSION, read_weights, write_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 from vla_rl.core.outside import check_version
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import PolicySpec
-from vla_rl.policies.normalization import Statistics
 
 if TYPE_CHECKING:
     from vla_rl.policies.trainable import TrainablePolicy

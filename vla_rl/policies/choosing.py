@@ -311,7 +311,13 @@ class Chooser:
 
 
 def best(candidates: Tensor, value: Tensor) -> Tensor:
-    """The candidate that is thought most of, [B, H, A]; the first of those that are alike. Arguments are what
-    `Chooser.judged` returns.
+    """The candidate that is thought most of, [B, H, A], see `choice`. Arguments are what `Chooser.judged` returns."""
+    return candidates[torch.arange(len(value), device=value.device), choice(candidates, value)]
+
+
+def choice(candidates: Tensor, value: Tensor) -> Tensor:
+    """Which candidate is thought most of, [B]; the first of those that are alike. One that is not finite is never
+    chosen while another is, nor one whose value is not.
     """
-    return candidates[torch.arange(len(value), device=value.device), value.argmax(1)]
+    known = value.where(value.isfinite(), torch.finfo(value.dtype).min)
+    return known.where(candidates.isfinite().flatten(2).all(-1), -torch.inf).argmax(1)

@@ -44,7 +44,25 @@ class EnsembleHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Features [B, I]."""
-        rows = features.expand(self.members, *features.shape)
+        return self._through(features.expand(self.members, *features.shape))
+
+    def of_member(self, features: Tensor, member: Tensor) -> Tensor:
+        """What one perceptron says of each row, [B, O], without asking the others.
+
+        Args:
+            features: [B, I].
+            member: int64 [B], which one is asked.
+        """
+        counts = torch.bincount(member, minlength=self.members)
+        order = member.argsort()
+        place = torch.empty_like(member)  # of a row among those of its member
+        place[order] = torch.arange(len(member), device=member.device) - (counts.cumsum(0) - counts)[member[order]]
+        rows = features.new_zeros(self.members, int(counts.max()), features.shape[1])
+        rows[member, place] = features
+        return self._through(rows)[member, place]
+
+    def _through(self, rows: Tensor) -> Tensor:
+        """Rows [M, B, I] of each member's own."""
         for layer in self.layers:
             rows = layer(rows)
             rows = torch.relu(F.layer_norm(rows, rows.shape[-1:]) if self._normalised else rows)

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.flow import hash_words
 from vla_rl.core.protocols import Policy
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import PolicySpec
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.checkpoint import load_checkpoint, save_checkpoint
 from vla_rl.policies.encoders import TextConfig
-from vla_rl.policies.normalization import Statistics
 
 
 @dataclass(frozen=True)

@@ -22,17 +22,22 @@ def delta_dims(kinds: Sequence[str]) -> tuple[int, ...]:
 
 
 def with_action_kinds(execution: ExecutionConfig, policy: PolicySpec, *discrete_dims: Sequence[int]) -> ExecutionConfig:
-    """The section with its kinds of dimensions filled in, where it names none itself.
+    """The section with its kinds of dimensions filled in, where it names none itself; dimensions that only a larger
+    robot has are none.
 
     Args:
         execution: of the run, or of an override.
-        policy: says which dimensions are steps.
+        policy: towards this robot; says which dimensions are steps.
         discrete_dims: declarations of the grippers, the most believable one first.
     """
+
+    def present(dims: Sequence[int]) -> list[int]:
+        return [dim for dim in dims if dim < policy.action_dim]
+
     return replace(
         execution,
-        discrete_dims=first_named(execution.discrete_dims, *discrete_dims),
-        delta_dims=first_named(execution.delta_dims, policy.delta_dims),
+        discrete_dims=first_named(*map(present, (execution.discrete_dims, *discrete_dims))),
+        delta_dims=first_named(*map(present, (execution.delta_dims, policy.delta_dims))),
     )
 
 

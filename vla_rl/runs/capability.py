@@ -11,7 +11,9 @@ from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.runs.policy_folder import PolicyFolder
 
 FLOW = "flow_vla"
-"""The kind of policy whose sampling can be guided."""
+"""Our kind of policy whose sampling can be guided."""
+LEROBOT_FLOWS = ("smolvla", "pi0", "pi05")
+"""Those of lerobot's, see `vla_rl.policies.lerobot_policy`."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,12 @@ def capabilities(policy: PolicyFolder) -> Capabilities:
         description = read_json(file)
         trained = description.get("config", {})
         ticks = [int(trained.get(name, 0)) for name in ("prefix_max", "future_state_max")]
-    ours = "format" in description and trained.get("kind", FLOW) == FLOW  # others have no flow that could be guided
+    ours = "format" in description and trained.get("kind", FLOW) == FLOW
+    flows = ours or description.get("type") in LEROBOT_FLOWS  # others have no flow that could be guided
     return Capabilities(
         corrector=(policy.path / FOLDER).is_dir(),
-        guided=ours,
-        gradient=ours,
+        guided=flows,
+        gradient=flows,
         prefix_ticks=ticks[0],
         prefix_law=str(trained.get("prefix_law", "")),
         future_ticks=ticks[1],
@@ -89,7 +92,7 @@ def check_strategy(execution: ExecutionConfig, policy: PolicyFolder, watched: bo
     Raises:
         ConfigError: saying what is missing and what to do.
     """
-    name, can = execution.strategy, capabilities(policy)
+    name, can, steps = execution.strategy, capabilities(policy), policy.spec.delta_dims
     missing = {
         "a2c2": "" if can.corrector else "a residual head (train one: vla-rl corrector RUN)",
         "rtc": "" if can.gradient else "a policy that can be guided with its gradient",
@@ -100,9 +103,12 @@ def check_strategy(execution: ExecutionConfig, policy: PolicyFolder, watched: bo
     }.get(name, "")
     if watched and name == "a2c2":
         missing = "one policy, which its head was trained for, not newer ones from a watched folder"
+    if steps and name == "vlash":
+        missing = f"a policy whose actions are targets, not steps as here in dimensions {list(steps)}"
     if missing:
         best = best_strategy(policy)[0].partition("=")[2]
-        raise ConfigError(f"execution strategy {name!r} needs {missing}; this policy supports {best!r} and 'naive'")
+        supported = " and ".join(map(repr, dict.fromkeys((best, "naive"))))
+        raise ConfigError(f"execution strategy {name!r} needs {missing}; this policy supports {supported}")
 
 
 def load_corrector(execution: ExecutionConfig, policy: PolicyFolder) -> ActionCorrector | None:

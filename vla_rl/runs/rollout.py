@@ -119,6 +119,7 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> RolloutResult:
         order.robot,
         RobotRequest(policy.spec, clock, config.gate, grippers, config.task, config.takeover, config.robot),
     )
+    policy = replace(policy, spec=policy.spec.of_robot(len(setup.gate.config.low)))
     if order.realtime:
         check_strategy(config.execution, policy)
     execution = with_action_kinds(config.execution, policy.spec, grippers, setup.gate.config.discrete_dims)

@@ -82,9 +82,11 @@ class PolicySession:
     """
 
     def __init__(self, settings: Settings, desk: OperatorDesk, policy: PolicyFolder, load_policy: LoadPolicy) -> None:
-        self._settings, self._desk, self._policy, self._load_policy = settings, desk, policy, load_policy
+        self._settings, self._desk, self._load_policy = settings, desk, load_policy
         cameras = [camera.name for camera in settings.cameras]
         check_fits(policy.spec, cameras, len(settings.joints), len(settings.command_joints))
+        spec = policy.spec.of_robot(len(settings.command_joints), len(settings.joints))
+        self._policy = policy = replace(policy, spec=spec)
         limits = settings.path("limits")
         if limits is None:
             raise ConfigError("parameter limits is empty; name the YAML file of this robot's limits")

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from tests.fakes.ros2_scripts import ros_or_skip, said_by
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import Episode, Origin, PolicySpec, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.policies.corrector_training import CorrectorConfig, train_corrector
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
-from vla_rl.policies.normalization import Statistics
 
 pytestmark = pytest.mark.slow
 

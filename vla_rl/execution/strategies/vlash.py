@@ -25,6 +25,11 @@ class Vlash(ChunkStrategy):
         observation, committed = request.observation, request.committed
         if committed is None:
             return policy.infer(observation)
+        if self.config.delta_dims:
+            raise UserError(
+                "execution strategy 'vlash' needs actions that are targets, by whose motion the state moves on; here "
+                f"dimensions {list(self.config.delta_dims)} are steps"
+            )
         action_size = committed.shape[1]
         if len(observation.state) < action_size:
             raise UserError(

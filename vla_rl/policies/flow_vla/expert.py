@@ -144,7 +144,7 @@ class ActionExpert(nn.Module):
 
         Args:
             noisy: [B, H, A].
-            time: flow times [B, H]; 1 marks a committed action.
+            time: flow times [B, H], or [1, H] for the same of all; 1 marks a committed action.
             keys, values, modulation, mask: as `read_prefix` returns them.
             hidden: bool [B, H], committed actions that those that are not must not look at.
         """

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import PolicySpec
 from vla_rl.policies.encoders import FiLM, TextConfig, TextEncoder, VisionEncoder
 from vla_rl.policies.flow_vla.config import FlowVLAConfig
 from vla_rl.policies.flow_vla.expert import ActionExpert
 from vla_rl.policies.flow_vla.flow import difficulty_weights, draw_flow
-from vla_rl.policies.normalization import Normalizer, Statistics
+from vla_rl.policies.normalization import Normalizer
 from vla_rl.policies.trainable import Indicator, PolicyBatch, TrainablePolicy
 
 ROLLOUT_STEPS = 5  # of the rollout that difficulty weighting compares with the data
@@ -150,8 +151,8 @@ class FlowVLA(TrainablePolicy):
         return self.prefix_of(asked, mask), unconditional
 
     def velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix, hidden: Tensor | None = None) -> Tensor:
-        """The step graph: d(actions)/d(tau), [B, H, A], at noisy actions [B, H, A] with flow times [B, H], normalised
-        units.
+        """The step graph: d(actions)/d(tau), [B, H, A], at noisy actions [B, H, A] with flow times [B, H], or [1, H]
+        for the same of all, normalised units.
         """
         return self.expert(noisy, time, prefix.keys, prefix.values, prefix.modulation, prefix.mask, hidden)
 
@@ -223,7 +224,7 @@ class FlowVLA(TrainablePolicy):
         """
         steps = steps or self.config.sampling_steps
         length = 0 if committed is None else committed.shape[1]
-        start, fixed = noise, torch.arange(noise.shape[1], device=noise.device).expand(noise.shape[:2]) < length
+        start, fixed = noise, torch.arange(noise.shape[1], device=noise.device)[None] < length
         if committed is not None:
             start = torch.cat([self.action_normalizer.normalize(committed), noise[:, length:]], 1)
         raw = self.to_raw_actions(self._integrate(start, fixed, prefix, steps, unconditional))
@@ -283,8 +284,8 @@ class FlowVLA(TrainablePolicy):
     def _integrate(
         self, start: Tensor, fixed: Tensor, prefix: Prefix, steps: int, unconditional: Prefix | None = None
     ) -> Tensor:
-        """Euler steps from ``start`` [B, H, A], normalised units. Actions that are ``fixed``, bool [B, H], stay as
-        they are.
+        """Euler steps from ``start`` [B, H, A], normalised units. Actions that are ``fixed``, bool [B, H], or [1, H]
+        for the same of all, stay as they are.
         """
         actions = start
         for step in range(steps):

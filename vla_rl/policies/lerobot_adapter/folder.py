@@ -18,9 +18,9 @@ from vla_rl.core.described import write_description
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 from vla_rl.core.files import fsync_directory, fsync_file
 from vla_rl.core.outside import check_seal, check_version, plain_name, read_json
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.signing import check_trusted
 from vla_rl.core.types import PolicySpec
-from vla_rl.policies.normalization import Statistics
 
 OURS = "vla_rl.json"
 FORMAT_VERSION = 2  # 1 had no digests

@@ -13,6 +13,7 @@ from torch import Tensor
 from vla_rl.core.config import config_to_dict
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.protocols import Policy
+from vla_rl.core.scaling import Statistics, VectorStatistics
 from vla_rl.core.types import PolicySpec
 from vla_rl.policies.lerobot_adapter.folder import (
     IMAGE_PREFIX,
@@ -26,7 +27,6 @@ from vla_rl.policies.lerobot_adapter.folder import (
     write_folder,
 )
 from vla_rl.policies.lerobot_adapter.losses import per_sample_loss
-from vla_rl.policies.normalization import Statistics, VectorStatistics
 from vla_rl.policies.trainable import PolicyBatch, PolicyConfig, TrainablePolicy
 
 # What lerobot takes for pictures if a dataset does not say otherwise.

@@ -39,6 +39,10 @@ class RobotRequest:
     takeover: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def grippers_of(self, robot: Sequence[str]) -> tuple[int, ...]:
+        """``gripper_dims`` that a robot of these action dimensions has: the policy may know of larger ones."""
+        return tuple(dim for dim in self.gripper_dims if dim < len(robot))
+
 
 @dataclass(frozen=True)
 class RobotSetup:

@@ -56,7 +56,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
     interface = Interface(
         control_hz=control_hz,
         image_size=spec.image_size,
-        gripper_dims=request.gripper_dims,
+        gripper_dims=request.grippers_of(settings.command_joints),
         command_period_ns=round(1e9 / control_hz / settings["commands_per_tick"]),
         silent_after_ms=gate.config.max_observation_age_ms,
         step_dims=gate.config.delta_dims,

@@ -135,8 +135,8 @@ class StepCredit:
         chunk_stop: int64 [N], the first row that an action chunk starting here must not imitate: the end of the run
             of steps with the same segment, actor kind and sureness. Keeps the policy's actions out of chunks that begin
             in an intervention.
-        outcome_stop: int64 [N], the first row that has another label: the end of the run of steps with the same segment
-            and sureness. What nobody imitates, waiting for a plan or a person's pause, led to the outcome as well.
+        outcome_stop: int64 [N], the first row that a judgement of what was done from here on must not reach: as
+            ``chunk_stop``, but that waiting for a plan, which nobody imitates either, led to the outcome as well.
         unsure: bool [N], the steps so near a mark that nobody knows whose they are, see ``mark_margin_steps``: no
             loss may see them.
     """
@@ -249,7 +249,7 @@ def assign_batch(
         known=outcome != _UNKNOWN,
         terminal_success=terminal_success,
         chunk_stop=_run_stops(episode, segment, actor_kind, unsure),
-        outcome_stop=_run_stops(episode, segment, unsure),
+        outcome_stop=_run_stops(episode, segment, wasted, unsure),
         unsure=unsure,
     )
 

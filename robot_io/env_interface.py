@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Float32Array
@@ -101,7 +102,7 @@ def read_actions(env: Any, declared: EnvDeclaration) -> ActionInterface:
     size = space.shape[0]
     low = _of_size(declared.action_low, size, "action_low") if declared.action_low else space.low
     high = _of_size(declared.action_high, size, "action_high") if declared.action_high else space.high
-    low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
+    low, high = -_at_most(-np.asarray(low)), _at_most(np.asarray(high))
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
         raise UserError(
             f"{env} has actions from {low.tolist()} to {high.tolist()}; a policy needs finite bounds: "
@@ -120,6 +121,13 @@ def read_actions(env: Any, declared: EnvDeclaration) -> ActionInterface:
         raise UserError(f"{env} has gripper_dims {grippers}; it has actions 0 to {size - 1}")
     rest = np.asarray(_of_size(declared.rest_action, size, "rest_action"), np.float32) if declared.rest_action else None
     return ActionInterface(low, high, kind, grippers, rest, tuple(notes))
+
+
+def _at_most(bound: NDArray[np.floating]) -> Float32Array:
+    """The largest float32 that is not above a bound: what is sent at it is still inside the environment's own."""
+    with np.errstate(over="ignore"):  # too large for float32 is not finite, and refused as such
+        rounded = bound.astype(np.float32)
+    return np.where(rounded > bound, np.nextafter(rounded, np.float32(-np.inf)), rounded)
 
 
 def read_rate(env: Any, declared: EnvDeclaration) -> tuple[float, str]:

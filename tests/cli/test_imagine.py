@@ -66,6 +66,14 @@ def test_true_positions_come_from_replay_and_strangers_are_refused(run: Path) ->
     assert 0.001 < truth.metres_per_pixel(64) < 0.01
 
 
+def test_only_near_successes_need_an_expert(tmp_path: Path) -> None:
+    without, store = TaskConfig(env="vla_rl/AlohaInsertion-v0"), EpisodeStore(tmp_path)
+    with pytest.raises(UserError, match="no expert"):
+        collect_near_success(without, GateConfig(), store, 1, 0)
+    collect_near_success(without, GateConfig(), store, 0, 0)
+    assert store.ids() == []
+
+
 def test_near_successes_teach_no_policy(run: Path) -> None:
     store = EpisodeStore(run / "episodes")
     for name in store.ids():

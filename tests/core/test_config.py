@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -56,6 +56,11 @@ class Wall:
 
 
 @dataclass(frozen=True)
+class AnyValue:
+    anything: Any = None
+
+
+@dataclass(frozen=True)
 class Words:
     mode: str = ""
     sure: bool = False
@@ -70,6 +75,12 @@ def test_an_optional_section_is_saved_loaded_and_checked_like_any_other(tmp_path
         load_config(Wall, overrides=["paint.coat=2"])
     with pytest.raises(ConfigError, match=r"paint.coats is True; expected a number"):
         load_config(Wall, overrides=["paint.coats=true"])
+
+
+@pytest.mark.parametrize("value", [None, 3, "word", [1, 2]])
+def test_an_option_of_any_type_comes_back(value: Any, tmp_path: Path) -> None:
+    save_config(AnyValue(value), tmp_path / "config.yaml")
+    assert load_config(AnyValue, tmp_path / "config.yaml") == AnyValue(value)
 
 
 def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:

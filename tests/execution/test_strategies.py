@@ -229,7 +229,7 @@ def test_vlash_does_not_close_a_gripper_beyond_what_it_holds() -> None:
 
 def test_vlash_refuses_steps() -> None:
     config = execution_config("vlash", expected_delay_ticks=3, delta_dims=(0,))
-    with pytest.raises(UserError, match="dimensions .0. are steps"):
+    with pytest.raises(UserError, match=r"dimensions \[0\] are steps"):
         drive(RecordingPolicy(), config, LatencyConfig(typical=3.0), 60)
 
 

@@ -123,6 +123,18 @@ def test_the_kind_of_every_action_dimension_is_what_the_environment_says() -> No
             EnvRobot(env)
 
 
+def test_what_is_sent_at_a_bound_is_within_the_environments_own() -> None:
+    """Whose numbers may lie between two of single precision: .1 rounds up, .7 down."""
+    env = CountingEnv()
+    env.action_space = gymnasium.spaces.Box(np.array([-0.1, 0.7]), np.array([0.1, 0.9]), dtype=np.float64)
+    actions = EnvRobot(env).actions
+    for bound in (actions.low, actions.high):
+        assert bound.dtype == np.float32
+        assert env.action_space.contains(bound)
+    np.testing.assert_allclose(actions.low, env.action_space.low, rtol=1e-6)
+    np.testing.assert_allclose(actions.high, env.action_space.high, rtol=1e-6)
+
+
 def test_environments_that_do_not_fit_are_refused() -> None:
     env = CountingEnv()
     env.metadata = {}

@@ -48,10 +48,11 @@ def test_a_robot_is_recorded_with_its_own_teleoperator(tmp_path: Path) -> None:
 
 def test_an_expert_is_recorded_and_numbers_go_on(tmp_path: Path) -> None:
     command = ["record", "vla_rl/PickPlace-v0", "--episodes", "1", "--out", str(tmp_path), "task.image_size=16"]
-    for seed in ("0", "1"):
-        assert main([*command, "--seed", seed]) == 0
+    for seed in ([], [], ["--seed", "7"], []):
+        assert main([*command, *seed]) == 0
     store = EpisodeStore(tmp_path, create=False)
-    assert store.ids() == ["demo-000000", "demo-000001"]
+    assert store.ids() == [f"demo-{number:06d}" for number in range(4)]
+    assert [store.read_header(name).seed for name in store.ids()] == [0, 1, 7, 8]
     assert not np.array_equal(store.read("demo-000000").state[0], store.read("demo-000001").state[0])
 
 

@@ -18,7 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--with", dest="driver", default="expert", metavar="WHO", help="default: expert")
     parser.add_argument("--robot", metavar="NAME", help="a robot instead of a task: lerobot, or module:function")
     parser.add_argument("--episodes", type=int, default=10, help="successes to record (default: 10)")
-    parser.add_argument("--seed", type=int, default=0, help="of the first attempt; the next one has the next seed")
+    parser.add_argument(
+        "--seed", type=int, help="of the first attempt, the next one has the next (default: behind those in the store)"
+    )
     parser.add_argument("--limits", type=Path, metavar="YAML", help="limits of the gate, such as configs/robots/*.yaml")
     parser.add_argument("--rerun", metavar="TARGET", help="live view in rerun: FILE.rrd, spawn, or a viewer's address")
     parser.add_argument("--out", type=Path, required=True, metavar="STORE", help="episode store to add to")

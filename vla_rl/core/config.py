@@ -378,7 +378,7 @@ def _check_keys(config_class: type, raw: Any, where: str, prefix: str) -> None:
         if key not in known:
             raise ConfigError(f"{where}: unknown key {prefix + str(key)!r}.{did_you_mean(str(key), known)}")
         hint = _section_class(config_class, key, hints[key], raw)
-        if value is None and type(None) not in get_args(hint):
+        if value is None and hint is not Any and type(None) not in get_args(hint):
             raise ConfigError(f"{where}: {prefix}{key} has no value")
         if isinstance(value, bool) and hint in (int, float):
             raise ConfigError(f"{where}: {prefix}{key} is {value}; expected a number")

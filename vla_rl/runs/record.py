@@ -60,13 +60,14 @@ class RecordOrder:
     Attributes:
         store: to add to.
         episodes: how many successes are wanted.
-        seed: of the first attempt; every further one has the next seed.
+        seed: of the first attempt; every further one has the next seed. None: behind those in the store, so that no
+            start is recorded twice.
         live_view: target of a view in rerun; None: there is none.
     """
 
     store: EpisodeStore
     episodes: int
-    seed: int = 0
+    seed: int | None = None
     live_view: str | None = None
 
     def __post_init__(self) -> None:
@@ -168,7 +169,7 @@ def _record(
     names = free_names(order.store, "demo")
     added: list[str] = []
     episode_id = next(names)
-    for seed in itertools.count(order.seed):
+    for seed in itertools.count(_first_seed(order)):
         if len(added) == order.episodes:
             break
         if begin is not None:
@@ -183,6 +184,13 @@ def _record(
         added.append(episode_id)
         episode_id = next(names)
     return added
+
+
+def _first_seed(order: RecordOrder) -> int:
+    if order.seed is not None:
+        return order.seed
+    seeds = (order.store.read_header(name).seed for name in order.store.ids())
+    return 1 + max((seed for seed in seeds if seed is not None), default=-1)
 
 
 class _Patience:

@@ -186,6 +186,8 @@ def collect_near_success(
         first_seed: the environment's seed of the first one; the others follow.
         config: how the expert is spoilt.
     """
+    if not episodes:  # nor is there need of an expert
+        return
     station = _ExpertStation(task, gate, store)
     expert = PerturbedExpert(station.env, config or PerturbationConfig())
     for index in track(range(episodes), "near successes", "episode"):

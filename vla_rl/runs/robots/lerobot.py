@@ -57,7 +57,8 @@ def set_up(request: RobotRequest) -> RobotSetup:
     description = None if urdf is None else _description(str(urdf), urdf_units, urdf_joints, robot.action_names)
     gate = make_gate(RobotLimits.of(request.gate), robot.control_hz, 1, robot.action_names, description)
     keys = TerminalKeys(robot.end)
-    make_takeover = (lambda: _takeover(teleop, robot, request.grippers_of(robot.action_names), steps, keys)) if teleop else None
+    grippers = request.grippers_of(robot.action_names)
+    make_takeover = (lambda: _takeover(teleop, robot, grippers, steps, keys)) if teleop else None
     stop_input = "Ctrl-C at this terminal brakes it within its limits" if sys.stdin.isatty() else ""
     name, wait = str(options["type"]), keys.wait_for_enter
     return RobotSetup(robot, gate, Origin.REAL, name, make_takeover, wait, stop_input, description)

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
+from robot_io.env_interface import EnvDeclaration
 from robot_io.env_robot import EnvRobot
 from tests.execution.toys import ReachEnv
 from vla_rl.cli.main import main
@@ -23,8 +25,8 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.runs import browser
 from vla_rl.runs.browser import BrowserConfig, BrowserSupervisor, Desk, Input
 from vla_rl.runs.browser_page import serve_desk
-from vla_rl.runs.config import TaskConfig
-from vla_rl.runs.task import open_robot
+from vla_rl.runs.config import TakeoverConfig, TaskConfig
+from vla_rl.runs.task import make_supervisor, open_robot
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WITHIN_S = 120.0
@@ -155,6 +157,32 @@ def test_any_environment_can_be_driven(desk: Desk) -> None:
     command = person.command(1, np.zeros(2, np.float32))
     assert command is not None
     assert command[1] > 0
+
+
+class Unbounded(ReachEnv):
+    """Names no bounds of its actions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "declared"),
+    [
+        (ReachEnv.__name__, EnvDeclaration(action_kind=("delta",))),
+        (Unbounded.__name__, EnvDeclaration(action_kind=("delta",), action_low=(-1.0,), action_high=(1.0,))),
+    ],
+)
+def test_a_person_drives_as_the_run_declares(name: str, declared: EnvDeclaration, desk: Desk) -> None:
+    robot = open_robot(TaskConfig(env=f"{__name__}:{name}", declare=declared))
+    person = make_supervisor(name, robot.env, TakeoverConfig(supervisor="browser", options=BrowserConfig(**FAST)))
+    robot.reset(0)
+    begin(person, desk)
+    desk.tell(Input(frozenset({"ArrowRight"}), ("ArrowRight",)))
+    assert person.command(0, robot.rest_command()) == pytest.approx([0.3, 0.0])
+    desk.tell(Input())
+    assert person.command(1, robot.rest_command()) == pytest.approx([0.0, 0.0]), "no step without a key"
 
 
 def test_the_page_answers_and_refuses_nonsense() -> None:

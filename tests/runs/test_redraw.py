@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from robot_io.env_interface import EnvDeclaration
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.runs.config import TaskConfig
@@ -13,6 +14,10 @@ from vla_rl.runs.record import RecordConfig, RecordOrder, record_task
 from vla_rl.runs.redraw import Redrawer
 
 TASK = TaskConfig(env="vla_rl/PickPlace-v0", image_size=32)
+
+
+def one_size_only(image_size: int = 32) -> None:
+    raise ValueError(f"image_size {image_size} is not supported")
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +47,19 @@ def test_what_went_otherwise_is_not_drawn(episode: Episode) -> None:
         assert redraw(replace(episode, seed=None), steps, 32) is None
         assert redraw(replace(episode, origin=Origin.REAL), steps, 32) is None
         assert redraw(replace(episode, env_id="no/Such-v0"), steps, 32) is None
+
+
+def test_what_cannot_be_drawn_is_said_once(episode: Episode, caplog: pytest.LogCaptureFixture) -> None:
+    steps = np.array([0])
+    refusing = replace(episode, env_id=f"{__name__}:one_size_only")
+    shorter = replace(TASK, declare=EnvDeclaration(max_episode_steps=len(episode) // 2))
+    for task, unlike, why in (
+        (TASK, refusing, "ValueError: image_size 96 is not supported"),
+        (shorter, episode, "UserError: the episode has ended"),
+    ):
+        caplog.clear()
+        with closing(Redrawer(task)) as redraw:
+            assert [redraw(unlike, steps, 96) for _ in range(2)] == [None, None]
+        (said,) = caplog.messages
+        assert unlike.env_id in said
+        assert why in said

@@ -99,6 +99,21 @@ class Broken(Still):
         return super()._observe() | {"joints": np.full(2, np.nan, np.float32)}
 
 
+class Unmade(Still):
+    def __init__(self) -> None:
+        raise ValueError("no licence was found")
+
+
+class Unreachable(Still):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        raise RuntimeError("the simulator is\nnot reachable")
+
+
+class Unstable(Still):
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        return {}["physics"]
+
+
 def several(n: int = 1) -> gymnasium.vector.VectorEnv:
     return gymnasium.vector.SyncVectorEnv([Still] * n)
 
@@ -168,6 +183,13 @@ def test_every_episode_has_a_limit(registered: str) -> None:
     assert robot.truncated
 
 
+@pytest.mark.parametrize("attribute", ["max_episode_steps", "_max_episode_steps"])
+def test_a_limit_of_none_is_no_limit(attribute: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Still, attribute, None, raising=False)
+    assert episode_limit(make_env(task(f"{HERE}:Still"))) == ASSUMED_EPISODE_STEPS
+    assert episode_limit(make_env(task(f"{HERE}:Still", declare=EnvDeclaration(max_episode_steps=3)))) == 3
+
+
 def test_a_check_finds_what_would_hurt() -> None:
     drifting = check_task(task(f"{HERE}:Drifting"))
     assert [warning.split(" (")[0].split(":")[0] for warning in drifting.warnings] == [
@@ -180,6 +202,19 @@ def test_a_check_finds_what_would_hurt() -> None:
     still = check_task(task(f"{HERE}:Still"))
     assert (still.warnings, still.problems) == ([], [])
     assert any("20 steps a second are assumed" in sentence for sentence in still.assumed)
+
+
+@pytest.mark.parametrize(
+    ("name", "raised"),
+    [
+        ("Unmade", "ValueError: no licence was found"),
+        ("Unreachable", "RuntimeError: the simulator is not reachable"),
+        ("Unstable", "KeyError: 'physics'"),
+    ],
+)
+def test_what_an_environment_raises_is_its_problem(name: str, raised: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["task", "check", f"{HERE}:{name}"]) == 1
+    assert f"problem: the environment raised {raised}, at {__file__}:" in capsys.readouterr().out
 
 
 def test_the_verb_says_what_it_found_and_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,7 +147,8 @@ class BrowserSupervisor(TakeoverSource):
     """See the module. The policy acts until the person moves something or takes over with t, and again after t.
 
     Args:
-        env: a task; one whose pictures cannot be drawn is driven blind.
+        env: a task, with what `vla_rl.runs.task.make_env` says is declared of it; one whose pictures cannot be drawn is
+            driven blind.
         config: see `BrowserConfig`.
 
     Attributes:
@@ -159,7 +160,7 @@ class BrowserSupervisor(TakeoverSource):
 
     def __init__(self, env: Any, config: BrowserConfig | None = None) -> None:
         self._env, self._config = env, config or BrowserConfig()
-        declared = EnvDeclaration()
+        declared: EnvDeclaration = getattr(env, "declared", EnvDeclaration())
         self._actions, self._sentence = read_actions(env, declared), read_sentence(env, declared)[0]
         self._hz = read_rate(env, declared)[0] * self._config.pace
         self._steps = MotionSteps(self._actions, self._hz, self._config.speed)

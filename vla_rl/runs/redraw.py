@@ -2,7 +2,7 @@
 seed and the commands. A simulation that answers them as it did is in the same states.
 """
 
-import contextlib
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_io.env_robot import EnvRobot
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import one_line
 from vla_rl.core.types import Episode, Origin
 from vla_rl.runs.config import TaskConfig
 from vla_rl.runs.task import open_robot
+
+logger = logging.getLogger(__name__)
 
 _SAME = 1e-5  # of the state's units: rounding, and no more
 
@@ -28,13 +30,25 @@ class Redrawer:
     def __init__(self, task: TaskConfig | None) -> None:
         self._task = task
         self._robots: dict[tuple[str, int], EnvRobot | None] = {}
+        self._told: set[str] = set()
 
     def __call__(
         self, episode: Episode, steps: NDArray[np.intp], size_px: int
     ) -> Mapping[str, NDArray[np.uint8]] | None:
         """Camera -> uint8 [N, size_px, size_px, 3] of these steps; None where it did not happen in a simulation that
-        can be drawn at any size, or where the simulation now answers the same commands in another way.
+        can be drawn at any size, or where the simulation now answers the same commands in another way or raises; what
+        an environment raises is logged once.
         """
+        try:
+            return self._draw(episode, steps, size_px)
+        except Exception as error:  # a task that is not installed here, or whatever somebody's environment raises
+            if episode.env_id not in self._told:
+                self._told.add(episode.env_id)
+                kind = f"{type(error).__name__}: {one_line(error)}"
+                logger.warning("%s cannot be drawn again, what was recorded is shown: %s", episode.env_id, kind)
+            return None
+
+    def _draw(self, episode: Episode, steps: NDArray[np.intp], size_px: int) -> Mapping[str, NDArray[np.uint8]] | None:
         robot = self._robot(episode.env_id, size_px) if episode.origin in (Origin.SIM, Origin.DEMO) else None
         if robot is None or episode.seed is None:
             return None
@@ -55,14 +69,13 @@ class Redrawer:
         if self._task is None:
             return None
         if (env_id, size_px) not in self._robots:
-            robot: EnvRobot | None = None
-            with contextlib.suppress(UserError):  # a robot, or a task that is not installed here
-                robot = open_robot(replace(self._task, image_size=size_px), env_id)
-                # What cannot leave pictures out cannot draw them when asked either.
-                if robot.reader.size != (size_px, size_px) or not hasattr(robot.env.unwrapped, "draw_now"):
-                    robot.close()
-                    robot = None
-            self._robots[env_id, size_px] = robot
+            self._robots[env_id, size_px] = None
+            robot = open_robot(replace(self._task, image_size=size_px), env_id)
+            # What cannot leave pictures out cannot draw them when asked either.
+            if robot.reader.size == (size_px, size_px) and hasattr(robot.env.unwrapped, "draw_now"):
+                self._robots[env_id, size_px] = robot
+            else:
+                robot.close()
         return self._robots[env_id, size_px]
 
     def close(self) -> None:

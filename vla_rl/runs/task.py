@@ -34,7 +34,8 @@ def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
     """The environment of a task, or another one with the same settings.
 
     ``difficulty``, ``image_size`` and ``renderer`` are given to an environment that takes arguments of these names and
-    was not registered with its own; ``task.kwargs`` are given as they are.
+    was not registered with its own; ``task.kwargs`` are given as they are. Its attribute ``declared`` is
+    ``task.declare``, for supervisors, which are given nothing but the environment.
 
     Raises:
         UserError: for an unknown name, arguments that the environment does not take, or something that is no
@@ -46,20 +47,23 @@ def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
     arguments = _arguments(name, spec, creator, task)
     spec.entry_point = functools.partial(_make_one, name, creator)
     limit = task.declare.max_episode_steps
-    env: gymnasium.Env[Any, Any] = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **arguments)
+    env: Any = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **arguments)
     if limit is not None and env.has_wrapper_attr("max_episode_steps"):  # its own limit, which may be a shorter one
         env.set_wrapper_attr("max_episode_steps", limit)
-    if env.has_wrapper_attr("_max_episode_steps"):  # there is a TimeLimit around it
-        return env
-    return gymnasium.wrappers.TimeLimit(env, episode_limit(env) or ASSUMED_EPISODE_STEPS)
+    if _limit(env, "_max_episode_steps") is None:  # there is no TimeLimit around it
+        env = gymnasium.wrappers.TimeLimit(env, episode_limit(env) or ASSUMED_EPISODE_STEPS)
+    env.declared = task.declare
+    return env
 
 
 def episode_limit(env: gymnasium.Env[Any, Any]) -> int | None:
     """The longest episode, steps: of the time limit around the environment, or of its own."""
-    for attribute in ("_max_episode_steps", "max_episode_steps"):
-        if env.has_wrapper_attr(attribute):
-            return int(env.get_wrapper_attr(attribute))
-    return None
+    return _limit(env, "_max_episode_steps") or _limit(env, "max_episode_steps")
+
+
+def _limit(env: gymnasium.Env[Any, Any], attribute: str) -> int | None:
+    limit = env.get_wrapper_attr(attribute) if env.has_wrapper_attr(attribute) else None
+    return None if limit is None else int(limit)
 
 
 def open_robot(task: TaskConfig, env_id: str | None = None, clock: Clock | None = None) -> EnvRobot:

@@ -1,5 +1,7 @@
 """Look at a task before anything is trained on it: what was found, what is assumed, and whether it behaves."""
 
+import traceback
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +11,7 @@ import numpy as np
 import sim
 from robot_io.env_robot import EnvRobot
 from robot_io.observation_space import dotted
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import UserError, one_line
 from vla_rl.core.types import Float32Array, Observation
 from vla_rl.policies.flow_vla import FlowVLAConfig
 from vla_rl.policies.folders import policy_class
@@ -54,19 +56,17 @@ def check_task(task: TaskConfig, seconds: float = 5.0) -> TaskReport:
     """Open the task, and play it with random actions twice and at rest once, each for some seconds of its own time."""
     report = TaskReport()
     try:
-        robot = open_robot(task)
+        with closing(open_robot(task)) as robot:
+            _describe(robot, task, report)
+            policy = FlowVLAConfig()
+            policy_class(policy.kind).check(policy, spec_of_robot(task.env, robot))
+            _play(robot, max(round(seconds * robot.control_hz), 2), report)
     except UserError as error:
         report.problems.append(str(error))
-        return report
-    try:
-        _describe(robot, task, report)
-        policy = FlowVLAConfig()
-        policy_class(policy.kind).check(policy, spec_of_robot(task.env, robot))
-        _play(robot, max(round(seconds * robot.control_hz), 2), report)
-    except UserError as error:
-        report.problems.append(str(error))
-    finally:
-        robot.close()
+    except Exception as error:  # somebody's environment may raise anything
+        raised = traceback.extract_tb(error.__traceback__)[-1]
+        kind = f"{type(error).__name__}: {one_line(error)}"
+        report.problems.append(f"the environment raised {kind}, at {raised.filename}:{raised.lineno}")
     return report
 
 

@@ -35,12 +35,18 @@ OURS = (
     "imagined_edit_1200",
     "graded",
     "hurried",
+    "hurried_1200",
     "untaught",
     "edit",
     "unimagined",
     "chunk_critic",
 )
-_EPISODES = dict(zip(OURS, (450, 1200), strict=False))
+_PLAIN = {  # whose last policies are judged without critic and edit, too, and under which name
+    "imagined_edit": "without_search_450",
+    "imagined_edit_1200": "without_search_1200",
+    "hurried_1200": "hurried_without_search_1200",
+}
+_TWINS = {"imagined_edit_1200": "imagined_edit", "hurried_1200": "hurried"}  # of 450 episodes, and else the same
 _CLONING = [
     "exploration=0",
     "budget.steps_per_round=500",
@@ -74,6 +80,7 @@ METHODS = {
     "imagined_edit_1200": ["budget.rounds=8"],
     "graded": ["learning.choice.graded_edit=true", "learning.choice.novelty_cost=0.3"],
     "hurried": ["learning.discount=0.997"],
+    "hurried_1200": ["learning.discount=0.997", "budget.rounds=8"],
     "untaught": _UNTAUGHT,
     "edit": [*_UNTAUGHT, "learning.choice.draws=1"],  # without choosing; teaching alone is filtered_bc
     # All of ours but the edit that imagination practises; candidates are moved by chance.
@@ -125,7 +132,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if missing and "speed" not in cells:
         cells.write("speed", _speed(runs / missing[0].base))
     for cell in grid:
-        if not options.gather and cell.method in _EPISODES and RunFolder(runs / cell.name).is_finished():
+        if not options.gather and cell.method in _PLAIN and RunFolder(runs / cell.name).is_finished():
             cells.once(f"{cell.name}-plain", functools.partial(_without_search, runs / cell.name))
     measured = cells.by_name()
     speed = measured.get("speed", {})
@@ -137,9 +144,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _plain_policies(measured: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """What the last policies of the default task make without critic and edit, after 450 and after 1,200 episodes."""
+    """What the last policies of the default task make without critic and edit."""
     found: dict[str, float] = {}
-    for method, episodes in _EPISODES.items():
+    for method, key in _PLAIN.items():
         ends = f"-{method}-plain"
         plain = [
             float(cell["success"])
@@ -147,7 +154,6 @@ def _plain_policies(measured: dict[str, dict[str, Any]]) -> dict[str, float]:
             if name.startswith(f"{short_name(TASKS[0])}-") and name.endswith(ends)
         ]
         if plain:
-            key = f"without_search_{episodes}"
             found |= {key: float(np.mean(plain)), f"{key}_runs": len(plain)}
     return found
 
@@ -164,13 +170,17 @@ def practice_alone() -> dict[str, Any]:
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of the runs that have been measured."""
-    ours = [cell for cell in runs if cell["method"] == OURS[0] and cell["task"] == TASKS[0]]
+    of_default_task = {
+        name: [cell for cell in runs if (cell["method"], cell["task"]) == (name, TASKS[0])] for name in METHODS
+    }
+    ours = of_default_task[OURS[0]]
     if not ours:
         raise UserError(f"no run of {OURS[0]} has been measured yet; leave --gather out")
-    longer = [cell["practised"]["success"] for cell in runs if (cell["method"], cell["task"]) == (OURS[1], TASKS[0])]
+    longer = [cell["practised"]["success"] for cell in of_default_task[OURS[1]]]
     return {
         "without_person_450": float(np.mean([cell["practised"]["success"] for cell in ours])),
-        **_hurried(ours, [cell for cell in runs if (cell["method"], cell["task"]) == ("hurried", TASKS[0])]),
+        **_hurried(ours, of_default_task["hurried"], "hurried_450"),
+        **_hurried(of_default_task[OURS[1]], of_default_task["hurried_1200"], "hurried_1200"),
         **({"without_person_1200": float(np.mean(longer)), "without_person_1200_runs": len(longer)} if longer else {}),
         "steps_ratio": float(np.mean([_steps_ratio(cell) for cell in ours])),
         **_other_tasks(runs),
@@ -179,18 +189,18 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _hurried(ours: list[dict[str, Any]], hurried: list[dict[str, Any]]) -> dict[str, float]:
+def _hurried(ours: list[dict[str, Any]], hurried: list[dict[str, Any]], key: str) -> dict[str, float]:
     """What a discount makes of success and steps, and p of the difference to none, paired over shared seeds."""
     if not hurried:
         return {}
     without = {cell["seed"]: cell["practised"] for cell in ours}
     both = [(cell["practised"], without[cell["seed"]]) for cell in hurried if cell["seed"] in without]
     found = {
-        "hurried_450": float(np.mean([cell["practised"]["success"] for cell in hurried])),
-        "hurried_steps_ratio": float(np.mean([_steps_ratio(cell) for cell in hurried])),
+        key: float(np.mean([cell["practised"]["success"] for cell in hurried])),
+        f"{key}_steps_ratio": float(np.mean([_steps_ratio(cell) for cell in hurried])),
     }
     for name in ("success", "steps") if len(both) > 1 else ():
-        found[f"hurried_{name}_p"] = paired_p(np.array([own[name] - other[name] for own, other in both]))
+        found[f"{key}_{name}_p"] = paired_p(np.array([own[name] - other[name] for own, other in both]))
     return found
 
 
@@ -225,9 +235,9 @@ def table(result: dict[str, Any]) -> str:
     ]
     plain = "".join(
         f"Without critic and edit, one draw at a time, the last policies of `{method}` make "
-        f"{result[f'without_search_{episodes}']:.0%} ({result[f'without_search_{episodes}_runs']} seeds). "
-        for method, episodes in _EPISODES.items()
-        if f"without_search_{episodes}" in result
+        f"{result[key]:.0%} ({result[f'{key}_runs']} seeds). "
+        for method, key in _PLAIN.items()
+        if key in result
     )
     note = (
         f"{plain}Practice without a person (`sft`: no episodes, more steps on the "
@@ -308,15 +318,15 @@ def _run_cell(cell: Cell, runs: Path, found: dict[str, dict[str, Any]]) -> dict[
 
 def _begin_with_twin(cell: Cell, runs: Path, twins: dict[str, dict[str, Any]]) -> float:
     """Copy the run of the fewer rounds that this one would begin with; returns the processor seconds that it took."""
-    folder, twin = runs / cell.name, runs / f"{cell.base}-{OURS[0]}"
-    if cell.method != OURS[1] or twin.name not in twins or not RunFolder(twin).is_finished():
+    folder, twin = runs / cell.name, runs / f"{cell.base}-{_TWINS.get(cell.method)}"
+    if twin.name not in twins or not RunFolder(twin).is_finished():
         return 0.0
     if not folder.exists():
         unfinished = runs / f".{folder.name}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         shutil.copytree(twin, unfinished)
         config = read_yaml(unfinished / "config.yaml")
-        config["budget"]["rounds"] = int(METHODS[cell.method][0].partition("=")[2])
+        config["budget"]["rounds"] = load_config(RunConfig, config_file("alone"), METHODS[cell.method]).budget.rounds
         (unfinished / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
         RunFolder(unfinished).write_summary({**RunFolder(unfinished).read_summary(), "finished": False})
         unfinished.replace(folder)

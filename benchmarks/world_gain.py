@@ -29,7 +29,6 @@ _WITH = [
 VARIANTS = {
     "without": [],
     "with": _WITH,
-    "minus-keyframes": [*_WITH, "imagination.starts.keyframe_fraction=0"],
     "minus-coevolution": [*_WITH, "imagination.coevolution.mode=frozen"],
 }
 

@@ -51,7 +51,6 @@ class DynamicsConfig:
         window: frames that are attended to in full, the present one included.
         memory_frames: frames before the window that are attended to in compressed form; 0 switches the memory off.
         memory_pool: tokens on a side of the grid that are averaged into one in compressed frames.
-        anchor: the first frame of the episode stays visible for ever.
         action_tokens: the action of a frame is a token of it.
         action_adaln: the action of a frame modulates all its tokens.
         proprioception_token: the proprioception of a frame is a token of it.
@@ -84,7 +83,6 @@ class DynamicsConfig:
     window: int = 6
     memory_frames: int = 8
     memory_pool: int = 2
-    anchor: bool = True
     action_tokens: bool = True
     action_adaln: bool = True
     proprioception_token: bool = True

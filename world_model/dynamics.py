@@ -20,8 +20,6 @@ class WorldBatch:
     """B windows of T steps. Latents are the autoencoder's, state and action in raw units.
 
     Attributes:
-        anchor_latents: [B, N, D], of the first frame of the episode.
-        anchor_state: [B, S].
         latents: [B, T + 1, N, D], one more than the steps: the last one is only predicted.
         state: [B, T + 1, S].
         action: [B, T, A].
@@ -34,8 +32,6 @@ class WorldBatch:
         termination: float [B, T], 1 where the action ended the task.
     """
 
-    anchor_latents: Tensor
-    anchor_state: Tensor
     latents: Tensor
     state: Tensor
     action: Tensor
@@ -107,11 +103,12 @@ class Dynamics(nn.Module):
             self.state_token = nn.Linear((inputs - 1 + poses) * spec.state_dim, width)
         if mechanisms.action_tokens:
             self.action_token = nn.Linear(spec.action_dim, width)
-        self.no_action = nn.Parameter(torch.zeros(width))
-        self.condition = nn.Sequential(
-            nn.Linear(spec.action_dim + (1 + poses) * spec.state_dim, width), nn.SiLU(), nn.Linear(width, width)
-        )
-        self.anchor_condition = nn.Parameter(0.02 * torch.randn(width))
+        if mechanisms.action_adaln:
+            self.condition = nn.Sequential(
+                nn.Linear(spec.action_dim + (1 + poses) * spec.state_dim, width), nn.SiLU(), nn.Linear(width, width)
+            )
+        else:
+            self.same_condition = nn.Parameter(0.02 * torch.randn(width))
         self.flow = FlowHead(mechanisms, token_dim)
         self.heads = OutcomeHeads(config.heads, width, extra, spec.state_dim)
         for name in ("state_mean", "state_std", "state_change_std"):
@@ -122,15 +119,12 @@ class Dynamics(nn.Module):
         # Least squares: state, its motion, action and 1 -> the change of the state, all normalised.
         self.register_buffer("servos", torch.zeros(2 * spec.state_dim + spec.action_dim + 1, spec.state_dim))
 
-    def hidden(self, context: Context, anchor_latents: Tensor, anchor_state: Tensor) -> tuple[Tensor, Tensor]:
+    def hidden(self, context: Context) -> tuple[Tensor, Tensor]:
         """Hidden tokens [B, T, F, width] and conditions [B, T, width + S]: what modulates the layers, and the change of
         the state that linear servos would make, in standard deviations.
         """
         condition = self._condition(context)
-        anchor = self._anchor(anchor_latents, anchor_state)
-        anchor_condition = self.anchor_condition.expand(len(anchor), 1, -1)
-        modulating = condition[..., : self.width]
-        return self.transformer(self._tokens(context), modulating, anchor, anchor_condition), condition
+        return self.transformer(self._tokens(context), condition[..., : self.width]), condition
 
     def loss(self, batch: WorldBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Flow matching of the next latents, with the joint heads; and what to log.
@@ -144,7 +138,7 @@ class Dynamics(nn.Module):
             if torch.rand((), generator=generator) < self.config.self_context:
                 latents, state = self._imagine_context(batch, latents, state, generator)
             context = self.context(batch, latents, state)
-            hidden, condition = self.hidden(context, batch.anchor_latents, batch.anchor_state)
+            hidden, condition = self.hidden(context)
             has_next, inside = batch.has_next.float(), batch.inside.float()
             flow, logs = self.flow_loss(hidden, condition, latents, batch.latents[:, 1:], has_next, generator)
             change = (batch.state[:, 1:] - state) / self.state_change_std - condition[..., self.width :]
@@ -221,15 +215,8 @@ class Dynamics(nn.Module):
         )
 
     def begin(self, latents: Tensor, state: Tensor) -> Memory:
-        """A memory for B streams that all begin with the first frames of their episodes, [B, N, D] and [B, S]."""
-        memory = self.transformer.new_memory(len(latents), latents, state)
-        self.restart(memory, torch.arange(len(latents), device=latents.device), latents, state)
-        return memory
-
-    def restart(self, memory: Memory, rows: Tensor, latents: Tensor, state: Tensor) -> None:
-        """Begin the streams int64 [R] anew with the first frames of their episodes, [R, N, D] and [R, S]."""
-        condition = self.anchor_condition.expand(len(rows), 1, -1)
-        self.transformer.set_anchor(memory, rows, self._anchor(latents, state), condition)
+        """A memory of nothing for B streams, whose frames will be like these, [B, N, D] and [B, S]."""
+        return self.transformer.new_memory(latents, state)
 
     def push(self, memory: Memory, latents: Tensor, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Add a frame, [B, N, D], [B, S] and [B, A], to all streams: hidden tokens [B, 1, F, width] and condition."""
@@ -281,7 +268,7 @@ class Dynamics(nn.Module):
         _, motion, action = self._normalised(context)
         servos = self._linear_change(context)
         if not self.config.action_adaln:
-            return torch.cat([self.anchor_condition.expand(*action.shape[:2], -1), servos], -1)
+            return torch.cat([self.same_condition.expand(*action.shape[:2], -1), servos], -1)
         poses = self._poses(context)
         if not self.config.proprioception_token:
             poses, motion = torch.zeros_like(poses), torch.zeros_like(motion)
@@ -314,15 +301,15 @@ class Dynamics(nn.Module):
         action = (context.action - self.action_mean) / self.action_std
         return state, context.state_motion / self.state_change_std, action
 
-    def _tokens(self, context: Context, acts: bool = True) -> Tensor:
-        """[B, T, F, width]; without an action if the frame does not act."""
+    def _tokens(self, context: Context) -> Tensor:
+        """[B, T, F, width]."""
         config, others = self.config, []
         _, motion, action = self._normalised(context)
         if config.proprioception_token:
             poses = self._poses(context)
             others.append(self.state_token(torch.cat([poses, motion], -1) if config.motion_input else poses))
         if config.action_tokens:
-            others.append(self.action_token(action) if acts else self.no_action.expand(*action.shape[:2], -1))
+            others.append(self.action_token(action))
         latents = [context.latents]
         if config.motion_input:
             latents.append(context.latent_motion / self.latent_change_std)
@@ -332,17 +319,6 @@ class Dynamics(nn.Module):
         for other in others:
             picture = picture + other[:, :, None]
         return picture + self.place
-
-    def _anchor(self, latents: Tensor, state: Tensor) -> Tensor:
-        """The anchor's tokens [B, 1, F, width]: a frame at rest without an action."""
-        context = Context(
-            latents[:, None],
-            torch.zeros_like(latents)[:, None],
-            state[:, None],
-            torch.zeros_like(state)[:, None],
-            self.action_mean.expand(len(latents), 1, -1),
-        )
-        return self._tokens(context, acts=False)
 
     def _corrupt(self, batch: WorldBatch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Noise on the context: latents [B, T, N, D] and state [B, T, S]."""
@@ -361,7 +337,7 @@ class Dynamics(nn.Module):
         """
         frames = latents.shape[1]
         first = torch.randint(2, max(frames, 2) + 1, (len(latents),), generator=generator).to(latents.device)
-        memory = self.begin(batch.anchor_latents, batch.anchor_state)
+        memory = self.begin(latents[:, 0], state[:, 0])
         context = [(latents[:, 0], state[:, 0])]
         for index in range(1, frames):
             noise = torch.randn(context[-1][0].shape, generator=generator).to(latents.device)

@@ -173,7 +173,7 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         own = torch.tensor([row], device=device)
         self._latents[own] = self.model.autoencoder.encode(torch.from_numpy(images)[None].to(device))
         self._state[own] = torch.from_numpy(np.asarray(state, np.float32))[None].to(device)
-        self.model.dynamics.restart(self._memory, own, self._latents[own], self._state[own])
+        self._memory.forget(own)
         self._seeds[row], self._ended[row] = seed, False
         self._tick[row] = self._elapsed[row] = self._in_row[row] = 0
         return self._observe()

@@ -12,14 +12,13 @@ from torch import nn
 
 from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.described import read_weights, write_weights
-from vla_rl.core.outside import check_version, read_json, reading
+from vla_rl.core.outside import check_version, reading
 from world_model.autoencoder import Autoencoder
 from world_model.config import WorldModelConfig, WorldSpec
 from world_model.dynamics import Dynamics
 
 FORMAT = "vla-rl-world-model"
-FORMAT_VERSION = 4
-_WITHOUT_DIGEST = 3  # it said ``schema``, and its weights had no digest
+FORMAT_VERSION = 5  # before, the first frame of an episode stayed visible for ever
 
 
 class WorldModel(nn.Module):
@@ -61,13 +60,8 @@ def load_world_model(folder: Path, device: str = "cpu") -> tuple[WorldModel, int
         CheckpointError: if it is missing, damaged, or of another schema version.
     """
     with reading(folder / "config.json", "it is no world model; train one: vla-rl imagine"):
-        content = read_json(folder / "config.json")
-        if content.get("schema") == _WITHOUT_DIGEST:
-            weights = (folder / "weights.safetensors").read_bytes()
-        else:
-            content, weights = read_weights(folder, (FORMAT,), FORMAT_VERSION, FORMAT_VERSION)
-        sizes = {name: part for name, part in content["config"].items() if name != "trajectories"}  # gone since
-        config = config_from_dict(WorldModelConfig, sizes, where=str(folder))
+        content, weights = read_weights(folder, (FORMAT,), FORMAT_VERSION, FORMAT_VERSION)
+        config = config_from_dict(WorldModelConfig, content["config"], where=str(folder))
         spec = config_from_dict(WorldSpec, content["spec"], where=str(folder))
         model, tensors = WorldModel(config, spec), safetensors.torch.load(weights)
         if any(tensor.isnan().any() for tensor in tensors.values()):  # an unset threshold is infinite

@@ -75,7 +75,7 @@ def relive(
 ) -> Memory:
     """The memory of streams that have lived through real episodes up to, and without, step ``first``.
 
-    The anchor is the episode's first frame; frames further back than the memory reaches are skipped.
+    Frames further back than the memory reaches are skipped.
 
     Args:
         model: in eval mode.

@@ -1,8 +1,8 @@
 """Block-causal attention over frames of tokens, in two forms that agree: all at once, and one by one with a cache.
 
 A frame attends to itself and the ``window - 1`` frames before it in full, to the ``memory_frames`` before those in
-compressed form (keys and values averaged over squares of tokens), and to the anchor, the first frame of the episode. So
-the cache is bounded, and a step costs the same at any time. Distance in frames enters as a fixed bias of each head
+compressed form (keys and values averaged over squares of tokens). So the cache is bounded, and a step costs the same at
+any time. Distance in frames enters as a fixed bias of each head
 (ALiBi, arXiv 2108.12409), which is bounded too.
 """
 
@@ -57,7 +57,7 @@ class Block(nn.Module):
         width: of tokens.
         heads: of attention.
         mlp_ratio: hidden width over ``width``.
-        causal_memory: learn offsets of the anchor's and the compressed frames' keys, so that they can be told apart.
+        causal_memory: learn an offset of the compressed frames' keys, so that they can be told apart.
     """
 
     def __init__(self, width: int, heads: int, mlp_ratio: float, causal_memory: bool = True) -> None:
@@ -73,7 +73,6 @@ class Block(nn.Module):
         nn.init.zeros_(self.modulation.weight)
         nn.init.zeros_(self.modulation.bias)
         if causal_memory:
-            self.anchor_key = nn.Parameter(0.02 * torch.randn(heads, 1, width // heads))
             self.memory_key = nn.Parameter(0.02 * torch.randn(heads, 1, width // heads))
 
     def queries_keys_values(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -105,36 +104,32 @@ class Blocks(nn.ModuleList):
 
 @dataclass
 class Memory:
-    """The bounded cache of B streams. Streams step together and may be restarted one by one.
+    """The bounded cache of B streams. They step together, and each may be forgotten alone.
 
     Attributes:
-        anchor: per layer, keys and values [B, heads, F, size] of the first frames.
         recent: per layer, keys and values [B, heads, window, F, size]; frame g stands in slot g % window.
         compressed: per layer, keys and values [B, heads, memory_frames, P, size]; frame g in slot g % memory_frames.
         step: frames pushed so far, over all streams.
         age: int64 [B], frames pushed since each stream's start.
-        has_anchor: bool [B].
         last: latents [B, N, D] and state [B, S] of the frame before, for the motion input.
     """
 
-    anchor: list[tuple[Tensor, Tensor]]
     recent: list[tuple[Tensor, Tensor]]
     compressed: list[tuple[Tensor, Tensor]]
     age: Tensor
-    has_anchor: Tensor
     last: tuple[Tensor, Tensor]
     step: int = field(default=0)
 
+    def forget(self, rows: Tensor) -> None:
+        """Begin the streams int64 [R] anew."""
+        self.age[rows] = 0
+
     def put(self, rows: Tensor, other: "Memory") -> None:
         """Replace the streams int64 [R] by those of another memory that has taken as many steps."""
-        for ours, theirs in (
-            (self.anchor, other.anchor),
-            (self.recent, other.recent),
-            (self.compressed, other.compressed),
-        ):
+        for ours, theirs in ((self.recent, other.recent), (self.compressed, other.compressed)):
             for (key, value), (other_key, other_value) in zip(ours, theirs, strict=True):
                 key[rows], value[rows] = other_key, other_value
-        self.age[rows], self.has_anchor[rows] = other.age, other.has_anchor
+        self.age[rows] = other.age
         last = (self.last[0].clone(), self.last[1].clone())
         last[0][rows], last[1][rows] = other.last
         self.last = last
@@ -161,17 +156,15 @@ class BlockCausalTransformer(nn.Module):
         slopes = torch.cat([torch.zeros(1), 0.125 * 2.0 ** torch.arange(config.heads - 1)])
         self.register_buffer("slopes", slopes.view(-1, 1, 1), persistent=False)
 
-    def forward(self, frames: Tensor, condition: Tensor, anchor: Tensor, anchor_condition: Tensor) -> Tensor:
+    def forward(self, frames: Tensor, condition: Tensor) -> Tensor:
         """All frames at once.
 
         Args:
             frames: [B, T, F, width].
             condition: [B, T, width].
-            anchor: [B, 1, F, width], the first frame of the episode; ignored if the anchor is switched off.
-            anchor_condition: [B, 1, width].
 
         Returns:
-            [B, T, F, width]; a frame depends on itself, on earlier ones and on the anchor.
+            [B, T, F, width]; a frame depends on itself and on earlier ones.
         """
         bias = self._bias(frames.shape[1], frames.device)
         for block in self.blocks:
@@ -180,22 +173,15 @@ class BlockCausalTransformer(nn.Module):
             if self.config.memory_frames:
                 keys.append((self._compress(key) + block.memory_key[:, None]).flatten(2, 3))
                 values.append(self._compress(value).flatten(2, 3))
-            if self.config.anchor:
-                own_query, own_key, own_value, own_modulation = block.queries_keys_values(anchor, anchor_condition)
-                keys.append(own_key[:, :, 0] + block.anchor_key)
-                values.append(own_value[:, :, 0])
-                anchor = block.finish(
-                    anchor, F.scaled_dot_product_attention(own_query, own_key, own_value), own_modulation
-                )
             attended = F.scaled_dot_product_attention(
                 query.flatten(2, 3), torch.cat(keys, 2), torch.cat(values, 2), attn_mask=bias
             )
             frames = block.finish(frames, attended.unflatten(2, query.shape[2:4]), modulation)
         return self.norm(frames)
 
-    def new_memory(self, streams: int, latents: Tensor, state: Tensor) -> Memory:
+    def new_memory(self, latents: Tensor, state: Tensor) -> Memory:
         """An empty memory; latents [B, N, D] and state [B, S] give shapes and device."""
-        config, device = self.config, latents.device
+        config, streams, device = self.config, len(latents), latents.device
         size = config.width // config.heads
 
         def empty(*shape: int) -> list[tuple[Tensor, Tensor]]:
@@ -203,24 +189,11 @@ class BlockCausalTransformer(nn.Module):
             return [(torch.zeros(full, device=device), torch.zeros(full, device=device)) for _ in self.blocks]
 
         return Memory(
-            anchor=empty(self.layout.tokens),
             recent=empty(config.window, self.layout.tokens),
             compressed=empty(config.memory_frames, len(self.compression)),
             age=torch.zeros(streams, dtype=torch.int64, device=device),
-            has_anchor=torch.zeros(streams, dtype=torch.bool, device=device),
             last=(torch.zeros_like(latents), torch.zeros_like(state)),
         )
-
-    def set_anchor(self, memory: Memory, rows: Tensor, anchor: Tensor, anchor_condition: Tensor) -> None:
-        """Begin the streams int64 [R] anew with the anchors [R, 1, F, width]. What they remembered is forgotten."""
-        for layer, block in enumerate(self.blocks):
-            query, key, value, modulation = block.queries_keys_values(anchor, anchor_condition)
-            keys, values = memory.anchor[layer]
-            keys[rows] = (key[:, :, 0] + block.anchor_key).to(keys.dtype)
-            values[rows] = value[:, :, 0].to(values.dtype)
-            anchor = block.finish(anchor, F.scaled_dot_product_attention(query, key, value), modulation)
-        memory.age[rows] = 0
-        memory.has_anchor[rows] = True
 
     def push(self, memory: Memory, frame: Tensor, condition: Tensor) -> Tensor:
         """Add one frame to every stream: what `forward` gives for it.
@@ -250,9 +223,6 @@ class BlockCausalTransformer(nn.Module):
             if remembered:
                 keys.append(compressed_keys.flatten(2, 3))
                 values.append(compressed_values.flatten(2, 3))
-            if self.config.anchor:
-                keys.append(memory.anchor[layer][0])
-                values.append(memory.anchor[layer][1])
             attended = F.scaled_dot_product_attention(
                 query[:, :, 0], torch.cat(keys, 2), torch.cat(values, 2), attn_mask=bias
             )
@@ -275,8 +245,6 @@ class BlockCausalTransformer(nn.Module):
         if config.memory_frames:
             inside = (distance >= config.window) & (distance < config.window + config.memory_frames)
             parts.append(self._penalty(distance, inside).repeat_interleave(pooled, 2))
-        if config.anchor:
-            parts.append(torch.zeros(config.heads, length, tokens, device=device))
         # With four dimensions the fused kernels take it.
         return torch.cat(parts, 2).repeat_interleave(tokens, 1)[None]
 
@@ -291,9 +259,6 @@ class BlockCausalTransformer(nn.Module):
             distance = config.window + (memory.step - config.window - slots) % config.memory_frames
             seen = distance <= memory.age[:, None]
             parts.append(self._stream_penalty(distance, seen).repeat_interleave(len(self.compression), 2))
-        if config.anchor:
-            own = torch.where(memory.has_anchor, 0.0, -torch.inf)
-            parts.append(own[:, None, None].expand(-1, config.heads, tokens))
         return torch.cat(parts, 2)[:, :, None]
 
     def _penalty(self, distance: Tensor, inside: Tensor) -> Tensor:

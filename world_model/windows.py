@@ -119,8 +119,6 @@ class LatentEpisodes:
         previous = start + (first - 1).clamp(min=0)
         at_end = step[:, :-1] == length[:, None] - 1
         return WorldBatch(
-            anchor_latents=self.latents[start],
-            anchor_state=self.state[start],
             latents=self.latents[index],
             state=self.state[index],
             action=self.action[index[:, :-1]],

@@ -94,7 +94,6 @@ def test_the_gain_pairs_runs_of_one_task_and_seed(tmp_path: Path) -> None:
     assert result["imagination_gain_points"] == pytest.approx(7.5)
     assert result["imagination_gain_points_pairs"] == 2
     assert result["gain_points_minus_coevolution"] == pytest.approx(-5.0)
-    assert "gain_points_minus_keyframes" not in result
     assert result["gain_wall_ratio"] == pytest.approx(3.5)
     assert result["gain_rounds_used"] == 0.75
     shown = world_model.table({**result, "machine": {"cpu": "a"}, "command": "python -m benchmarks world-model"})

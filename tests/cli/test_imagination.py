@@ -24,7 +24,6 @@ from vla_rl.training.run_folder import RunFolder
 from world_model.coevolution import CoEvolutionConfig
 from world_model.imagined_env import ImaginedEnvConfig
 from world_model.model import load_world_model, save_world_model
-from world_model.starts import StartConfig
 
 TASK = TaskConfig(image_size=32, difficulty=0.0)
 PRESET = """
@@ -62,7 +61,6 @@ def imagination(tmp_path: Path) -> RunImagination:
         coevolution=CoEvolutionConfig(mode="continuous", imagined_episodes=3, gap_episodes=2, largest_gap=1.0),
         preset=str(tmp_path / "tiny.yaml"),
         near_success_episodes=1,
-        starts=StartConfig(keyframe_fraction=0.5),
         env=ImaginedEnvConfig(horizon=5, success_threshold=2.0, halt=False),
     )
     execution = execution_config("sync", execute_ticks=4)

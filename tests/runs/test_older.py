@@ -134,6 +134,9 @@ def test_options_of_imagination_matter_to_those_who_imagine(tmp_path: Path) -> N
 
 def test_group_updates_in_imagination_are_gone_and_their_options_with_them(tmp_path: Path) -> None:
     raw = changed(read_yaml(DATA / "tiny-62b636b.yaml"), "imagination.coevolution.mode", "once")
+    with pytest.raises(ConfigError, match=r"imagination\.starts\.keyframe_fraction=0\.3; this version has no such"):
+        RunFolder.open(folder_of(raw, tmp_path), RunConfig)
+    raw = changed(raw, "imagination.starts.keyframe_fraction", 0.0)
     raw = changed(raw, "imagination.group.learning_rate", 1e-5)
     raw["imagination"]["group"]["mask_after_success"] = False
     RunFolder.open(folder_of(raw, tmp_path), RunConfig)  # none was made: nothing read them

@@ -13,7 +13,6 @@ from world_model.model import WorldModel
 
 ABLATIONS: list[dict[str, Any]] = [
     {},
-    {"anchor": False},
     {"memory_frames": 0},
     {"action_tokens": False},
     {"action_adaln": False},
@@ -35,7 +34,7 @@ def at_once(model: WorldModel, batch: WorldBatch) -> Tensor:
     dynamics = model.dynamics
     latents, state = batch.latents[:, :-1], batch.state[:, :-1]
     context = dynamics.context(batch, latents, state)
-    hidden, condition = dynamics.hidden(context, batch.anchor_latents, batch.anchor_state)
+    hidden, condition = dynamics.hidden(context)
     predicted = dynamics.predict(hidden, condition, latents, state, torch.ones_like(latents))
     outcome = [part if part.ndim == 3 else part[..., None] for part in predicted.outcome]
     return torch.cat([predicted.latents.flatten(2), predicted.state, *outcome], -1)
@@ -44,7 +43,7 @@ def at_once(model: WorldModel, batch: WorldBatch) -> Tensor:
 @torch.no_grad()
 def streamed(model: WorldModel, batch: WorldBatch) -> Tensor:
     dynamics = model.dynamics
-    memory = dynamics.begin(batch.anchor_latents, batch.anchor_state)
+    memory = dynamics.begin(batch.latents[:, 0], batch.state[:, 0])
     rows = []
     for frame in range(batch.action.shape[1]):
         latents, state = batch.latents[:, frame], batch.state[:, frame]
@@ -83,12 +82,11 @@ def test_streams_restart_one_by_one() -> None:
     dynamics, batch = model.dynamics, make_batch(model, size=2, frames=6)
     fresh = streamed(model, batch)
     with torch.no_grad():
-        memory = dynamics.begin(batch.anchor_latents, batch.anchor_state)
+        memory = dynamics.begin(batch.latents[:, 0], batch.state[:, 0])
         for frame in range(4):  # whatever stream 1 lived through before
             latents = torch.stack([batch.latents[0, frame], 3 * batch.latents[1, 5 - frame]])
             dynamics.push(memory, latents, batch.state[:, frame], batch.action[:, frame])
-        rows = torch.tensor([1])
-        dynamics.restart(memory, rows, batch.anchor_latents[rows], batch.anchor_state[rows])
+        memory.forget(torch.tensor([1]))
         for frame in range(6):
             other = min(frame + 4, 5)
             latents = torch.stack([batch.latents[0, other], batch.latents[1, frame]])
@@ -99,21 +97,14 @@ def test_streams_restart_one_by_one() -> None:
             torch.testing.assert_close(step.latents[1].flatten(), fresh[1, frame, :size], atol=1e-4, rtol=1e-4)
 
 
-def test_the_anchor_and_the_memory_reach_beyond_the_window() -> None:
-    for changes, moved, seen in (
-        ({"memory_frames": 0, "anchor": False, "layers": 1, "motion_input": False}, "latents", 3),
-        ({"memory_frames": 2, "anchor": False, "layers": 1, "motion_input": False}, "latents", 5),
-        ({"memory_frames": 0, "anchor": True, "layers": 1, "motion_input": False}, "anchor_latents", 9),
-    ):
-        model = make_model(**changes)
-        batch = make_batch(model)
-        changed = getattr(batch, moved).clone()
-        if moved == "latents":
-            changed[:, 0] += 1.0
-        else:
-            changed += 1.0
-        differs = (at_once(model, replace(batch, **{moved: changed})) != at_once(model, batch)).any(-1).any(0)
-        assert differs.tolist() == [frame < seen for frame in range(9)], changes
+@pytest.mark.parametrize(("remembered", "seen"), [(0, 3), (2, 5)])
+def test_the_memory_reaches_beyond_the_window(remembered: int, seen: int) -> None:
+    model = make_model(memory_frames=remembered, layers=1, motion_input=False)
+    batch = make_batch(model)
+    changed = batch.latents.clone()
+    changed[:, 0] += 1.0
+    differs = (at_once(model, replace(batch, latents=changed)) != at_once(model, batch)).any(-1).any(0)
+    assert differs.tolist() == [frame < seen for frame in range(9)]
 
 
 @pytest.mark.slow
@@ -121,10 +112,10 @@ def test_the_cache_is_bounded() -> None:
     model = make_model()
     batch = make_batch(model, size=1)
     with torch.no_grad():
-        memory = model.dynamics.begin(batch.anchor_latents, batch.anchor_state)
+        memory = model.dynamics.begin(batch.latents[:, 0], batch.state[:, 0])
 
         def numbers() -> int:
-            pairs = memory.anchor + memory.recent + memory.compressed
+            pairs = memory.recent + memory.compressed
             return sum(key.numel() + value.numel() for key, value in pairs)
 
         size = numbers()
@@ -202,7 +193,7 @@ def test_training_sees_the_errors_of_imagination() -> None:
     row = int(own.sum(1).argmax())
     assert own[row].sum() == 4
     with torch.no_grad():
-        memory = model.dynamics.begin(batch.anchor_latents, batch.anchor_state)
+        memory = model.dynamics.begin(batch.latents[:, 0], batch.state[:, 0])
         frame = batch.latents[:, 0], batch.state[:, 0]
         for index in range(1, 6):
             step = model.dynamics.step(memory, *frame, batch.action[:, index - 1], torch.zeros_like(frame[0]))

@@ -1,4 +1,4 @@
-"""Imagined environments: seeds, starts, one loop for all, and reality that is lived through before a key frame."""
+"""Imagined environments: seeds, starts, one loop for all, and reality that is lived through before a start."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +9,12 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 from tiny_world_model import make_model
-from toy_episodes import toy_cache, toy_episode
+from toy_episodes import toy_cache
 
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.recorder import Recorder
-from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.loop import run_episode
@@ -22,7 +22,7 @@ from vla_rl.execution.sources import Demonstrator
 from world_model.imagined_env import ImaginedEnv, ImaginedEnvConfig, ImaginedVectorEnv
 from world_model.model import WorldModel
 from world_model.open_loop import imagine
-from world_model.starts import Start, StartBank, StartConfig
+from world_model.starts import Start, StartBank
 from world_model.windows import LatentEpisodes
 
 
@@ -33,23 +33,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[WorldModel, LatentE
     return model, LatentEpisodes(toy_cache(tmp_path_factory.mktemp("toy")), model.autoencoder)
 
 
-def bank_of(data: LatentEpisodes, fraction: float = 0.0) -> StartBank:
-    return StartBank(data, StartConfig(keyframe_fraction=fraction))
-
-
 def never(model: WorldModel) -> ImaginedEnvConfig:
     return ImaginedEnvConfig(success_threshold=2.0)
 
 
 def test_the_single_view_is_a_sound_gymnasium_environment(world: tuple[WorldModel, LatentEpisodes]) -> None:
     model, data = world
-    check_env(ImaginedEnv(model, data, bank_of(data), never(model)), skip_render_check=True)
+    check_env(ImaginedEnv(model, data, StartBank(data), never(model)), skip_render_check=True)
 
 
 def test_an_environment_does_not_depend_on_those_beside_it(world: tuple[WorldModel, LatentEpisodes]) -> None:
     model, data = world
-    vector = ImaginedVectorEnv(model, data, bank_of(data, 0.5), 4, never(model))
-    single = ImaginedEnv(model, data, bank_of(data, 0.5), never(model))
+    vector = ImaginedVectorEnv(model, data, StartBank(data), 4, never(model))
+    single = ImaginedEnv(model, data, StartBank(data), never(model))
     seeds = [101, 7, 33, 50]
     vector.reset(seed=[1, 2, 3, 4])
     actions = np.random.default_rng(0).uniform(-1, 1, (9, 2)).astype(np.float32)
@@ -72,15 +68,14 @@ def test_an_environment_does_not_depend_on_those_beside_it(world: tuple[WorldMod
 
 def test_one_environment_restarts_while_the_others_go_on(world: tuple[WorldModel, LatentEpisodes]) -> None:
     model, data = world
-    keyframe = Start(1, 6)
-    undisturbed = ImaginedVectorEnv(model, data, bank_of(data), 2, never(model))
-    disturbed = ImaginedVectorEnv(model, data, bank_of(data), 2, never(model))
+    undisturbed = ImaginedVectorEnv(model, data, StartBank(data), 2, never(model))
+    disturbed = ImaginedVectorEnv(model, data, StartBank(data), 2, never(model))
     action = np.full((2, 2), 0.3, np.float32)
     for env in (undisturbed, disturbed):
         env.reset(seed=[100, 200])
         for _ in range(3):
             env.step(action)
-    options = {"reset_mask": np.array([False, True]), "starts": [None, keyframe]}
+    options = {"reset_mask": np.array([False, True]), "starts": [None, Start(1, 6)]}
     disturbed.reset(seed=[None, 300], options=options)
     for _ in range(4):
         calm, rows = undisturbed.step(action)[0], disturbed.step(action)[0]
@@ -93,7 +88,7 @@ def test_groups_share_their_start_and_differ_in_noise(
     world: tuple[WorldModel, LatentEpisodes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, data = world
-    env = ImaginedVectorEnv(model, data, bank_of(data), 2, never(model))
+    env = ImaginedVectorEnv(model, data, StartBank(data), 2, never(model))
     first, _ = env.reset(seed=[11, 12], options={"starts": [Start(2, 0)] * 2})
     np.testing.assert_array_equal(first["pixels"]["front"][0], first["pixels"]["front"][1])
     dynamics = model.dynamics
@@ -107,17 +102,17 @@ def test_groups_share_their_start_and_differ_in_noise(
 def test_episodes_end_by_success_time_and_horizon(world: tuple[WorldModel, LatentEpisodes]) -> None:
     model, data = world
     action = np.zeros((1, 2), np.float32)
-    easy = ImaginedVectorEnv(model, data, bank_of(data), 1, ImaginedEnvConfig(success_threshold=1e-9))
+    easy = ImaginedVectorEnv(model, data, StartBank(data), 1, ImaginedEnvConfig(success_threshold=1e-9))
     easy.reset(seed=500)
     _, reward, terminated, truncated, info = easy.step(action)
     assert (reward[0], terminated[0], truncated[0], info["is_success"][0]) == (1.0, True, False, True)
-    timed = ImaginedVectorEnv(model, data, bank_of(data), 1, never(model))
+    timed = ImaginedVectorEnv(model, data, StartBank(data), 1, never(model))
     timed.reset(seed=500, options={"starts": [Start(0, 5)]})
     steps = [timed.step(action) for _ in range(7)]
     # 5 real steps and 7 imagined ones make the limit of 12
     assert [own[3][0] for own in steps] == [False] * 6 + [True]
     assert not steps[-1][4]["is_cut"][0], "out of time is a failure"
-    cut = ImaginedVectorEnv(model, data, bank_of(data), 1, ImaginedEnvConfig(horizon=3, success_threshold=2.0))
+    cut = ImaginedVectorEnv(model, data, StartBank(data), 1, ImaginedEnvConfig(horizon=3, success_threshold=2.0))
     cut.reset(seed=500)
     steps = [cut.step(action) for _ in range(3)]
     assert [own[3][0] for own in steps] == [own[4]["is_cut"][0] for own in steps] == [False, False, True]
@@ -131,7 +126,7 @@ def test_an_episode_is_cut_where_its_pictures_are_strange(tmp_path: Path) -> Non
     sure, action = ImaginedEnvConfig(), np.zeros((2, 2), np.float32)
 
     def first_step(config: ImaginedEnvConfig) -> dict[str, bool]:
-        vector = ImaginedVectorEnv(model, data, bank_of(data), 2, config)
+        vector = ImaginedVectorEnv(model, data, StartBank(data), 2, config)
         vector.reset(seed=5)
         _, _, terminated, truncated, info = vector.step(action)
         found = {"terminated": terminated, "truncated": truncated, **info}
@@ -154,14 +149,14 @@ def test_consistent_success_is_asked_for(tmp_path: Path) -> None:
     model = make_model()
     model.config = replace(model.config, heads=replace(model.config.heads, success_consistent=3))
     data = LatentEpisodes(toy_cache(tmp_path, episodes=1), model.autoencoder)
-    env = ImaginedVectorEnv(model, data, bank_of(data), 1, ImaginedEnvConfig(success_threshold=1e-9))
+    env = ImaginedVectorEnv(model, data, StartBank(data), 1, ImaginedEnvConfig(success_threshold=1e-9))
     env.reset(seed=500)
     assert [bool(env.step(np.zeros((1, 2), np.float32))[2][0]) for _ in range(3)] == [False, False, True]
 
 
 def test_actions_that_are_not_finite_are_refused(world: tuple[WorldModel, LatentEpisodes]) -> None:
     model, data = world
-    env = ImaginedEnv(model, data, bank_of(data))
+    env = ImaginedEnv(model, data, StartBank(data))
     env.reset(seed=0)
     with pytest.raises(UserError, match="not finite"):
         env.step(np.array([np.nan, 0.0], np.float32))
@@ -169,7 +164,7 @@ def test_actions_that_are_not_finite_are_refused(world: tuple[WorldModel, Latent
 
 def test_the_one_loop_runs_in_imagination(world: tuple[WorldModel, LatentEpisodes], tmp_path: Path) -> None:
     model, data = world
-    env = ImaginedEnv(model, data, bank_of(data), never(model))
+    env = ImaginedEnv(model, data, StartBank(data), never(model))
     robot = EnvRobot(env)
     gate = SafetyGate(GateConfig().filled(env.action_space.low, env.action_space.high, env.gripper_dims), 20.0)
 
@@ -196,25 +191,7 @@ def test_the_one_loop_runs_in_imagination(world: tuple[WorldModel, LatentEpisode
 
 def test_a_known_seed_begins_as_reality_did(world: tuple[WorldModel, LatentEpisodes]) -> None:
     _, data = world
-    bank = bank_of(data, fraction=1.0)
-    assert bank.choose(4) == Start(4, 0)  # the toy episodes were reset with seeds 0 to 5
-    assert bank.choose(1000).is_keyframe
+    bank = StartBank(data)
+    assert bank.choose(4) == Start(4)  # the toy episodes were reset with seeds 0 to 5
     assert bank.choose(1000) == bank.choose(1000)
     assert len({bank.choose(seed) for seed in range(1000, 1050)}) > 2
-
-
-def test_key_frames_are_steps_of_the_newest_policys_failures(tmp_path: Path) -> None:
-    cache = toy_cache(tmp_path, episodes=4, length=40)
-    for version in (1, 2):
-        cache.store.add(toy_episode(f"v{version}", 4, 40, policy_version=version))
-    cache.refresh()
-    data = LatentEpisodes(cache, make_model().autoencoder)
-    newest = next(index for index, episode in enumerate(data.episodes) if episode.policy_version == 2)
-    bank = StartBank(data, StartConfig(keyframe_fraction=0.5))
-    assert [own.episode for own in bank.keyframes] == [newest]  # successes and older policies give none
-    assert all(0 < own.step < 39 for own in bank.keyframes)
-    assert StartBank(data, StartConfig(keyframe_fraction=0.0)).keyframes == []
-    draws = [bank.choose(seed).is_keyframe for seed in range(10_000, 10_400)]
-    assert 0.4 < np.mean(draws) < 0.6
-    with pytest.raises(ConfigError, match="keyframe_fraction"):
-        StartConfig(keyframe_fraction=2.0)

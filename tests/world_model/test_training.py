@@ -80,7 +80,6 @@ def test_windows_end_where_episodes_end(cache: FrameCache) -> None:
     assert batch.has_previous.tolist() == [True, False]
     torch.testing.assert_close(batch.state[0, 0], data.state[12 + 8])
     torch.testing.assert_close(batch.previous_state[0], data.state[12 + 7])
-    torch.testing.assert_close(batch.anchor_state[0], data.state[12])
     torch.testing.assert_close(batch.latents[0, 3], data.latents[12 + 11])
 
 

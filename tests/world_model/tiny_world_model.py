@@ -50,8 +50,6 @@ def make_batch(model: WorldModel, size: int = 2, frames: int = 9, seed: int = 0)
         return torch.randn(shape, generator=random)
 
     return WorldBatch(
-        anchor_latents=normal(size, tokens, dim),
-        anchor_state=normal(size, 3),
         latents=normal(size, frames + 1, tokens, dim),
         state=normal(size, frames + 1, 3),
         action=normal(size, frames, 2),

@@ -91,7 +91,11 @@ def read_weights(folder: Path, formats: tuple[str, ...], oldest: int, newest: in
         raise CheckpointError(f"{file} is not the config of a {formats[0]}; point at a version in a run's policies/")
     found = about.get("format_version")
     if type(found) is not int or not oldest <= found <= newest:
-        raise CheckpointError(f"{file} has format version {found!r}, this program reads {oldest} to {newest}")
+        reads = f"{oldest} to {newest}" if oldest < newest else str(newest)
+        raise CheckpointError(
+            f"{file} has format version {found!r}, this program reads {reads}; make it anew, or use the program that "
+            "wrote it"
+        )
     try:
         check_seal(about, required=found == newest)
         name = plain_name(about.get("weights"))

@@ -52,7 +52,7 @@ RETIRED: dict[str, Any] = {
     },
     "imagination": {
         "coevolution": {"first_round": 1, "refine_cpu_seconds": 0.0},
-        "starts": {"keyframe_rule": "uniform", "versions": 1},
+        "starts": {"keyframe_rule": "uniform", "versions": 1, "keyframe_fraction": 0.0},
         "trajectories": {**_SIZES, "success_weight": 1.0, "steps": 1500, "batch_size": 64, "learning_rate": 0.001},
         "group": {
             "group": 8,

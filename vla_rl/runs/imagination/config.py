@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from world_model.coevolution import CoEvolutionConfig
 from world_model.imagined_env import ImaginedEnvConfig
-from world_model.starts import StartConfig
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,6 @@ class ImaginationConfig:
         begin_with: folder of a world model of this task that was trained elsewhere (``vla-rl imagine train``, another
             run) and is taken instead of training a first one; "": none. Its sizes replace the preset's.
         near_success_episodes: scripted episodes for the world model, spent once, before it is trained.
-        starts: where imagined episodes begin.
         env: how they end.
     """
 
@@ -25,7 +23,6 @@ class ImaginationConfig:
     preset: str = "cpu-tiny"
     begin_with: str = ""
     near_success_episodes: int = 200
-    starts: StartConfig = field(default_factory=StartConfig)
     env: ImaginedEnvConfig = field(default_factory=ImaginedEnvConfig)
 
     @property

@@ -21,7 +21,7 @@ from vla_rl.runs.imagination.world_data import open_cache
 from vla_rl.training.workers import RolloutJob
 from world_model.imagined_env import ImaginedEnv, ImaginedEnvConfig
 from world_model.model import load_world_model
-from world_model.starts import StartBank, StartConfig
+from world_model.starts import StartBank
 from world_model.windows import LatentEpisodes
 
 
@@ -36,7 +36,6 @@ class ImaginedWorldConfig:
         execution: of the policy's chunks.
         gate: limits of the robot.
         env: see `ImaginedEnvConfig`.
-        start: see `StartConfig`.
     """
 
     model: Path
@@ -45,20 +44,13 @@ class ImaginedWorldConfig:
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     env: ImaginedEnvConfig = field(default_factory=ImaginedEnvConfig)
-    start: StartConfig = field(default_factory=lambda: StartConfig(keyframe_fraction=0.0))
 
 
-def open_imagined_env(
-    folder: Path,
-    starts: Path,
-    cache: Path,
-    start: StartConfig | None = None,
-    config: ImaginedEnvConfig | None = None,
-) -> ImaginedEnv:
+def open_imagined_env(folder: Path, starts: Path, cache: Path, config: ImaginedEnvConfig | None = None) -> ImaginedEnv:
     """The environment of a world model's folder, whose episodes begin in the store ``starts`` with its frame cache."""
     model, _ = load_world_model(folder)
     data = LatentEpisodes(open_cache(starts, cache), model.autoencoder)
-    return ImaginedEnv(model, data, StartBank(data, start or StartConfig(keyframe_fraction=0.0)), config)
+    return ImaginedEnv(model, data, StartBank(data), config)
 
 
 class ImaginationWorker:
@@ -69,7 +61,7 @@ class ImaginationWorker:
 
     def __init__(self, config: ImaginedWorldConfig) -> None:
         self._config = config
-        self._env = open_imagined_env(config.model, config.starts, config.cache, config.start, config.env)
+        self._env = open_imagined_env(config.model, config.starts, config.cache, config.env)
         self._robot = EnvRobot(self._env)
         space = self._env.action_space
         limits = config.gate.filled(space.low, space.high, self._env.gripper_dims)  # type: ignore[attr-defined]

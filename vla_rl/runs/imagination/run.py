@@ -130,7 +130,7 @@ class RunImagination:
         store = EpisodeStore(self._folder.episodes)
         first = _IMAGINED_SEED + round_number * 100_000
         jobs = {f"imagined{round_number:03d}-{index:05d}": first + index for index in range(episodes)}
-        world = replace(self._world(version), start=self.config.starts, env=self.config.env)
+        world = replace(self._world(version), env=self.config.env)
         self._run(world, store, round_number, jobs)
         return len(jobs)
 

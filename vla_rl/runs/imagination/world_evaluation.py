@@ -43,7 +43,7 @@ from world_model.model import WorldModel, load_world_model
 from world_model.open_loop import imagine
 from world_model.probe import ProbeConfig, StateProbe, train_probe, true_positions
 from world_model.ranking import RankedPolicy, judge_successes, rank_policies
-from world_model.starts import StartBank, StartConfig
+from world_model.starts import StartBank
 from world_model.windows import LatentEpisodes
 
 COUNTERFACTUAL_SEED = 900_000_000  # apart from all others
@@ -257,7 +257,7 @@ class WorldJudge:
 
 def stream_speed(model: WorldModel, data: LatentEpisodes, streams: int, steps: int = 60) -> float:
     """Frames a second that a vector of imagined environments gives, decoding included."""
-    env = ImaginedVectorEnv(model, data, StartBank(data, StartConfig(keyframe_fraction=0.0)), streams)
+    env = ImaginedVectorEnv(model, data, StartBank(data), streams)
     env.reset(seed=0)
     action = env.action_space.sample()
     for _ in range(5):
@@ -270,7 +270,7 @@ def stream_speed(model: WorldModel, data: LatentEpisodes, streams: int, steps: i
 
 def late_latency(model: WorldModel, data: LatentEpisodes, steps: int = 1000) -> float:
     """Median latency of the last 50 of so many steps over that of steps 10 to 60."""
-    env = ImaginedVectorEnv(model, data, StartBank(data, StartConfig(keyframe_fraction=0.0)), 1)
+    env = ImaginedVectorEnv(model, data, StartBank(data), 1)
     env.reset(seed=0)
     action, times_s = env.action_space.sample(), []
     for _ in range(steps):

@@ -24,12 +24,10 @@ class DynamicsStep(nn.Module):
         latents: Tensor,
         state: Tensor,
         action: Tensor,
-        anchor_latents: Tensor,
-        anchor_state: Tensor,
         noise: Tensor,
     ) -> tuple[Tensor, ...]:
         context = Context(latents, _motion(latents), state, _motion(state), action)
-        hidden, condition = self.policy.hidden(context, anchor_latents, anchor_state)
+        hidden, condition = self.policy.hidden(context)
         last = (hidden[:, -1:], condition[:, -1:], latents[:, -1:], state[:, -1:])
         predicted = self.policy.predict(*last, noise[:, None])
         return (predicted.latents[:, 0], predicted.state[:, 0], *(part[:, 0] for part in predicted.outcome))
@@ -43,8 +41,6 @@ def dynamics_step(model: WorldModel, frames: int) -> GraphSpec:
         "latents": torch.randn(1, frames, tokens, token_dim),
         "state": torch.randn(1, frames, state_dim),
         "action": torch.randn(1, frames, action_dim),
-        "anchor_latents": torch.randn(1, tokens, token_dim),
-        "anchor_state": torch.randn(1, state_dim),
         "noise": torch.randn(1, tokens, token_dim),
     }
     module = DynamicsStep(model.dynamics).eval()

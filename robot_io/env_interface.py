@@ -158,7 +158,7 @@ def judge(success: str, info: dict[str, Any], reward: float, terminated: bool) -
         terminated: the task ended by itself.
 
     Raises:
-        UserError: if the info lacks the declared key.
+        UserError: if the info lacks the declared key, or says there what is neither yes nor no.
     """
     by_reward = terminated and reward > 0
     if success == JUDGE_REWARD:
@@ -167,11 +167,22 @@ def judge(success: str, info: dict[str, Any], reward: float, terminated: bool) -
         if success not in info:
             known = ", ".join(map(str, info)) or "nothing"
             raise UserError(f"the info of the last step has no {success!r} to judge by; it has {known}")
-        return bool(info[success]), True
+        return _yes(info[success], success), True
     for key in _SAID:
-        if key in info:
-            return bool(info[key]), True
+        if info.get(key) is not None:
+            return _yes(info[key], key), True
     return by_reward, by_reward
+
+
+def _yes(said: Any, key: str) -> bool:
+    """A success as an info says it: a boolean, a finite number, or an array of one of them."""
+    value = np.asarray(said)
+    if value.size != 1 or value.dtype.kind not in "biuf" or not np.isfinite(value).all():
+        raise UserError(
+            f"info[{key!r}] of the last step is {said!r}; a success is true, false or a number: mend it there, or "
+            "declare success"
+        )
+    return bool(value.item())
 
 
 def _of_size(values: tuple[float, ...], size: int, name: str) -> tuple[float, ...]:

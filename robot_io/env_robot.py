@@ -1,6 +1,7 @@
 """A gymnasium environment as a robot, so that the one loop drives simulators, imagined worlds and real arms alike."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from robot_io.faults import Watch
 from robot_io.observation_space import ObservationReader
 from robot_io.pictures import PicturesOnDemand
 from vla_rl.core.clock import Clock, VirtualClock
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import UserError, raised
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 
@@ -31,7 +32,7 @@ class EnvRobot:
 
     Attributes:
         control_hz: steps per second.
-        task: the task sentence.
+        task: the task sentence, read anew at every reset: an environment may draw it.
         actions: bounds, kinds, grippers.
         reader: cameras and state.
         notes: what was assumed, changed or left out, in sentences.
@@ -73,7 +74,7 @@ class EnvRobot:
         self._told: Observation | None = None
         self._last: Float32Array | None = None
         self._called: list[bool | None] = []
-        self._tick = 0
+        self._seed = self._tick = 0
         self._ended = True
         self.terminated = False
         self.truncated = False
@@ -99,15 +100,17 @@ class EnvRobot:
         """Start an episode of the environment with this seed.
 
         Raises:
-            UserError: if it observes something else than its space says.
+            UserError: if it observes something else than its space says, or raises.
         """
         if self._can_leave_out:
             self.env.unwrapped.drawing = self.draws_always
-        self._raw, _ = self.env.reset(seed=seed)
+        self._seed, self._tick = seed, 0
+        with self._told_of("reset"):
+            self._raw, _ = self.env.reset(seed=seed)
         self.reader.check(self._raw)
+        self.task, _ = read_sentence(self.env, self._declared)
         if isinstance(self.clock, VirtualClock):  # so that an episode does not depend on the ones before it
             self.clock.restart()
-        self._tick = 0
         self._images = self._last = self._told = None
         self._called.clear()
         self._ended = self.terminated = self.truncated = False
@@ -141,12 +144,17 @@ class EnvRobot:
         return np.where(self._steps, np.float32(0), targets)
 
     def write(self, action: Float32Array) -> Float32Array:
-        """Step the environment. Returns the action: an environment sends what it is given."""
+        """Step the environment. Returns the action: an environment sends what it is given.
+
+        Raises:
+            UserError: if the episode has ended, or the environment raises.
+        """
         if self._ended:
             raise UserError("the episode has ended; reset before the next command")
         if isinstance(self._images, PicturesOnDemand):
             self._images.end()
-        self._raw, reward, terminated, truncated, info = self.env.step(action)
+        with self._told_of("step"):
+            self._raw, reward, terminated, truncated, info = self.env.step(action)
         self._images, self._last = None, action
         self._tick += 1
         self.terminated, self.truncated = bool(terminated), bool(truncated)
@@ -179,6 +187,17 @@ class EnvRobot:
 
     def close(self) -> None:
         self.env.close()
+
+    @contextmanager
+    def _told_of(self, call: str) -> Iterator[None]:
+        """Whatever somebody's environment raises in a call is told with the place, the seed and the step."""
+        try:
+            yield
+        except (UserError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            at = f"step {self._tick} of seed {self._seed}"
+            raise UserError(f"{call}() of {self.env} raised {raised(error)}, in {at}; mend it there") from error
 
     def _within_bounds(self, action: Float32Array) -> bool:
         return bool((action >= self.actions.low).all() and (action <= self.actions.high).all())

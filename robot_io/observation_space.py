@@ -17,7 +17,8 @@ from robot_io.pictures import resize
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.types import Float32Array, Uint8Array
 
-_CHANNELS = (1, 3, 4)
+_CHANNELS = (1, 3, 4)  # behind
+_CHANNELS_FIRST = (1, 3)  # four in front are frames on top of each other
 _SMALLEST_GREY = 8  # pixels a side: a smaller uint8 matrix is numbers, not a picture
 RENDERED = "render"
 """The camera of an environment that observes no picture: what its ``render()`` draws."""
@@ -210,7 +211,7 @@ def _camera(path: Path, space: spaces.Space[Any]) -> Camera | None:
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
         return None
     shape = space.shape
-    if len(shape) == 3 and (shape[-1] in _CHANNELS or shape[0] in _CHANNELS):
+    if len(shape) == 3 and (shape[-1] in _CHANNELS or shape[0] in _CHANNELS_FIRST):
         return Camera(path, space, "HWC" if shape[-1] in _CHANNELS else "CHW")
     if len(shape) == 2 and min(shape) >= _SMALLEST_GREY:
         return Camera(path, space, "HW")

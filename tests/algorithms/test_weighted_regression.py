@@ -8,6 +8,7 @@ from torch import nn
 from vla_rl.algorithms import actor
 from vla_rl.algorithms.actor import ActorLearner, load_optimizer, make_optimizer, scheduled_learning_rate, weighted_loss
 from vla_rl.algorithms.config import ActorConfig
+from vla_rl.core.errors import UserError
 from vla_rl.policies.trainable import PolicyBatch
 
 
@@ -81,6 +82,21 @@ def test_a_sample_of_weight_zero_is_as_if_it_were_not_there():
     actions = torch.tensor([[1.0, 0.0], [0.0, 3.0], [100.0, 100.0]])
     found = gradients(GaussianActor(), action_batch(actions), torch.tensor([1.5, 1.5, 0.0]))
     torch.testing.assert_close(found, gradients(GaussianActor(), action_batch(actions[:2]), torch.ones(2)))
+
+
+@pytest.mark.parametrize("shape", [(), (3, 1), (2,)])
+def test_losses_and_weights_that_are_not_one_number_a_sample_are_refused(shape):
+    """They would broadcast, and no sample would weigh more than another."""
+    batch = action_batch(torch.zeros(3, 2))
+    with pytest.raises(UserError, match=r"the weights of the algorithm for 3 samples: found .*, expected \[3\]"):
+        ActorLearner(GaussianActor(), ActorConfig(), seed=0).update(batch, torch.ones(shape), 0)
+
+    class Other(GaussianActor):
+        def loss(self, batch, generator):
+            return super().loss(batch, generator)[0].mean() * torch.ones(shape), {}
+
+    with pytest.raises(UserError, match=r"the loss of the policy for 3 samples: found .*, expected \[3\]"):
+        ActorLearner(Other(), ActorConfig(), seed=0).update(batch, torch.ones(3), 0)
 
 
 def test_no_gradient_flows_through_weights():

@@ -3,6 +3,7 @@
 import filecmp
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -38,6 +39,17 @@ def test_episodes_travel_as_a_lerobot_dataset(tmp_path: Path) -> None:
     found = EpisodeStore(back, create=False)
     (name,) = found.ids()
     assert np.array_equal(found.read(name).action_sent, episode.action_sent)
+
+
+def test_a_hub_that_cannot_be_reached_is_no_fault_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> str:
+        raise httpx.ConnectError("name resolution failed")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    assert main(["hub", "pull", "somebody/policy", str(tmp_path / "new")]) == 2
+    assert "the hub: name resolution failed; try again, or use a folder, ./NAME" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["pull", "./nowhere", "new"], ["push", ".", "./x", "--episodes"]])

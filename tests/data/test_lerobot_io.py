@@ -221,6 +221,25 @@ def test_what_lerobot_records_is_imported_unchanged(recorded: Path, tmp_path: Pa
             assert episode.source[step] == (Source.HUMAN if step >= 2 else Source.POLICY)
 
 
+def test_of_several_tasks_an_episode_has_the_one_of_most_of_its_frames(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    features = {name: {"dtype": "float32", "shape": (1,), "names": None} for name in ("observation.state", "action")}
+    folder = tmp_path / "several"
+    dataset = LeRobotDataset.create("local/x", fps=30, root=folder, features=features, use_videos=False)
+    for tasks in (["place"] * 4, ["pick"] * 3 + ["place"] * 2, ["place"] * 3 + ["pick"] * 2):
+        for task in tasks:
+            dataset.add_frame({name: np.zeros(1, np.float32) for name in features} | {"task": task})
+        dataset.save_episode()
+    dataset.finalize()
+    store = EpisodeStore(tmp_path / "store")
+    names = import_lerobot(folder, store)
+    assert [store.read_header(name).task for name in names] == ["place", "pick", "place"]
+    assert [record.args[0] for record in caplog.records if "has the tasks" in record.msg] == [1, 2]
+
+
 def test_the_mapping_chooses_and_renames(recorded: Path, tmp_path: Path) -> None:
     (tmp_path / "mapping.yaml").write_text(
         "state: [observation.velocity, observation.state]\n"

@@ -182,6 +182,8 @@ class Ending(gymnasium.Wrapper[Any, Any, Any, Any]):
         ("reward", (1.0, True, {"is_success": False}), True, True),
         ("reward", (-1.0, True, {"is_success": True}), False, True),
         ("solved", (0.0, False, {"solved": 1.0}), True, True),
+        ("auto", (0.0, True, {"is_success": None, "success": np.array([True])}), True, True),
+        ("auto", (0.0, True, {"is_success": np.bool_(False), "success": True}), False, True),
     ],
 )
 def test_who_judges_an_episode(
@@ -201,6 +203,48 @@ def test_a_judge_who_says_nothing_is_told_of() -> None:
     robot = EnvRobot(env, declared=EnvDeclaration(success="solved"))
     robot.reset(0)
     with pytest.raises(UserError, match="no 'solved' to judge by; it has done"):
+        robot.write(ACTION)
+
+
+@pytest.mark.parametrize("said", ["no", float("nan"), [True, False], {"a": False}, []], ids=str)
+def test_a_success_that_is_neither_yes_nor_no_is_refused(said: object) -> None:
+    env = Ending(CountingEnv())
+    env.ending = (1.0, True, {"is_success": said})
+    robot = EnvRobot(env)
+    robot.reset(0)
+    with pytest.raises(UserError, match=r"info\['is_success'\] of the last step is .*; a success is true, false or a"):
+        robot.write(ACTION)
+
+
+def test_a_sentence_may_differ_from_start_to_start() -> None:
+    class Drawn(CountingEnv):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+            self.task_description = f"count to {seed}"
+            return super().reset(seed=seed)
+
+    robot = EnvRobot(Drawn())
+    for seed in (7, 9):
+        robot.reset(seed)
+        assert robot.read().task == f"count to {seed}"
+    declared = EnvRobot(Drawn(), declared=EnvDeclaration(sentence="count"))
+    declared.reset(7)
+    assert declared.read().task == "count"
+
+
+def test_what_an_environment_raises_is_told_with_place_seed_and_step() -> None:
+    class Bursting(CountingEnv):
+        def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+            if self.count == 2:
+                raise RuntimeError("it blew up")
+            return super().step(action)
+
+    robot = EnvRobot(Bursting())
+    robot.reset(31)
+    robot.write(ACTION)
+    robot.write(ACTION)
+    with pytest.raises(
+        UserError, match=r"raised RuntimeError: it blew up, at .*test_env_robot\.py:\d+, in step 2 of seed 31"
+    ):
         robot.write(ACTION)
 
 

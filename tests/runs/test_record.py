@@ -11,6 +11,7 @@ from robot_io.takeover import ScheduledTakeover
 from tests.execution.toys import ReachEnv
 from vla_rl.cli.main import main
 from vla_rl.core.types import Float32Array, Origin, Source
+from vla_rl.data.sources import find_store
 from vla_rl.data.store import EpisodeStore
 from vla_rl.runs.robots import RobotRequest, RobotSetup
 
@@ -74,6 +75,26 @@ def test_what_cannot_be_recorded_is_said(
 ) -> None:
     assert main(["record", *arguments, "--out", str(tmp_path / "store")]) == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_a_run_and_a_recording_never_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The store of the one would hide that of the other."""
+    command = ["record", "vla_rl/PickPlace-v0", "--episodes", "1", "task.image_size=16", "--out"]
+    run, store = tmp_path / "run", tmp_path / "store"
+    run.mkdir()
+    (run / "config.yaml").touch()
+    assert main([*command, str(run)]) == 2
+    assert f"{run} is a run; record into a folder of its own" in capsys.readouterr().err
+    assert not (run / "store.json").exists()
+    assert main([*command, str(store)]) == 0
+    assert main(["train", "--config", "tiny", "--out", str(store)]) == 2
+    assert f"{store} is an episode store; choose another --out" in capsys.readouterr().err
+    assert not (store / "config.yaml").exists()
+    EpisodeStore(run / "episodes")
+    EpisodeStore(run)  # of a version that did not refuse it
+    found = find_store(run)
+    assert found is not None
+    assert found.path == run / "episodes"
 
 
 def test_a_script_that_keeps_failing_is_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

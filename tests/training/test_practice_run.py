@@ -288,6 +288,39 @@ def test_a_run_can_start_from_another_ones_supervised_policy(
     assert evaluations[0] == evaluations[1]
 
 
+def test_policies_that_share_a_store_are_each_judged_by_their_own_episodes(uninterrupted: Path, tmp_path: Path) -> None:
+    store = tmp_path / "shared"
+    for version in (1, 2, 1):
+        assert (
+            main(["eval", str(uninterrupted), "--version", str(version), "--episodes", "2", "--out", str(store)]) == 0
+        )
+    other = tmp_path / "other"
+    shutil.copytree(uninterrupted, other)
+    shutil.rmtree(other / "policies" / "version_0001")
+    shutil.copytree(other / "policies" / "version_0002", other / "policies" / "version_0001")
+    assert main(["eval", str(other), "--version", "1", "--episodes", "2", "--out", str(store)]) == 0
+    names = EpisodeStore(store, create=False).ids()
+    assert len(names) == 6, "one policy is known again, and another of its number is another one"
+    assert len({name.rpartition("-")[0] for name in names}) == 3
+
+
+@pytest.mark.slow
+def test_training_that_diverges_leaves_the_checkpoints_before(
+    uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "diverged"
+    start = ["train", "--config", "tiny", "--from", str(uninterrupted), "--out", str(run), *UNWATCHED]
+    assert main([*start, "learning.actor.learning_rate=1e30"]) == 2
+    said = capsys.readouterr().err
+    assert "the training diverged, at gradient step 12 actor_loss is nan" in said
+    assert f"the checkpoint before stays. Lower the learning rate in {run / 'config.yaml'}" in said
+    assert not (run / "policies" / "version_0001").exists()
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("1.0e+30", "1.0e-3"))
+    train("--resume", run)
+    assert (run / "policies" / "version_0001").exists()
+
+
 def test_the_labels_of_demonstrations_come_along_with_a_start(uninterrupted: Path, tmp_path: Path) -> None:
     theirs = RunFolder(tmp_path / "theirs")
     shutil.copytree(uninterrupted, theirs.path)

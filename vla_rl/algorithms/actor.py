@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vla_rl.algorithms.config import ActorConfig
 from vla_rl.algorithms.data_parallel import AddUp, Share, Team, team_of
 from vla_rl.algorithms.seeds import torch_generator
+from vla_rl.core.errors import UserError
 from vla_rl.policies.trainable import PolicyBatch, TrainablePolicy
 
 _WEIGHT_DECAY = 1e-4
@@ -49,11 +50,21 @@ class ActorStep:
             learning_rate: of the step.
             rank: of this process; each has its own randomness.
             add_up: adds gradients and logs of all processes; None: there is this one alone.
+
+        Raises:
+            UserError: unless the policy's loss and the algorithm's weights are one number a sample: others would be
+                spread over the batch, so that every sample had the mean weight.
         """
         self.model.train()
         generator = torch_generator(self._seed, f"actor noise {rank}" if rank else "actor noise", step)
         with self._autocast:
             per_sample, logs = self.model.loss(share.batch, generator)
+        size = len(share.batch.state)
+        for who, numbers in (("the loss of the policy", per_sample), ("the weights of the algorithm", share.weight)):
+            if numbers.shape != (size,):
+                raise UserError(
+                    f"{who} for {size} samples: found the shape {list(numbers.shape)}, expected [{size}], a number each"
+                )
         loss = weighted_loss(per_sample.float(), share.weight)
         told = [float(loss.detach()), *logs.values()]
 

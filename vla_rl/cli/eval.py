@@ -4,6 +4,7 @@ Example: vla-rl eval runs/demo --version 3 --episodes 200
 """
 
 import argparse
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", type=int, help="policy version (default: the newest)")
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--difficulty", type=float, help="another difficulty than the run's")
-    parser.add_argument("--out", type=Path, help="store of the episodes, for this policy alone")
+    parser.add_argument("--out", type=Path, help="store of the episodes; several policies may share one")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,10 +37,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{arguments.run} has no policy version {version}; it has {versions}")
     if arguments.difficulty is not None:
         config = replace(config, task=replace(config.task, difficulty=arguments.difficulty))
-    # Episodes that are there already count, so each policy and difficulty has a store of its own.
     own = "" if arguments.difficulty is None else f"-difficulty-{config.task.difficulty:g}"
     out = arguments.out or folder.path / f"eval-v{version:04d}{own}"
-    jobs = evaluation_jobs(config.task.envs, folder.policy(version), out, arguments.episodes, f"v{version:04d}-")
+    # Episodes that are there already count, so their names say whose they are: several policies may share a store.
+    digest = hashlib.sha256((folder.policy(version) / "config.json").read_bytes()).hexdigest()[:8]
+    prefix = f"v{version:04d}-{digest}{own}-"
+    jobs = evaluation_jobs(config.task.envs, folder.policy(version), out, arguments.episodes, prefix)
     with make_pool(config) as pool:
         headers = run_missing(pool, jobs)
     for task in config.task.envs:

@@ -10,9 +10,11 @@ Example: vla-rl hub push runs/demo ./shared/peg-policy
 import argparse
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import UserError, one_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,15 +37,17 @@ def _push(arguments: argparse.Namespace) -> str:
     from vla_rl.runs.policy_folder import find_policy
 
     source, place = Path(arguments.source), arguments.target
-    store = source / "episodes" if arguments.episodes and (source / "config.yaml").exists() else source
-    if (store / "store.json").exists():
+    is_run = (source / "config.yaml").exists()
+    store = source / "episodes" if is_run else source
+    if (store / "store.json").exists() and (arguments.episodes or not is_run):
         if _is_folder(place):
             return str(export_lerobot(EpisodeStore(store, create=False), Path(place)))
         from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
         with tempfile.TemporaryDirectory() as exported:
             root = export_lerobot(EpisodeStore(store, create=False), Path(exported) / "dataset")
-            LeRobotDataset(place, root=root).push_to_hub(private=arguments.private)
+            with _reaching():
+                LeRobotDataset(place, root=root).push_to_hub(private=arguments.private)
         return f"datasets/{place}"
     if arguments.episodes:
         raise UserError(f"{source} is neither a run nor an episode store; leave --episodes out to push a policy")
@@ -52,8 +56,9 @@ def _push(arguments: argparse.Namespace) -> str:
         return str(_copied(policy, Path(place)))
     from huggingface_hub import HfApi
 
-    HfApi().create_repo(place, private=arguments.private, exist_ok=True)
-    HfApi().upload_folder(repo_id=place, folder_path=policy)
+    with _reaching():
+        HfApi().create_repo(place, private=arguments.private, exist_ok=True)
+        HfApi().upload_folder(repo_id=place, folder_path=policy)
     return str(place)
 
 
@@ -70,13 +75,26 @@ def _pull(arguments: argparse.Namespace) -> str:
             from huggingface_hub import snapshot_download
 
             kind = "dataset" if arguments.episodes else "model"
-            found = Path(snapshot_download(place, repo_type=kind, local_dir=staging))
+            with _reaching():
+                found = Path(snapshot_download(place, repo_type=kind, local_dir=staging))
         if not found.is_dir():
             raise UserError(f"there is no folder {found}; a place on the hub is named USER/NAME")
         if (found / "meta" / "info.json").exists():
             names = import_lerobot(found, EpisodeStore(target))
             return f"{len(names)} episodes in {target}"
         return str(_copied(found, target))
+
+
+@contextmanager
+def _reaching() -> Iterator[None]:
+    """What the way to the hub raises is no fault of the program."""
+    import httpx
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        yield
+    except (httpx.HTTPError, LocalEntryNotFoundError) as error:
+        raise UserError(f"the hub: {one_line(error)}; try again, or use a folder, ./NAME") from error
 
 
 def _is_folder(place: str) -> bool:

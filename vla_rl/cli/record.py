@@ -44,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
         overrides.insert(0, f"takeover.supervisor={arguments.driver}")
     base = {"gate": read_yaml(arguments.limits)} if arguments.limits else {}
     config = load_config(RecordConfig, overrides=overrides, base=base)
+    if (arguments.out / "config.yaml").exists():
+        raise UserError(f"{arguments.out} is a run; record into a folder of its own, for task.demonstrations")
     order = RecordOrder(EpisodeStore(arguments.out), arguments.episodes, arguments.seed, arguments.rerun)
     if arguments.robot:
         added = record_robot(arguments.robot, order, config)

@@ -1,6 +1,7 @@
 """Errors that a user can mend: one clear line that says what was found, what was expected and what to do."""
 
 import difflib
+import traceback
 from collections.abc import Iterable
 
 
@@ -26,6 +27,13 @@ def one_line(error: BaseException, longest: int = 300) -> str:
     """What an error says, on one line that a terminal can show: nothing in it is a control character."""
     text = " ".join(str(error).split()) or type(error).__name__
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)[:longest]
+
+
+def raised(error: BaseException) -> str:
+    """What somebody else's code raised, and where: kind, words, file and line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {one_line(error)}{where}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

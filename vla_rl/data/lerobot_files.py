@@ -6,6 +6,7 @@ faster for video. pyarrow, PIL and PyAV are imported where they are used.
 
 import contextlib
 import io
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from vla_rl.core.errors import StoreError, UserError, one_line
 from vla_rl.core.outside import read_json
 from vla_rl.core.types import Uint8Array
+
+logger = logging.getLogger(__name__)
 
 
 class LeRobotFiles:
@@ -53,9 +56,29 @@ class LeRobotFiles:
             if len(self.episodes) != info["total_episodes"]:
                 raise ValueError(f"{len(self.episodes)} of {info['total_episodes']} episodes; was it finalized?")
 
-    def task(self, index: int) -> str:
-        """The episode's task sentence; the first one if it has several."""
-        return str(self.episodes[index]["tasks"][0])
+    def task(self, index: int, table: dict[str, Any]) -> str:
+        """The episode's task sentence: an episode of ours has one. Of several, which stand there in no order of time,
+        it is the one that most of the frames in its table have, and that is said.
+        """
+        named = [str(task) for task in self.episodes[index]["tasks"]]
+        if len(named) == 1:
+            return named[0]
+        import pyarrow.parquet as parquet
+
+        with self._reading():
+            every = parquet.read_table(self.folder / "meta/tasks.parquet").to_pydict()
+            sentences = next(column for name, column in every.items() if name != "task_index")
+            most = int(np.bincount(self.numbers(table["task_index"])).argmax())
+            task = str(sentences[every["task_index"].index(most)])
+        logger.warning(
+            "episode %d of %s has the tasks %s; all of it is taken as %r, which most of its frames have: split it if "
+            "they are to be told apart",
+            index,
+            self.folder,
+            named,
+            task,
+        )
+        return task
 
     def cameras(self) -> list[str]:
         """The columns that hold pictures."""

@@ -312,7 +312,7 @@ def _read_episode(files: LeRobotFiles, index: int, mapping: LeRobotMapping) -> E
         action_policy=action,
         action_sent=action,
         source=np.full(length, Source.DEMO if mapping.demonstrations else Source.POLICY, np.uint8),
-        task=files.task(index),
+        task=files.task(index, table),
         success=mapping.success,
         terminated=False,
         origin=Origin.DEMO if mapping.demonstrations else Origin.REAL,

@@ -43,7 +43,7 @@ def take_in(source: Path, store: EpisodeStore, mapping: DataMapping) -> list[str
 
 def find_store(source: Path) -> EpisodeStore | None:
     """The episode store in a folder, or in that of a run; None if it holds neither."""
-    folders = (folder for folder in (source, source / "episodes") if (folder / "store.json").is_file())
+    folders = (folder for folder in (source / "episodes", source) if (folder / "store.json").is_file())
     return next((EpisodeStore(folder, create=False) for folder in folders), None)
 
 

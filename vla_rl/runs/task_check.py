@@ -1,6 +1,5 @@
 """Look at a task before anything is trained on it: what was found, what is assumed, and whether it behaves."""
 
-import traceback
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import sim
 from robot_io.env_robot import EnvRobot
 from robot_io.observation_space import dotted
-from vla_rl.core.errors import UserError, one_line
+from vla_rl.core.errors import UserError, raised
 from vla_rl.core.types import Float32Array, Observation
 from vla_rl.policies.flow_vla import FlowVLAConfig
 from vla_rl.policies.folders import policy_class
@@ -64,9 +63,7 @@ def check_task(task: TaskConfig, seconds: float = 5.0) -> TaskReport:
     except UserError as error:
         report.problems.append(str(error))
     except Exception as error:  # somebody's environment may raise anything
-        raised = traceback.extract_tb(error.__traceback__)[-1]
-        kind = f"{type(error).__name__}: {one_line(error)}"
-        report.problems.append(f"the environment raised {kind}, at {raised.filename}:{raised.lineno}")
+        report.problems.append(f"the environment raised {raised(error)}")
     return report
 
 

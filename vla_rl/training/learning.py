@@ -5,6 +5,7 @@ run ends in the same weights, bit by bit, as an uninterrupted one.
 
 import io
 import itertools
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.progress import Progress
 from vla_rl.core.protocols import Subscriber
@@ -29,6 +31,7 @@ LOG_EVERY_STEPS = 50
 CHECKPOINT_EVERY_S = 60.0
 """Also of a run whose steps take long: what a crash costs at most, beside its own number of steps."""
 TRACED_FAILURES = 24
+_LOSSES = ("actor_loss", "actor_gradient_norm", "critic_loss")
 
 
 class Learner(Protocol):
@@ -122,6 +125,7 @@ class LearningRun:
                 due = done % self._checkpoint_every == 0 or time.monotonic() - saved_s > CHECKPOINT_EVERY_S
                 stop = asked_to_stop()
                 if due or stop or done == stage.end_step:
+                    self._refuse_divergence(logs, stage, done)
                     save_checkpoint(self.folder.checkpoints, done, learner.state_dict())
                     saved_s = time.monotonic()
                 if stop:
@@ -131,6 +135,15 @@ class LearningRun:
         if quality := quality_by_operator(self.cache, self.store, learner.trace):
             self._publish_once("operators", stage, quality)
         learner.save_policy(self._policy_of(stage), stage.policy_version)
+
+    def _refuse_divergence(self, logs: Mapping[str, float], stage: Stage, done: int) -> None:
+        """Weights that are no numbers any more must not take the place of good ones."""
+        lost = [f"{name} is {logs[name]}" for name in _LOSSES if not math.isfinite(logs.get(name, 0.0))]
+        if lost:
+            raise UserError(
+                f"{stage.name}: the training diverged, at gradient step {done} {' and '.join(lost)}; the checkpoint "
+                f"before stays. Lower the learning rate in {self.folder.config_file} and go on with --resume"
+            )
 
     def _policy_of(self, stage: Stage) -> Path:
         """Where the policy that a stage makes is written."""

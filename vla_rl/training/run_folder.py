@@ -49,11 +49,15 @@ class RunFolder:
             start: a run whose demonstrations, supervised policy and evaluation of it are copied, with all labels.
 
         Raises:
-            UserError: if the folder already holds a run, or cannot be made.
+            UserError: if the folder already holds a run, or a store, or cannot be made.
         """
         run = cls(path)
         if run.config_file.exists():
             raise UserError(f"{path} already holds a run; continue it with --resume {path}, or choose another --out")
+        if (path / "store.json").exists():
+            raise UserError(
+                f"{path} is an episode store; choose another --out, and name the store where it is asked for"
+            )
         try:
             if start is not None:
                 _copy_start(start, run)

@@ -128,7 +128,7 @@ def test_a_dry_run_says_what_each_loss_would_see(logs: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("chosen", "algorithm", "warning"),
     [
-        (["demo", "held"], "habc", "no labelled failures"),
+        (["demo", "held"], "habc", "no labelled failures of a policy"),
         (["demo", "failed"], "habc", "no labelled successes"),
         (["failed"], "habc", "nothing that the actor may imitate"),
         (["demo"], "filtered_bc", "demonstrations only"),
@@ -166,6 +166,17 @@ def test_a_new_policy_that_nothing_teaches_is_not_made(
 def test_what_the_dry_run_warns_of_is_said_again(tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert main(chosen_logs(tmp_path, "demo", "held")) == 0
     assert "no labelled failures" in caplog.text
+
+
+def test_demonstrations_that_failed_are_warned_of(
+    tmp_path: Path, logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = chosen_logs(tmp_path, "demo", "held")
+    EpisodeStore(tmp_path / "chosen").label("demo", False)
+    assert main([*command, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "warning: 1 demonstrations are labelled failures and are imitated all the same" in said
+    assert "no labelled failures of a policy" in said
 
 
 def test_outcomes_that_come_later_are_learnt_from(tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,6 +21,7 @@ class Inner:
     sizes: tuple[int, ...] = (1, 2)
     kind: Literal["a", "b"] = "a"
     limit: int | None = None
+    names: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,9 @@ def test_a_saved_config_loads_equal(tmp_path: Path) -> None:
         ("seed", "has no '='"),
         ("seed=[1", "not valid YAML"),
         ("seed.deeper=1", "seed"),
+        ("inner.sizes=3", "inner.sizes is 3; expected a list, sizes=[3]"),
+        ("inner.names=pos", "inner.names is 'pos'; expected a list, names=[pos]"),
+        ("inner={seed: 1, seed: 2}", "'seed' stands there twice"),
     ],
 )
 def test_a_mistake_is_named_in_one_line(override: str, part_of_message: str) -> None:
@@ -132,6 +136,13 @@ def test_a_mistake_is_named_in_one_line(override: str, part_of_message: str) -> 
         load_config(Outer, overrides=[override])
     assert part_of_message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_key_that_stands_twice_in_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("inner: {lr: 0.1}\nseed: 1\ninner: {kind: b}\n")
+    with pytest.raises(ConfigError, match=r"config\.yaml.*'inner' stands there twice.*line 3"):
+        load_config(Outer, file)
 
 
 @pytest.mark.parametrize("content", ["[1, 2]", "a: [", "just words"])

@@ -139,3 +139,18 @@ def test_ours_refuse_what_they_do_not_read(
     assert "unknown key 'learning." in capsys.readouterr().err
     assert main([*start, f"supervised.{option}"]) == 2
     assert "unknown key 'supervised." in capsys.readouterr().err
+
+
+def test_what_it_raises_is_told_with_its_place_and_not_as_a_fault_of_ours(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (site / "own_broken.py").write_text(
+        "from own_shortest import Shortest\n\n\nclass Broken(Shortest):\n    name = 'broken'\n\n"
+        "    def weigh(self, frames):\n        raise KeyError('half_life')\n\n\n"
+        "class Nameless(Shortest):\n    name = ''\n"
+    )
+    command = ["train", "--config", "tiny", "--out"]
+    assert main([*command, str(tmp_path / "run"), "algorithm=own_broken:Broken"]) == 2
+    assert f"error: KeyError: 'half_life', at {site / 'own_broken.py'}:8, which is no" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "other"), "algorithm=own_broken:Nameless"]) == 2
+    assert "the algorithm 'own_broken:Nameless' has no class attribute 'name'" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
@@ -88,6 +89,13 @@ def test_a_planted_pickle_is_refused_and_not_executed(tmp_path: Path, monkeypatc
     with pytest.raises(CheckpointError, match="step_00000001"):
         load_checkpoint(checkpoint)
     assert not (tmp_path / "exploded").exists()
+
+
+def test_what_a_checkpoint_cannot_hold_is_named_with_its_place(tmp_path: Path) -> None:
+    state = {"critics": {"mean": np.zeros(2)}}
+    with pytest.raises(CheckpointError, match=r"state_dict\(\) holds a ndarray at /?critics/mean; .*torch\.from_numpy"):
+        save_checkpoint(tmp_path, 1, state)
+    assert not any(tmp_path.glob("step_*"))
 
 
 def test_a_full_disk_leaves_the_old_checkpoint_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

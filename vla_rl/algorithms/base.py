@@ -173,9 +173,13 @@ def find_algorithm(name: str) -> type[Algorithm]:
     """The class of an algorithm.
 
     Raises:
-        ConfigError: for an unknown name.
+        ConfigError: for an unknown name, or a class that does not say what it is called.
     """
     found: type[Algorithm] = find("algorithms", name)
+    if not getattr(found, "name", ""):
+        raise ConfigError(
+            f"the algorithm {name!r} has no class attribute 'name'; give it one, for reports and policies"
+        )
     return found
 
 

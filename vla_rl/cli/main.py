@@ -8,8 +8,10 @@ import io
 import logging
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import vla_rl
@@ -51,6 +53,7 @@ EXTRAS = {
 
 
 RESUMABLE = ("demo", "train", "finetune")
+_OUR_PACKAGES = ("vla_rl", "world_model", "robot_io", "sim", "deploy_trt")
 _LONGEST_LINE = 2000
 _LEAST_DESCRIPTORS = 16
 
@@ -131,7 +134,22 @@ def _told(error: BaseException, verb: str) -> tuple[int, str]:
                 missing = f"{verb} needs the package {error.name!r}, which is not installed"
                 return 2, f"error: {missing}; install vla-rl[{extra}]"
     kind = f"{type(error).__name__}: {one_line(error)}"
+    if where := _place_of_others(error):
+        return 2, f"error: {kind}, at {where}, which is no part of vla-rl{hint}"
     return 3, f"internal error: {kind}; please report it with what --debug prints"
+
+
+def _place_of_others(error: BaseException) -> str:
+    """The file and line of somebody's task, algorithm or strategy that raised; empty if we did, or a library for us."""
+    ours = Path(vla_rl.__file__).parents[1]
+    libraries = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_relative_to(ours) and file.relative_to(ours).parts[0] in _OUR_PACKAGES:
+            return ""
+        if file.is_absolute() and not any(file.is_relative_to(library) for library in libraries):
+            return f"{file}:{frame.lineno}"
+    return ""
 
 
 def _main(argv: list[str]) -> int:

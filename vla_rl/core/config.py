@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -76,7 +77,17 @@ def fill_parts(config: Any) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people write settings: ``on``, ``off``, ``yes`` and ``no`` are words, as in YAML 1.2."""
+    """YAML as people write it: ``on``, ``off``, ``yes`` and ``no`` are words, as in YAML 1.2. A key stands once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"{key.value!r} stands there twice", problem_mark=key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -382,12 +393,21 @@ def _check_keys(config_class: type, raw: Any, where: str, prefix: str) -> None:
             raise ConfigError(f"{where}: {prefix}{key} has no value")
         if isinstance(value, bool) and hint in (int, float):
             raise ConfigError(f"{where}: {prefix}{key} is {value}; expected a number")
+        if value is not None and _is_list(hint) and not isinstance(value, list | tuple):
+            raise ConfigError(f"{where}: {prefix}{key} is {value!r}; expected a list, {key}=[{value}]")
         named = _section_in(get_args(hint)[1]) if get_origin(hint) is dict else None
         if named and isinstance(value, dict):  # sections by name
             for name, item in value.items():
                 _check_keys(named, item, where, prefix=f"{prefix}{key}.{name}.")
         elif (section := _section_in(hint)) and value is not None and not isinstance(value, list | tuple):
             _check_keys(section, value, where, prefix=f"{prefix}{key}.")
+
+
+def _is_list(hint: Any) -> bool:
+    """Whether nothing but a list, or None, is meant."""
+    either = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    meant = {get_origin(one) or one for one in either} - {type(None)}
+    return bool(meant) and meant <= {tuple, list}
 
 
 def _section_in(hint: Any) -> type | None:

@@ -10,6 +10,7 @@ import functools
 import importlib
 import sys
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from vla_rl.core.errors import ConfigError, did_you_mean
@@ -62,7 +63,8 @@ def find(kind: str, name: str) -> Any:
     except (ImportError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] != module.split(".")[0]:
             raise  # the part is there, and lacks a package that it needs: whoever started us says how to get that
-        raise ConfigError(f"the {KINDS[kind]} {target!r}{declared} cannot be imported: {error}") from error
+        looked = f"; looked among what is installed, and in {Path.cwd()}" if isinstance(error, ImportError) else ""
+        raise ConfigError(f"the {KINDS[kind]} {target!r}{declared} cannot be imported: {error}{looked}") from error
     return part
 
 

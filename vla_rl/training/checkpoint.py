@@ -130,7 +130,10 @@ def _take_tensors_out(node: Any, tensors: dict[str, torch.Tensor], path: str) ->
         return [_take_tensors_out(value, tensors, f"{path}/{index}") for index, value in enumerate(node)]
     if node is None or isinstance(node, bool | int | float | str):
         return node
-    raise TypeError(f"a checkpoint cannot hold {type(node).__name__} at {path or 'its root'}")
+    raise CheckpointError(
+        f"state_dict() holds a {type(node).__name__} at {path or 'its root'}; a checkpoint holds tensors, numbers, "
+        "text, lists and mappings of them: of an array, torch.from_numpy(it)"
+    )
 
 
 def _put_tensors_back(node: Any, tensors: Mapping[str, torch.Tensor]) -> Any:

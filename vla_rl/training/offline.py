@@ -192,7 +192,7 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
         found.append(f"{unknown} of {len(episodes)} episodes have no outcome; the policy's steps in them teach nothing")
     if isinstance(learner, WeightedCloning):
         if not total.failed:
-            found.append("no labelled failures: the viability critic will call everything viable")
+            found.append("no labelled failures of a policy: the viability critic will call everything viable")
         if not total.succeeded:
             found.append("no labelled successes: the viability critic will call nothing viable")
         if learner.learns_efficiency and not total.efficiency:
@@ -204,6 +204,9 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
         found.append("nothing that the actor may imitate: training would change nothing")
     elif teaches and total.imitated == total.demonstrations and learner.name != "sft":
         found.append("demonstrations only: every algorithm imitates them at equal weight")
+    spoilt = sum(entry.outcome == "failure" for entry in episodes if entry.demonstrations)
+    if spoilt:
+        found.append(f"{spoilt} demonstrations are labelled failures and are imitated all the same: leave them out")
     if total.touches:
         found.append(
             f"{total.touches} human steps are too few in a row to be an intervention (credit.min_human_steps) and "

@@ -83,7 +83,8 @@ class LerobotRobot:
             if name not in self.state_names:
                 raise UserError(f"{device.name} measures no {name!r}.{did_you_mean(name, self.state_names)}")
         self._measured = [self.state_names.index(name) for name in self.action_names]
-        self._freshness = Freshness(detect_frozen, image_size)
+        self._new_freshness = lambda: Freshness(detect_frozen, image_size)
+        self._freshness = self._new_freshness()
         self._rest: list[Float32Array] = []
         self._command: Float32Array | None = None
         self._state: Float32Array = np.zeros(len(self.state_names), np.float32)
@@ -113,6 +114,7 @@ class LerobotRobot:
         del seed
         self.success, self._ended = None, False
         self._unreadable = self._deaf = False
+        self._freshness = self._new_freshness()  # no reading of the attempt before may stand in for one of this
         self._rest.clear()
         for _ in range(REST_READINGS):
             self._observation = None  # so that a reading that fails is not replaced by the one before

@@ -101,8 +101,10 @@ class LerobotTakeover(TakeoverSource):
             action: Mapping[str, float] = self._device.get_action()  # first: keyboards learn of keys here
             intervenes = self._intervenes()
         except Exception as error:  # see robot_io.lerobot_robot
-            _log.warning("the teleoperator failed (%s); the robot holds", error)
-            return self._clutch.hold(last) if self._human else None
+            wanted = self._human or (self._engaged is not None and self._engaged())
+            doing = "the robot holds" if wanted else "nobody can take over"
+            _log.warning("the teleoperator failed (%s); %s", error, doing)
+            return self._clutch.hold(last) if wanted else None
         self._human = intervenes
         if not intervenes:
             self._clutch.release()

@@ -117,7 +117,7 @@ class Recorder:
             seed=self._seed,
             control_hz=self._control_hz,
             env_id=self._env_id,
-            extras={name: _as_column(values) for name, values in self._extras.items()},
+            extras={name: _as_column(values[:length]) for name, values in self._extras.items()},
         )
         for listener in self._listeners:
             listener.on_episode(self.episode)

@@ -49,11 +49,14 @@ class Alarms:
     ) -> None:
         self._node, self._settings, self._outputs = node, settings, outputs
         self._taken_over, self._changed = taken_over, changed
-        self._pressed = self._called = False
+        self._called = ""  # who called for a stop; it stays until `release`
+        self._pressed: bool | None = None  # None: nobody has said anything yet
+        self._heard_s = -float("inf")
         self._held_s = -float("inf")  # when the dead-man said last that it is held
         self._controllers: Mapping[str, str] = {}
         if topic := settings["estop_topic"]:
-            subscribe(Bool, topic, self._on_estop, qos.commands())
+            subscribe(Bool, topic, self._on_estop, qos.stops())
+            subscribe(Bool, topic, self._on_estop, qos.latched())  # what was said before we came
         if topic := settings["deadman_topic"]:
             subscribe(Bool, topic, self._on_deadman, qos.sensors())
         if settings["controllers"]:
@@ -61,13 +64,18 @@ class Alarms:
 
     def press(self) -> None:
         """The emergency stop was called for; it stays until `release`."""
-        self._called = True
+        self._called = "the service ~/estop was called"
         self.look_around()
 
     def release(self) -> None:
         """A person has looked. What topics still say goes on counting."""
-        self._called = False
+        self._called = ""
         self.look_around()
+
+    @property
+    def called(self) -> str:
+        """Who called for a stop that nobody has released; empty if nobody has."""
+        return self._called
 
     def look_around(self) -> None:
         """Find out who objects, and tell."""
@@ -86,6 +94,9 @@ class Alarms:
         known = [f"{space.rstrip('/')}/{name}" for name, space in node.get_node_names_and_namespaces()]
         if known.count(ours) > 1:
             return f"there is another node {ours}; one that was killed is gone after some 20 s"
+        takeover = node.resolve_topic_name("~/takeover_command")
+        if node.count_publishers(takeover) > 1:
+            return f"{node.count_publishers(takeover)} publish on {takeover}: end all but one"
         own = Counter(node.resolve_topic_name(output.settings.topic) for output in self._outputs)
         for output in self._outputs:
             topic = node.resolve_topic_name(output.settings.topic)
@@ -114,7 +125,7 @@ class Alarms:
 
     def values(self) -> Mapping[str, str]:
         """What each input says, for /diagnostics."""
-        settings, values = self._settings, {"stop called": str(self._called)}
+        settings, values = self._settings, {"stop called": str(bool(self._called))}
         if settings["estop_topic"]:
             values["emergency stop"] = self._stop() or "released"
         if settings["deadman_topic"]:
@@ -126,12 +137,18 @@ class Alarms:
         return f"{self._settings['controller_manager']}/activity"
 
     def _stop(self) -> str:
-        topic = self._settings["estop_topic"]
-        if self._called:
-            return "the service ~/estop was called"
+        topic, timeout_ms = self._settings["estop_topic"], self._settings["estop_timeout_ms"]
         if self._pressed:
             return f"the emergency stop on {topic} is pressed"
-        return f"nobody publishes the emergency stop on {topic}" if topic and not self._speaks(topic) else ""
+        if self._called or not topic:
+            return self._called
+        if not self._speaks(topic):
+            return f"nobody publishes the emergency stop on {topic}"
+        if self._pressed is None:
+            return f"the emergency stop on {topic} has not said yet that it is released"
+        if timeout_ms and time.monotonic() - self._heard_s > timeout_ms * 1e-3:
+            return f"the emergency stop on {topic} has been silent for more than {timeout_ms:g} ms"
+        return ""
 
     def _let_go(self) -> str:
         topic, timeout_ms = self._settings["deadman_topic"], self._settings["deadman_timeout_ms"]
@@ -151,7 +168,9 @@ class Alarms:
         return bool(self._node.count_publishers(self._node.resolve_topic_name(topic)))
 
     def _on_estop(self, message: Any) -> None:
-        self._pressed = bool(message.data)
+        self._pressed, self._heard_s = bool(message.data), time.monotonic()
+        if self._pressed:  # however short: the control thread looks once a tick
+            self._called = f"the emergency stop on {self._settings['estop_topic']} was pressed"
         self.look_around()
 
     def _on_deadman(self, message: Any) -> None:

@@ -157,6 +157,7 @@ class PolicyNode(LifecycleNode):
             self._session.close()
             self._session = None
         if self._wiring is not None:
+            self._stopped_because = self._stopped_because or self._wiring.alarms.called
             self._wiring.close()
             self._wiring = None
         if self._timer is not None:

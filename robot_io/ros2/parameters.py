@@ -71,6 +71,7 @@ PARAMETERS = (
     Parameter("clock_timeout_s", 5.0, "With use_sim_time: /clock silent for so long ends the attempt, s", 0.1, 600.0),
     Parameter("detect_frozen_images", True, "A camera that repeats its frame counts as silent (not for simulations)"),
     Parameter("estop_topic", "", "std_msgs/Bool: true, or nobody who publishes it, stops the robot; empty: none"),
+    Parameter("estop_timeout_ms", 0.0, "The emergency stop has to speak so often, ms; 0: be there", 0.0, 10000.0),
     Parameter("deadman_topic", "", "std_msgs/Bool: has to say true again and again while the policy acts; empty: none"),
     Parameter("deadman_timeout_ms", 300.0, "It was let go when it has not said so for so long, ms", 10.0, 10000.0),
     Parameter("heartbeat_topic", "", "std_msgs/Bool: changes with every tick that is not stopped; empty: none"),

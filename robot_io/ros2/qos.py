@@ -26,6 +26,13 @@ def commands() -> Any:
     return QoSProfile(depth=1, reliability=QoSReliabilityPolicy.RELIABLE)
 
 
+def stops() -> Any:
+    """Reliable, and none is overtaken: a press and its release in one turn are two messages."""
+    from rclpy.qos import QoSProfile, QoSReliabilityPolicy
+
+    return QoSProfile(depth=100, reliability=QoSReliabilityPolicy.RELIABLE)
+
+
 def clock() -> Any:
     """Reliable, so that simulated time that waits for its listeners cannot lose one."""
     from rclpy.qos import QoSProfile, QoSReliabilityPolicy

@@ -7,6 +7,7 @@ Callbacks (`on_image`, `on_joints`) are called by the ROS thread.
 import itertools
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ from vla_rl.core.types import Float32Array, Observation, Uint8Array
 _log = logging.getLogger(__name__)
 
 _STATE = "state"
+_MOST_ALARMS = 100  # between two ticks
 
 
 class CommandOutput(Protocol):
@@ -106,9 +108,16 @@ class Ros2Robot:
         self.interrupted = False
         self.acting = False
         self.alarms: Mapping[Reason, str] = {}
+        self._told: deque[Mapping[Reason, str]] = deque(maxlen=_MOST_ALARMS)  # since the last tick
         self.subscribers: Sequence[Subscriber] = ()
 
     # The ROS thread.
+
+    def on_alarms(self, alarms: Mapping[Reason, str]) -> None:
+        """What speaks against its moving now. However short, the control thread hears of it."""
+        self.alarms = alarms
+        if alarms:
+            self._told.append(alarms)
 
     def on_image(self, camera: str, message: Any) -> None:
         """An Image or CompressedImage of a camera."""
@@ -189,6 +198,7 @@ class Ros2Robot:
         self.clock.begin()
         self._jumped_ns = None
         since_ns = self.clock.now_ns()
+        self._refuse_alarms()
         if self._reset_world is not None:
             self._reset_world()
             self._desk.begin()  # a label that the old world still gave does not count
@@ -203,8 +213,8 @@ class Ros2Robot:
         if silent := ", ".join(self._silent_since(since_ns)):
             why = self.why() or "is the driver running, is the topic right?"
             raise UserError(f"no fresh reading of {silent}, of the joints {REST_READINGS}; {why}")
-        if alarms := self.alarms:
-            raise UserError("; ".join(alarms.values()))
+        self._told.clear()
+        self._refuse_alarms()
         self._rest = self._of_command(np.stack(self._streams.since(_STATE, since_ns)[-REST_READINGS:]))
         self._command = self.rest_command()
         for output, part in self._outputs:
@@ -213,6 +223,10 @@ class Ros2Robot:
             self.clock.forget_jump()  # a world that begins anew may begin at time 0
         self._began_ns = self.clock.now_ns()
         self.acting = True
+
+    def _refuse_alarms(self) -> None:
+        if alarms := self.alarms:
+            raise UserError("; ".join(alarms.values()))
 
     def read(self) -> Observation:
         """See `vla_rl.core.protocols.Robot.read`."""
@@ -240,7 +254,9 @@ class Ros2Robot:
             if self.tap is not None:
                 told = [self.tap.effort(dim, pushed) for dim, pushed in enumerate(told)]
             effort = np.array(told, np.float32)
-        alarms, command = self.alarms, self.last_command()
+        alarms, command = dict(self.alarms), self.last_command()
+        while self._told:
+            alarms |= self._told.popleft()
         flags, why = int(sum(alarms)), "; ".join(alarms.values())
         return Condition(self._of_command(state), command, captured_ns, effort, flags, why)
 

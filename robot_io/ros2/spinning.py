@@ -29,8 +29,9 @@ def run_ros(make_node: Callable[[], Any], name: str, arguments: list[str] | None
         arguments: of ROS; None for those of the command line.
     """
     told = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: told.set())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, lambda *_: told.set())
     rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
     try:
         node = make_node()

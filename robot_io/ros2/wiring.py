@@ -13,7 +13,6 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Bool, Float64MultiArray
 from std_srvs.srv import Trigger
 
-from robot_io.gate import Reason
 from robot_io.ros2 import messages, qos
 from robot_io.ros2.alarms import LOOK_EVERY_S, Alarms, Heartbeat
 from robot_io.ros2.clock import RosTime
@@ -99,7 +98,7 @@ class Wiring:
             settings["takeover_timeout_ms"],
         )
         self.alarms = Alarms(
-            node, settings, self._outputs, self._subscribe, lambda: self.takeover.engaged, self._on_alarms
+            node, settings, self._outputs, self._subscribe, lambda: self.takeover.engaged, self.robot.on_alarms
         )
         steady = Clock(clock_type=ClockType.STEADY_TIME)  # goes on when simulated time stands still
         timer = node.create_timer(LOOK_EVERY_S, self.alarms.look_around, clock=steady)
@@ -133,9 +132,6 @@ class Wiring:
     def _subscribe(self, kind: Any, topic: str, callback: Callable[[Any], None], profile: Any = None) -> None:
         subscription = self._node.create_subscription(kind, topic, callback, profile or qos.sensors())
         self._entities.append((self._node.destroy_subscription, subscription))
-
-    def _on_alarms(self, alarms: Mapping[Reason, str]) -> None:
-        self.robot.alarms = alarms
 
     def _on_takeover_command(self, message: Any) -> None:
         self.takeover.move(messages.vector(message))

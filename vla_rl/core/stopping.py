@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+_ENDS = (signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed, the connection dropped
+
 
 class Terminated(KeyboardInterrupt):
     """The process was asked to end by SIGTERM."""
@@ -18,14 +20,17 @@ def _terminate(*_: object) -> None:
 @contextlib.contextmanager
 def stops_on_sigterm() -> Iterator[None]:
     """Inside, SIGTERM raises `Terminated`, unless somebody has a handler of their own. Only in the main thread."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGTERM, _terminate)
+    ours = [each for each in _ENDS if signal.getsignal(each) == signal.SIG_DFL]
+    for each in ours:
+        signal.signal(each, _terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for each in ours:
+            signal.signal(each, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -37,12 +42,12 @@ def stop_at_a_good_moment() -> Iterator[Callable[[], BaseException | None]]:
     before: dict[signal.Signals, object] = {}
 
     def note(number: int, _: FrameType | None) -> None:
-        asked.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
+        asked.append(Terminated() if number in _ENDS else KeyboardInterrupt())
         for each, handler in before.items():
             signal.signal(each, handler)  # type: ignore[arg-type]  # what `getsignal` gave
 
     if threading.current_thread() is threading.main_thread():
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in (signal.SIGINT, *_ENDS):
             if callable(signal.getsignal(each)):  # ignored, or ending the process at once, it stays
                 before[each] = signal.signal(each, note)
     try:

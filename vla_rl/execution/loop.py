@@ -190,7 +190,10 @@ def _await_first_plan(robot: EpisodicRobot, source: ActionSource) -> None:
     clock, period_ns = robot.clock, round(1e9 / robot.control_hz)
     until_ns = clock.now_ns() + round(_FIRST_PLAN_WITHIN_S * 1e9)
     while not source.ready(lambda: replace(robot.read(), tick=0), clock.now_ns()) and clock.now_ns() < until_ns:
-        clock.sleep_until_ns(clock.now_ns() + period_ns // _LOOKS_A_TICK)
+        look_ns = clock.now_ns() + period_ns // _LOOKS_A_TICK
+        clock.sleep_until_ns(look_ns)
+        if clock.now_ns() < look_ns:
+            return  # the clock was interrupted, and will not reach the end of this
 
 
 class _Attempt:

@@ -8,6 +8,7 @@ whose actions are not finite numbers, is put aside, and the one before it goes o
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.protocols import Policy
-from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class WatchedPolicy:
         self._observation: Observation | None = None
         self._previous: tuple[Path, Policy] | None = None
         self._seed = 0
+        self._spec: PolicySpec | None = None
         self._acting = self._first()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="policy folder", daemon=True)
@@ -129,6 +131,10 @@ class WatchedPolicy:
         stamp = stamp_of(folder)
         try:
             policy = self._load(folder)
+            spec = getattr(policy, "spec", None)
+            self._spec = self._spec or spec
+            if spec is not None and replace(spec, env_id="") != replace(self._spec, env_id=""):
+                raise UserError("it is of another robot or kind of action than the one that acts")
             if self._observation is not None:
                 policy.reset(self._seed)
                 if not np.isfinite(policy.infer(self._observation).actions).all():

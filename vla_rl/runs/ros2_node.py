@@ -119,6 +119,7 @@ class PolicySession:
         self._subscribers: list[Subscriber] = [_Counting(self._statistics)]
         self._open = ExitStack()
         self._planner: ProcessPlanner | None = None
+        self._silent = False  # it gave no plan in time: alive, it may hang
 
     def connect(self, robot: Ros2Robot, takeover: TopicTakeover) -> None:
         """See `Session.connect`: starts the inference process, which loads and warms the policy."""
@@ -141,6 +142,7 @@ class PolicySession:
         if self._gate.latched:
             return f"the gate's stop latched: {self._objections(self._statistics.last) or 'see the log'}"
         if summary.stopped:
+            self._silent = True
             return f"the policy gave no plan in time: {self._policy_error() or 'it is too slow'}"
         return ""
 
@@ -153,10 +155,10 @@ class PolicySession:
 
     def rearm(self) -> None:
         """See `Session.rearm`."""
-        assert self._planner is not None
-        if not self._planner.alive:
+        if self._silent or self._planner is None or not self._planner.alive:
             self._stop_inference()
             self._start_inference()
+            self._silent = False
         self._gate.rearm()
 
     def health(self) -> Health:
@@ -200,9 +202,9 @@ class PolicySession:
         self._planner = planner
 
     def _stop_inference(self) -> None:
-        assert self._planner is not None
-        self._planner.__exit__()
-        self._planner = None
+        if self._planner is not None:
+            self._planner.__exit__()
+            self._planner = None
 
     def _policy_error(self) -> str:
         if self._planner is None:

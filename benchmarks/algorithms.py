@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.algorithm_plots import save_algorithm_plot
 from benchmarks.cells import Cells, digest_of, origin
 from benchmarks.runs import Cell, evaluations, start_verb
+from benchmarks.statistics import bootstrap_interval, paired_p, stratified_p
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
-from vla_rl.report.algorithm_plots import save_algorithm_plot
-from vla_rl.report.statistics import bootstrap_interval, paired_p, stratified_p, wilson_interval
+from vla_rl.report.statistics import wilson_interval
 from vla_rl.runs.config_files import config_file
 
 DEFAULT_TASK = "vla_rl/PegInsert-v0"

@@ -18,9 +18,9 @@ from benchmarks import outcomes
 from benchmarks.cells import Cells
 from benchmarks.ladder import TrueDynamics
 from benchmarks.runs import Cell
+from benchmarks.statistics import bootstrap_interval
 from vla_rl.algorithms.seeds import torch_generator
 from vla_rl.core.errors import UserError
-from vla_rl.report.statistics import bootstrap_interval
 from vla_rl.runs.imagination.edit_learner import ImaginedEdit
 from vla_rl.runs.practice import learner_of_run
 from world_model.branches import Starts, World

@@ -244,12 +244,12 @@ def _world_model(_: argparse.Namespace) -> dict[str, Any]:
     """The step of a world model's dynamics, one graph, for as many frames as its window holds."""
     import torch
 
+    from benchmarks.world_model_graph import dynamics_step
     from deploy_trt.build import RTX_REQUEST, rtx_without_gpu, run_worker
     from deploy_trt.export import split_weights
     from deploy_trt.runtime.folder import materialised
     from deploy_trt.runtime.ladder import difference
     from deploy_trt.runtime.ort import OrtBackend
-    from vla_rl.runs.imagination.world_model_graph import dynamics_step
     from world_model.config import WorldModelConfig, WorldSpec
     from world_model.model import WorldModel
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks import branch_values, foretold, ladder, outcomes
 from benchmarks.cells import Cells, origin
+from benchmarks.statistics import bootstrap_interval, paired_p
 from vla_rl.core.errors import UserError
-from vla_rl.report.statistics import bootstrap_interval, paired_p
 from world_model.ranking import mean_maximum_rank_violation
 
 PAIRED = {"": ("imagined_edit", "unimagined"), "untaught_": ("untaught", "chunk_critic")}

@@ -21,10 +21,10 @@ import yaml
 
 from benchmarks.cells import Cells, origin
 from benchmarks.runs import Cell, evaluations, gain_columns, short_name, start_verb
+from benchmarks.statistics import paired_p
 from vla_rl.core.config import load_config, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
-from vla_rl.report.statistics import paired_p
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder

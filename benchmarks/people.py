@@ -20,12 +20,12 @@ from benchmarks import people_habits
 from benchmarks.algorithms import ALGORITHMS
 from benchmarks.cells import Cells, origin
 from benchmarks.runs import Cell, evaluations, start_verb
+from benchmarks.statistics import paired_p
 from sim.operators import OPERATORS
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.sinks import read_records
-from vla_rl.report.statistics import paired_p
 from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.statistics import bootstrap_interval
 from vla_rl.core.errors import UserError
-from vla_rl.report.statistics import bootstrap_interval, wilson_interval
+from vla_rl.report.statistics import wilson_interval
 
 
 def short_name(task: str) -> str:

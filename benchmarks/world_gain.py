@@ -89,7 +89,7 @@ def gain_points(cells: list[dict[str, Any]]) -> dict[str, Any]:
     """
     import numpy as np
 
-    from vla_rl.report.statistics import bootstrap_interval
+    from benchmarks.statistics import bootstrap_interval
 
     rate = {(cell["task"], cell["seed"], cell["variant"]): cell["successes"] / cell["episodes"] for cell in cells}
     result: dict[str, Any] = {}

@@ -74,11 +74,6 @@ class Kinematics:
         self._place(command)
         return any(self._closer(pair) for pair in self._near())
 
-    def closest(self, command: Float32Array) -> tuple[str, str] | None:
-        """The first two links that are closer than ``self_distance`` at a command [A]; None if no two are."""
-        self._place(command)
-        return next((self._names_of(pair) for pair in self._near() if self._closer(pair)), None)
-
     def _place(self, command: Float32Array) -> None:
         self._data.qpos[:] = self._offset + self._gain @ command
         self._mujoco.mj_kinematics(self._model, self._data)

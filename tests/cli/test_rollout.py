@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from robot_io.takeover import ScheduledTakeover
+from tests.fakes.scheduled import ScheduledTakeover
 from vla_rl.cli.main import main
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy, TakeoverSource

@@ -170,7 +170,7 @@ def test_the_world_models_step_is_a_graph(tmp_path: Path) -> None:
     sys.path.append(str(Path(__file__).parents[1] / "world_model"))
     from tiny_world_model import make_model
 
-    from vla_rl.runs.imagination.world_model_graph import dynamics_step
+    from benchmarks.world_model_graph import dynamics_step
 
     model = make_model()
     spec = dynamics_step(model, frames=4)

@@ -16,8 +16,8 @@ from robot_io.limits import RobotLimits
 from robot_io.mock_robot import MockRobot, MockRobotConfig
 from robot_io.recorder import Recorder
 from robot_io.ros2.clock import RosTime
-from robot_io.takeover import ScheduledTakeover
 from tests.fakes.faulty_attempts import broken_limits
+from tests.fakes.scheduled import ScheduledTakeover
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError

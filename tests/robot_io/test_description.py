@@ -214,7 +214,7 @@ def test_pairs_that_may_touch_are_named() -> None:
     close = Description(URDF, JOINTS)
     close.gate(replace(PLANAR, self_distance=0.02), HZ, 1, JOINTS)
     assert close.kinematics is not None
-    assert close.kinematics.closest(np.float32([0, 3.0])) == ("fist", "upper")
+    assert close.kinematics.too_close(np.float32([0, 3.0]))
 
 
 def test_links_that_always_overlap_are_named() -> None:

@@ -1,14 +1,13 @@
-"""The mock robot, the freshness of readings, and takeover at a leader device."""
+"""The mock robot, the freshness of readings, and the clutch of leader devices."""
 
 import numpy as np
 import pytest
 
 from robot_io.freshness import Freshness
 from robot_io.mock_robot import MockFaults, MockRobot, MockRobotConfig
-from robot_io.takeover import ClutchedTakeover, DeviceReading
+from robot_io.takeover import Clutch
 from vla_rl.core.clock import VirtualClock
-from vla_rl.core.errors import UserError
-from vla_rl.core.protocols import Robot, TakeoverSource
+from vla_rl.core.protocols import Robot
 from vla_rl.core.types import Float32Array
 
 SECOND = 1_000_000_000
@@ -94,52 +93,19 @@ def test_a_state_that_was_never_good_is_infinitely_old() -> None:
     assert freshness.captured_ns["state"] == 0
 
 
-class Lever:
-    """A leader device whose posture the test sets."""
-
-    def __init__(self) -> None:
-        self.engaged = False
-        self.position = np.zeros(2, np.float32)
-
-    def read(self) -> DeviceReading:
-        return DeviceReading(self.engaged, self.position)
-
-
 def test_the_clutch_moves_relative_to_where_it_engaged() -> None:
-    lever = Lever()
     last: Float32Array = np.array([0.5, 0.2], np.float32)
-    takeover = ClutchedTakeover(lever, lambda: last, absolute_dims=[1])
-    assert isinstance(takeover, TakeoverSource)
-    proposed: Float32Array = np.array([np.nan, 9], np.float32)  # whatever a policy wants
-    assert takeover.command(0, proposed) is None
-    lever.engaged, lever.position = True, np.array([3.0, 0.9], np.float32)
-    np.testing.assert_allclose(takeover.command(1, proposed), [0.5, 0.9])
-    lever.position = np.array([3.1, 0.8], np.float32)
-    np.testing.assert_allclose(takeover.command(2, proposed), [0.6, 0.8], rtol=1e-6)
-    lever.engaged = False
-    assert takeover.command(3, proposed) is None
-    lever.engaged = True
-    np.testing.assert_allclose(takeover.command(4, proposed), [0.5, 0.8], rtol=1e-6)
-    takeover.reset(0)
-    lever.position = np.zeros(2, np.float32)
-    np.testing.assert_allclose(takeover.command(0, proposed), [0.5, 0.0], rtol=1e-6)
-    lever.position = np.full(2, np.nan, np.float32)
-    np.testing.assert_array_equal(takeover.command(1, proposed), last, "a device that says NaN holds the robot")
-    lever.position = np.ones(2, np.float32)
-    np.testing.assert_allclose(takeover.command(2, proposed), [0.5, 1.0], err_msg="and is anchored anew")
+    clutch = Clutch(absolute_dims=[1])
+    np.testing.assert_allclose(clutch.command(np.array([3.0, 0.9], np.float32), last), [0.5, 0.9])
+    np.testing.assert_allclose(clutch.command(np.array([3.1, 0.8], np.float32), last), [0.6, 0.8], rtol=1e-6)
+    clutch.release()
+    np.testing.assert_allclose(clutch.command(np.array([3.1, 0.8], np.float32), last), [0.5, 0.8], rtol=1e-6)
+    np.testing.assert_array_equal(clutch.command(np.full(2, np.nan, np.float32), last), last, "NaN holds the robot")
+    np.testing.assert_allclose(clutch.command(np.ones(2, np.float32), last), [0.5, 1.0], err_msg="and is anchored anew")
 
 
 def test_a_device_that_says_nan_ends_the_step() -> None:
-    lever = Lever()
-    lever.engaged, lever.position = True, np.array([np.nan, 0.0], np.float32)
     last: Float32Array = np.array([0.5, 0.2], np.float32)
-    takeover = ClutchedTakeover(lever, lambda: last, step_dims=[1])
-    np.testing.assert_allclose(takeover.command(0, last), [0.5, 0.0])
+    held = Clutch(step_dims=[1]).command(np.array([np.nan, 0.0], np.float32), last)
+    np.testing.assert_allclose(held, [0.5, 0.0])
     assert last[1] == np.float32(0.2), "what was sent is another matter"
-
-
-def test_a_device_of_another_size_is_refused() -> None:
-    lever = Lever()
-    lever.engaged = True
-    with pytest.raises(UserError, match=r"gives \[2\] numbers, the robot's action has \[6\]"):
-        ClutchedTakeover(lever, lambda: np.zeros(6, np.float32)).command(0, np.zeros(6, np.float32))

@@ -7,8 +7,8 @@ import pytest
 
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
-from robot_io.takeover import ScheduledTakeover
 from tests.execution.toys import ReachEnv
+from tests.fakes.scheduled import ScheduledTakeover
 from vla_rl.cli.main import main
 from vla_rl.core.types import Float32Array, Origin, Source
 from vla_rl.data.sources import find_store

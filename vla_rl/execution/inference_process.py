@@ -151,11 +151,6 @@ class ProcessPlanner(Planner):
         self._answers.close()
 
     @property
-    def process_id(self) -> int | None:
-        """Of the inference process."""
-        return self._process.pid
-
-    @property
     def alive(self) -> bool:
         """Whether the inference process runs."""
         return self._process.is_alive()

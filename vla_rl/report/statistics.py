@@ -1,14 +1,7 @@
-"""The statistics of success rates: intervals for one rate, also with the help of what was foretold, tests for two, also
-over several seeds, and for pairs.
-"""
+"""The statistics of success rates: an interval for one, a test for two."""
 
 import math
-from collections.abc import Callable, Sequence
 from statistics import NormalDist
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from vla_rl.core.errors import UserError
 
@@ -21,94 +14,17 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
     Raises:
         UserError: for counts that are not 0 <= successes <= n, or a confidence outside (0, 1).
     """
-    _check_counts(successes, n)
-    z = _normal_quantile(confidence)
-    if n == 0:
-        return 0.0, 1.0
-    return _score_interval(successes / n, n, z)
+    check_counts(successes, n)
+    z = normal_quantile(confidence)
+    return score_interval(successes / n, n, z) if n else (0.0, 1.0)
 
 
-def _score_interval(rate: float, n: float, z: float) -> tuple[float, float]:
+def score_interval(rate: float, n: float, z: float) -> tuple[float, float]:
+    """Wilson's for a rate that is worth n trials, which need not be whole, at z standard deviations."""
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
     half_width = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
     # At no or all successes one end is exactly 0 or 1; rounding would leave 1e-17.
     return 0.0 if rate == 0 else centre - half_width, 1.0 if rate == 1 else centre + half_width
-
-
-def bootstrap_interval(
-    values: NDArray[Any],
-    statistic: Callable[[NDArray[Any]], Any],
-    seed: int,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of a statistic.
-
-    Args:
-        values: [n, ...]; whole rows are drawn with replacement, so paired measurements stay paired.
-        statistic: maps values of the same shape to a number.
-        seed: of the draws; the same seed gives the same interval.
-
-    Raises:
-        UserError: for no values, no resamples, or a confidence outside (0, 1).
-    """
-    values = np.asarray(values)
-    if len(values) == 0 or resamples < 1:
-        raise UserError(f"a bootstrap needs values and resamples, found {len(values)} values and {resamples} resamples")
-    _normal_quantile(confidence)
-    generator = np.random.Generator(np.random.Philox(key=seed))
-    drawn = [statistic(values[generator.integers(len(values), size=len(values))]) for _ in range(resamples)]
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
-
-
-class Estimate(NamedTuple):
-    """A success rate.
-
-    Attributes:
-        mean: of all episodes.
-        interval: 95 %, Wilson's for so many episodes as it is worth.
-        saved: how many times as many real episodes alone would have had to be to be as certain.
-    """
-
-    mean: float
-    interval: tuple[float, float]
-    saved: float
-
-
-def control_variate(outcome: NDArray[Any], foretold: NDArray[Any], elsewhere: NDArray[Any]) -> Estimate:
-    """A success rate from few real episodes and what is foretold of many starts (control variate; prediction-powered
-    inference, arXiv 2311.01453):
-
-        p = mean_i [Y_i - b_i (F_i - mean F')],   b = Cov(Y, F) / (Var(F) (1 + n / N))
-
-    b_i is computed without episode i, so that p has no bias, however wrong F is; an F that knows nothing costs little.
-
-    Args:
-        outcome: Y, [n], 1 or 0, of real episodes.
-        foretold: F, [n], any number that was foretold of the same starts, from nothing that came of these episodes.
-        elsewhere: F', [N], of further starts from the same distribution.
-
-    Raises:
-        UserError: for fewer than three episodes, lengths that differ, no further starts, or numbers not finite.
-    """
-    y, f, others = (np.asarray(part, dtype=np.float64) for part in (outcome, foretold, elsewhere))
-    n, further = len(y), len(others)
-    if n < 3 or f.shape != y.shape or not further or not all(np.isfinite(part).all() for part in (y, f, others)):
-        raise UserError(
-            f"found {n} real episodes, {len(f)} foretold and {further} foretold elsewhere; expected at least three "
-            "episodes with one finite number each, and further starts"
-        )
-    # Sums without episode i: deviations from the mean of the others are n / (n - 1) of those from the mean of all.
-    dy, df = y - y.mean(), f - f.mean()
-    covariance = (dy * df).sum() - dy * df * n / (n - 1)
-    variance = (df * df).sum() - df * df * n / (n - 1)
-    slope = np.divide(covariance, variance, out=np.zeros(n), where=variance > 1e-12) / (1 + n / further)
-    rate = float(np.clip((y - slope * (f - others.mean())).mean(), 0, 1))
-    b = float(slope.mean())
-    error = float(np.var(y - b * f, ddof=1) / n + b * b * np.var(others) / further)
-    saved = float(np.var(y, ddof=1)) / n / error if error else 1.0
-    return Estimate(rate, _score_interval(rate, saved * n, _normal_quantile(0.95)), saved)
 
 
 def fisher_p(successes_1: int, n_1: int, successes_2: int, n_2: int) -> float:
@@ -116,8 +32,8 @@ def fisher_p(successes_1: int, n_1: int, successes_2: int, n_2: int) -> float:
 
     The sum over all tables with the same margins that are no likelier than the one found, in whole numbers.
     """
-    _check_counts(successes_1, n_1)
-    _check_counts(successes_2, n_2)
+    check_counts(successes_1, n_1)
+    check_counts(successes_2, n_2)
     successes = successes_1 + successes_2
     tables = range(max(0, successes - n_2), min(successes, n_1) + 1)
     ways = [math.comb(n_1, k) * math.comb(n_2, successes - k) for k in tables]
@@ -125,53 +41,14 @@ def fisher_p(successes_1: int, n_1: int, successes_2: int, n_2: int) -> float:
     return sum(way for way in ways if way <= found) / math.comb(n_1 + n_2, successes)
 
 
-def stratified_p(strata: Sequence[tuple[int, int, int, int]], continuity_correction: bool = True) -> float:
-    """Two-sided p-value that two success rates are equal within every stratum: Cochran-Mantel-Haenszel test.
-
-    Use it for the same comparison repeated over strata: differences between them neither help nor hurt. It speaks of
-    the very policies that were compared: of what a method gives on other training seeds, `paired_p` over seeds does.
-
-    Args:
-        strata: (successes_1, n_1, successes_2, n_2) per stratum, for example per seed.
-        continuity_correction: subtract 1/2 from the absolute deviation, as R's mantelhaen.test does.
-    """
-    deviation = variance = 0.0
-    for successes_1, n_1, successes_2, n_2 in strata:
-        _check_counts(successes_1, n_1)
-        _check_counts(successes_2, n_2)
-        total, successes = n_1 + n_2, successes_1 + successes_2
-        if total < 2:
-            continue
-        deviation += successes_1 - n_1 * successes / total
-        variance += n_1 * n_2 * successes * (total - successes) / (total * total * (total - 1))
-    if variance == 0:
-        return 1.0
-    distance = max(0.0, abs(deviation) - (0.5 if continuity_correction else 0.0))
-    return math.erfc(distance / math.sqrt(2 * variance))
-
-
-def paired_p(differences: NDArray[Any]) -> float:
-    """Two-sided p-value that paired differences, [n], have mean 0: Student's t test with n - 1 degrees of freedom.
-
-    Raises:
-        UserError: for fewer than two differences.
-    """
-    differences = np.asarray(differences, dtype=np.float64)
-    if len(differences) < 2:
-        raise UserError(f"a paired test needs at least two differences, found {len(differences)}")
-    if np.ptp(differences) == 0:
-        return 0.0 if differences[0] else 1.0
-    from scipy.stats import ttest_1samp  # not in the base install, which reports no comparisons
-
-    return float(ttest_1samp(differences, 0.0).pvalue)
-
-
-def _check_counts(successes: int, n: int) -> None:
+def check_counts(successes: int, n: int) -> None:
+    """Raise a UserError unless 0 <= successes <= trials."""
     if not 0 <= successes <= n:
         raise UserError(f"{successes} successes in {n} trials is impossible; expected 0 <= successes <= trials")
 
 
-def _normal_quantile(confidence: float) -> float:
+def normal_quantile(confidence: float) -> float:
+    """How many standard deviations to both sides hold so much of a normal distribution."""
     if not 0 < confidence < 1:
         raise UserError(f"the confidence is {confidence}; expected a number between 0 and 1, such as 0.95")
     return NormalDist().inv_cdf((1 + confidence) / 2)

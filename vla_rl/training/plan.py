@@ -99,11 +99,6 @@ class BudgetConfig:
         """Episodes of a round, in practice and in the check."""
         return self.episodes_per_round + self.check_episodes
 
-    @property
-    def total_steps(self) -> int:
-        """Gradient steps of the whole run."""
-        return self.supervised_steps + self.rounds * self.steps_per_round
-
 
 @dataclass(frozen=True)
 class Stage:

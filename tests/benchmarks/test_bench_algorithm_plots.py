@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from benchmarks.algorithm_plots import pooled_curve, save_algorithm_plot
 from vla_rl.core.errors import UserError
-from vla_rl.report.algorithm_plots import pooled_curve, save_algorithm_plot
 from vla_rl.report.plotting import POLICY
 
 

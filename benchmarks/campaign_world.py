@@ -100,8 +100,9 @@ class World:
         return self._position.copy()
 
     def press_publisher(self) -> None:
-        """Somebody could press the emergency stop."""
-        self._estop = self._node.create_publisher(self._kinds[3], "estop", qos.commands())
+        """Somebody could press the emergency stop, and says to all who listen that he has not."""
+        self._estop = self._node.create_publisher(self._kinds[3], "estop", qos.latched())
+        self.press(False)
 
     def no_press_publisher(self) -> None:
         """Nobody could."""

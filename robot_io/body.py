@@ -144,6 +144,11 @@ class BodyWatch:
             return ()
         return self._lasting(condition)
 
+    def is_away(self, position: Float32Array, command: Float32Array) -> NDArray[np.bool_]:
+        """Which joints are further from a command than they may be while they follow it, bool [A]."""
+        away: NDArray[np.bool_] = np.abs(position - command) > self._tolerance
+        return away
+
     def _lasting(self, condition: Condition) -> tuple[int, ...]:
         since_ns, now_ns = self._since_ns, condition.captured_ns
         np.minimum(since_ns, now_ns, out=since_ns)

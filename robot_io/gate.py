@@ -70,7 +70,7 @@ _OF_BODY = {
 _GAP, _SELF_COLLISION = int(Reason.GAP), int(Reason.SELF_COLLISION)
 _ALARMS = int(Reason.RIVAL | Reason.E_STOP | Reason.DEAD_MAN | Reason.CONTROLLERS)
 _LATCHING = _GAP | _ALARMS | sum(_OF_BODY.values())  # no passing faults
-_GIVES_WAY = _GAP | _OF_BODY[BodyWatch.FOLLOWING] | _OF_BODY[BodyWatch.EFFORT]
+_IN_THE_WAY = int(_OF_BODY[BodyWatch.FOLLOWING] | _OF_BODY[BodyWatch.EFFORT])
 _FAULTS = _NOT_FINITE | _WRONG_SHAPE | _OBSERVATION_OLD | _ACTION_OLD | _LATCHING
 _LONG_AGO = 1 << 62
 
@@ -142,7 +142,6 @@ class SafetyGate:
         yielding = [*config.discrete_dims, *config.delta_dims]
         self._body = BodyWatch(config.body, self._low - tolerance, self._high + tolerance, one_tick, yielding, names)
         self._may_yield = np.setdiff1d(self._smooth_dims, config.body.yielding_dims)  # a gripper keeps what it holds
-        self._measured: Float32Array | None = None
         self._alarms = 0
         self.why = ""
         self.counts: dict[Reason, int] = dict.fromkeys(Reason, 0)
@@ -161,7 +160,8 @@ class SafetyGate:
         self._target = np.minimum(np.maximum(self._previous, self._low), self._high)
         self._fault_since_ns: int | None = None
         self._active = 0
-        self._measured = None
+        self._condition: Condition | None = None
+        self._paused_ns: int | None = None  # the end of a pause of which no reading has told yet
         self._admitted_ns = _LONG_AGO  # times before it are no pause
         self._body.reset(posture)
         if self._limiter is not None:
@@ -177,7 +177,7 @@ class SafetyGate:
 
     def inspect(self, condition: Condition) -> None:
         """See `vla_rl.core.protocols.Gate.inspect`."""
-        self._measured = condition.position
+        self._condition = condition
         found = self._body.look(condition)
         if not found and not condition.alarms:
             return
@@ -221,8 +221,10 @@ class SafetyGate:
             reasons |= _GAP
             self._stand_still(now_ns)
         self._admitted_ns = now_ns
-        if reasons & _GIVES_WAY and not self.latched:
-            self._give_way()
+        if reasons & _IN_THE_WAY and not self.latched:
+            self._give_way(everywhere=True)
+        elif self._paused_ns is not None:
+            self._give_way(everywhere=False)
         if reasons or self.latched or self._fault_since_ns is not None:
             reasons = self._watch(reasons, now_ns)
         held = reasons != 0
@@ -308,16 +310,29 @@ class SafetyGate:
     def _stand_still(self, now_ns: int) -> None:
         """No commands came for so long that the robot has stopped at the last one: braking would move it again."""
         self.why = self.why or f"no command was sent for {(now_ns - self._admitted_ns) * 1e-6:.0f} ms: it stood still"
+        self._paused_ns = now_ns
         if self._limiter is not None:
             self._limiter.reset(self._previous[self._smooth_dims])
 
-    def _give_way(self) -> None:
-        """The robot is not where it was told to go: from here on it holds where it is, and pushes no further."""
-        if self._measured is None:
+    def _give_way(self, everywhere: bool) -> None:
+        """From here on the robot holds where it is, and neither pushes on nor is pulled back.
+
+        Args:
+            everywhere: something is in its way; else, after a pause, only the joints that somebody has moved meanwhile,
+                as soon as a reading of afterwards tells of them.
+        """
+        condition, where = self._condition, self._may_yield
+        if condition is None:
             return
-        where = self._may_yield[np.isfinite(self._measured[self._may_yield])]
+        if not everywhere:
+            assert self._paused_ns is not None
+            if condition.captured_ns < self._paused_ns - self._max_observation_age_ns:
+                return
+            self._paused_ns = None
+            where = where[self._body.is_away(condition.position, self._previous)[where]]
+        where = where[np.isfinite(condition.position[where])]
         self._previous = self._previous.copy()
-        self._previous[where] = self._measured[where]
+        self._previous[where] = condition.position[where]
         if self._limiter is not None:
             self._limiter.reset(self._previous[self._smooth_dims])
 

@@ -7,7 +7,7 @@ Looked at ten times a second by the ROS thread, in wall time: neither simulated 
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from std_msgs.msg import Bool
 
@@ -20,7 +20,14 @@ from vla_rl.core.errors import ConfigError, UserError
 LOOK_EVERY_S = 0.1
 _DISCOVERED_WITHIN_S = 1.0
 _SLICE_S = 0.05
-Subscribe = Callable[[Any, str, Callable[[Any], None], Any], None]
+
+
+class Subscribe(Protocol):
+    """How a topic is listened to, see `robot_io.ros2.wiring`."""
+
+    def __call__(
+        self, kind: Any, topic: str, callback: Callable[[Any], None], profile: Any = None, optional: bool = False
+    ) -> None: ...
 
 
 class Alarms:
@@ -56,7 +63,7 @@ class Alarms:
         self._controllers: Mapping[str, str] = {}
         if topic := settings["estop_topic"]:
             subscribe(Bool, topic, self._on_estop, qos.stops())
-            subscribe(Bool, topic, self._on_estop, qos.latched())  # what was said before we came
+            subscribe(Bool, topic, self._on_estop, qos.latched(), optional=True)  # what was said before we came
         if topic := settings["deadman_topic"]:
             subscribe(Bool, topic, self._on_deadman, qos.sensors())
         if settings["controllers"]:
@@ -121,7 +128,10 @@ class Alarms:
     def stop_input(self) -> str:
         """The topics by which somebody can stop the robot, for the checklist; empty if nobody speaks on any."""
         topics = [self._settings[name] for name in ("estop_topic", "deadman_topic")]
-        return ", ".join(f"topic {topic}" for topic in topics if topic and self._speaks(topic))
+        inputs = [f"topic {topic}" for topic in topics if topic and self._speaks(topic)]
+        if inputs and topics[0] and not self._settings["estop_timeout_ms"]:
+            inputs.append("without estop_timeout_ms a dead emergency stop is noticed late")
+        return ", ".join(inputs)
 
     def values(self) -> Mapping[str, str]:
         """What each input says, for /diagnostics."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rclpy.clock import Clock, ClockType
+from rclpy.event_handler import SubscriptionEventCallbacks
 from rosgraph_msgs.msg import Clock as ClockMessage
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Bool, Float64MultiArray
@@ -129,8 +130,13 @@ class Wiring:
             destroy(entity)
         self._entities.clear()
 
-    def _subscribe(self, kind: Any, topic: str, callback: Callable[[Any], None], profile: Any = None) -> None:
-        subscription = self._node.create_subscription(kind, topic, callback, profile or qos.sensors())
+    def _subscribe(
+        self, kind: Any, topic: str, callback: Callable[[Any], None], profile: Any = None, optional: bool = False
+    ) -> None:
+        """``optional``: a publisher who does not offer this quality of service is not warned of."""
+        told = SubscriptionEventCallbacks(use_default_callbacks=not optional)
+        wanted = profile or qos.sensors()
+        subscription = self._node.create_subscription(kind, topic, callback, wanted, event_callbacks=told)
         self._entities.append((self._node.destroy_subscription, subscription))
 
     def _on_takeover_command(self, message: Any) -> None:

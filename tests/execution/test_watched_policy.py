@@ -1,12 +1,13 @@
 """New policy versions come through a folder: swapped between chunks, put aside when they are bad."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
 from vla_rl.execution.watched_policy import WatchedPolicy
 
 NEVER_S = 3600.0  # the tests call `look` themselves
@@ -127,6 +128,26 @@ def test_a_version_that_fails_while_acting_is_rolled_back_in_the_same_chunk(tmp_
     policy.look()
     assert policy.infer(observe(4)).policy_version == 2
     policy.close()
+
+
+def test_a_version_of_another_kind_of_action_never_acts(tmp_path: Path) -> None:
+    """Steps in place of targets turn "stand still" into "all joints to 0"."""
+
+    class Standing(FilePolicy):
+        def __init__(self, folder: Path) -> None:
+            super().__init__(folder)
+            env_id = "another of the same robot" if self.version == 2 else "one"
+            own = PolicySpec(env_id, (), (8, 8), state_dim=1, action_dim=1, control_hz=20.0)
+            self.spec = replace(own, delta_dims=(0,)) if self.version == 1 else own
+
+    write(tmp_path, 0, "0.8")
+    policy = WatchedPolicy(tmp_path, Standing, poll_s=NEVER_S)
+    policy.reset(5)
+    policy.infer(observe(0))
+    for version, acts in ((1, 0), (2, 2)):
+        write(tmp_path, version, "0.0")
+        policy.look()
+        assert policy.infer(observe(version)).policy_version == acts
 
 
 def test_the_thread_looks_by_itself(tmp_path: Path) -> None:

@@ -146,11 +146,11 @@ def test_a_reading_beyond_the_limits_latches_the_stop_when_it_lasts() -> None:
 
 def test_a_robot_that_was_moved_between_the_readings_and_the_first_command_is_not_pulled_back() -> None:
     gate = SafetyGate(LIMITS, HZ)
-    rest = gate.reset(np.zeros(3, np.float32))
-    gate.inspect(Condition(np.float32([0.06, 0.0, 0.0]), rest, 0))
+    rest, moved = gate.reset(np.zeros(3, np.float32)), np.float32([0.06, 0.0, 0.0])
+    gate.inspect(Condition(moved, rest, 0))
     verdict = gate.admit(np.float32([0.5, 0.0, 0.0]), 0, 0, 0)
     assert verdict.stopped
-    assert (verdict.commands == rest).all()
+    assert (verdict.commands == moved).all()
     assert Reason.FOLLOWING in Reason(verdict.reasons)
 
 

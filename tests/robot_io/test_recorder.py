@@ -3,18 +3,21 @@
 import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from robot_io.gate import GateConfig, SafetyGate
-from robot_io.mock_robot import MockFaults, MockRobot
+from robot_io.mock_robot import MockFaults, MockRobot, MockRobotConfig
 from robot_io.recorder import Recorder
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import Episode, Observation, Origin, Source, Step
+from vla_rl.core.types import Episode, Float32Array, Observation, Origin, Source, Step
+from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.sources import Demonstrator
+from vla_rl.runs.attempt import Attempts
 
 
 class Listener:
@@ -179,3 +182,30 @@ def test_an_attempt_of_a_policy_that_said_nan_is_kept(recorder: Recorder) -> Non
 def test_a_step_before_begin_is_an_error(recorder: Recorder) -> None:
     with pytest.raises(UserError, match=r"before begin\(\)"):
         recorder.on_step(make_step(0))
+
+
+class Interrupted(list[object]):
+    """A column of numbers; Ctrl-C arrives at its 21st row."""
+
+    def append(self, value: object) -> None:
+        if len(self) == 20:
+            raise KeyboardInterrupt
+        super().append(value)
+
+
+def test_an_attempt_that_ctrl_c_ends_within_a_row_is_stored(tmp_path: Path) -> None:
+    store, robot = EpisodeStore(tmp_path), MockRobot(MockRobotConfig(joints=2, control_hz=20.0))
+    gate = SafetyGate(GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(1.0,) * 2), 20.0)
+    attempts = Attempts(robot, gate, Origin.REAL, "mock")
+    still, ticks = np.zeros(2, np.float32), [0]
+
+    def act() -> tuple[Float32Array, Float32Array]:
+        ticks[0] += 1
+        if ticks[0] == 2:
+            extras = attempts._recorder._extras
+            extras["chunk_index"] = Interrupted(extras["chunk_index"])
+        return still, still
+
+    with pytest.raises(KeyboardInterrupt):
+        attempts.run(Demonstrator(act), "attempt-000000", 0, -1, keep=store.add)
+    assert len(store.read("attempt-000000")) == 20

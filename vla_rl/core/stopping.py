@@ -1,4 +1,4 @@
-"""SIGTERM is a stop like Ctrl-C: work that can be saved is saved first, then the process ends."""
+"""SIGTERM and SIGHUP are a stop like Ctrl-C: work that can be saved is saved first, then the process ends."""
 
 import contextlib
 import signal
@@ -10,7 +10,7 @@ _ENDS = (signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed, the 
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end by SIGTERM."""
+    """The process was asked to end by SIGTERM or SIGHUP."""
 
 
 def _terminate(*_: object) -> None:
@@ -19,7 +19,7 @@ def _terminate(*_: object) -> None:
 
 @contextlib.contextmanager
 def stops_on_sigterm() -> Iterator[None]:
-    """Inside, SIGTERM raises `Terminated`, unless somebody has a handler of their own. Only in the main thread."""
+    """Inside, SIGTERM and SIGHUP raise `Terminated`, unless somebody handles or ignores them; in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

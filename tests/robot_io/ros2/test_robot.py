@@ -1,5 +1,8 @@
 """A robot of topics without ROS: messages are handed to its callbacks, its time is a /clock that the test moves."""
 
+import functools
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +13,12 @@ from robot_io.gate import GateConfig, Reason, SafetyGate
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.robot import Ros2Robot
+from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.loop import run_episode
 from vla_rl.execution.plan import observed_ns
+from vla_rl.execution.planner import Planner
 from vla_rl.runs.robots.ros2 import settings_from
 
 MS = 1_000_000
@@ -236,6 +243,61 @@ def test_a_reading_of_the_world_before_the_reset_is_none_of_the_new_one() -> Non
     bench.robot._fresh.wait_for = wait_for  # type: ignore[method-assign, assignment]
     bench.robot.reset(0)
     assert bench.robot.rest_readings().tolist() == [[1] * 4] * 3
+
+
+def test_nothing_is_reset_under_an_alarm() -> None:
+    """The scene's reset moves the arm."""
+    bench, resets = Bench(stream_timeout_s=0.05), []
+    bench.robot._reset_world = lambda: resets.append(1)
+    bench.robot.on_alarms({Reason.E_STOP: "the emergency stop is pressed"})
+    with pytest.raises(UserError, match="the emergency stop is pressed"):
+        bench.robot.reset(0)
+    assert not resets
+
+
+def test_an_alarm_between_two_ticks_is_heard_however_short() -> None:
+    """As a dead-man that is let go and held again at once. What was heard before an attempt began does not count."""
+    bench = Bench()
+    bench.joints("l1 l2 r1 r2", 1, 1, 1, 1)
+    bench.robot.write(np.ones(4, np.float32))
+    slips = {Reason.DEAD_MAN: "the dead-man was let go"}
+    for alarms in (slips, {}, {Reason.RIVAL: "another node"}, {}):
+        bench.robot.on_alarms(alarms)
+    told = bench.robot.condition()
+    assert told.alarms == Reason.DEAD_MAN | Reason.RIVAL
+    assert told.why == "the dead-man was let go; another node"
+    assert bench.robot.condition().alarms == 0
+
+
+def test_an_attempt_ends_while_it_waits_for_a_first_plan() -> None:
+    """On /clock, deactivated in the very thread that would bring the next moment."""
+
+    class Silent(Planner):
+        def reset(self, seed: int) -> None: ...
+
+        def request(self, request: object, inference: object) -> None: ...
+
+        def poll(self) -> list[Any]:
+            return []
+
+        def wait(self) -> int:
+            return 0
+
+    bench = Bench()
+    gate = SafetyGate(LIMITS, HZ)
+    run = functools.partial(run_episode, bench.robot, Executor(Silent()), gate, seed=0, max_ticks=3)
+    control = threading.Thread(target=run, daemon=True)
+    control.start()
+    for step in range(1, 400):
+        bench.at(step)
+        bench.joints("l1 l2 r1 r2", 0, 0, 0, 0)
+        if bench.robot.acting:
+            break
+        time.sleep(0.005)
+    assert bench.robot.acting
+    bench.robot.interrupt()
+    control.join(10.0)
+    assert not control.is_alive()
 
 
 def test_a_reset_that_sets_the_worlds_time_back_is_no_fault() -> None:

@@ -1,0 +1,101 @@
+"""What ~/rearm brings back: an inference process that hangs, and one whose first restart fails."""
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.ros2_scripts import ros_or_skip, said_by
+
+pytestmark = pytest.mark.slow  # processes of their own
+
+SCRIPT = """
+import json, os, signal
+from types import SimpleNamespace
+import numpy as np
+from robot_io.display import LoopStatistics
+from robot_io.gate import GateConfig, SafetyGate
+from robot_io.mock_robot import MockRobot, MockRobotConfig
+from tests.fakes.scheduled import ScheduledTakeover
+from vla_rl.core.clock import MonotonicClock
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import ActionChunk, Origin
+from vla_rl.execution.strategies import execution_config
+from vla_rl.runs import ros2_node
+from vla_rl.runs.attempt import Attempts
+
+
+class Still:
+    version = 0
+    def reset(self, seed): ...
+    def infer(self, observation, committed=None):
+        return ActionChunk(np.tile(observation.state, (8, 1)), observation.tick, 0, 0)
+
+
+class Fails:
+    alive = False
+    def __init__(self, *_): ...
+    def __enter__(self):
+        raise UserError("the inference process could not load the policy: CUDA out of memory")
+
+
+def make_session():
+    session = ros2_node.PolicySession.__new__(ros2_node.PolicySession)
+    robot = MockRobot(MockRobotConfig(joints=2, control_hz=20.0, image_size=8, duration_s=1.0), clock=MonotonicClock())
+    spec = SimpleNamespace(image_size=(8, 8), cameras=("front",), state_dim=2, action_dim=2)
+    session._policy, session.interface = SimpleNamespace(spec=spec, horizon=8), SimpleNamespace(image_size=None)
+    session._load_policy = Still
+    session._execution = execution_config("naive", hold_ticks=10, cold_start_ticks=10)
+    session._gate = SafetyGate(GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(1.0,) * 2), 20.0)
+    session._attempts = Attempts(robot, session._gate, Origin.REAL, "mock", rearms=False)
+    session._robot, session._takeover = SimpleNamespace(why=lambda: ""), ScheduledTakeover([], lambda *_: None)
+    session._settings, session._store = {"realtime_priority": 0}, None
+    session._desk, session._corrector, session._added = SimpleNamespace(discarded=False), None, ()
+    session._statistics, session._planner, session._silent = LoopStatistics(), None, False
+    return session
+
+
+def main():
+    session = make_session()
+    session._start_inference()
+    said = {"first": session.attempt(0, lambda: None)}
+    hangs = session._planner._process.pid
+    os.kill(hangs, signal.SIGSTOP)
+    said["hangs"] = session.attempt(1, lambda: None)
+    session.rearm()
+    said["armed again"] = session.attempt(2, lambda: None)
+    os.kill(session._planner._process.pid, signal.SIGKILL)
+    session._planner._process.join()
+    works, ros2_node.ProcessPlanner = ros2_node.ProcessPlanner, Fails
+    try:
+        session.rearm()
+    except UserError as error:
+        said["restart"] = str(error)
+    ros2_node.ProcessPlanner = works
+    session.rearm()
+    said["another"] = session.attempt(3, lambda: None)
+    session._stop_inference()
+    print(json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    file = tmp_path_factory.mktemp("session") / "session_script.py"  # its policy is made in another process
+    file.write_text(SCRIPT)
+    start = "import runpy, sys; sys.path.insert(0, sys.argv[1]); import session_script; session_script.main()"
+    return said_by(start, str(file.parent), environment=ros_or_skip(domain=90))
+
+
+def test_a_policy_that_hangs_is_brought_back(said: dict[str, Any]) -> None:
+    assert said["first"] == ""
+    assert "no plan in time" in said["hangs"]
+    assert said["armed again"] == ""
+
+
+def test_a_restart_that_failed_can_be_tried_again(said: dict[str, Any]) -> None:
+    assert "out of memory" in said["restart"]
+    assert said["another"] == ""

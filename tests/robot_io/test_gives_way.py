@@ -1,0 +1,130 @@
+"""A robot that was stopped because something is in its way, or that was moved while nobody commanded it, holds where it
+is: the last command would push on, or pull it back.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from robot_io.body import BodyConfig
+from robot_io.gate import Reason, SafetyGate
+from robot_io.limits import RobotLimits
+from vla_rl.core.clock import VirtualClock
+from vla_rl.core.protocols import Condition
+from vla_rl.core.types import Float32Array, Observation
+from vla_rl.execution.loop import run_episode
+from vla_rl.execution.sources import Demonstrator
+
+HZ, STIFFNESS, MAX_EFFORT, WALL = 20.0, 100.0, 20.0, 0.3
+LIMITS = RobotLimits(low=(-1.0,), high=(1.0,), max_velocity=(2.0,), body=BodyConfig(max_effort=(MAX_EFFORT,)))
+SLOW = RobotLimits(low=(-1.0,), high=(1.0,), max_velocity=(0.5,))
+TICK_STEP = 0.5 / HZ
+
+
+class Arm:
+    """One position-controlled joint, stopped as `Ros2Robot` and `LerobotRobot` are: by the last command again."""
+
+    control_hz, terminated, truncated, success = HZ, False, False, None
+
+    def __init__(self, position: float = 0.0) -> None:
+        self.clock = VirtualClock()
+        self.command = self.position = np.full(1, position, np.float32)
+        self.jumps: list[float] = []
+
+    @property
+    def effort(self) -> Float32Array:
+        return (STIFFNESS * (self.command - self.position)).astype(np.float32)
+
+    def connect(self) -> None: ...
+
+    def reset(self, seed: int) -> None: ...
+
+    def read(self) -> Observation:
+        return Observation({}, self.position, "", 0, {"state": self.clock.now_ns()})
+
+    def rest_command(self) -> Float32Array:
+        return self.position
+
+    def condition(self) -> Condition:
+        return Condition(self.position, self.command, self.clock.now_ns(), self.effort)
+
+    def write(self, action: Float32Array) -> Float32Array:
+        self.jumps.append(float(np.abs(action - self.position).max()))
+        self.command = self.position = action.copy()
+        return action
+
+    def stop(self) -> None:
+        self.write(self.command)
+
+    def close(self) -> None: ...
+
+
+class ArmAtAWall(Arm):
+    """It cannot go beyond 0.3: a hand, a table."""
+
+    def write(self, action: Float32Array) -> Float32Array:
+        self.command, self.position = action.copy(), np.minimum(action, np.float32(WALL))
+        return action
+
+
+class PausedArm(Arm):
+    """At the tenth reading the process stands still for a minute, in which somebody moves the arm by 1."""
+
+    readings = 0
+
+    def read(self) -> Observation:
+        self.readings += 1
+        if self.readings == 10:
+            self.clock.sleep_until_ns(self.clock.now_ns() + 60 * 10**9)
+            self.position = self.position + np.float32(1.0)
+        return super().read()
+
+
+def towards(target: float) -> Demonstrator:
+    action = np.array([target], np.float32)
+    return Demonstrator(lambda: (action, action))
+
+
+def test_a_robot_that_was_stopped_for_its_effort_does_not_push_on() -> None:
+    robot, gate = ArmAtAWall(), SafetyGate(LIMITS, HZ)
+    summary = run_episode(robot, towards(0.9), gate, seed=0)
+    assert summary.stopped
+    assert gate.counts[Reason.EFFORT]
+    assert abs(robot.effort[0]) <= MAX_EFFORT
+    assert robot.position[0] == pytest.approx(WALL)
+
+
+def test_after_a_pause_joints_that_lag_behind_keep_what_they_were_told() -> None:
+    """A servo under load is a little off: where it is in place of where it was told to be, it would sag further."""
+    gate, told = SafetyGate(SLOW, HZ), np.zeros(1, np.float32)
+    gate.reset(told)
+    gate.inspect(Condition(told, told, 0))
+    gate.admit(told, 0, 0, 0)
+    late_ns = 60 * 10**9
+    for position, captured_ns, held in ((0.9, 1, 0.0), (0.05, late_ns, 0.0), (0.9, late_ns + 1, 0.0)):
+        gate.inspect(Condition(np.float32([position]), told, captured_ns))  # of before the pause; of after it, twice
+        verdict = gate.admit(told, late_ns, late_ns, late_ns)
+        assert gate.latched
+        assert verdict.commands[-1, 0] == held
+
+
+def test_after_a_pause_the_arm_is_not_pulled_back_to_the_last_command() -> None:
+    robot, gate = PausedArm(-0.5), SafetyGate(SLOW, HZ)
+    summary = run_episode(robot, towards(-0.5), gate, seed=0)
+    assert summary.stopped
+    assert gate.counts[Reason.GAP]
+    assert max(robot.jumps) <= TICK_STEP + 1e-6
+
+
+@pytest.mark.parametrize("read", [np.float32([np.nan, 0.06, 0.06]), np.float32([0.06, 0.06, np.nan])], ids=str)
+def test_what_reads_nothing_and_a_gripper_keep_what_they_were_told(read: Float32Array) -> None:
+    """A hand that holds something is not where it was told to be, and must not open."""
+    limits = RobotLimits(low=(-1.0,) * 3, high=(1.0,) * 3, max_velocity=(1.0,) * 3, discrete_dims=(1,))
+    gate = SafetyGate(replace(limits, body=BodyConfig(max_effort=(5.0, 5.0, 5.0))), HZ)
+    rest = gate.reset(np.zeros(3, np.float32))
+    gate.inspect(Condition(read, rest, 0, np.float32([9.0, 0.0, 9.0])))
+    verdict = gate.admit(np.float32([0.01, 1.0, 0.01]), 0, 0, 0)
+    assert verdict.stopped
+    told = np.where(np.isnan(read), np.float32(0), read)
+    np.testing.assert_array_equal(verdict.commands[-1], [told[0], 0.0, told[2]])

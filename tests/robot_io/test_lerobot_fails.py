@@ -1,0 +1,83 @@
+"""Devices of lerobot that fail at the worst moment: an encoder between attempts, a leader that somebody reaches for."""
+
+import contextlib
+from typing import Any, ClassVar
+
+import numpy as np
+
+from robot_io.gate import GateConfig, SafetyGate
+from robot_io.lerobot_robot import LerobotRobot
+from robot_io.lerobot_takeover import LerobotTakeover
+from vla_rl.core.clock import VirtualClock
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Float32Array
+from vla_rl.execution.loop import run_episode
+from vla_rl.execution.sources import Demonstrator
+
+GATE = GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(1.0,) * 2)
+TICK_STEP = 0.05
+
+
+class Arm:
+    """Goes where it is told; one of its joints may read NaN."""
+
+    name = "arm"
+    observation_features: ClassVar = {"a.pos": float, "b.pos": float}
+    action_features: ClassVar = {"a.pos": float, "b.pos": float}
+    is_connected = True
+
+    def __init__(self) -> None:
+        self.position = {"a.pos": 0.8, "b.pos": 0.0}
+        self.silent = ""
+        self.sent: list[float] = []
+
+    def get_observation(self) -> dict[str, Any]:
+        return self.position | ({self.silent: float("nan")} if self.silent else {})
+
+    def send_action(self, action: dict[str, float]) -> dict[str, float]:
+        self.sent.append(action["a.pos"])
+        self.position = dict(action)
+        return action
+
+
+def test_no_attempt_begins_at_the_posture_of_the_attempt_before() -> None:
+    arm, gate = Arm(), SafetyGate(GATE, 20.0)
+    robot = LerobotRobot(arm, 20.0, "t", duration_s=0.5, clock=VirtualClock())
+    still = np.array([0.8, 0.0], np.float32)
+    hold = Demonstrator(lambda: (still, still))
+    run_episode(robot, hold, gate, seed=0)
+    assert arm.sent
+    arm.position, arm.sent = {"a.pos": -0.8, "b.pos": 0.0}, []  # a person puts the arm elsewhere
+    arm.silent = "b.pos"  # and the other joint's encoder fails
+    with contextlib.suppress(UserError):
+        run_episode(robot, hold, gate, seed=1)
+    assert all(abs(command + 0.8) <= TICK_STEP for command in arm.sent[:1])
+
+
+class DeadLeader:
+    name = "leader"
+    action_features: ClassVar = {"a.pos": float}
+
+    def get_action(self) -> dict[str, float]:
+        raise ConnectionError("no status packet")
+
+
+class Follower:
+    action_names = ("a.pos",)
+    command = np.array([0.3], np.float32)
+
+    def last_command(self) -> Float32Array:
+        return self.command
+
+    def end(self, success: bool | None) -> None: ...
+
+
+def test_a_person_who_takes_over_with_a_dead_leader_holds_the_robot() -> None:
+    pressed = [False]
+    takeover = LerobotTakeover(DeadLeader(), Follower(), engaged=lambda: pressed[0])
+    proposed = np.array([0.9], np.float32)
+    assert takeover.command(0, proposed) is None, "nobody wants the commands"
+    pressed[0] = True  # the space bar
+    command = takeover.command(1, proposed)
+    assert command is not None, "the person has the commands, and the policy still acts"
+    np.testing.assert_array_equal(command, Follower.command)

@@ -132,9 +132,10 @@ class WatchedPolicy:
         try:
             policy = self._load(folder)
             spec = getattr(policy, "spec", None)
-            self._spec = self._spec or spec
-            if spec is not None and replace(spec, env_id="") != replace(self._spec, env_id=""):
-                raise UserError("it is of another robot or kind of action than the one that acts")
+            if isinstance(spec, PolicySpec):
+                self._spec = self._spec or spec
+                if replace(spec, env_id="") != replace(self._spec, env_id=""):
+                    raise UserError("it is of another robot or kind of action than the one that acts")
             if self._observation is not None:
                 policy.reset(self._seed)
                 if not np.isfinite(policy.infer(self._observation).actions).all():

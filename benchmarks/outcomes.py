@@ -36,6 +36,7 @@ OURS = (
     "graded",
     "hurried",
     "hurried_1200",
+    "cautious",
     "untaught",
     "edit",
     "unimagined",
@@ -81,6 +82,12 @@ METHODS = {
     "graded": ["learning.choice.graded_edit=true", "learning.choice.novelty_cost=0.3"],
     "hurried": ["learning.discount=0.997"],
     "hurried_1200": ["learning.discount=0.997", "budget.rounds=8"],
+    # The algorithm's own edits, each further than the one before, and a cost of what is new; and in haste.
+    "cautious": [
+        "learning.choice.graded_edit=true",
+        "learning.choice.novelty_cost=1",
+        "learning.discount=0.997",
+    ],
     "untaught": _UNTAUGHT,
     "edit": [*_UNTAUGHT, "learning.choice.draws=1"],  # without choosing; teaching alone is filtered_bc
     # All of ours but the edit that imagination practises; candidates are moved by chance.

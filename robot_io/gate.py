@@ -3,8 +3,10 @@
 Watchdogs on shape, finite numbers and the ages of observation and plan -> joint and workspace clamp -> rate limit
 against the previous command, or velocity, acceleration and jerk limits. A fault decelerates to rest and holds; it may
 pass; if it lasts, the stop latches, and only a person re-arms it. What is noticed of the robot itself (`robot_io.body`)
-and a pause of this very process latch it at once. Every change has a reason that is returned with the
-command, counted, and logged when it begins. Called from the control thread only.
+and a pause of this very process latch it at once. A robot that something is in the way of, or that was moved in a
+pause, then holds where it is, at once and whatever its limits: the last command would push on, or pull it back. Every
+change has a reason that is returned with the command, counted, and logged when it begins. Called from the control
+thread only.
 
 The ladder of a fault: hold while decelerating -> at rest, latched -> the loop calls the robot's `stop`, which damps ->
 until `SafetyGate.rearm`. Nothing on it can be skipped by a policy: the gate sees actions and times, never their origin.
@@ -161,7 +163,6 @@ class SafetyGate:
         self._fault_since_ns: int | None = None
         self._active = 0
         self._condition: Condition | None = None
-        self._paused_ns: int | None = None  # the end of a pause of which no reading has told yet
         self._admitted_ns = _LONG_AGO  # times before it are no pause
         self._body.reset(posture)
         if self._limiter is not None:
@@ -222,9 +223,7 @@ class SafetyGate:
             self._stand_still(now_ns)
         self._admitted_ns = now_ns
         if reasons & _IN_THE_WAY and not self.latched:
-            self._give_way(everywhere=True)
-        elif self._paused_ns is not None:
-            self._give_way(everywhere=False)
+            self._give_way(self._may_yield)
         if reasons or self.latched or self._fault_since_ns is not None:
             reasons = self._watch(reasons, now_ns)
         held = reasons != 0
@@ -310,29 +309,22 @@ class SafetyGate:
     def _stand_still(self, now_ns: int) -> None:
         """No commands came for so long that the robot has stopped at the last one: braking would move it again."""
         self.why = self.why or f"no command was sent for {(now_ns - self._admitted_ns) * 1e-6:.0f} ms: it stood still"
-        self._paused_ns = now_ns
-        if self._limiter is not None:
+        condition, dims = self._condition, self._may_yield
+        if condition is not None and now_ns - condition.captured_ns <= self._max_observation_age_ns:
+            # Joints that somebody has moved meanwhile. Those that sag a little under their load keep their command.
+            dims = dims[self._body.is_away(condition.position, self._previous)[dims]]
+            self._give_way(dims)
+        elif self._limiter is not None:
             self._limiter.reset(self._previous[self._smooth_dims])
 
-    def _give_way(self, everywhere: bool) -> None:
-        """From here on the robot holds where it is, and neither pushes on nor is pulled back.
-
-        Args:
-            everywhere: something is in its way; else, after a pause, only the joints that somebody has moved meanwhile,
-                as soon as a reading of afterwards tells of them.
-        """
-        condition, where = self._condition, self._may_yield
-        if condition is None:
+    def _give_way(self, dims: NDArray[np.int_]) -> None:
+        """These dimensions hold where they are from here on: they neither push on nor are pulled back."""
+        if self._condition is None:
             return
-        if not everywhere:
-            assert self._paused_ns is not None
-            if condition.captured_ns < self._paused_ns - self._max_observation_age_ns:
-                return
-            self._paused_ns = None
-            where = where[self._body.is_away(condition.position, self._previous)[where]]
-        where = where[np.isfinite(condition.position[where])]
+        position = self._condition.position
+        dims = dims[np.isfinite(position[dims])]
         self._previous = self._previous.copy()
-        self._previous[where] = condition.position[where]
+        self._previous[dims] = position[dims]
         if self._limiter is not None:
             self._limiter.reset(self._previous[self._smooth_dims])
 

@@ -120,6 +120,7 @@ class PolicySession:
         self._open = ExitStack()
         self._planner: ProcessPlanner | None = None
         self._silent = False  # it gave no plan in time: alive, it may hang
+        self._unstored: Episode | None = None
 
     def connect(self, robot: Ros2Robot, takeover: TopicTakeover) -> None:
         """See `Session.connect`: starts the inference process, which loads and warms the policy."""
@@ -154,7 +155,16 @@ class PolicySession:
         return [*map(str, items), str(stop_item(stop_input))]
 
     def rearm(self) -> None:
-        """See `Session.rearm`."""
+        """See `Session.rearm`. An attempt that could not be stored is, or nothing is armed.
+
+        Raises:
+            UserError: if it still cannot, or the policy cannot be loaded again.
+        """
+        try:
+            self._store_attempt()
+        except OSError as error:
+            reason = f"the last attempt is not stored ({error.strerror or error})"
+            raise UserError(f"{reason}; make room, then call ~/rearm again: a new configuration loses it") from error
         if self._silent or self._planner is None or not self._planner.alive:
             self._stop_inference()
             self._start_inference()
@@ -228,7 +238,20 @@ class PolicySession:
         if self._store is not None and not self._desk.discarded:
             newest = int(np.max(episode.extras["policy_version"], initial=-1))  # versions may change between chunks
             kept = recorded_as_steps(episode, self._added, self._gate.rest)
-            self._store.add(replace(kept, success=self._desk.outcome, policy_version=newest))
+            self._unstored = replace(kept, success=self._desk.outcome, policy_version=newest)
+            self._store_attempt()
+
+    def _store_attempt(self) -> None:
+        """What the store refuses is dropped; where the disk does not take it, it waits."""
+        if self._unstored is None:
+            return
+        assert self._store is not None
+        try:
+            self._store.add(self._unstored)
+        except UserError:
+            self._unstored = None
+            raise
+        self._unstored = None
 
 
 class _Counting:

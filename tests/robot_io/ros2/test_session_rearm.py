@@ -1,4 +1,6 @@
-"""What ~/rearm brings back: an inference process that hangs, and one whose first restart fails."""
+"""What ~/rearm brings back: an inference process that hangs, one whose first restart fails, an attempt that found the
+disk full.
+"""
 
 from typing import Any
 
@@ -51,6 +53,7 @@ def make_session():
     session._settings, session._store = {"realtime_priority": 0}, None
     session._desk, session._corrector, session._added = SimpleNamespace(discarded=False), None, ()
     session._statistics, session._planner, session._silent = LoopStatistics(), None, False
+    session._unstored = None
     return session
 
 
@@ -73,6 +76,27 @@ def main():
     ros2_node.ProcessPlanner = works
     session.rearm()
     said["another"] = session.attempt(3, lambda: None)
+
+    class Store:
+        full, episodes = True, []
+        def add(self, episode):
+            if self.full:
+                raise OSError(28, "No space left on device")
+            self.episodes.append(episode.episode_id)
+
+    session._store, session._desk = Store(), SimpleNamespace(discarded=False, outcome=True)
+    try:
+        session.attempt(4, lambda: None)
+    except OSError as error:
+        said["full"] = str(error)
+    try:
+        session.rearm()
+    except UserError as error:
+        said["still full"] = str(error)
+    session._store.full = False
+    session.rearm()
+    session.rearm()
+    said["stored"] = session._store.episodes
     session._stop_inference()
     print(json.dumps(said), flush=True)
 
@@ -99,3 +123,9 @@ def test_a_policy_that_hangs_is_brought_back(said: dict[str, Any]) -> None:
 def test_a_restart_that_failed_can_be_tried_again(said: dict[str, Any]) -> None:
     assert "out of memory" in said["restart"]
     assert said["another"] == ""
+
+
+def test_an_attempt_that_found_the_disk_full_is_stored_before_anything_moves_again(said: dict[str, Any]) -> None:
+    assert "No space left" in said["full"]
+    assert "the last attempt is not stored (No space left on device); make room" in said["still full"]
+    assert len(said["stored"]) == 1

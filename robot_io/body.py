@@ -144,6 +144,11 @@ class BodyWatch:
             return ()
         return self._lasting(condition)
 
+    @property
+    def pushing(self) -> NDArray[np.bool_]:
+        """Which dimensions push with more than their limit, bool [A]."""
+        return self._bad[self.EFFORT]
+
     def is_away(self, position: Float32Array, command: Float32Array) -> NDArray[np.bool_]:
         """Which joints are further from a command than they may be while they follow it, bool [A]."""
         away: NDArray[np.bool_] = np.abs(position - command) > self._tolerance

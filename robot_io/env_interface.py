@@ -176,7 +176,10 @@ def judge(success: str, info: dict[str, Any], reward: float, terminated: bool) -
 
 def _yes(said: Any, key: str) -> bool:
     """A success as an info says it: a boolean, a finite number, or an array of one of them."""
-    value = np.asarray(said)
+    try:
+        value = np.asarray(said)
+    except ValueError:  # lists of different lengths
+        value = np.empty(0)
     if value.size != 1 or value.dtype.kind not in "biuf" or not np.isfinite(value).all():
         raise UserError(
             f"info[{key!r}] of the last step is {said!r}; a success is true, false or a number: mend it there, or "

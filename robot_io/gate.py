@@ -143,7 +143,10 @@ class SafetyGate:
         tolerance[self._delta_dims] = np.inf  # limits of steps say nothing of where the joint may be
         yielding = [*config.discrete_dims, *config.delta_dims]
         self._body = BodyWatch(config.body, self._low - tolerance, self._high + tolerance, one_tick, yielding, names)
-        self._may_yield = np.setdiff1d(self._smooth_dims, config.body.yielding_dims)  # a gripper keeps what it holds
+        # A gripper keeps what it holds, unless it squeezes too hard.
+        self._yielding = np.intersect1d(self._smooth_dims, config.body.yielding_dims).astype(np.int64)
+        self._may_yield = np.setdiff1d(self._smooth_dims, self._yielding)
+        self._gave_way = 0  # for which reasons
         self._alarms = 0
         self.why = ""
         self.counts: dict[Reason, int] = dict.fromkeys(Reason, 0)
@@ -163,6 +166,7 @@ class SafetyGate:
         self._fault_since_ns: int | None = None
         self._active = 0
         self._condition: Condition | None = None
+        self._gave_way = 0
         self._admitted_ns = _LONG_AGO  # times before it are no pause
         self._body.reset(posture)
         if self._limiter is not None:
@@ -173,7 +177,7 @@ class SafetyGate:
         """Release a latched stop. For a person to call, after looking."""
         self.latched = False
         self._fault_since_ns = None
-        self._alarms = 0
+        self._alarms = self._gave_way = 0
         self.why = ""
 
     def inspect(self, condition: Condition) -> None:
@@ -222,8 +226,10 @@ class SafetyGate:
             reasons |= _GAP
             self._stand_still(now_ns)
         self._admitted_ns = now_ns
-        if reasons & _IN_THE_WAY and not self.latched:
-            self._give_way(self._may_yield)
+        if fresh := reasons & _IN_THE_WAY & ~self._gave_way:
+            self._gave_way |= fresh
+            squeezing = self._yielding[self._body.pushing[self._yielding]]
+            self._give_way(np.union1d(self._may_yield, squeezing))
         if reasons or self.latched or self._fault_since_ns is not None:
             reasons = self._watch(reasons, now_ns)
         held = reasons != 0

@@ -96,12 +96,14 @@ class LerobotTakeover(TakeoverSource):
     @override
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
         """See `vla_rl.core.protocols.TakeoverSource.command`. A device that fails holds the robot where it is."""
-        last = self._robot.last_command()
+        last, wanted = self._robot.last_command(), self._human
         try:
+            if self._engaged is not None:
+                wanted = self._engaged()
             action: Mapping[str, float] = self._device.get_action()  # first: keyboards learn of keys here
             intervenes = self._intervenes()
         except Exception as error:  # see robot_io.lerobot_robot
-            wanted = self._human or (self._engaged is not None and self._engaged())
+            wanted = wanted or self._human
             doing = "the robot holds" if wanted else "nobody can take over"
             _log.warning("the teleoperator failed (%s); %s", error, doing)
             return self._clutch.hold(last) if wanted else None

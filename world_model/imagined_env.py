@@ -245,6 +245,7 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         start = (options or {}).get("start")
         observation, _ = self.vector.reset(seed=[seed], options=None if start is None else {"starts": [start]})
         self.highest_success, self.was_cut = 0.0, False
+        self.task_description = self.vector.data.episodes[self.start.episode].task
         return self._first(observation), {"is_success": False}
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:

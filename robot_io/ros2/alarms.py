@@ -153,6 +153,7 @@ class Alarms:
         if self._called or not topic:
             return self._called
         if not self._speaks(topic):
+            self._pressed = None  # whoever comes next has to say it anew
             return f"nobody publishes the emergency stop on {topic}"
         if self._pressed is None:
             return f"the emergency stop on {topic} has not said yet that it is released"

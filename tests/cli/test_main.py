@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from vla_rl.cli import main as cli
 from vla_rl.cli.main import VERBS, main
 
 
@@ -21,6 +22,23 @@ def one_error_line(stderr: str, program: str = "vla-rl") -> str:
     assert len(lines) == 1
     assert "Traceback" not in stderr
     return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("folder", "declares"), [("lib/site-packages", True), ("lib/site-packages", False), (".", False)]
+)
+def test_an_error_of_an_installed_part_is_no_fault_of_ours_and_one_of_a_library_is(
+    folder: str, declares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / folder / "own_part.py"
+    monkeypatch.setattr(cli, "declared_packages", lambda: {"own_part"} if declares else set())
+    with pytest.raises(ZeroDivisionError) as caught:
+        exec(compile("1 / 0", file, "exec"))
+    caught.value.__traceback__ = caught.value.__traceback__.tb_next  # without this test
+    code, line = cli._told(caught.value, "train")
+    is_others = declares or folder == "."
+    assert code == (2 if is_others else 3)
+    assert (f"at {file}:1, which is no part of vla-rl" in line) == is_others
 
 
 def test_no_verb_and_help_list_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:

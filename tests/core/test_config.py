@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from vla_rl.algorithms.config import ActorConfig
-from vla_rl.core.config import config_from_dict, config_to_dict, load_config, save_config
+from vla_rl.core.config import config_from_dict, config_to_dict, load_config, read_yaml, save_config
 from vla_rl.core.errors import ConfigError
 from vla_rl.policies.choosing import ChoiceConfig
 from vla_rl.runs.config import RunConfig
@@ -143,6 +143,12 @@ def test_a_key_that_stands_twice_in_a_file_is_refused(tmp_path: Path) -> None:
     file.write_text("inner: {lr: 0.1}\nseed: 1\ninner: {kind: b}\n")
     with pytest.raises(ConfigError, match=r"config\.yaml.*'inner' stands there twice.*line 3"):
         load_config(Outer, file)
+
+
+def test_a_key_that_is_merged_in_and_said_anew_stands_once(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("x: {anything: &b {p: 1, q: 2}}\ny: &d {<<: *b, p: 3}\nz: {<<: *d, q: 4}\n")
+    assert read_yaml(file)["z"] == {"p": 3, "q": 4}
 
 
 @pytest.mark.parametrize("content", ["[1, 2]", "a: [", "just words"])

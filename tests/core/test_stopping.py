@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.ros2_scripts import ros_or_skip
+from vla_rl.core.stopping import Terminated, stop_at_a_good_moment, stops_on_sigterm
 
 ROLLOUT = """
 import sys
@@ -65,8 +66,8 @@ run_ros(Node, "n", [])
 """
 
 
-def ended_by(number: int, script: str, out: Path, environment: dict[str, str]) -> bool:
-    """Whether the robot was stopped after the process had been told to end."""
+def ended_by(number: int, script: str, out: Path, environment: dict[str, str], again_s: float = 0.0) -> bool:
+    """Whether the robot was stopped after the process had been told to end, and once more."""
     process = subprocess.Popen([sys.executable, "-c", script, str(out)], env=environment, start_new_session=True)
     until_s = time.monotonic() + 60
     while not (out / "acts").exists():
@@ -74,6 +75,9 @@ def ended_by(number: int, script: str, out: Path, environment: dict[str, str]) -
         time.sleep(0.05)
     time.sleep(0.5)
     process.send_signal(number)
+    if again_s:
+        time.sleep(again_s)
+        process.send_signal(number)
     process.wait(30)
     return (out / "stopped").exists()
 
@@ -82,6 +86,21 @@ def ended_by(number: int, script: str, out: Path, environment: dict[str, str]) -
 def test_a_rollout_that_is_told_to_end_stops_the_robot_and_keeps_the_record(number: int, tmp_path: Path) -> None:
     assert ended_by(number, ROLLOUT, tmp_path, dict(os.environ))
     assert list((tmp_path / "store" / "episodes").glob("*.zip"))
+
+
+@pytest.mark.parametrize("again_s", [0.0002, 0.002, 0.02])
+def test_a_terminal_that_is_closed_tells_it_twice(again_s: float, tmp_path: Path) -> None:
+    """Its shell and the kernel, a moment apart."""
+    assert ended_by(signal.SIGHUP, ROLLOUT, tmp_path, dict(os.environ), again_s)
+    assert list((tmp_path / "store" / "episodes").glob("*.zip"))
+
+
+def test_a_good_moment_comes_though_the_terminal_tells_it_twice() -> None:
+    with stops_on_sigterm(), stop_at_a_good_moment() as asked:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert isinstance(asked(), Terminated)
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
 
 
 @pytest.mark.slow

@@ -206,7 +206,7 @@ def test_a_judge_who_says_nothing_is_told_of() -> None:
         robot.write(ACTION)
 
 
-@pytest.mark.parametrize("said", ["no", float("nan"), [True, False], {"a": False}, []], ids=str)
+@pytest.mark.parametrize("said", ["no", float("nan"), [True, False], {"a": False}, [], [[1], [1, 2]]], ids=str)
 def test_a_success_that_is_neither_yes_nor_no_is_refused(said: object) -> None:
     env = Ending(CountingEnv())
     env.ending = (1.0, True, {"is_success": said})

@@ -95,6 +95,37 @@ def test_a_robot_that_was_stopped_for_its_effort_does_not_push_on() -> None:
     assert robot.position[0] == pytest.approx(WALL)
 
 
+def test_it_gives_way_also_when_another_stop_came_first() -> None:
+    """A person presses the emergency stop because the arm pushes on something: it is still braking."""
+    limits = replace(LIMITS, max_velocity=(1.0,), max_acceleration=(1.0,), max_jerk=(50.0,))
+    robot, gate = ArmAtAWall(), SafetyGate(limits, HZ)
+    gate.reset(np.zeros(1, np.float32))
+    for tick in range(60):
+        now_ns = tick * 50_000_000
+        alarms = int(Reason.E_STOP) if tick >= 18 else 0
+        gate.inspect(Condition(robot.position, robot.command, now_ns, robot.effort, alarms, "pressed"))
+        for command in gate.admit(np.float32([0.9]), now_ns, now_ns, now_ns).commands:
+            robot.write(command)
+    assert gate.latched
+    assert gate.counts[Reason.EFFORT] > 0
+    assert abs(robot.effort[0]) <= MAX_EFFORT
+
+
+def test_a_gripper_that_squeezes_too_hard_gives_way_and_one_that_holds_does_not() -> None:
+    limits = RobotLimits(
+        low=(-1.0,) * 2,
+        high=(1.0,) * 2,
+        max_velocity=(9.0,) * 2,
+        body=BodyConfig(max_effort=(5.0, 5.0), effort_after_ms=0.0, yielding_dims=(1,)),
+    )
+    told, read = np.zeros(2, np.float32), np.float32([0.1, 0.3])
+    for efforts, held in (([9.0, 1.0], 0.0), ([1.0, 9.0], 0.3)):
+        gate = SafetyGate(limits, HZ)
+        gate.reset(told)
+        gate.inspect(Condition(read, told, 0, np.float32(efforts)))
+        assert gate.admit(told, 0, 0, 0).commands[-1].tolist() == pytest.approx([0.1, held])
+
+
 LATE_NS = 60 * 10**9
 
 

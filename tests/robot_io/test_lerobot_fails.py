@@ -81,3 +81,11 @@ def test_a_person_who_takes_over_with_a_dead_leader_holds_the_robot() -> None:
     command = takeover.command(1, proposed)
     assert command is not None, "the person has the commands, and the policy still acts"
     np.testing.assert_array_equal(command, Follower.command)
+
+
+def test_a_switch_that_fails_holds_nobody_and_ends_nothing() -> None:
+    def unplugged() -> bool:
+        raise OSError("the keyboard is gone")
+
+    takeover = LerobotTakeover(DeadLeader(), Follower(), engaged=unplugged)
+    assert takeover.command(0, np.array([0.9], np.float32)) is None

@@ -1,15 +1,19 @@
 """Checkpoints: what goes in comes out, and damage never goes unnoticed or executed."""
 
+import functools
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
 
-from vla_rl.core.errors import CheckpointError
+from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.training.checkpoint import load_checkpoint, load_newest_checkpoint, save_checkpoint
+from vla_rl.training.learning import LearningRun
+from vla_rl.training.run_folder import RunFolder
 
 
 def trained_state() -> dict[str, object]:
@@ -98,6 +102,16 @@ def test_what_a_checkpoint_cannot_hold_is_named_with_its_place(tmp_path: Path) -
     assert not any(tmp_path.glob("step_*"))
 
 
+@pytest.mark.parametrize("name", ["actor_loss", "viability_loss", "critic_gradient_norm", "edit_gradient_norm"])
+def test_what_is_no_number_any_more_is_not_saved(name: str, tmp_path: Path) -> None:
+    run = SimpleNamespace(folder=RunFolder(tmp_path))
+    stage = SimpleNamespace(name="practise 1")
+    refuse = functools.partial(LearningRun._refuse_divergence, run, stage=stage, done=7)
+    refuse({name: 1.0, "steps_per_s": float("nan")})
+    with pytest.raises(UserError, match=f"diverged, at gradient step 7 {name} is nan"):
+        refuse({name: float("nan")})
+
+
 def test_a_full_disk_leaves_the_old_checkpoint_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_checkpoint(tmp_path, 1, {"x": torch.tensor(1)})
 
@@ -118,8 +132,3 @@ def test_a_disk_that_is_full_for_the_tensors_is_one_clear_line(tmp_path: Path, m
     with pytest.raises(CheckpointError, match=r"No space left.*what is saved is safe"):
         save_checkpoint(tmp_path, 2, {"x": torch.tensor(2)})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_object_that_is_no_data_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="/deep"):
-        save_checkpoint(tmp_path, 1, {"deep": object()})

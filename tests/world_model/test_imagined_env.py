@@ -1,5 +1,6 @@
 """Imagined environments: seeds, starts, one loop for all, and reality that is lived through before a start."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -187,6 +188,18 @@ def test_the_one_loop_runs_in_imagination(world: tuple[WorldModel, LatentEpisode
     assert first.images["front"].tobytes() == again.images["front"].tobytes()
     assert first.images["front"].tobytes() != other.images["front"].tobytes()
     assert isinstance(env, gymnasium.Env)
+
+
+def test_an_episode_has_the_sentence_of_the_one_that_it_begins_in(world: tuple[WorldModel, LatentEpisodes]) -> None:
+    model, data = world
+    env = ImaginedEnv(model, data, StartBank(data), never(model))
+    told = [replace(episode, task=f"task {index}") for index, episode in enumerate(data.episodes)]
+    env.vector.data = copy.copy(data)
+    env.vector.data.episodes = told
+    robot = EnvRobot(env)
+    for index in (3, 1):
+        robot.reset(told[index].seed)
+        assert robot.read().task == f"task {index}"
 
 
 def test_a_known_seed_begins_as_reality_did(world: tuple[WorldModel, LatentEpisodes]) -> None:

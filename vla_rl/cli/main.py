@@ -8,14 +8,14 @@ import io
 import logging
 import os
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import vla_rl
-from vla_rl.core.errors import UserError, did_you_mean, one_line
+from vla_rl.core.errors import UserError, did_you_mean, in_library, one_line
+from vla_rl.core.registry import declared_packages
 from vla_rl.core.stopping import Terminated, stops_on_sigterm
 
 VERBS = {
@@ -93,7 +93,8 @@ def say_errors(program: str, verb: str, action: Callable[[], int], debug: bool =
         code, sentence = _told(error, verb)
         if debug:
             traceback.print_exc()
-        print(f"{program}: {sentence}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the terminal may be what is gone
+            print(f"{program}: {sentence}", file=sys.stderr)
         return code
 
 
@@ -141,13 +142,12 @@ def _told(error: BaseException, verb: str) -> tuple[int, str]:
 
 def _place_of_others(error: BaseException) -> str:
     """The file and line of somebody's task, algorithm or strategy that raised; empty if we did, or a library for us."""
-    ours = Path(vla_rl.__file__).parents[1]
-    libraries = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    ours, parts = Path(vla_rl.__file__).parents[1], declared_packages()
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.is_relative_to(ours) and file.relative_to(ours).parts[0] in _OUR_PACKAGES:
             return ""
-        if file.is_absolute() and not any(file.is_relative_to(library) for library in libraries):
+        if not in_library(file) or parts.intersection((*file.parts, file.stem)):
             return f"{file}:{frame.lineno}"
     return ""
 

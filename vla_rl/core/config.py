@@ -79,15 +79,16 @@ def fill_parts(config: Any) -> None:
 class _Loader(yaml.SafeLoader):
     """YAML as people write it: ``on``, ``off``, ``yes`` and ``no`` are words, as in YAML 1.2. A key stands once."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(
+                raise yaml.composer.ComposerError(
                     problem=f"{key.value!r} stands there twice", problem_mark=key.start_mark
                 )
             seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
+        return node
 
 
 _Loader.yaml_implicit_resolvers = {

@@ -1,8 +1,10 @@
 """Errors that a user can mend: one clear line that says what was found, what was expected and what to do."""
 
 import difflib
+import sysconfig
 import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -32,8 +34,15 @@ def one_line(error: BaseException, longest: int = 300) -> str:
 def raised(error: BaseException) -> str:
     """What somebody else's code raised, and where: kind, words, file and line."""
     frames = traceback.extract_tb(error.__traceback__)
-    where = f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    own = [frame for frame in frames if not in_library(Path(frame.filename))] or frames
+    where = f", at {own[-1].filename}:{own[-1].lineno}" if own else ""
     return f"{type(error).__name__}: {one_line(error)}{where}"
+
+
+def in_library(file: Path) -> bool:
+    """Whether a file belongs to Python or to an installed package, or is none at all (``<string>``)."""
+    installed = {"site-packages", "dist-packages"}.intersection(file.parts)
+    return bool(installed) or not file.is_absolute() or file.is_relative_to(sysconfig.get_path("stdlib"))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -32,6 +32,12 @@ def group(kind: str) -> str:
     return f"vla_rl.{kind}"
 
 
+def declared_packages() -> set[str]:
+    """The packages, by their names on the import path, in which somebody else declares a part."""
+    found = {entry.module.partition(".")[0] for kind in KINDS for entry in entry_points(group=group(kind))}
+    return found - {"vla_rl", "world_model", "robot_io", "sim", "deploy_trt"}
+
+
 def names(kind: str) -> tuple[str, ...]:
     """The names that installed packages declare, sorted."""
     return _names(kind, tuple(sys.path))

@@ -14,7 +14,15 @@ class Terminated(KeyboardInterrupt):
 
 
 def _terminate(*_: object) -> None:
+    _ends_once()
     raise Terminated
+
+
+def _ends_once() -> None:
+    """A terminal that is closed sends SIGHUP twice, its shell and the kernel each once: the second one must not break
+    into what the first one began.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
@@ -45,6 +53,8 @@ def stop_at_a_good_moment() -> Iterator[Callable[[], BaseException | None]]:
         asked.append(Terminated() if number in _ENDS else KeyboardInterrupt())
         for each, handler in before.items():
             signal.signal(each, handler)  # type: ignore[arg-type]  # what `getsignal` gave
+        if number in _ENDS:
+            _ends_once()
 
     if threading.current_thread() is threading.main_thread():
         for each in (signal.SIGINT, *_ENDS):

@@ -140,6 +140,9 @@ class PolicySession:
         keep = functools.partial(self._keep, wait_for_label)
         with realtime(RealtimeConfig(priority, lock_memory=priority > 0)):
             summary, _ = self._attempts.run(source, _episode_id(), seed, policy_version=-1, keep=keep)
+        last = self._statistics.last
+        if last is not None and int(last.extras["gate_reasons"]) & Reason.ACTION_OLD:
+            self._silent = True  # the gate was faster than the executor
         if self._gate.latched:
             return f"the gate's stop latched: {self._objections(self._statistics.last) or 'see the log'}"
         if summary.stopped:

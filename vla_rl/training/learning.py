@@ -5,10 +5,10 @@ run ends in the same weights, bit by bit, as an uninterrupted one.
 
 import io
 import itertools
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,7 +31,7 @@ LOG_EVERY_STEPS = 50
 CHECKPOINT_EVERY_S = 60.0
 """Also of a run whose steps take long: what a crash costs at most, beside its own number of steps."""
 TRACED_FAILURES = 24
-_LOSSES = ("actor_loss", "actor_gradient_norm", "critic_loss")
+_MEASURED = ("_loss", "_gradient_norm")  # what is no number any more when training diverges
 
 
 class Learner(Protocol):
@@ -138,7 +138,9 @@ class LearningRun:
 
     def _refuse_divergence(self, logs: Mapping[str, float], stage: Stage, done: int) -> None:
         """Weights that are no numbers any more must not take the place of good ones."""
-        lost = [f"{name} is {logs[name]}" for name in _LOSSES if not math.isfinite(logs.get(name, 0.0))]
+        lost = [
+            f"{name} is {value}" for name, value in logs.items() if name.endswith(_MEASURED) and not isfinite(value)
+        ]
         if lost:
             raise UserError(
                 f"{stage.name}: the training diverged, at gradient step {done} {' and '.join(lost)}; the checkpoint "

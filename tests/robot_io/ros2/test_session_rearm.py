@@ -40,19 +40,20 @@ class Fails:
         raise UserError("the inference process could not load the policy: CUDA out of memory")
 
 
-def make_session():
+def make_session(**gate):
     session = ros2_node.PolicySession.__new__(ros2_node.PolicySession)
     robot = MockRobot(MockRobotConfig(joints=2, control_hz=20.0, image_size=8, duration_s=1.0), clock=MonotonicClock())
     spec = SimpleNamespace(image_size=(8, 8), cameras=("front",), state_dim=2, action_dim=2)
     session._policy, session.interface = SimpleNamespace(spec=spec, horizon=8), SimpleNamespace(image_size=None)
     session._load_policy = Still
     session._execution = execution_config("naive", hold_ticks=10, cold_start_ticks=10)
-    session._gate = SafetyGate(GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(1.0,) * 2), 20.0)
-    session._attempts = Attempts(robot, session._gate, Origin.REAL, "mock", rearms=False)
+    session._gate = SafetyGate(GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(1.0,) * 2, **gate), 20.0)
+    session._statistics, session._planner, session._silent = LoopStatistics(), None, False
+    counting = [ros2_node._Counting(session._statistics)]
+    session._attempts = Attempts(robot, session._gate, Origin.REAL, "mock", counting, rearms=False)
     session._robot, session._takeover = SimpleNamespace(why=lambda: ""), ScheduledTakeover([], lambda *_: None)
     session._settings, session._store = {"realtime_priority": 0}, None
     session._desk, session._corrector, session._added = SimpleNamespace(discarded=False), None, ()
-    session._statistics, session._planner, session._silent = LoopStatistics(), None, False
     session._unstored = None
     return session
 
@@ -98,6 +99,14 @@ def main():
     session.rearm()
     said["stored"] = session._store.episodes
     session._stop_inference()
+
+    session = make_session(max_action_age_ms=300.0, stop_after_ms=50.0)  # the gate is faster than the executor
+    session._start_inference()
+    os.kill(session._planner._process.pid, signal.SIGSTOP)
+    session.attempt(5, lambda: None)
+    session.rearm()
+    said["of the gate"] = session.attempt(6, lambda: None)
+    session._stop_inference()
     print(json.dumps(said), flush=True)
 
 
@@ -118,6 +127,7 @@ def test_a_policy_that_hangs_is_brought_back(said: dict[str, Any]) -> None:
     assert said["first"] == ""
     assert "no plan in time" in said["hangs"]
     assert said["armed again"] == ""
+    assert said["of the gate"] == ""
 
 
 def test_a_restart_that_failed_can_be_tried_again(said: dict[str, Any]) -> None:

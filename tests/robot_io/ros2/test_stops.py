@@ -28,8 +28,16 @@ rig.trigger("start")
 assert rig.until(rig.stopped)
 said["start"] = {"why": rig.why, "acts": acting()}
 rig.world.destroy_publisher(button)
+assert rig.until(lambda: "is pressed" in rig.node._wiring.alarms.values()["emergency stop"])
 button = rig.world.create_publisher(Bool, "estop", 10)
 time.sleep(0.5)
+button.publish(Bool(data=False))
+time.sleep(0.5)
+rig.trigger("rearm")
+rig.world.destroy_publisher(button)
+said["gone"] = rig.until(lambda: "nobody publishes" in rig.node._wiring.alarms.values()["emergency stop"])
+button = rig.world.create_publisher(Bool, "estop", 10)  # it comes back, and says nothing
+said["silent"] = rig.until(lambda: "has not said yet" in rig.node._wiring.alarms.values()["emergency stop"])
 button.publish(Bool(data=False))
 time.sleep(0.5)
 rig.trigger("rearm")
@@ -107,6 +115,11 @@ def test_an_emergency_stop_that_was_pressed_before_the_node_came_counts(pressed:
     assert pressed["before"]
     assert not pressed["start"]["acts"]
     assert "the emergency stop on estop is pressed" in pressed["start"]["why"]
+
+
+def test_one_who_comes_back_has_to_say_anew_that_it_is_released(pressed: dict[str, Any]) -> None:
+    assert pressed["gone"]
+    assert pressed["silent"]
 
 
 def test_a_press_of_a_moment_stops_until_a_person_has_looked(pressed: dict[str, Any]) -> None:

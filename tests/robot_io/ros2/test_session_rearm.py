@@ -11,7 +11,8 @@ from tests.fakes.ros2_scripts import ros_or_skip, said_by
 pytestmark = pytest.mark.slow  # processes of their own
 
 SCRIPT = """
-import json, os, signal
+import json, os, signal, time
+from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from robot_io.display import LoopStatistics
@@ -33,6 +34,17 @@ class Still:
         return ActionChunk(np.tile(observation.state, (8, 1)), observation.tick, 0, 0)
 
 
+class HangsOnce(Still):
+    asked = 0
+    def infer(self, observation, committed=None):
+        self.asked += 1
+        hung = Path(__file__).with_name("hung")
+        if self.asked > 4 and not hung.exists():
+            hung.touch()
+            time.sleep(3600.0)
+        return super().infer(observation, committed)
+
+
 class Fails:
     alive = False
     def __init__(self, *_): ...
@@ -42,7 +54,7 @@ class Fails:
 
 def make_session(**gate):
     session = ros2_node.PolicySession.__new__(ros2_node.PolicySession)
-    robot = MockRobot(MockRobotConfig(joints=2, control_hz=20.0, image_size=8, duration_s=1.0), clock=MonotonicClock())
+    robot = MockRobot(MockRobotConfig(joints=2, control_hz=20.0, image_size=8, duration_s=3.0), clock=MonotonicClock())
     spec = SimpleNamespace(image_size=(8, 8), cameras=("front",), state_dim=2, action_dim=2)
     session._policy, session.interface = SimpleNamespace(spec=spec, horizon=8), SimpleNamespace(image_size=None)
     session._load_policy = Still
@@ -100,10 +112,10 @@ def main():
     said["stored"] = session._store.episodes
     session._stop_inference()
 
-    session = make_session(max_action_age_ms=300.0, stop_after_ms=50.0)  # the gate is faster than the executor
+    session = make_session(max_action_age_ms=600.0, stop_after_ms=50.0)  # the gate is faster than the executor
+    session._load_policy = HangsOnce
     session._start_inference()
-    os.kill(session._planner._process.pid, signal.SIGSTOP)
-    session.attempt(5, lambda: None)
+    said["hangs on the way"] = session.attempt(5, lambda: None)
     session.rearm()
     said["of the gate"] = session.attempt(6, lambda: None)
     session._stop_inference()
@@ -127,6 +139,7 @@ def test_a_policy_that_hangs_is_brought_back(said: dict[str, Any]) -> None:
     assert said["first"] == ""
     assert "no plan in time" in said["hangs"]
     assert said["armed again"] == ""
+    assert "ACTION_OLD" in said["hangs on the way"]
     assert said["of the gate"] == ""
 
 

@@ -328,7 +328,7 @@ class SafetyGate:
         if self._condition is None:
             return
         position = self._condition.position
-        dims = dims[np.isfinite(position[dims])]
+        dims = np.setdiff1d(dims[np.isfinite(position[dims])], self._condition.rate_dims).astype(np.int64)
         self._previous = self._previous.copy()
         self._previous[dims] = position[dims]
         if self._limiter is not None:

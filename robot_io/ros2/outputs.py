@@ -169,6 +169,7 @@ class Kind:
         make: the message or goal of the newest command; None if there is nothing to say.
         size: how many numbers it takes; 0: as many as there are.
         steps: True, its numbers have to be steps (``delta_dims`` of the limits); False, targets; None, either.
+        rates: what is sent of targets are velocities.
     """
 
     interface: str
@@ -176,6 +177,7 @@ class Kind:
     make: Callable[[OutputSettings, Recent], Any]
     size: int = 0
     steps: bool | None = False
+    rates: bool = False
 
     @property
     def is_action(self) -> bool:
@@ -185,7 +187,7 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "trajectory": Kind("trajectory_msgs.msg.JointTrajectory", "{name}_controller/joint_trajectory", _trajectory),
     "array": Kind("std_msgs.msg.Float64MultiArray", "{name}_controller/commands", _array, steps=None),
-    "velocity": Kind("std_msgs.msg.Float64MultiArray", "{name}_controller/commands", _velocity),
+    "velocity": Kind("std_msgs.msg.Float64MultiArray", "{name}_controller/commands", _velocity, rates=True),
     "twist": Kind("geometry_msgs.msg.TwistStamped", "servo_node/delta_twist_cmds", _twist, size=6, steps=True),
     "pose": Kind("geometry_msgs.msg.PoseStamped", "servo_node/pose_target_cmds", _pose, size=7),
     "gripper": Kind("control_msgs.action.GripperCommand", "{name}_controller/gripper_cmd", _gripper, size=1),

@@ -21,6 +21,7 @@ from robot_io.pictures import resize
 from robot_io.ros2 import messages
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorDesk
+from robot_io.ros2.outputs import KINDS
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.streams import Streams
 from vla_rl.core.errors import UserError
@@ -92,6 +93,9 @@ class Ros2Robot:
         known = {joint: index for index, joint in enumerate(settings.joints)}
         self._commanded = [known.get(joint, -1) for joint in settings.command_joints]  # axes of a twist are no joints
         self._step_dims = list(step_dims)
+        every, kinds = range(len(self._commanded)), [KINDS[output.type] for output in settings.outputs]
+        parts = [every[part] for kind, part in zip(kinds, _slices(settings), strict=True) if kind.rates]
+        self._rate_dims = [dim for part in parts for dim in part]
         self._latency_ns = {camera.name: round(camera.latency_ms * 1e6) for camera in settings.cameras}
         self._latency_ns[_STATE] = round(settings["state_latency_ms"] * 1e6)
         self._streams = Streams(list(self._latency_ns), settings["synchronise"])
@@ -258,7 +262,7 @@ class Ros2Robot:
         while self._told:
             alarms |= self._told.popleft()
         flags, why = int(sum(alarms)), "; ".join(alarms.values())
-        return Condition(self._of_command(state), command, captured_ns, effort, flags, why)
+        return Condition(self._of_command(state), command, captured_ns, effort, flags, why, self._rate_dims)
 
     def rest_readings(self) -> Float32Array:
         """See `vla_rl.execution.loop.EpisodicRobot`."""

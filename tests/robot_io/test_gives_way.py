@@ -111,6 +111,17 @@ def test_it_gives_way_also_when_another_stop_came_first() -> None:
     assert abs(robot.effort[0]) <= MAX_EFFORT
 
 
+def test_what_is_told_as_velocities_rests_by_itself() -> None:
+    """Back to where it is would be a velocity, and one beyond all limits."""
+    for rate_dims, held in (((), 0.4), ((0,), 0.0)):
+        gate = SafetyGate(LIMITS, HZ)
+        gate.reset(np.zeros(1, np.float32))
+        gate.inspect(Condition(np.float32([0.4]), np.zeros(1, np.float32), 0, rate_dims=rate_dims))
+        verdict = gate.admit(np.zeros(1, np.float32), 0, 0, 0)
+        assert Reason.FOLLOWING in Reason(verdict.reasons)
+        assert verdict.commands[-1, 0] == np.float32(held)
+
+
 def test_a_gripper_that_squeezes_too_hard_gives_way_and_one_that_holds_does_not() -> None:
     limits = RobotLimits(
         low=(-1.0,) * 2,

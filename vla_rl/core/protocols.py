@@ -2,7 +2,7 @@
 knows only these.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from vla_rl.core.types import ActionChunk, Episode, Float32Array, Observation, Step
@@ -93,6 +93,7 @@ class Condition(NamedTuple):
         effort: float32 [A], what they push with; None where it is not measured.
         alarms: bit flags of the gate's reasons for which the robot itself asks to be stopped.
         why: the reason of these, as a sentence.
+        rate_dims: dimensions that the robot is told as velocities, which rest wherever it is when their command rests.
     """
 
     position: Float32Array
@@ -101,6 +102,7 @@ class Condition(NamedTuple):
     effort: Float32Array | None = None
     alarms: int = 0
     why: str = ""
+    rate_dims: Sequence[int] = ()
 
 
 class Verdict(NamedTuple):

@@ -346,3 +346,16 @@ def test_steps_are_not_repeated_when_the_robot_stops_and_are_not_measured() -> N
     robot.stop()
     assert [command.tolist() for command in sent] == [[0.5] * 6, [0.0] * 6]
     assert robot.condition().position.tolist() == [3, 1, 0, 0, 0, 0, 0, 0]
+
+
+def test_what_is_told_as_velocities_says_so() -> None:
+    """So that a stop never sends it back, at any speed, to where it is."""
+    options = {"joints": ["l1", "l2", "r1"], "outputs": ["arm", "lift"], "cameras": []}
+    options["output"] = {"arm": {"joints": ["r1", "l1"]}, "lift": {"type": "velocity", "joints": ["l2"]}}
+    clock = RosTime(simulated=True)
+    robot = Ros2Robot(settings_from(options), clock, OperatorDesk(), HZ, None, [Kept([]), Kept([])], 200.0)
+    clock.on_clock(10**9)
+    header = SimpleNamespace(stamp=SimpleNamespace(sec=1, nanosec=0))
+    robot.on_joints(SimpleNamespace(header=header, name=["l1", "l2", "r1"], position=[1, 2, 3]))
+    robot.write(np.zeros(3, np.float32))
+    assert list(robot.condition().rate_dims) == [2]

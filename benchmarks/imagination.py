@@ -24,7 +24,11 @@ from benchmarks.statistics import bootstrap_interval, paired_p
 from vla_rl.core.errors import UserError
 from world_model.ranking import mean_maximum_rank_violation
 
-PAIRED = {"": ("imagined_edit", "unimagined"), "untaught_": ("untaught", "chunk_critic")}
+PAIRED = {
+    "": ("imagined_edit", "unimagined"),
+    "cautious_": ("cautious", "unimagined"),
+    "untaught_": ("untaught", "chunk_critic"),
+}
 """What the figures' names begin with -> with and without imagination."""
 _PARTS = ("pairs", *ladder.PARTS, "values", "foretold")
 _GOAL = 0.8

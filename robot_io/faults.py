@@ -310,6 +310,8 @@ def _onset_ns(fault: Fault, begun_ns: int, last: Sample, after: Sequence[Sample]
         showing = np.logical_or.accumulate((far & still).any(axis=1))
     else:
         showing = (np.abs(commands[1:] - positions) > (body.following_tolerance or _FOLLOWING_PART * width)).any(axis=1)
+        # A robot that was stopped for it gives way: it is then where it is told to be.
+        showing = showing[: int(np.flatnonzero(showing)[-1]) + 1] if showing.any() else showing
     if not showing[-1]:
         return None
     quiet = np.flatnonzero(~showing)

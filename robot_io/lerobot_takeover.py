@@ -96,14 +96,12 @@ class LerobotTakeover(TakeoverSource):
     @override
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
         """See `vla_rl.core.protocols.TakeoverSource.command`. A device that fails holds the robot where it is."""
-        last, wanted = self._robot.last_command(), self._human
+        last = self._robot.last_command()
         try:
-            if self._engaged is not None:
-                wanted = self._engaged()
             action: Mapping[str, float] = self._device.get_action()  # first: keyboards learn of keys here
             intervenes = self._intervenes()
         except Exception as error:  # see robot_io.lerobot_robot
-            wanted = wanted or self._human
+            wanted = self._human or self._is_engaged()
             doing = "the robot holds" if wanted else "nobody can take over"
             _log.warning("the teleoperator failed (%s); %s", error, doing)
             return self._clutch.hold(last) if wanted else None
@@ -118,6 +116,14 @@ class LerobotTakeover(TakeoverSource):
             return self._step(self._clutch.hold(last), motion, gripper)
         position = np.array([action[name] for name in self._robot.action_names], np.float32)
         return self._clutch.command(position, last)
+
+    def _is_engaged(self) -> bool:
+        """Whether the person holds the switch; not if that fails, too."""
+        try:
+            return self._engaged is not None and self._engaged()
+        except Exception as error:
+            _log.warning("the switch failed (%s)", error)
+            return False
 
     def _intervenes(self) -> bool:
         """Whether the person acts; what they say about the attempt goes to the robot."""

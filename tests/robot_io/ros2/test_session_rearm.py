@@ -52,9 +52,9 @@ class Fails:
         raise UserError("the inference process could not load the policy: CUDA out of memory")
 
 
-def make_session(**gate):
+def make_session(duration_s=1.0, **gate):
     session = ros2_node.PolicySession.__new__(ros2_node.PolicySession)
-    robot = MockRobot(MockRobotConfig(joints=2, control_hz=20.0, image_size=8, duration_s=3.0), clock=MonotonicClock())
+    robot = MockRobot(MockRobotConfig(joints=2, control_hz=20.0, image_size=8, duration_s=duration_s), clock=MonotonicClock())
     spec = SimpleNamespace(image_size=(8, 8), cameras=("front",), state_dim=2, action_dim=2)
     session._policy, session.interface = SimpleNamespace(spec=spec, horizon=8), SimpleNamespace(image_size=None)
     session._load_policy = Still
@@ -112,7 +112,7 @@ def main():
     said["stored"] = session._store.episodes
     session._stop_inference()
 
-    session = make_session(max_action_age_ms=600.0, stop_after_ms=50.0)  # the gate is faster than the executor
+    session = make_session(3.0, max_action_age_ms=600.0, stop_after_ms=50.0)  # the gate is faster than the executor
     session._load_policy = HangsOnce
     session._start_inference()
     said["hangs on the way"] = session.attempt(5, lambda: None)

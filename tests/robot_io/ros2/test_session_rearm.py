@@ -54,7 +54,8 @@ class Fails:
 
 def make_session(duration_s=1.0, **gate):
     session = ros2_node.PolicySession.__new__(ros2_node.PolicySession)
-    robot = MockRobot(MockRobotConfig(joints=2, control_hz=20.0, image_size=8, duration_s=duration_s), clock=MonotonicClock())
+    config = MockRobotConfig(joints=2, control_hz=20.0, image_size=8, duration_s=duration_s)
+    robot = MockRobot(config, clock=MonotonicClock())
     spec = SimpleNamespace(image_size=(8, 8), cameras=("front",), state_dim=2, action_dim=2)
     session._policy, session.interface = SimpleNamespace(spec=spec, horizon=8), SimpleNamespace(image_size=None)
     session._load_policy = Still

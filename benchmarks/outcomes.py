@@ -83,11 +83,7 @@ METHODS = {
     "hurried": ["learning.discount=0.997"],
     "hurried_1200": ["learning.discount=0.997", "budget.rounds=8"],
     # The algorithm's own edits, each further than the one before, and a cost of what is new; and in haste.
-    "cautious": [
-        "learning.choice.graded_edit=true",
-        "learning.choice.novelty_cost=1",
-        "learning.discount=0.997",
-    ],
+    "cautious": ["learning.choice.graded_edit=true", "learning.choice.novelty_cost=1", "learning.discount=0.997"],
     "untaught": _UNTAUGHT,
     "edit": [*_UNTAUGHT, "learning.choice.draws=1"],  # without choosing; teaching alone is filtered_bc
     # All of ours but the edit that imagination practises; candidates are moved by chance.
@@ -325,8 +321,8 @@ def _run_cell(cell: Cell, runs: Path, found: dict[str, dict[str, Any]]) -> dict[
 
 def _begin_with_twin(cell: Cell, runs: Path, twins: dict[str, dict[str, Any]]) -> float:
     """Copy the run of the fewer rounds that this one would begin with; returns the processor seconds that it took."""
-    folder, twin = runs / cell.name, runs / f"{cell.base}-{_TWINS.get(cell.method)}"
-    if twin.name not in twins or not RunFolder(twin).is_finished():
+    folder, twin = runs / cell.name, runs / f"{cell.base}-{_TWINS.get(cell.method, '')}"
+    if cell.method not in _TWINS or twin.name not in twins or not RunFolder(twin).is_finished():
         return 0.0
     if not folder.exists():
         unfinished = runs / f".{folder.name}.unfinished"

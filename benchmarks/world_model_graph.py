@@ -19,13 +19,7 @@ class DynamicsStep(nn.Module):
         super().__init__()
         self.policy = dynamics  # the name that `GraphSpec.export` takes off weight names
 
-    def forward(
-        self,
-        latents: Tensor,
-        state: Tensor,
-        action: Tensor,
-        noise: Tensor,
-    ) -> tuple[Tensor, ...]:
+    def forward(self, latents: Tensor, state: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
         context = Context(latents, _motion(latents), state, _motion(state), action)
         hidden, condition = self.policy.hidden(context)
         last = (hidden[:, -1:], condition[:, -1:], latents[:, -1:], state[:, -1:])

@@ -72,7 +72,7 @@ _OF_BODY = {
 _GAP, _SELF_COLLISION = int(Reason.GAP), int(Reason.SELF_COLLISION)
 _ALARMS = int(Reason.RIVAL | Reason.E_STOP | Reason.DEAD_MAN | Reason.CONTROLLERS)
 _LATCHING = _GAP | _ALARMS | sum(_OF_BODY.values())  # no passing faults
-_IN_THE_WAY = int(_OF_BODY[BodyWatch.FOLLOWING] | _OF_BODY[BodyWatch.EFFORT])
+_IN_THE_WAY = _OF_BODY[BodyWatch.FOLLOWING] | _OF_BODY[BodyWatch.EFFORT]
 _FAULTS = _NOT_FINITE | _WRONG_SHAPE | _OBSERVATION_OLD | _ACTION_OLD | _LATCHING
 _LONG_AGO = 1 << 62
 
@@ -146,7 +146,6 @@ class SafetyGate:
         # A gripper keeps what it holds, unless it squeezes too hard.
         self._yielding = np.intersect1d(self._smooth_dims, config.body.yielding_dims).astype(np.int64)
         self._may_yield = np.setdiff1d(self._smooth_dims, self._yielding)
-        self._gave_way = 0  # for which reasons
         self._alarms = 0
         self.why = ""
         self.counts: dict[Reason, int] = dict.fromkeys(Reason, 0)
@@ -166,7 +165,7 @@ class SafetyGate:
         self._fault_since_ns: int | None = None
         self._active = 0
         self._condition: Condition | None = None
-        self._gave_way = 0
+        self._gave_way = 0  # for which reasons
         self._admitted_ns = _LONG_AGO  # times before it are no pause
         self._body.reset(posture)
         if self._limiter is not None:
@@ -315,22 +314,19 @@ class SafetyGate:
     def _stand_still(self, now_ns: int) -> None:
         """No commands came for so long that the robot has stopped at the last one: braking would move it again."""
         self.why = self.why or f"no command was sent for {(now_ns - self._admitted_ns) * 1e-6:.0f} ms: it stood still"
-        condition, dims = self._condition, self._may_yield
+        condition, moved = self._condition, self._may_yield[:0]
         if condition is not None and now_ns - condition.captured_ns <= self._max_observation_age_ns:
-            # Joints that somebody has moved meanwhile. Those that sag a little under their load keep their command.
-            dims = dims[self._body.is_away(condition.position, self._previous)[dims]]
-            self._give_way(dims)
-        elif self._limiter is not None:
-            self._limiter.reset(self._previous[self._smooth_dims])
+            # By somebody, meanwhile. Joints that sag a little under their load keep their command.
+            moved = self._may_yield[self._body.is_away(condition.position, self._previous)[self._may_yield]]
+        self._give_way(moved)
 
     def _give_way(self, dims: NDArray[np.int_]) -> None:
-        """These dimensions hold where they are from here on: they neither push on nor are pulled back."""
-        if self._condition is None:
-            return
-        position = self._condition.position
-        dims = np.setdiff1d(dims[np.isfinite(position[dims])], self._condition.rate_dims).astype(np.int64)
-        self._previous = self._previous.copy()
-        self._previous[dims] = position[dims]
+        """These dimensions hold where they are from here on, and neither push on nor are pulled back; all are at rest."""
+        if self._condition is not None:
+            position = self._condition.position
+            dims = np.setdiff1d(dims[np.isfinite(position[dims])], self._condition.rate_dims).astype(np.int64)
+            self._previous = self._previous.copy()
+            self._previous[dims] = position[dims]
         if self._limiter is not None:
             self._limiter.reset(self._previous[self._smooth_dims])
 

@@ -8,6 +8,7 @@ can.CanError too, which share no base below Exception. None of them may end the 
 the gate that would have brought it to rest.
 """
 
+import functools
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -83,7 +84,7 @@ class LerobotRobot:
             if name not in self.state_names:
                 raise UserError(f"{device.name} measures no {name!r}.{did_you_mean(name, self.state_names)}")
         self._measured = [self.state_names.index(name) for name in self.action_names]
-        self._new_freshness = lambda: Freshness(detect_frozen, image_size)
+        self._new_freshness = functools.partial(Freshness, detect_frozen, image_size)
         self._freshness = self._new_freshness()
         self._rest: list[Float32Array] = []
         self._command: Float32Array | None = None

@@ -41,6 +41,9 @@ class Alarms:
         taken_over: whether a person commands: the dead-man is there for autonomous motion.
         changed: told the alarms, reason -> sentence, whenever they were looked at.
 
+    Attributes:
+        called: who called for a stop that nobody has released since; empty if nobody has.
+
     Raises:
         ConfigError: if controllers are to be watched and ROS has no controller_manager_msgs.
     """
@@ -56,7 +59,7 @@ class Alarms:
     ) -> None:
         self._node, self._settings, self._outputs = node, settings, outputs
         self._taken_over, self._changed = taken_over, changed
-        self._called = ""  # who called for a stop; it stays until `release`
+        self.called = ""
         self._pressed: bool | None = None  # None: nobody has said anything yet
         self._heard_s = -float("inf")
         self._held_s = -float("inf")  # when the dead-man said last that it is held
@@ -71,18 +74,13 @@ class Alarms:
 
     def press(self) -> None:
         """The emergency stop was called for; it stays until `release`."""
-        self._called = "the service ~/estop was called"
+        self.called = "the service ~/estop was called"
         self.look_around()
 
     def release(self) -> None:
         """A person has looked. What topics still say goes on counting."""
-        self._called = ""
+        self.called = ""
         self.look_around()
-
-    @property
-    def called(self) -> str:
-        """Who called for a stop that nobody has released; empty if nobody has."""
-        return self._called
 
     def look_around(self) -> None:
         """Find out who objects, and tell."""
@@ -135,7 +133,7 @@ class Alarms:
 
     def values(self) -> Mapping[str, str]:
         """What each input says, for /diagnostics."""
-        settings, values = self._settings, {"stop called": str(bool(self._called))}
+        settings, values = self._settings, {"stop called": str(bool(self.called))}
         if settings["estop_topic"]:
             values["emergency stop"] = self._stop() or "released"
         if settings["deadman_topic"]:
@@ -150,10 +148,10 @@ class Alarms:
         topic, timeout_ms = self._settings["estop_topic"], self._settings["estop_timeout_ms"]
         if self._pressed:
             return f"the emergency stop on {topic} is pressed"
-        if self._called or not topic:
-            return self._called
+        if self.called or not topic:
+            return self.called
         if not self._speaks(topic):
-            self._pressed = None  # whoever comes next has to say it anew
+            self._pressed = None  # whoever comes next has to say it anew, however soon
             return f"nobody publishes the emergency stop on {topic}"
         if self._pressed is None:
             return f"the emergency stop on {topic} has not said yet that it is released"
@@ -181,7 +179,7 @@ class Alarms:
     def _on_estop(self, message: Any) -> None:
         self._pressed, self._heard_s = bool(message.data), time.monotonic()
         if self._pressed:  # however short: the control thread looks once a tick
-            self._called = f"the emergency stop on {self._settings['estop_topic']} was pressed"
+            self.called = f"the emergency stop on {self._settings['estop_topic']} was pressed"
         self.look_around()
 
     def _on_deadman(self, message: Any) -> None:

@@ -93,9 +93,8 @@ class Ros2Robot:
         known = {joint: index for index, joint in enumerate(settings.joints)}
         self._commanded = [known.get(joint, -1) for joint in settings.command_joints]  # axes of a twist are no joints
         self._step_dims = list(step_dims)
-        every, kinds = range(len(self._commanded)), [KINDS[output.type] for output in settings.outputs]
-        parts = [every[part] for kind, part in zip(kinds, _slices(settings), strict=True) if kind.rates]
-        self._rate_dims = [dim for part in parts for dim in part]
+        by_rate = {joint for output in settings.outputs if KINDS[output.type].rates for joint in output.joints}
+        self._rate_dims = [dim for dim, joint in enumerate(settings.command_joints) if joint in by_rate]
         self._latency_ns = {camera.name: round(camera.latency_ms * 1e6) for camera in settings.cameras}
         self._latency_ns[_STATE] = round(settings["state_latency_ms"] * 1e6)
         self._streams = Streams(list(self._latency_ns), settings["synchronise"])

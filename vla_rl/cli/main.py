@@ -15,7 +15,7 @@ from typing import Protocol
 
 import vla_rl
 from vla_rl.core.errors import UserError, did_you_mean, in_library, one_line
-from vla_rl.core.registry import declared_packages
+from vla_rl.core.registry import OUR_PACKAGES, declared_packages
 from vla_rl.core.stopping import Terminated, stops_on_sigterm
 
 VERBS = {
@@ -53,7 +53,6 @@ EXTRAS = {
 
 
 RESUMABLE = ("demo", "train", "finetune")
-_OUR_PACKAGES = ("vla_rl", "world_model", "robot_io", "sim", "deploy_trt")
 _LONGEST_LINE = 2000
 _LEAST_DESCRIPTORS = 16
 
@@ -145,7 +144,7 @@ def _place_of_others(error: BaseException) -> str:
     ours, parts = Path(vla_rl.__file__).parents[1], declared_packages()
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
-        if file.is_relative_to(ours) and file.relative_to(ours).parts[0] in _OUR_PACKAGES:
+        if file.is_relative_to(ours) and file.relative_to(ours).parts[0] in OUR_PACKAGES:
             return ""
         if not in_library(file) or parts.intersection((*file.parts, file.stem)):
             return f"{file}:{frame.lineno}"

@@ -18,11 +18,11 @@ import yaml
 
 from vla_rl.core.errors import ConfigError, did_you_mean, one_line
 from vla_rl.core.files import write_atomic
-from vla_rl.core.outside import LARGEST_TEXT, check_tree, read_bytes
+from vla_rl.core.outside import LARGEST_TEXT, read_bytes
 from vla_rl.core.registry import KINDS, find
+from vla_rl.core.yaml_text import parse_yaml
 
 PART = "part"  # where the metadata of a field that `part` made keep its kind
-_MOST_VALUES = 100_000  # of a config
 _KEY = re.compile(r"`([\w.]+)`: ")  # how draccus begins a sentence about a key
 
 
@@ -74,28 +74,6 @@ def fill_parts(config: Any) -> None:
             raise ConfigError(
                 f"{field} is a {type(section).__name__}; the {KINDS[found.kind]} {name!r} takes a {wanted.__name__}"
             )
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as people write it: ``on``, ``off``, ``yes`` and ``no`` are words, as in YAML 1.2. A key stands once."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.composer.ComposerError(
-                    problem=f"{key.value!r} stands there twice", problem_mark=key.start_mark
-                )
-            seen.add(str(key.value))
-        return node
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF")
 
 
 def load_config[ConfigT](
@@ -203,7 +181,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         ConfigError: if it cannot be read, or holds no mapping.
     """
     try:
-        raw = _parse_yaml(read_bytes(file, LARGEST_TEXT))
+        raw = parse_yaml(read_bytes(file, LARGEST_TEXT))
     except OSError as error:
         raise ConfigError(f"cannot read the config {file}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:
@@ -217,21 +195,11 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
 def _parse_value(key: str, value: str) -> Any:
     try:
-        parsed = _parse_yaml(value)
+        parsed = parse_yaml(value)
         # YAML 1.1 reads 1e-4 (no dot) as a string; people write it so.
         return float(parsed) if isinstance(parsed, str) and _is_number(parsed) else parsed
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"the value of {key} is not valid YAML: {value[:80]!r} ({one_line(error, 80)})") from error
-
-
-def _parse_yaml(text: str | bytes) -> Any:
-    """Raises YAMLError or ValueError."""
-    try:
-        raw = yaml.load(text, _Loader)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    check_tree(raw, _MOST_VALUES)
-    return raw
 
 
 def _is_number(text: str) -> bool:

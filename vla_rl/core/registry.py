@@ -25,6 +25,7 @@ KINDS = {
     "sinks": "metric sink",
 }
 """Each kind of part, and what one of it is called in messages."""
+OUR_PACKAGES = ("vla_rl", "world_model", "robot_io", "sim", "deploy_trt")
 
 
 def group(kind: str) -> str:
@@ -35,7 +36,7 @@ def group(kind: str) -> str:
 def declared_packages() -> set[str]:
     """The packages, by their names on the import path, in which somebody else declares a part."""
     found = {entry.module.partition(".")[0] for kind in KINDS for entry in entry_points(group=group(kind))}
-    return found - {"vla_rl", "world_model", "robot_io", "sim", "deploy_trt"}
+    return found - {*OUR_PACKAGES}
 
 
 def names(kind: str) -> tuple[str, ...]:

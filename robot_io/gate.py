@@ -321,7 +321,7 @@ class SafetyGate:
         self._give_way(moved)
 
     def _give_way(self, dims: NDArray[np.int_]) -> None:
-        """From here on these dimensions hold where they are, and neither push on nor are pulled back; all are at rest."""
+        """From here on these dimensions hold where they are, neither pushing on nor pulled back; all are at rest."""
         if self._condition is not None:
             position = self._condition.position
             dims = np.setdiff1d(dims[np.isfinite(position[dims])], self._condition.rate_dims).astype(np.int64)

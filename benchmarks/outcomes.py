@@ -37,6 +37,7 @@ OURS = (
     "hurried",
     "hurried_1200",
     "cautious",
+    "cautious_1200",
     "untaught",
     "edit",
     "unimagined",
@@ -46,8 +47,9 @@ _PLAIN = {  # whose last policies are judged without critic and edit, too, and u
     "imagined_edit": "without_search_450",
     "imagined_edit_1200": "without_search_1200",
     "hurried_1200": "hurried_without_search_1200",
+    "cautious_1200": "cautious_without_search_1200",
 }
-_TWINS = {"imagined_edit_1200": "imagined_edit", "hurried_1200": "hurried"}  # of 450 episodes, and else the same
+_TWINS = {"imagined_edit_1200": "imagined_edit", "hurried_1200": "hurried", "cautious_1200": "cautious"}  # of 450 episodes, and else the same
 _CLONING = [
     "exploration=0",
     "budget.steps_per_round=500",
@@ -75,6 +77,8 @@ _TAUGHT = [  # as `imagined_edit` teaches
     "learning.actor.schedule_every_round=true",
     "learning.actor.precision=auto",
 ]
+# The algorithm's own edits, each further than the one before, and a cost of what is new; and in haste.
+_CAUTIOUS = ["learning.choice.graded_edit=true", "learning.choice.novelty_cost=1", "learning.discount=0.997"]
 _RESIDUAL = ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY]
 METHODS = {
     "imagined_edit": [],
@@ -82,8 +86,8 @@ METHODS = {
     "graded": ["learning.choice.graded_edit=true", "learning.choice.novelty_cost=0.3"],
     "hurried": ["learning.discount=0.997"],
     "hurried_1200": ["learning.discount=0.997", "budget.rounds=8"],
-    # The algorithm's own edits, each further than the one before, and a cost of what is new; and in haste.
-    "cautious": ["learning.choice.graded_edit=true", "learning.choice.novelty_cost=1", "learning.discount=0.997"],
+    "cautious": _CAUTIOUS,
+    "cautious_1200": [*_CAUTIOUS, "budget.rounds=8"],
     "untaught": _UNTAUGHT,
     "edit": [*_UNTAUGHT, "learning.choice.draws=1"],  # without choosing; teaching alone is filtered_bc
     # All of ours but the edit that imagination practises; candidates are moved by chance.

@@ -49,7 +49,11 @@ _PLAIN = {  # whose last policies are judged without critic and edit, too, and u
     "hurried_1200": "hurried_without_search_1200",
     "cautious_1200": "cautious_without_search_1200",
 }
-_TWINS = {"imagined_edit_1200": "imagined_edit", "hurried_1200": "hurried", "cautious_1200": "cautious"}  # of 450 episodes, and else the same
+_TWINS = {
+    "imagined_edit_1200": "imagined_edit",
+    "hurried_1200": "hurried",
+    "cautious_1200": "cautious",
+}  # of 450 episodes, and else the same
 _CLONING = [
     "exploration=0",
     "budget.steps_per_round=500",

@@ -149,17 +149,6 @@ def horizon_curves(
     return result
 
 
-def auc(scores: NDArray[np.floating], labels: NDArray[np.bool_]) -> float:
-    """Area under the receiver operating characteristic: the chance that a success scores above a failure; ties count
-    half. NaN if either is missing.
-    """
-    positive, negative = scores[labels], scores[~labels]
-    if len(positive) == 0 or len(negative) == 0:
-        return float("nan")
-    higher = (positive[:, None] > negative).mean()
-    return float(higher + 0.5 * (positive[:, None] == negative).mean())
-
-
 def _imagined(
     model: WorldModel, data: LatentEpisodes, episode: Tensor, first: Tensor, actions: Tensor, seed: int
 ) -> Imagined:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_rl.core.errors import UserError
-from world_model.evaluation import auc
+from vla_rl.core.ranking import auc
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ def test_what_a_run_logs_of_its_forecasts():
         "steps": 4,
         "calibration_error": pytest.approx(0.25),
         "brier": pytest.approx((0.0625 + 0.5625 + 0.0625 + 0.0625) / 4),
+        "auc": pytest.approx((0.5 + 1 + 1) / 3),
         "mean_predicted": 0.5,
         "mean_observed": 0.75,
         "predicted": [0.25, 0.75],
@@ -39,6 +40,13 @@ def test_what_a_run_logs_of_its_forecasts():
         "samples": [2, 2],
     }
     assert calibration_record([], []) == {"steps": 0}
+
+
+def test_a_forecast_of_what_a_late_success_is_worth_is_right_if_it_says_that():
+    worth = np.array([0.9, 0.4, 0.0, 0.0])
+    record = calibration_record(worth, worth, bins=5)
+    assert (record["calibration_error"], record["brier"], record["auc"]) == (pytest.approx(0.0), 0.0, 1.0)
+    assert calibration_record(worth[:2], worth[:2])["auc"] is None, "all succeed"
 
 
 @pytest.mark.parametrize(("probability", "label"), [([], []), ([0.5], [1, 0]), ([1.5], [1]), ([float("nan")], [1])])

@@ -97,6 +97,7 @@ def write_run(run: Path) -> None:
         }
         sink.on_metrics(practice | {"mean_length": 84.2})
         forecast = {"steps": 60, "calibration_error": 0.125, "brier": 0.2, "mean_predicted": 0.5, "mean_observed": 0.4}
+        forecast |= {"auc": 0.875, "discount": 0.99}
         curve = {"predicted": [0.25, 0.75], "observed": [0.25, 0.55], "samples": [30, 30]}
         for number, error in ((2, 0.25), (3, 0.125)):
             own = {"kind": "calibrate", "round": number, "step": 1500 * number, "calibration_error": error}

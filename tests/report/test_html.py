@@ -220,16 +220,18 @@ def test_forecasts_are_shown_per_round_with_what_they_were_measured_on(run_dir: 
         "episodes of",
         "calibration error",
         "Brier score",
+        "area under the curve",
         "mean predicted",
         "observed",
         "steps",
     ]
-    rows = [row for row in page.rows if len(row) == 6 and row[0] in ("round 2", "round 3")]
+    rows = [row for row in page.rows if len(row) == 7 and row[0] in ("round 2", "round 3")]
     assert rows == [
-        ["round 2", "0.250", "0.200", "50 %", "40 %", "60"],
-        ["round 3", "0.125", "0.200", "50 %", "40 %", "60"],
+        ["round 2", "0.250", "0.200", "0.875", "50 %", "40 %", "60"],
+        ["round 3", "0.125", "0.200", "0.875", "50 %", "40 %", "60"],
     ]
     assert "trained on none of them" in page.prose
+    assert "a success counts 0.99 to the power of the ticks until it came" in page.prose
     assert page.prose.count("round 3: predicted 75 %, observed 55 %, 30 steps") == 1
     chart = page.text[page.text.index('class="square"') :]
     (x, y) = map(float, re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"[^>]*class="bin newest"', chart)[1])
@@ -247,7 +249,7 @@ def test_a_damaged_forecast_is_left_out(run_dir: Path, damage):
         file.write(json.dumps({**whole, **damage}) + "\n")
     page = Page(build_report(run_dir))
     assert not [row for row in page.rows if row and row[0] == "round 4"]
-    assert [row for row in page.rows if row[0] == "round 3" and len(row) == 6]
+    assert [row for row in page.rows if row[0] == "round 3" and len(row) == 7]
 
 
 def test_every_algorithm_has_panels_of_its_own(run_dir: Path):

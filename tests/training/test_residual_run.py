@@ -51,6 +51,25 @@ def spreads(run: Path) -> list[float]:
 
 
 @pytest.mark.slow
+def test_a_critic_that_hurries_is_judged_by_what_a_success_is_worth_to_it(tmp_path: Path) -> None:
+    options = [
+        "algorithm=chunk_critic",
+        "learning.discount=0.9",
+        "learning.critic.hidden=[8]",
+        "budget.steps_per_round=2",
+    ]
+    assert main(["train", *OPTIONS[:3], *OPTIONS[4:6], *OPTIONS[-2:], *options, "--out", str(tmp_path)]) == 0
+    (record,) = [record for record in read_records(tmp_path / "metrics.jsonl") if record["kind"] == "calibrate"]
+    store = EpisodeStore(tmp_path / "episodes")
+    headers = [store.read_header(name) for name in store.ids() if name.startswith("round002")]
+    worth = np.concatenate([header.success * 0.9 ** np.arange(header.length)[::-1] for header in headers])
+    assert 0 < sum(header.success for header in headers) < len(headers)
+    assert record["mean_observed"] == pytest.approx(worth[::4].mean())
+    assert (record["round"], record["steps"], record["discount"]) == (2, len(worth[::4]), 0.9)
+    assert 0 <= record["auc"] <= 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "spread"),
     [([], 0.2), (STEERING, 0.25), (LATE, 0.2), (WAITS, 0.2)],

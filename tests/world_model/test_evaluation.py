@@ -14,7 +14,7 @@ from toy_episodes import toy_cache
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array
-from world_model.evaluation import HorizonConfig, auc, choose_windows, horizon_curves, probe_floor
+from world_model.evaluation import HorizonConfig, choose_windows, horizon_curves, probe_floor
 from world_model.open_loop import Imagined
 from world_model.probe import ProbeConfig, position_error, read_positions, train_probe, true_positions
 from world_model.ranking import (
@@ -32,15 +32,6 @@ from world_model.windows import LatentEpisodes, pictures
 def toy_truth(episode: Episode) -> Float32Array:
     """The square's place, [T, 1, 3]."""
     return episode.state[:, None, :].copy()
-
-
-def test_auc_is_the_chance_that_a_success_scores_above_a_failure() -> None:
-    labels = np.array([True, True, False, False])
-    assert auc(np.array([0.9, 0.8, 0.2, 0.1]), labels) == 1.0
-    assert auc(np.array([0.1, 0.2, 0.8, 0.9]), labels) == 0.0
-    assert auc(np.array([0.5, 0.5, 0.5, 0.5]), labels) == 0.5
-    assert auc(np.array([0.9, 0.1, 0.5, 0.1]), labels) == pytest.approx((1 + 1 + 0 + 0.5) / 4)
-    assert np.isnan(auc(np.array([1.0]), np.array([True])))
 
 
 @given(st.lists(st.floats(-100, 100), min_size=3, max_size=9))

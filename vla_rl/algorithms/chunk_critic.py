@@ -75,7 +75,7 @@ class ChunkCriticLearning(CloningLearning):
             ``mixture``): demonstrations, and successes as they were chosen. 0: the policy stays as it is.
         discount: gamma of a tick. A success is worth gamma^(ticks to its end), a failure 0, to the critic and to what
             is imagined: below 1 what succeeds sooner is worth more, and never as much less as a failure. What is
-            foretold is then no chance of success: the report does not calibrate it.
+            foretold is then no chance of success but what it is worth, and calibrated as such.
         credit: of critic and cloning.
     """
 
@@ -104,6 +104,11 @@ class ChunkCriticLearner(Cloning):
     name = "chunk_critic"
     config_class: ClassVar[type] = ChunkCriticLearning
     config: ChunkCriticLearning
+
+    @property
+    def discount(self) -> float:
+        """Of what the critic foretells: 1 for the plain chance of success."""
+        return self.config.discount
 
     @classmethod
     def check(cls, policy: PolicyConfig) -> None:
@@ -237,7 +242,7 @@ class ChunkCriticLearner(Cloning):
             [self._rows[e.episode_id][frame - e.start] for e, frame in zip(episodes, frames, strict=True)]
         )
         fold = torch.tensor([self._fold_of(e.episode_id) for e in episodes], device=rows.device)
-        name = "viability" if self.config.discount == 1 else "discounted_value"
+        name = "viability" if self.discount == 1 else "discounted_value"
         return {name: self._foretell(rows, fold).cpu().numpy()}
 
     @torch.no_grad()

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vla_rl.core.errors import UserError
+from vla_rl.core.ranking import auc
 
 
 class ReliabilityCurve(NamedTuple):
@@ -17,7 +18,7 @@ class ReliabilityCurve(NamedTuple):
 
     Attributes:
         predicted: mean prediction of each bin.
-        observed: fraction of positive labels in each bin.
+        observed: mean label of each bin, the share of successes.
         samples: number of samples in each bin.
     """
 
@@ -31,7 +32,7 @@ def reliability_curve(probability: ArrayLike, label: ArrayLike, bins: int = 10) 
 
     Args:
         probability: [N], in [0, 1].
-        label: [N], 0 or 1.
+        label: [N], 0 for a failure; for a success 1, or what it is worth where what comes later is worth less.
         bins: number of bins.
 
     Raises:
@@ -63,17 +64,19 @@ def calibration_record(probability: ArrayLike, label: ArrayLike, bins: int = 10)
 
     Returns:
         ``steps``: N; ``calibration_error``: see `expected_calibration_error`; ``brier``: mean squared distance between
-        prediction and label; ``mean_predicted`` and ``mean_observed``; ``predicted``, ``observed`` and ``samples``: the
-        `ReliabilityCurve` as lists. Without a single step only ``steps``, which is 0.
+        prediction and label; ``auc``: see `auc`, None where all outcomes are alike; ``mean_predicted`` and
+        ``mean_observed``; ``predicted``, ``observed`` and ``samples``: the `ReliabilityCurve` as lists. Without a
+        single step only ``steps``, which is 0.
     """
     probability, label = np.asarray(probability, dtype=np.float64), np.asarray(label, dtype=np.float64)
     if len(probability) == 0:
         return {"steps": 0}
-    curve = reliability_curve(probability, label, bins)
+    curve, area = reliability_curve(probability, label, bins), auc(probability, label > 0)
     return {
         "steps": len(label),
         "calibration_error": expected_calibration_error(probability, label, bins),
         "brier": float(np.mean((probability - label) ** 2)),
+        "auc": None if np.isnan(area) else area,
         "mean_predicted": float(probability.mean()),
         "mean_observed": float(label.mean()),
         "predicted": curve.predicted.tolist(),

@@ -87,8 +87,11 @@ class Forecasts:
         steps: with a label, behind all figures.
         calibration_error: expected calibration error, 0 to 1.
         brier: mean squared distance between prediction and label.
+        auc: the chance that a step that led to success has the higher prediction of two; None where all steps end
+            alike, or an older run did not say it.
+        discount: gamma of a tick; below 1 a step that led to success counts gamma^(ticks to its end).
         mean_predicted: mean prediction.
-        mean_observed: share of the steps that led to success.
+        mean_observed: share of the steps that led to success; what they count on average.
         predicted, observed, samples: the reliability curve, bin by bin.
     """
 
@@ -96,6 +99,8 @@ class Forecasts:
     steps: int
     calibration_error: float
     brier: float
+    auc: float | None
+    discount: float
     mean_predicted: float
     mean_observed: float
     predicted: list[float]
@@ -115,6 +120,8 @@ class Forecasts:
             int(record["round"]),
             int(record["steps"]),
             **numbers,
+            auc=_number(record.get("auc")),
+            discount=float(record.get("discount", 1.0)),
             predicted=predicted,
             observed=observed,
             samples=samples,

@@ -65,20 +65,35 @@ def calibration(run: Run) -> str:
         "Measured on the practice episodes of a round with the critic as the round before left it, so that it was "
         "trained on none of them. Counted is every fourth of the policy's steps: with the outcome of the episode where "
         "no person took over after it, otherwise as a failure. Calibration error: mean distance between predicted and "
-        "observed over ten bins, weighted by steps."
+        "observed over ten bins, weighted by steps. Area under the curve: how often a step that led to success "
+        "has a higher prediction than one that did not."
     )
+    if forecasts[-1].discount < 1:
+        words += (
+            f" Here a success counts {forecasts[-1].discount:g} to the power of the ticks until it came, in what is "
+            "predicted and in what is observed."
+        )
     rows = [
         [
             f"round {forecast.round}",
             f"{forecast.calibration_error:.3f}",
             f"{forecast.brier:.3f}",
+            "-" if forecast.auc is None else f"{forecast.auc:.3f}",
             percent(forecast.mean_predicted),
             percent(forecast.mean_observed),
             f"{forecast.steps:,}",
         ]
         for forecast in forecasts
     ]
-    heads = ["episodes of", "calibration error", "Brier score", "mean predicted", "observed", "steps"]
+    heads = [
+        "episodes of",
+        "calibration error",
+        "Brier score",
+        "area under the curve",
+        "mean predicted",
+        "observed",
+        "steps",
+    ]
     key = {"newest": f"round {forecasts[-1].round}"} | ({"older": "rounds before"} if len(forecasts) > 1 else {})
     note = f'<p class="note">{legend(key)}. Dotted: perfect calibration. Area of a mark: its share of the steps.</p>'
     chart = f"<figure>{charts.reliability_chart(forecasts)}{note}</figure>"

@@ -282,7 +282,8 @@ class PracticeRun(LearningRun):
         """How right the critics of the round before are about this round's episodes, before they are trained on them.
 
         Counted are steps of the policy. A takeover, however short at the end, counts as a failure of what came before
-        it, whatever the rule that the critics are trained with.
+        it, whatever the rule that the critics are trained with. Where the critics foretell a discounted value, a
+        success counts what it is worth to them.
         """
         name = practice_prefix(stage.round)
         new = [episode for episode in self.cache.real_episodes if episode.episode_id.startswith(name)]
@@ -299,9 +300,12 @@ class PracticeRun(LearningRun):
         )
         chosen = np.flatnonzero(credit.viability_mask)[::CALIBRATE_EVERY_STEPS]
         foretold = learner.trace(self.cache, frames[chosen]) if len(chosen) else {}
-        if "viability" in foretold:
-            record = calibration_record(foretold["viability"], credit.viability_label[chosen])
-            self._publish_once("calibrate", stage, record)
+        value = foretold.get("viability", foretold.get("discounted_value"))
+        if value is not None:
+            discount = float(getattr(learner, "discount", 1.0))  # an algorithm of one's own need not have one
+            ticks_to_end = np.concatenate([np.arange(episode.length)[::-1] for episode in new])[chosen]
+            record = calibration_record(value, credit.viability_label[chosen] * discount**ticks_to_end)
+            self._publish_once("calibrate", stage, {**record, "discount": discount})
 
     def _rollouts(self, jobs: Sequence[RolloutJob], store: EpisodeStore, stage: Stage) -> bool:
         """Run the jobs whose episodes are missing; True if there were any."""

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cells import Cells, origin
-from benchmarks.outcomes import TASKS, practice_alone, practise_from, run_base
+from benchmarks.outcomes import BOLD, TASKS, practice_alone, practise_from, run_base
 from benchmarks.runs import Cell, evaluations
 from vla_rl.training.run_folder import RunFolder
 
 _EPISODES = (30, 60, 120)
 _EVALUATION_EPISODES = 1000
 _EVALUATED = f"budget.evaluation_episodes={_EVALUATION_EPISODES}"
+PRACTICES = {"alone": [], "bold": BOLD}  # the preset as it is, and with bold edits, in no haste
 _WORSE = 0.03  # what counts as worse than the start
 
 
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--budgets", type=int, nargs="+", default=list(_EPISODES), help="real episodes of a run")
+    parser.add_argument("--practices", nargs="+", default=["alone"], choices=list(PRACTICES))
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each")
     parser.add_argument("--runs", type=Path, default=Path("runs/bench-few"), help="where run folders are kept")
     parser.add_argument("--gather", action="store_true", help="run nothing, show what has been measured")
@@ -37,16 +39,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     cells = Cells(options.out / "few", {"config": practice_alone(), "episodes": _EVALUATION_EPISODES})
     runs = options.runs / cells.digest
     grid = [
-        (Cell(task, seed, str(budget)), budget)
+        (Cell(task, seed, f"{budget}-{practice}"), budget, practice)
         for seed in options.seeds
         for budget in options.budgets
         for task in options.tasks
+        for practice in options.practices
     ]
     missing = [] if options.gather else [entry for entry in grid if entry[0].name not in cells]
     with ThreadPoolExecutor(options.jobs) as pool:
-        bases = {cell.base: cell for cell, _ in missing}.values()
+        bases = {cell.base: cell for cell, *_ in missing}.values()
         list(pool.map(lambda cell: run_base(cell, runs, [_EVALUATED]), bases))
-        list(pool.map(lambda entry: cells.write(entry[0].name, _measure(entry[0], entry[1], runs)), missing))
+        list(pool.map(lambda entry: cells.write(entry[0].name, _measure(*entry, runs)), missing))
     found = cells.read()
     gains = [cell["practised"] - cell["start"] for cell in found]
     return {
@@ -59,10 +62,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _measure(cell: Cell, budget: int, runs: Path) -> dict[str, Any]:
+def _measure(cell: Cell, budget: int, practice: str, runs: Path) -> dict[str, Any]:
     check = budget // 3
     folder = runs / cell.name
     changes = [
+        *PRACTICES[practice],
         "budget.rounds=1",
         f"budget.episodes_per_round={budget - check}",
         f"budget.check_episodes={check}",
@@ -75,6 +79,7 @@ def _measure(cell: Cell, budget: int, runs: Path) -> dict[str, Any]:
         "task": cell.task,
         "seed": cell.seed,
         "budget": budget,
+        "practice": practice,
         "start": first,
         "practised": last,
         "passed": checked["passes"],
@@ -85,14 +90,13 @@ def _measure(cell: Cell, budget: int, runs: Path) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """Markdown: one row per budget."""
     head = [
-        "| real episodes | runs | success before -> after, each run | steps back | worse by more than 3 points |",
-        "|---|---|---|---|---|",
+        "| practice | real episodes | runs | success before -> after, each run | steps back "
+        "| worse by more than 3 points |",
+        "|---|---|---|---|---|---|",
     ]
     cells = result["cells"]
-    rows = [
-        _row(budget, [cell for cell in cells if cell["budget"] == budget])
-        for budget in sorted({c["budget"] for c in cells})
-    ]
+    kinds = sorted({(cell["practice"], cell["budget"]) for cell in cells})
+    rows = [_row([cell for cell in cells if (cell["practice"], cell["budget"]) == kind]) for kind in kinds]
     note = (
         f"One round, a third of the episodes for the check; {_EVALUATION_EPISODES} held-out seeds (95 % interval about "
         f"3 points either way). One core a run. {origin(cells)} Command: "
@@ -101,8 +105,8 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join([*head, *rows, "", note])
 
 
-def _row(budget: int, cells: list[dict[str, Any]]) -> str:
+def _row(cells: list[dict[str, Any]]) -> str:
     runs = ", ".join(f"{cell['start']:.1%} -> {cell['practised']:.1%}" for cell in cells)
     back = sum(not cell["passed"] for cell in cells)
     worse = sum(cell["practised"] < cell["start"] - _WORSE for cell in cells)
-    return f"| {budget} | {len(cells)} | {runs} | {back} | {worse} |"
+    return f"| `{cells[0]['practice']}` | {cells[0]['budget']} | {len(cells)} | {runs} | {back} | {worse} |"

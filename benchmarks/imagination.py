@@ -2,8 +2,8 @@
 
 *With* is `imagined_edit`, *without* `unimagined`, which teaches and chooses as it does and has no edit, both measured
 by `python -m benchmarks outcomes`: the same supervised policies, practice seeds and evaluation seeds. Beside them stand
-the pairs that teach their policy nothing, `untaught` and `chunk_critic`. This gathers the pairs and measures the speed
-of branches.
+pairs whose twin is in no haste, those of bold edits, and those that teach their policy nothing. This gathers the pairs
+and measures the speed of branches.
 What is to blame for what imagination does not reach is read from the ladder and from the values of branches, see
 `benchmarks.ladder` and `benchmarks.branch_values`.
 """
@@ -26,7 +26,8 @@ from world_model.ranking import mean_maximum_rank_violation
 
 PAIRED = {
     "": ("imagined_edit", "unimagined"),
-    "cautious_": ("cautious", "unimagined"),
+    "patient_": ("imagined_edit", "unimagined_patient"),
+    "bold_": ("bold", "unimagined_patient"),
     "untaught_": ("untaught", "chunk_critic"),
 }
 """What the figures' names begin with -> with and without imagination."""

@@ -31,7 +31,13 @@ from vla_rl.runs.task import open_robot
 from world_model.branches import World
 
 _WHOLE = ["learning.branches.chunks=20", "learning.branches.branches=77"]  # as many chunks as 512 branches of three
-_EDIT_ALONE = ["budget.rounds=1", "budget.steps_per_round=1", "learning.choice.draws=1", "learning.teach_steps=0"]
+_EDIT_ALONE = [
+    "budget.rounds=1",
+    "budget.steps_per_round=1",
+    "learning.choice.draws=1",
+    "learning.teach_steps=0",
+    *outcomes.PATIENT,
+]
 _TRUE = "algorithm=benchmarks.ladder:TrueDynamics"
 RUNGS: dict[str, tuple[str, list[str]]] = {
     "learnt": ("learnt dynamics, three chunks, learnt value", []),

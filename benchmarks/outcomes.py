@@ -34,26 +34,21 @@ OURS = (
     "imagined_edit",
     "imagined_edit_1200",
     "graded",
-    "hurried",
-    "hurried_1200",
-    "cautious",
-    "cautious_1200",
+    "bold",
+    "bold_1200",
+    "bold_hurried",
     "untaught",
     "edit",
     "unimagined",
+    "unimagined_patient",
     "chunk_critic",
 )
 _PLAIN = {  # whose last policies are judged without critic and edit, too, and under which name
-    "imagined_edit": "without_search_450",
     "imagined_edit_1200": "without_search_1200",
-    "hurried_1200": "hurried_without_search_1200",
-    "cautious_1200": "cautious_without_search_1200",
+    "bold": "bold_without_search_450",
+    "bold_1200": "bold_without_search_1200",
 }
-_TWINS = {
-    "imagined_edit_1200": "imagined_edit",
-    "hurried_1200": "hurried",
-    "cautious_1200": "cautious",
-}  # of 450 episodes, and else the same
+_TWINS = {"imagined_edit_1200": "imagined_edit", "bold_1200": "bold"}  # of 450 episodes, and else the same
 _CLONING = [
     "exploration=0",
     "budget.steps_per_round=500",
@@ -72,7 +67,10 @@ _ON_POLICY = [  # as many episodes in more rounds
     "budget.episodes_per_round=50",
     "budget.steps_per_round=1",
 ]
-_UNTAUGHT = ["learning.teach_steps=0", "learning.actor.precision=float32"]
+PATIENT = ["learning.discount=1"]
+# Every draw is moved by the whole edit, and what is new costs nothing.
+BOLD = [*PATIENT, "learning.choice.graded_edit=false", "learning.choice.novelty_cost=0"]
+_UNTAUGHT = [*BOLD, "learning.teach_steps=0", "learning.actor.precision=float32"]
 _TAUGHT = [  # as `imagined_edit` teaches
     "learning.teach_steps=400",
     "learning.actor.batch_size=128",
@@ -81,22 +79,20 @@ _TAUGHT = [  # as `imagined_edit` teaches
     "learning.actor.schedule_every_round=true",
     "learning.actor.precision=auto",
 ]
-# The algorithm's own edits, each further than the one before, and a cost of what is new; and in haste.
-_CAUTIOUS = ["learning.choice.graded_edit=true", "learning.choice.novelty_cost=1", "learning.discount=0.997"]
 _RESIDUAL = ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY]
 METHODS = {
     "imagined_edit": [],
     "imagined_edit_1200": ["budget.rounds=8"],
-    "graded": ["learning.choice.graded_edit=true", "learning.choice.novelty_cost=0.3"],
-    "hurried": ["learning.discount=0.997"],
-    "hurried_1200": ["learning.discount=0.997", "budget.rounds=8"],
-    "cautious": _CAUTIOUS,
-    "cautious_1200": [*_CAUTIOUS, "budget.rounds=8"],
+    "graded": [*PATIENT, "learning.choice.novelty_cost=0.3"],
+    "bold": BOLD,
+    "bold_1200": [*BOLD, "budget.rounds=8"],
+    "bold_hurried": BOLD[1:],
     "untaught": _UNTAUGHT,
     "edit": [*_UNTAUGHT, "learning.choice.draws=1"],  # without choosing; teaching alone is filtered_bc
     # All of ours but the edit that imagination practises; candidates are moved by chance.
     "unimagined": ["algorithm=chunk_critic", *_TAUGHT],
-    "chunk_critic": ["algorithm=chunk_critic"],
+    "unimagined_patient": ["algorithm=chunk_critic", *_TAUGHT, *PATIENT],
+    "chunk_critic": ["algorithm=chunk_critic", *PATIENT],
     "residual_ppo": _RESIDUAL,
     "noise_steering": ["algorithm=noise_steering", "exploration=0", *_ON_POLICY],
     "residual_grpo": [*_RESIDUAL, "learning.ppo.advantage=group", "budget.episodes_per_start=5"],
@@ -187,31 +183,44 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     ours = of_default_task[OURS[0]]
     if not ours:
         raise UserError(f"no run of {OURS[0]} has been measured yet; leave --gather out")
-    longer = [cell["practised"]["success"] for cell in of_default_task[OURS[1]]]
+    longer = of_default_task[OURS[1]]
     return {
         "without_person_450": float(np.mean([cell["practised"]["success"] for cell in ours])),
-        **_hurried(ours, of_default_task["hurried"], "hurried_450"),
-        **_hurried(of_default_task[OURS[1]], of_default_task["hurried_1200"], "hurried_1200"),
-        **({"without_person_1200": float(np.mean(longer)), "without_person_1200_runs": len(longer)} if longer else {}),
+        "without_person_450_runs": len(ours),
         "steps_ratio": float(np.mean([_steps_ratio(cell) for cell in ours])),
+        **_longer(longer),
+        **_beside(ours, of_default_task["bold"], "bold_450"),
+        **_beside(ours, of_default_task["bold_hurried"], "bold_hurried_450"),
+        **_beside(longer, of_default_task["bold_1200"], "bold_1200"),
         **_other_tasks(runs),
         **_against_rivals(runs),
         "runs": runs,
     }
 
 
-def _hurried(ours: list[dict[str, Any]], hurried: list[dict[str, Any]], key: str) -> dict[str, float]:
-    """What a discount makes of success and steps, and p of the difference to none, paired over shared seeds."""
-    if not hurried:
+def _longer(cells: list[dict[str, Any]]) -> dict[str, float]:
+    """Success and steps after 1,200 episodes."""
+    if not cells:
         return {}
-    without = {cell["seed"]: cell["practised"] for cell in ours}
-    both = [(cell["practised"], without[cell["seed"]]) for cell in hurried if cell["seed"] in without]
+    return {
+        "without_person_1200": float(np.mean([cell["practised"]["success"] for cell in cells])),
+        "without_person_1200_runs": len(cells),
+        "steps_ratio_1200": float(np.mean([_steps_ratio(cell) for cell in cells])),
+    }
+
+
+def _beside(ours: list[dict[str, Any]], others: list[dict[str, Any]], key: str) -> dict[str, float]:
+    """What another row makes of success and steps, and p of the difference to ours, paired over shared seeds."""
+    if not others:
+        return {}
+    own = {cell["seed"]: cell["practised"] for cell in ours}
+    both = [(cell["practised"], own[cell["seed"]]) for cell in others if cell["seed"] in own]
     found = {
-        key: float(np.mean([cell["practised"]["success"] for cell in hurried])),
-        f"{key}_steps_ratio": float(np.mean([_steps_ratio(cell) for cell in hurried])),
+        key: float(np.mean([cell["practised"]["success"] for cell in others])),
+        f"{key}_steps_ratio": float(np.mean([_steps_ratio(cell) for cell in others])),
     }
     for name in ("success", "steps") if len(both) > 1 else ():
-        found[f"{key}_{name}_p"] = paired_p(np.array([own[name] - other[name] for own, other in both]))
+        found[f"{key}_{name}_p"] = paired_p(np.array([other[name] - mine[name] for other, mine in both]))
     return found
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.cells import Cells, origin
-from benchmarks.outcomes import practice_alone
+from benchmarks.outcomes import BOLD, practice_alone
 from benchmarks.runs import evaluations, start_verb
 from sim.registration import COLOUR_TASKS
 from vla_rl.core.config import read_yaml
@@ -42,6 +42,7 @@ PRACTICE = [
     "learning.teach_steps=1000",
     "learning.actor.decay_steps=1000",
     "learning.actor.learning_rate=1e-3",
+    *BOLD,
 ]
 
 

@@ -186,20 +186,19 @@ def make_store(folder: Path) -> None:
     for number in range(2):
         store.add(episode(f"e{number}", number))
     store.label("e0", False)
-    store.pin(store.read_header("e0"))
 
 
 def read_episodes(folder: Path) -> str:
     """As training does: through the frame cache."""
     from vla_rl.data.cache import FrameCache
-    from vla_rl.data.store import EpisodeStore, read_pin
+    from vla_rl.data.store import EpisodeStore
 
     store = EpisodeStore(folder, create=False)
     cache = FrameCache(store, folder / "cache")
     cache.refresh()
     columns = (cache.state, cache.action, cache.action_sent, cache.source, cache.images["front"])
     headers = [store.read_header(name) for name in store.ids()]
-    return fingerprint(read_pin(folder), headers, [part.tobytes() for part in columns])
+    return fingerprint(headers, [part.tobytes() for part in columns])
 
 
 def make_lerobot(folder: Path) -> None:

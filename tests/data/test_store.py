@@ -266,22 +266,6 @@ def test_without_hard_links_a_name_that_is_taken_meanwhile_is_not_replaced(
     assert episode_file(store, "a").read_bytes() == b"of another writer"
 
 
-def test_a_pinned_store_takes_one_layout_only(store: EpisodeStore) -> None:
-    store.add(make_episode("other", env_id="other", size=(8, 8)))  # anything goes before the pin
-    store.add(make_episode("a"))
-    store.pin(store.read_header("a"))
-    reopened = EpisodeStore(store.path, create=False)
-    reopened.add(make_episode("b"))
-    for name, changes in {
-        "env_id": {"env_id": "other"},
-        "cameras": {"size": (8, 8)},
-        "state_dim": {"state": np.zeros((5, 9), np.float32)},
-    }.items():
-        with pytest.raises(StoreError, match=f"pinned to {name}"):
-            reopened.add(make_episode("c", **changes))
-    assert reopened.ids() == ["a", "b", "other"]
-
-
 def test_a_missing_store_is_an_error_unless_it_may_be_made(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no episode store"):
         EpisodeStore(tmp_path / "none", create=False)
@@ -296,7 +280,7 @@ def test_a_missing_episode_is_named(store: EpisodeStore) -> None:
         store.read("nothing")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"schema_version": 1}', '{"schema_version": 1, "pinned": 3}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
 def test_damaged_settings_lead_to_the_doctor(store: EpisodeStore, content: str) -> None:
     (store.path / "store.json").write_text(content)
     with pytest.raises(StoreError, match="vla-rl doctor"):

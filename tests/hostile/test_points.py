@@ -343,7 +343,7 @@ def test_a_config_that_no_person_writes_is_one_line(
 def test_what_nobody_foresaw_is_a_line_and_with_debug_a_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vla_rl.data.doctor.read_pin", lambda _: 1 / 0)
+    monkeypatch.setattr("vla_rl.data.doctor.check_settings", lambda _: 1 / 0)
     monkeypatch.setattr("vla_rl.data.doctor.no_store_at", lambda _: ZeroDivisionError("\x1b[2Jnobody\nforesaw it"))
     assert main(["doctor", "nowhere"]) == 3
     told = capsys.readouterr().err

@@ -17,7 +17,7 @@ from vla_rl.core.files import fsync_directory
 from vla_rl.core.progress import track
 from vla_rl.data.episode_file import SUFFIX, DamagedError, verify_file
 from vla_rl.data.episode_header import is_episode_id
-from vla_rl.data.store import TEMPORARY_SUFFIX, locked, no_store_at, read_label, read_pin, write_settings
+from vla_rl.data.store import TEMPORARY_SUFFIX, check_settings, locked, no_store_at, read_label, write_settings
 
 
 class Ailment(StrEnum):
@@ -50,7 +50,7 @@ class Finding:
 _REMEDIES = {
     Ailment.LEFTOVER: "remove it",
     Ailment.DAMAGED: "move it to quarantine/",
-    Ailment.SETTINGS: "write it anew, without a pinned layout",
+    Ailment.SETTINGS: "write it anew",
     Ailment.UNREADABLE: "none: left as it is",
     Ailment.FOREIGN: "none: left as it is",
 }
@@ -71,7 +71,7 @@ def diagnose(store: Path) -> list[Finding]:
         raise no_store_at(folder)
     findings = []
     try:
-        read_pin(folder)
+        check_settings(folder)
     except StoreError as error:
         ailment = Ailment.SETTINGS if isinstance(error, DamagedError) else Ailment.UNREADABLE
         findings.append(_finding(ailment, folder / "store.json", _reason(error)))
@@ -112,7 +112,7 @@ def repair(store: Path) -> list[Finding]:
                     _quarantine(folder, finding.file)
                 elif finding.ailment is Ailment.SETTINGS:
                     _quarantine(folder, finding.file)
-                    write_settings(folder, pinned=None)
+                    write_settings(folder)
     except OSError as error:
         raise StoreError(f"cannot repair {folder}: {error.strerror or error}") from error
     return findings

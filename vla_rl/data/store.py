@@ -6,7 +6,7 @@ afterwards. No index has to be kept in step with the files: the folder listing i
 
 ::
 
-    STORE/store.json               schema version, and the pinned layout if there is one
+    STORE/store.json               schema version
     STORE/episodes/ID.zarr.zip     one immutable file per episode
     STORE/labels/ID.json           an outcome that a person has given afterwards; readers see it in place of the file's
     STORE/quarantine/              damaged files that `vla-rl doctor` set aside
@@ -18,7 +18,7 @@ import errno
 import fcntl
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -48,8 +48,7 @@ _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 class EpisodeStore:
     """A folder of episodes.
 
-    By default episodes of any environment, camera set and size may stand side by side; whoever reads them picks the
-    ones that fit. `pin` restricts a store to one layout.
+    Episodes of any environment, camera set and size may stand side by side; whoever reads them picks the ones that fit.
 
     Args:
         path: the folder.
@@ -71,11 +70,11 @@ class EpisodeStore:
                 self.episodes_dir.mkdir(parents=True, exist_ok=True)
                 if not has_settings:
                     with locked(self.path, exclusive=False):
-                        write_settings(self.path, pinned=None)
+                        write_settings(self.path)
                     fsync_directory(self.path.parent)
             except OSError as error:
                 raise StoreError(f"cannot make an episode store at {self.path}: {error.strerror}") from error
-        read_pin(self.path)
+        check_settings(self.path)
 
     def add(self, episode: Episode) -> None:
         """Save an episode.
@@ -84,8 +83,8 @@ class EpisodeStore:
 
         Raises:
             UserError: for an episode that is not valid.
-            StoreError: for an id that is taken or cannot be a file name, labels or columns that cannot be stored, a
-                layout other than the pinned one, or a disk that is full.
+            StoreError: for an id that is taken or cannot be a file name, labels or columns that cannot be stored, or a
+                disk that is full.
         """
         file = self._file(episode.episode_id)
         storable_columns(episode)
@@ -93,7 +92,6 @@ class EpisodeStore:
         taken = f"{self.path} already has an episode {episode.episode_id!r}; episodes never change, take another id"
         if file.exists():
             raise StoreError(taken)
-        self._check_pin(episode)
         temporary = self.episodes_dir / f".{episode.episode_id}.{uuid.uuid4().hex[:12]}{TEMPORARY_SUFFIX}"
         try:
             with locked(self.path, exclusive=False), _removed_afterwards(temporary):
@@ -198,28 +196,9 @@ class EpisodeStore:
     def __len__(self) -> int:
         return len(self.ids())
 
-    def pin(self, header: EpisodeHeader) -> None:
-        """From now on accept only episodes of this header's environment, cameras, image, state and action sizes."""
-        layout = _layout(header.env_id, header.state_dim, header.action_dim, header.cameras)
-        with locked(self.path, exclusive=False):
-            write_settings(self.path, pinned=layout)
-
     def _file(self, episode_id: str) -> Path:
         check_episode_id(episode_id)
         return self.episodes_dir / (episode_id + SUFFIX)
-
-    def _check_pin(self, episode: Episode) -> None:
-        pinned = read_pin(self.path)
-        if pinned is None:
-            return
-        cameras = {name: image.shape[1:3] for name, image in episode.images.items()}
-        layout = _layout(episode.env_id, episode.state.shape[1], episode.action_sent.shape[1], cameras)
-        for key, found in layout.items():
-            if found != pinned.get(key):
-                raise StoreError(
-                    f"the store {self.path} is pinned to {key} {pinned.get(key)!r}, "
-                    f"episode {episode.episode_id!r} has {found!r}; add it to another store"
-                )
 
 
 def add_unless_same(store: EpisodeStore, episode: Episode) -> str | None:
@@ -267,14 +246,12 @@ def locked(directory: Path, exclusive: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
-def read_pin(path: Path) -> dict[str, Any] | None:
-    """The pinned layout in a store's settings. Raises StoreError if they are damaged or of another schema version."""
+def check_settings(path: Path) -> None:
+    """Raise StoreError if the settings of a store are damaged or of another schema version."""
     file = path / "store.json"
     try:
         settings = read_json(file)
-        version, pinned = settings["schema_version"], settings["pinned"]
-        if not isinstance(pinned, dict | None):
-            raise TypeError("pinned is not a mapping")
+        version = settings["schema_version"]
         if version == SCHEMA_VERSION:
             check_seal(settings, required=False)  # those of an earlier version have none
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -284,7 +261,6 @@ def read_pin(path: Path) -> dict[str, Any] | None:
             f"{file} has schema version {version!r}, this program reads {SCHEMA_VERSION}; "
             "read it with the version of vla-rl that wrote it"
         )
-    return pinned
 
 
 def read_label(file: Path) -> dict[str, Any] | None:
@@ -309,14 +285,9 @@ def read_label(file: Path) -> dict[str, Any] | None:
     return {"digest": digest, "success": success}
 
 
-def write_settings(path: Path, pinned: dict[str, Any] | None) -> None:
+def write_settings(path: Path) -> None:
     """Write a store's settings, atomically. The caller holds the lock."""
-    write_description(path / "store.json", {"schema_version": SCHEMA_VERSION, "pinned": pinned})
-
-
-def _layout(env_id: str, state_dim: int, action_dim: int, cameras: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    sizes = {name: list(size) for name, size in sorted(cameras.items())}
-    return {"env_id": env_id, "state_dim": state_dim, "action_dim": action_dim, "cameras": sizes}
+    write_description(path / "store.json", {"schema_version": SCHEMA_VERSION})
 
 
 def _publish(temporary: Path, file: Path) -> None:

@@ -140,7 +140,7 @@ def _measure_model(options: argparse.Namespace, cells: Cells) -> None:
 
 def _measure_cost(options: argparse.Namespace, cells: Cells) -> None:
     def measure() -> dict[str, Any]:
-        from vla_rl.runs.imagination.world_evaluation import late_latency, stream_speed
+        from benchmarks.world_speed import late_latency, stream_speed
 
         judge = _judge(options.runs / "world")
         return {

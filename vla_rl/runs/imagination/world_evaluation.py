@@ -1,4 +1,4 @@
-"""Evaluation of a world model's folder: state probe, horizon curves, judged successes, ranking, counterfactuals, cost.
+"""Evaluation of a world model's folder: state probe, horizon curves, judged successes, ranking, counterfactuals.
 
 A world model's folder, as ``vla-rl imagine train`` makes it::
 
@@ -12,7 +12,6 @@ A world model's folder, as ``vla-rl imagine train`` makes it::
 """
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,12 +37,10 @@ from vla_rl.runs.imagination.rollouts import ImaginationWorker, ImaginedWorldCon
 from vla_rl.runs.imagination.world_data import open_cache
 from vla_rl.training.workers import RolloutJob
 from world_model.evaluation import HorizonConfig, horizon_curves, probe_floor
-from world_model.imagined_env import ImaginedVectorEnv
-from world_model.model import WorldModel, load_world_model
+from world_model.model import load_world_model
 from world_model.open_loop import imagine
 from world_model.probe import ProbeConfig, StateProbe, train_probe, true_positions
 from world_model.ranking import RankedPolicy, judge_successes, rank_policies
-from world_model.starts import StartBank
 from world_model.windows import LatentEpisodes
 
 COUNTERFACTUAL_SEED = 900_000_000  # apart from all others
@@ -253,28 +250,3 @@ class WorldJudge:
         self._instruments.probe.mkdir(exist_ok=True)
         np.save(file, positions)
         return positions
-
-
-def stream_speed(model: WorldModel, data: LatentEpisodes, streams: int, steps: int = 60) -> float:
-    """Frames a second that a vector of imagined environments gives, decoding included."""
-    env = ImaginedVectorEnv(model, data, StartBank(data), streams)
-    env.reset(seed=0)
-    action = env.action_space.sample()
-    for _ in range(5):
-        env.step(action)
-    started_s = time.perf_counter()
-    for _ in range(steps):
-        env.step(action)
-    return streams * steps / (time.perf_counter() - started_s)
-
-
-def late_latency(model: WorldModel, data: LatentEpisodes, steps: int = 1000) -> float:
-    """Median latency of the last 50 of so many steps over that of steps 10 to 60."""
-    env = ImaginedVectorEnv(model, data, StartBank(data), 1)
-    env.reset(seed=0)
-    action, times_s = env.action_space.sample(), []
-    for _ in range(steps):
-        started_s = time.perf_counter()
-        env.step(action)
-        times_s.append(time.perf_counter() - started_s)
-    return float(np.median(times_s[-50:]) / np.median(times_s[10:60]))

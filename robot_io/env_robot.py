@@ -117,9 +117,14 @@ class EnvRobot:
         self.success, self.judged = None, False
 
     def read(self) -> Observation:
-        """The observation after the last step, captured now."""
+        """The observation after the last step, captured now.
+
+        Raises:
+            UserError: if it is something else than the environment's space says.
+        """
         now_ns = self.clock.now_ns()
         if self._images is None:
+            self.reader.check(self._raw)
             self._images = self._pictures()
         captured_ns = dict.fromkeys(self._images, now_ns)
         captured_ns["state"] = now_ns
@@ -154,7 +159,8 @@ class EnvRobot:
         if isinstance(self._images, PicturesOnDemand):
             self._images.end()
         with self._told_of("step"):
-            self._raw, reward, terminated, truncated, info = self.env.step(action)
+            # A copy: an environment may scale or clip what it is given in place, and the record is of what was sent.
+            self._raw, reward, terminated, truncated, info = self.env.step(action.copy())
         self._images, self._last = None, action
         self._tick += 1
         self.terminated, self.truncated = bool(terminated), bool(truncated)

@@ -120,7 +120,7 @@ class ObservationReader:
         return {name: self._fitted(_rgb(_at(raw, camera.path), camera)) for name, camera in self.cameras.items()}
 
     def check(self, raw: Any) -> None:
-        """Refuse an observation that is not what its space says, once an episode.
+        """Refuse an observation that is not what its space says: a float picture would be stored as black.
 
         Raises:
             UserError: for a part that is missing or has another shape or type.

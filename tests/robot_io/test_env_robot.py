@@ -248,6 +248,40 @@ def test_what_an_environment_raises_is_told_with_place_seed_and_step() -> None:
         robot.write(ACTION)
 
 
+@pytest.mark.parametrize(
+    ("part", "value", "told"),
+    [
+        ("pixels", {"top": np.full((2, 2, 3), 0.5)}, r"pixels\.top is float64 \[2, 2, 3\], its space says uint8"),
+        ("pixels", {"top": np.zeros((1, 2, 3), np.uint8)}, r"pixels\.top is uint8 \[1, 2, 3\], its space says uint8"),
+        ("agent_pos", np.zeros(4, np.float32), r"agent_pos is float32 \[4\], its space says float32 \[3\]"),
+    ],
+)
+def test_an_observation_that_becomes_something_else_is_refused(part: str, value: Any, told: str) -> None:
+    class Changing(CountingEnv):
+        def observe(self) -> dict[str, Any]:
+            return super().observe() | ({part: value} if self.count == 2 else {})
+
+    robot = EnvRobot(Changing())
+    robot.reset(0)
+    robot.write(ACTION)
+    robot.read()
+    robot.write(ACTION)
+    with pytest.raises(UserError, match=told):
+        robot.read()
+
+
+def test_what_an_environment_does_to_its_action_does_not_change_what_was_sent() -> None:
+    class Halving(CountingEnv):
+        def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+            action *= 0.5
+            return super().step(action)
+
+    robot, action = EnvRobot(Halving()), np.ones(2, np.float32)
+    robot.reset(0)
+    assert robot.write(action).tolist() == [1, 1]
+    assert robot.last_command().tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("called", [True, False, None])
 def test_a_person_ends_an_attempt_with_the_next_command(called: bool | None) -> None:
     robot = EnvRobot(CountingEnv())

@@ -173,6 +173,29 @@ def test_words_that_old_yaml_takes_for_booleans_stay_words(word: str, tmp_path: 
     assert load_config(Words, tmp_path / "again.yaml") == from_file
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("12:30", "12:30"),
+        ("010", "010"),
+        ("2024-01-31", "2024-01-31"),
+        ("'7'", "7"),
+        ("'1e-3'", "1e-3"),
+        ("1e-3", 1e-3),
+        ("{gain: 1e-3, bias: .5}", {"gain": 1e-3, "bias": 0.5}),
+        ("-0.0", -0.0),
+        ("0x10", 16),
+    ],
+)
+def test_a_value_is_what_was_written_and_comes_back(text: str, meant: Any, tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(f"anything: {text}\n")
+    from_file = load_config(AnyValue, tmp_path / "values.yaml")
+    assert from_file == load_config(AnyValue, overrides=[f"anything={text}"]) == AnyValue(meant)
+    assert type(from_file.anything) is type(meant)
+    save_config(from_file, tmp_path / "again.yaml")
+    assert load_config(AnyValue, tmp_path / "again.yaml") == from_file
+
+
 def test_who_made_the_mistake_is_named(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("seed: 3\n")

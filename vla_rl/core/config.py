@@ -20,7 +20,7 @@ from vla_rl.core.errors import ConfigError, did_you_mean, one_line
 from vla_rl.core.files import write_atomic
 from vla_rl.core.outside import LARGEST_TEXT, read_bytes
 from vla_rl.core.registry import KINDS, find
-from vla_rl.core.yaml_text import parse_yaml
+from vla_rl.core.yaml_text import parse_yaml, to_yaml
 
 PART = "part"  # where the metadata of a field that `part` made keep its kind
 _KEY = re.compile(r"`([\w.]+)`: ")  # how draccus begins a sentence about a key
@@ -171,7 +171,7 @@ def flatten(raw: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def save_config(config: Any, file: Path) -> None:
     """Write the resolved config as YAML, atomically."""
-    write_atomic(file, yaml.safe_dump(config_to_dict(config), sort_keys=False).encode())
+    write_atomic(file, to_yaml(config_to_dict(config)).encode())
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
@@ -195,19 +195,9 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
 def _parse_value(key: str, value: str) -> Any:
     try:
-        parsed = parse_yaml(value)
-        # YAML 1.1 reads 1e-4 (no dot) as a string; people write it so.
-        return float(parsed) if isinstance(parsed, str) and _is_number(parsed) else parsed
+        return parse_yaml(value)
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"the value of {key} is not valid YAML: {value[:80]!r} ({one_line(error, 80)})") from error
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return text.lower() not in {"nan", "inf", "-inf", "infinity"}
 
 
 def _set_nested(raw: dict[str, Any], path: list[str], value: Any) -> None:

@@ -270,6 +270,30 @@ def test_without_an_intervention_column_everything_is_demonstrated(recorded: Pat
     assert (store.read("plain-000000").source == Source.DEMO).all()
 
 
+def test_what_hil_serl_marks_is_a_persons(recorded: Path, tmp_path: Path) -> None:
+    """lerobot's ReplayBuffer writes what its actor was told of a transition as numbers, under a name of its own."""
+    import pyarrow.parquet as parquet
+
+    folder, name = tmp_path / "buffer", "complementary_info.is_intervention"
+    shutil.copytree(recorded, folder)
+    for file in (folder / "data").glob("*/*.parquet"):
+        table = parquet.read_table(file)
+        marks = table["intervention"].cast("float32")
+        parquet.write_table(table.drop_columns(["intervention"]).append_column(name, marks), file)
+    info = json.loads((folder / "meta/info.json").read_text())
+    del info["features"]["intervention"]
+    info["features"][name] = {"dtype": "float32", "shape": [1], "names": None}
+    (folder / "meta/info.json").write_text(json.dumps(info))
+
+    theirs, ours = EpisodeStore(tmp_path / "theirs"), EpisodeStore(tmp_path / "ours")
+    import_lerobot(folder, theirs, LeRobotMapping(episode_prefix="a"))
+    import_lerobot(recorded, ours, LeRobotMapping(episode_prefix="a"))
+    for episode_id in ours.ids():
+        found, expected = theirs.read(episode_id), ours.read(episode_id)
+        assert (found.origin, found.policy_version) == (Origin.REAL, 0)
+        assert found.source.tolist() == expected.source.tolist()
+
+
 def drop_columns(folder: Path, names: list[str]) -> None:
     import pyarrow.parquet as parquet
 

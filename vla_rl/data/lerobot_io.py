@@ -37,6 +37,7 @@ LABELS_VERSION = 1
 
 # What lerobot writes into every dataset, and what an export derives from the rest of an episode.
 _BOOKKEEPING = frozenset(["timestamp", "frame_index", "episode_index", "index", "task_index"])
+_INTERVENTION = ("intervention", "complementary_info.is_intervention")  # of its rollouts, of its HIL-SERL's buffers
 _NARROWEST_VIDEO = 32  # pixels
 _NOT_NUMERIC = frozenset(["image", "video", "string", "language"])
 _EPISODE_LABELS = ("episode_id", "success", "terminated", "origin", "policy_version", "seed", "control_hz", "env_id")
@@ -256,8 +257,9 @@ def _frames(episode: Episode, extras: Mapping[str, _ExtraColumn]) -> Iterator[di
 def import_lerobot(dataset_dir: Path, store: EpisodeStore, mapping: LeRobotMapping | None = None) -> list[str]:
     """Add the episodes of a LeRobotDataset v3 to a store. What `export_lerobot` wrote becomes what it was.
 
-    A demonstrator's episodes have the origin ``demo``; with a column ``intervention`` the steps that it marks are a
-    person's, the others a policy's, and the origin is ``real``. Numeric columns that mean nothing to us become extras.
+    A demonstrator's episodes have the origin ``demo``; with a column ``intervention``, or the
+    ``complementary_info.is_intervention`` of lerobot's HIL-SERL, the steps that it marks are a person's, the others a
+    policy's, and the origin is ``real``. Numeric columns that mean nothing to us become extras.
     Episodes that the store already has, with the same content, are left out, so that an import can be repeated; another
     one under a taken id gets an id ending in ``.2``, ``.3`` ...
 
@@ -359,8 +361,8 @@ def _interpret(episode: Episode, unused: Sequence[str], numbers: Callable[[str],
     success = episode.success
     if "next.success" in extras:
         success = bool(extras["next.success"].any())
-    if "intervention" in extras:
-        by_person = extras["intervention"].reshape(len(episode)).astype(bool)
+    if marked := [extras[key] for key in _INTERVENTION if key in extras]:
+        by_person = marked[0].reshape(len(episode)).astype(bool)
         source = np.where(by_person, Source.HUMAN, Source.POLICY).astype(np.uint8)
         episode = replace(episode, source=source, origin=Origin.REAL, policy_version=0)
     # lerobot's next.done does not tell an episode that ended from one that was cut; a success has ended.

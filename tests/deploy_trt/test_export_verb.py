@@ -56,6 +56,19 @@ def test_a_checkpoint_becomes_verified_folders(
     assert main(["export", str(tmp_path / "policy")]) == 2
 
 
+@pytest.mark.parametrize("holds", ["config.yaml", "config.json", "store.json"])
+def test_what_is_there_already_is_no_place_for_a_deployment(
+    holds: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corrector = tmp_path / FOLDER / "config.json"
+    corrector.parent.mkdir()
+    corrector.write_text("{}")
+    (tmp_path / holds).write_text("{}")
+    assert main(["export", str(tmp_path), "--out", str(tmp_path)]) == 2
+    assert "give the deployment a folder of its own" in capsys.readouterr().err
+    assert corrector.exists()
+
+
 @pytest.mark.slow
 def test_the_residual_head_goes_along_and_an_older_one_does_not_stay(model: FlowVLA, tmp_path: Path) -> None:
     policy, full, small = tmp_path / "policy", tmp_path / "full", tmp_path / "small"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8-dynamic", "int8-static", "fp8", "int8", "int4")
 _HALF = ("fp16", "bf16")
+_OF_OTHERS = ("config.yaml", "config.json", "store.json")  # with a deployment in it a run would act as it once was
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     check_name(arguments.verify)  # before an export, which takes long
+    if arguments.out is not None and any((arguments.out / name).exists() for name in _OF_OTHERS):
+        raise UserError(
+            f"{arguments.out} holds a run, a policy or an episode store; give the deployment a folder of its own"
+        )
     folder = arguments.source
     run = _run_to_compare(arguments) if arguments.closed_loop else None
     if not is_deployment(folder):

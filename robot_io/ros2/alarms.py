@@ -60,7 +60,8 @@ class Alarms:
         self._node, self._settings, self._outputs = node, settings, outputs
         self._taken_over, self._changed = taken_over, changed
         self.called = ""
-        self._pressed: bool | None = None  # None: nobody has said anything yet
+        self._pressed = False
+        self._vouched: set[bytes] = set()  # the publishers of the emergency stop that were there when it spoke last
         self._heard_s = -float("inf")
         self._held_s = -float("inf")  # when the dead-man said last that it is held
         self._controllers: Mapping[str, str] = {}
@@ -150,10 +151,11 @@ class Alarms:
             return f"the emergency stop on {topic} is pressed"
         if self.called or not topic:
             return self.called
-        if not self._speaks(topic):
-            self._pressed = None  # whoever comes next has to say it anew, however soon
+        speakers = self._speakers(topic)
+        if not speakers:
+            self._vouched = set()
             return f"nobody publishes the emergency stop on {topic}"
-        if self._pressed is None:
+        if speakers - self._vouched:  # whoever comes has to say it anew, however soon
             return f"the emergency stop on {topic} has not said yet that it is released"
         if timeout_ms and time.monotonic() - self._heard_s > timeout_ms * 1e-3:
             return f"the emergency stop on {topic} has been silent for more than {timeout_ms:g} ms"
@@ -176,8 +178,13 @@ class Alarms:
     def _speaks(self, topic: str) -> bool:
         return bool(self._node.count_publishers(self._node.resolve_topic_name(topic)))
 
+    def _speakers(self, topic: str) -> set[bytes]:
+        infos = self._node.get_publishers_info_by_topic(self._node.resolve_topic_name(topic))
+        return {bytes(info.endpoint_gid) for info in infos}
+
     def _on_estop(self, message: Any) -> None:
         self._pressed, self._heard_s = bool(message.data), time.monotonic()
+        self._vouched = self._speakers(self._settings["estop_topic"])
         if self._pressed:  # however short: the control thread looks once a tick
             self.called = f"the emergency stop on {self._settings['estop_topic']} was pressed"
         self.look_around()

@@ -48,6 +48,16 @@ time.sleep(0.5)
 button.publish(Bool(data=True))
 button.publish(Bool(data=False))
 said["a moment"] = {"stopped": rig.until(rig.stopped, 3.0), "why": rig.why}
+button.publish(Bool(data=False))
+time.sleep(0.5)
+rig.trigger("rearm")
+assert rig.until(lambda: rig.node._wiring.alarms.values()["emergency stop"] == "released")
+rig.trigger("start")
+assert rig.until(acting)
+time.sleep(0.5)
+rig.world.destroy_publisher(button)
+button = rig.world.create_publisher(Bool, "estop", 10)  # sooner than anybody looks, and silent
+said["restarted"] = {"stopped": rig.until(rig.stopped, 3.0), "why": rig.why}
 print(json.dumps(said), flush=True)
 rig.end()
 """
@@ -120,6 +130,11 @@ def test_an_emergency_stop_that_was_pressed_before_the_node_came_counts(pressed:
 def test_one_who_comes_back_has_to_say_anew_that_it_is_released(pressed: dict[str, Any]) -> None:
     assert pressed["gone"]
     assert pressed["silent"]
+
+
+def test_one_who_restarts_before_anybody_looks_has_to_say_so_too(pressed: dict[str, Any]) -> None:
+    assert pressed["restarted"]["stopped"]
+    assert "the emergency stop on estop has not said yet" in pressed["restarted"]["why"]
 
 
 def test_a_press_of_a_moment_stops_until_a_person_has_looked(pressed: dict[str, Any]) -> None:

@@ -4,9 +4,9 @@ Watchdogs on shape, finite numbers and the ages of observation and plan -> joint
 against the previous command, or velocity, acceleration and jerk limits. A fault decelerates to rest and holds; it may
 pass; if it lasts, the stop latches, and only a person re-arms it. What is noticed of the robot itself (`robot_io.body`)
 and a pause of this very process latch it at once. A robot that something is in the way of, or that was moved in a
-pause, then holds where it is, at once and whatever its limits: the last command would push on, or pull it back. Every
-change has a reason that is returned with the command, counted, and logged when it begins. Called from the control
-thread only.
+pause, then holds where it is, at once and whatever its limits: the last command would push on, or pull it back. After a
+pause nothing is sent until a reading says where that is. Every change has a reason that is returned with the command,
+counted, and logged when it begins. Called from the control thread only.
 
 The ladder of a fault: hold while decelerating -> at rest, latched -> the loop calls the robot's `stop`, which damps ->
 until `SafetyGate.rearm`. Nothing on it can be skipped by a policy: the gate sees actions and times, never their origin.
@@ -167,6 +167,7 @@ class SafetyGate:
         self._condition: Condition | None = None
         self._gave_way = 0  # for which reasons
         self._admitted_ns = _LONG_AGO  # times before it are no pause
+        self._paused_ns: int | None = None  # when a pause began of which it is not known where the robot is after it
         self._body.reset(posture)
         if self._limiter is not None:
             self._limiter.reset(self._previous[self._smooth_dims])
@@ -222,15 +223,22 @@ class SafetyGate:
         if now_ns - planned_ns > self._max_action_age_ns:
             reasons |= _ACTION_OLD
         if now_ns - self._admitted_ns > self._max_gap_ns:
-            reasons |= _GAP
-            self._stand_still(now_ns)
+            self._paused_ns = self._admitted_ns
+            paused_ms = (now_ns - self._admitted_ns) * 1e-6
+            self.why = self.why or f"no command was sent for {paused_ms:.0f} ms: it stood still"
         self._admitted_ns = now_ns
+        if self._paused_ns is not None:
+            reasons |= _GAP
+            self._stand_still(now_ns, self._paused_ns)
         if fresh := reasons & _IN_THE_WAY & ~self._gave_way:
             self._gave_way |= fresh
             squeezing = self._yielding[self._body.pushing[self._yielding]]
             self._give_way(np.union1d(self._may_yield, squeezing))
         if reasons or self.latched or self._fault_since_ns is not None:
             reasons = self._watch(reasons, now_ns)
+        if self._paused_ns is not None:
+            self._account(reasons)
+            return Verdict(self._previous[None][:0], reasons, held=True, stopped=self._lasts(now_ns))
         held = reasons != 0
         if held:
             commands = self._rest(count)
@@ -311,13 +319,19 @@ class SafetyGate:
         self._target = commands[-1]
         return commands
 
-    def _stand_still(self, now_ns: int) -> None:
-        """No commands came for so long that the robot has stopped at the last one: braking would move it again."""
-        self.why = self.why or f"no command was sent for {(now_ns - self._admitted_ns) * 1e-6:.0f} ms: it stood still"
+    def _stand_still(self, now_ns: int, paused_ns: int) -> None:
+        """No commands came for so long that the robot has stopped at the last one: braking would move it again. Where
+        somebody has moved it meanwhile, a reading of afterwards tells, and nothing is sent before. Steps and velocities
+        do not wait for it: they have to end.
+        """
         condition, moved = self._condition, self._may_yield[:0]
-        if condition is not None and now_ns - condition.captured_ns <= self._max_observation_age_ns:
-            # By somebody, meanwhile. Joints that sag a little under their load keep their command.
-            moved = self._may_yield[self._body.is_away(condition.position, self._previous)[self._may_yield]]
+        if condition is not None:
+            if condition.captured_ns > paused_ns and now_ns - condition.captured_ns <= self._max_observation_age_ns:
+                # Joints that sag a little under their load keep their command.
+                moved = self._may_yield[self._body.is_away(condition.position, self._previous)[self._may_yield]]
+            elif not self._delta_dims and not len(condition.rate_dims):
+                return
+        self._paused_ns = None
         self._give_way(moved)
 
     def _give_way(self, dims: NDArray[np.int_]) -> None:
@@ -352,10 +366,13 @@ class SafetyGate:
             self._fault_since_ns = None
         elif self._fault_since_ns is None:
             self._fault_since_ns = now_ns
-        lasting = faults & _LATCHING
-        if lasting or (self._fault_since_ns is not None and now_ns - self._fault_since_ns >= self._stop_after_ns):
+        if faults & _LATCHING or self._lasts(now_ns):
             self.latched = True
         return faults | _LATCHED if self.latched else faults
+
+    def _lasts(self, now_ns: int) -> bool:
+        """Whether there has been a fault for long enough to latch."""
+        return self._fault_since_ns is not None and now_ns - self._fault_since_ns >= self._stop_after_ns
 
     def _account(self, reasons: int) -> None:
         for reason in Reason(reasons):

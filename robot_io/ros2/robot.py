@@ -280,12 +280,18 @@ class Ros2Robot:
         return self._command
 
     def stop(self) -> None:
-        """Hold where the last command left the robot. After a fault the gate has brought it to rest before."""
+        """Steps and velocities end. Targets hold by themselves: sent again after a pause, they could pull it back.
+
+        After a fault the gate has brought it to rest before.
+        """
         self.acting = False
         if self._command is not None:
             still = self._command.copy()
             still[self._step_dims] = 0.0
-            self.write(still)
+            for output, part in self._outputs:
+                if any(part.start <= dim < part.stop for dim in (*self._step_dims, *self._rate_dims)):
+                    output.send(still[part])
+            self._command = still
 
     def close(self) -> None:
         """Publishers and subscriptions are the node's."""

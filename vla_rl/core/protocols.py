@@ -110,7 +110,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         commands: float32 [K, A], what may go to the robot within one control tick, at equal distances; K is the gate's
-            ``commands_per_tick``, less in a tick that began late.
+            ``commands_per_tick``, less in a tick that began late, 0 while it is not known where the robot is.
         reasons: bit flags of every rule that changed the action; 0 if it passed untouched.
         held: the action was not followed at all: the commands only come to rest and stay there.
         stopped: True once the gate has latched its stop.

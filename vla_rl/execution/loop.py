@@ -164,7 +164,7 @@ def run_episode(
     source.reset(seed, rest)
     if measures:
         _await_first_plan(robot, source)
-    attempt = _Attempt(robot, gate, max_ticks)
+    attempt = _Attempt(robot, gate, rest, max_ticks)
     try:
         while not attempt.ended:
             observation, now_ns = attempt.observe()
@@ -199,8 +199,9 @@ def _await_first_plan(robot: EpisodicRobot, source: ActionSource) -> None:
 class _Attempt:
     """The bookkeeping of one attempt: ticks, endings, and what subscribers are told."""
 
-    def __init__(self, robot: EpisodicRobot, gate: Gate, max_ticks: int) -> None:
+    def __init__(self, robot: EpisodicRobot, gate: Gate, rest: Float32Array, max_ticks: int) -> None:
         self._robot = robot
+        self._sent = rest
         self._gate = gate
         self._max_ticks = max_ticks
         self._clock = robot.clock
@@ -225,13 +226,13 @@ class _Attempt:
             self._gate.inspect(self._condition())
 
     def write(self, commands: Iterable[Float32Array]) -> Float32Array:
-        """Send the commands of a tick, at equal distances; returns the last one as it was really sent."""
+        """Send the commands of a tick, at equal distances; returns the last one as it was really sent, so far."""
         self._unsent = list(commands)
         while self._unsent:
             self.pacer.next_command()
-            sent = self._robot.write(self._unsent[0])
+            self._sent = self._robot.write(self._unsent[0])
             self._unsent.pop(0)
-        return sent
+        return self._sent
 
     def come_to_rest(self) -> None:
         """Brake within the limits, then stop the robot. Once it was stopped, nothing more is sent."""

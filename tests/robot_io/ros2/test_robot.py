@@ -333,8 +333,8 @@ def test_steps_are_not_repeated_when_the_robot_stops_and_are_not_measured() -> N
     options = {"joints": ["l1", "l2", "r1"], "outputs": ["arm", "tool"], "cameras": []}
     axes = ["x", "y", "z", "roll", "pitch", "yaw"]
     options["output"] = {"arm": {"joints": ["r1", "l1"]}, "tool": {"type": "twist", "joints": axes}}
-    clock, sent = RosTime(simulated=True), []
-    outputs = [Kept([]), Kept(sent)]
+    clock, positions, sent = RosTime(simulated=True), [], []
+    outputs = [Kept(positions), Kept(sent)]
     robot = Ros2Robot(
         settings_from(options), clock, OperatorDesk(), HZ, None, outputs, 200.0, step_dims=tuple(range(2, 8))
     )
@@ -345,17 +345,21 @@ def test_steps_are_not_repeated_when_the_robot_stops_and_are_not_measured() -> N
     robot.write(np.full(8, 0.5, np.float32))
     robot.stop()
     assert [command.tolist() for command in sent] == [[0.5] * 6, [0.0] * 6]
+    assert len(positions) == 1, "a target holds by itself, and may be an old one after a pause"
     assert robot.condition().position.tolist() == [3, 1, 0, 0, 0, 0, 0, 0]
 
 
 def test_what_is_told_as_velocities_says_so() -> None:
-    """So that a stop never sends it back, at any speed, to where it is."""
+    """So that a stop never sends it back, at any speed, to where it is, and always ends it."""
     options = {"joints": ["l1", "l2", "r1"], "outputs": ["arm", "lift"], "cameras": []}
     options["output"] = {"arm": {"joints": ["r1", "l1"]}, "lift": {"type": "velocity", "joints": ["l2"]}}
     clock = RosTime(simulated=True)
-    robot = Ros2Robot(settings_from(options), clock, OperatorDesk(), HZ, None, [Kept([]), Kept([])], 200.0)
+    targets, rates = [], []
+    robot = Ros2Robot(settings_from(options), clock, OperatorDesk(), HZ, None, [Kept(targets), Kept(rates)], 200.0)
     clock.on_clock(10**9)
     header = SimpleNamespace(stamp=SimpleNamespace(sec=1, nanosec=0))
     robot.on_joints(SimpleNamespace(header=header, name=["l1", "l2", "r1"], position=[1, 2, 3]))
     robot.write(np.zeros(3, np.float32))
     assert list(robot.condition().rate_dims) == [2]
+    robot.stop()
+    assert (len(targets), len(rates)) == (1, 2)

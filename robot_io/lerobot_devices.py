@@ -66,6 +66,15 @@ def _keep_torque(config: Any, options: Mapping[str, Any]) -> None:
             _keep_torque(part, options.get(field.name) or {})
 
 
+def holds_near(config: Any) -> bool:
+    """Whether a driver, or one of its parts, lets no goal be further than so much from where the joint is."""
+    if not dataclasses.is_dataclass(config):
+        return False
+    if getattr(config, "max_relative_target", None) is not None:
+        return True
+    return any(holds_near(getattr(config, field.name)) for field in dataclasses.fields(config))
+
+
 def lock_ports(config: Any) -> list[int]:
     """Take the robot's serial ports for this program alone; two that command one bus each hold half of the motors.
 

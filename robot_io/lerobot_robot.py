@@ -19,7 +19,7 @@ import numpy as np
 from robot_io.disturbances import Disturbance
 from robot_io.faults import Watch
 from robot_io.freshness import Freshness
-from robot_io.lerobot_devices import lock_ports, make_device
+from robot_io.lerobot_devices import holds_near, lock_ports, make_device
 from robot_io.pictures import resize
 from vla_rl.core.clock import Clock, MonotonicClock
 from vla_rl.core.errors import UserError, did_you_mean
@@ -83,11 +83,13 @@ class LerobotRobot:
         for name in self.action_names:
             if name not in self.state_names:
                 raise UserError(f"{device.name} measures no {name!r}.{did_you_mean(name, self.state_names)}")
+        self._holds_near = holds_near(getattr(device, "config", None))
         self._measured = [self.state_names.index(name) for name in self.action_names]
         self._new_freshness = functools.partial(Freshness, detect_frozen, image_size)
         self._freshness = self._new_freshness()
         self._rest: list[Float32Array] = []
         self._command: Float32Array | None = None
+        self._wanted: Float32Array | None = None
         self._state: Float32Array = np.zeros(len(self.state_names), np.float32)
         self.success: bool | None = None
         self._start_ns = 0
@@ -122,7 +124,7 @@ class LerobotRobot:
             self.read()
             self._rest.append(self.rest_command())
             self.clock.sleep_until_ns(self.clock.now_ns() + round(1e9 / self.control_hz))
-        self._command = self.rest_command()
+        self._command = self._wanted = self.rest_command()
         self._start_ns = self.clock.now_ns()
 
     def read(self) -> Observation:
@@ -139,6 +141,7 @@ class LerobotRobot:
         try:
             raw = self._raw()
             images = {camera: self._freshness.image(camera, np.asarray(raw[camera]), now_ns) for camera in self.cameras}
+            state = np.array([raw[name] for name in self.state_names], np.float32)
         except Exception as error:  # see the module
             if self._observation is None:
                 raise UserError(f"{self.device.name} cannot be read: {_line(error)}; look at its cables") from error
@@ -149,7 +152,6 @@ class LerobotRobot:
         if self._unreadable:
             _log.warning("%s can be read again", self.device.name)
         self._unreadable = False
-        state = np.array([raw[name] for name in self.state_names], np.float32)
         self._state = self._freshness.state(state, now_ns)
         if self._image_size is not None:
             images = {camera: resize(image, self._image_size) for camera, image in images.items()}
@@ -181,8 +183,11 @@ class LerobotRobot:
         return np.stack(self._rest)
 
     def condition(self) -> Condition:
-        """See `vla_rl.execution.loop.EpisodicRobot`. lerobot measures no effort."""
-        return Condition(self.rest_command(), self.last_command(), self._freshness.captured_ns["state"])
+        """See `vla_rl.execution.loop.EpisodicRobot`. lerobot measures no effort. A driver that holds its goals near the
+        joints would hide what is in their way: of such a one the command counts that it was given.
+        """
+        command = self._wanted if self._holds_near and self._wanted is not None else self.last_command()
+        return Condition(self.rest_command(), command, self._freshness.captured_ns["state"])
 
     def write(self, action: Float32Array) -> Float32Array:
         """Send the action; what the driver's own limits made of it comes back, or the last command that got through,
@@ -193,13 +198,14 @@ class LerobotRobot:
         wanted = dict(zip(self.action_names, action.tolist(), strict=True))
         try:
             sent = self.device.send_action(wanted) or wanted
+            command = np.array([sent[name] for name in self.action_names], np.float32)
         except Exception as error:  # see the module
             if not self._deaf:
                 _log.warning("%s takes no commands (%s); it keeps its last one", self.device.name, _line(error))
             self._deaf = True
             return self._without_steps(self.last_command())
-        self._command = np.array([sent[name] for name in self.action_names], np.float32)
-        return self._command
+        self._wanted, self._command = action, command
+        return command
 
     def last_command(self) -> Float32Array:
         """The command that was sent last, float32 [A]."""

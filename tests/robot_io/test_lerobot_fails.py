@@ -1,11 +1,12 @@
 """Devices of lerobot that fail at the worst moment: an encoder between attempts, a leader that somebody reaches for."""
 
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from robot_io.gate import GateConfig, SafetyGate
+from robot_io.gate import GateConfig, Reason, SafetyGate
 from robot_io.lerobot_robot import LerobotRobot
 from robot_io.lerobot_takeover import LerobotTakeover
 from vla_rl.core.clock import VirtualClock
@@ -51,6 +52,66 @@ def test_no_attempt_begins_at_the_posture_of_the_attempt_before() -> None:
     with pytest.raises(UserError, match=r"rests at \[nan\] in dimensions \[1\]"):
         run_episode(robot, hold, gate, seed=1)
     assert not arm.sent
+
+
+@dataclass
+class CautiousConfig:
+    max_relative_target: float = 0.05
+
+
+@dataclass
+class ArmsConfig:
+    """Of two arms."""
+
+    port: str = ""
+    left_arm_config: CautiousConfig = field(default_factory=CautiousConfig)
+
+
+class CautiousArm(Arm):
+    """No goal is further than 0.05 from where the joint is. It runs into a wall."""
+
+    config = ArmsConfig()
+
+    def send_action(self, action: dict[str, float]) -> dict[str, float]:
+        at = self.position["a.pos"]
+        goal = {"a.pos": min(max(action["a.pos"], at - 0.05), at + 0.05), "b.pos": action["b.pos"]}
+        self.sent.append(goal["a.pos"])
+        shivers = 1e-4 * (len(self.sent) % 2)
+        self.position = {"a.pos": min(goal["a.pos"], 0.2 + shivers), "b.pos": goal["b.pos"]}
+        return goal
+
+
+def test_a_driver_that_holds_its_goals_near_the_joints_hides_no_obstacle() -> None:
+    arm, gate = CautiousArm(), SafetyGate(GATE, 20.0)
+    arm.position["a.pos"] = 0.0
+    robot = LerobotRobot(arm, 20.0, "t", clock=VirtualClock())
+    far = np.array([0.9, 0.0], np.float32)
+    summary = run_episode(robot, Demonstrator(lambda: (far, far)), gate, seed=0, max_ticks=60)
+    assert summary.stopped
+    assert gate.counts[Reason.FOLLOWING]
+
+
+@pytest.mark.parametrize("what", ["a joint is not read", "a joint reads a word", "half of a command comes back"])
+def test_a_driver_that_says_nonsense_is_stopped_by_the_gate(what: str) -> None:
+    """And does not end the loop past it."""
+
+    class Nonsense(Arm):
+        def get_observation(self) -> dict[str, Any]:
+            said = super().get_observation()
+            if len(self.sent) < 10 or what.startswith("half"):
+                return said
+            return {"a.pos": said["a.pos"]} | ({"b.pos": "?"} if "word" in what else {})
+
+        def send_action(self, action: dict[str, float]) -> dict[str, float]:
+            sent = super().send_action(action)
+            return {"a.pos": sent["a.pos"]} if len(self.sent) > 10 and what.startswith("half") else sent
+
+    arm, gate = Nonsense(), SafetyGate(GATE, 20.0)
+    still = np.array([0.8, 0.0], np.float32)
+    robot = LerobotRobot(arm, 20.0, "t", clock=VirtualClock())
+    summary = run_episode(robot, Demonstrator(lambda: (still, still)), gate, seed=0, max_ticks=60)
+    assert summary.stopped
+    assert gate.counts[Reason.OBSERVATION_OLD]
 
 
 class DeadLeader:

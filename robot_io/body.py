@@ -5,6 +5,7 @@ effort beyond its limit, a reading where the joint cannot be. Each is looked at 
 has lasted for its declared time. For every robot that measures itself; the safety gate asks, and latches its stop.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Condition
 from vla_rl.core.types import Float32Array
+
+_log = logging.getLogger(__name__)
 
 _FOLLOWING_PART, _TRAVEL_PART = 0.1, 0.02  # of the range between the limits
 _NEVER = np.iinfo(np.int64).max
@@ -64,6 +67,11 @@ class BodyConfig:
                 raise ConfigError(f"the gate's body.{name} is {getattr(self, name):g}; expected a time in ms")
         if not all(0 <= dim < size for dim in self.yielding_dims):
             raise ConfigError(f"the gate's body.yielding_dims {self.yielding_dims} are not among {size} dimensions")
+
+
+def tells_effort(condition: Condition) -> bool:
+    """Whether a robot says how hard at least one of its joints pushes."""
+    return condition.effort is not None and not np.isnan(condition.effort).all()
 
 
 class BodyWatch:
@@ -127,6 +135,8 @@ class BodyWatch:
             if moved.any():
                 self._tell(moved, position, rest, "was moved before the first command: it is at {0:.4g}, not {1:.4g}")
                 return (self.FOLLOWING,)
+            if len(self._max_effort) and not tells_effort(condition):
+                _log.warning("max_effort is set, and the robot tells no effort: it is not watched")
         elif now_ns <= self._looked_ns:
             return ()
         self._looked_ns = now_ns

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from lerobot.robots.config import RobotConfig
 
+from robot_io.body import BodyConfig
 from robot_io.gate import Reason
 from robot_io.lerobot_robot import LerobotRobot
 from robot_io.limits import RobotLimits
@@ -150,6 +151,16 @@ def test_the_list_before_it_moves_says_what_the_description_holds(urdf: str) -> 
     assert "2 of 3 dimensions" in setup.description.words()
     with connected(setup):
         assert all(item.answer for item in robot_items(setup, SPEC)[:-1])
+
+
+def test_the_list_says_that_a_limited_effort_is_not_measured(caplog: pytest.LogCaptureFixture) -> None:
+    setup = arm(replace(LIMITS, body=BodyConfig(max_effort=(5.0,) * 3)), VirtualClock())
+    with connected(setup):
+        watched = robot_items(setup, SPEC)[-2]
+        assert not watched.answer
+        assert "max_effort" in watched.found
+        lead(setup, np.float32([10, 10, 10]), 0.5)
+    assert caplog.text.count("the robot tells no effort") == 1
 
 
 def test_another_rate_than_the_policys_is_refused() -> None:

@@ -5,17 +5,19 @@ says the same of what it knows when it is configured.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from robot_io.body import tells_effort
 from robot_io.description import Description
 from robot_io.gate import SafetyGate
 from robot_io.limits import RobotLimits, check_limits
 from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import Condition
 from vla_rl.core.types import PolicySpec
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.runs.capability import check_strategy
@@ -106,7 +108,7 @@ def robot_items(setup: RobotSetup, policy: PolicySpec) -> list[Item]:
     old = {name: age_ms for name, age_ms in ages_ms.items() if age_ms > gate.config.max_observation_age_ms}
     told = ", ".join(f"{name} {age_ms:.0f} ms" for name, age_ms in (old or ages_ms).items())
     items.append(Item(f"readings are younger than {gate.config.max_observation_age_ms:g} ms", not old, told))
-    items.append(_watched(gate, watches=hasattr(robot, "condition")))
+    items.append(_watched(gate, getattr(robot, "condition", None)))
     items.append(stop_item(setup.stop_input))
     return items
 
@@ -116,10 +118,14 @@ def stop_item(stop_input: str) -> Item:
     return Item("somebody can stop it by hand", bool(stop_input), stop_input or "see docs/before_it_moves.md")
 
 
-def _watched(gate: SafetyGate, watches: bool) -> Item:
-    effort = "effort too" if gate.config.body.max_effort else "effort is not limited"
-    found = effort if watches else "the robot has no method condition()"
-    return Item("the joints are watched while they move", watches, found)
+def _watched(gate: SafetyGate, condition: Callable[[], Condition] | None) -> Item:
+    question = "the joints are watched while they move"
+    if condition is None:
+        return Item(question, False, "the robot has no method condition()")
+    if not gate.config.body.max_effort:
+        return Item(question, True, "effort is not limited")
+    told = tells_effort(condition())
+    return Item(question, told, "effort too" if told else "max_effort is set, and the robot tells no effort")
 
 
 def check_robot(name: str, policy: PolicyFolder, config: RolloutConfig, options: Mapping[str, Any]) -> Sequence[Item]:

@@ -44,6 +44,10 @@ class ReportingPolicy(ReachPolicy):
         actions[-1, 1] = self._seed
         if command == 3:
             actions = np.tile(actions, (2, 1))
+        if command == 4:
+            actions = actions[:, :1]
+        if command == 5:
+            actions = actions[0]
         return replace(chunk, actions=actions)
 
 
@@ -110,7 +114,15 @@ def test_the_latest_request_wins(planner: ProcessPlanner) -> None:
     assert set(answered) <= {0, 4}, "those between were replaced before they were read"
 
 
-@pytest.mark.parametrize(("command", "message"), [(1, "bad task 'grüße den Würfel'"), (3, "the mailbox holds 20")])
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (1, "bad task 'grüße den Würfel'"),
+        (3, "the mailbox holds 20"),
+        (4, "actions of shape [16, 1]; this robot takes [H >= 1, 2]"),
+        (5, "actions of shape [2]; this robot takes [H >= 1, 2]"),
+    ],
+)
 def test_a_policy_that_raises_gives_no_plan_and_goes_on(planner: ProcessPlanner, command: int, message: str) -> None:
     planner.reset(0)
     planner.request(make_request(0, command), STRATEGY)

@@ -6,9 +6,17 @@ from typing import override
 
 import numpy as np
 
-from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array, Observation, Source
-from vla_rl.execution.plan import NO_CHUNK, ActionSource, Plan, Planner, PlanRequest, TickAction, observed_ns
+from vla_rl.execution.plan import (
+    NO_CHUNK,
+    ActionSource,
+    Plan,
+    Planner,
+    PlanRequest,
+    TickAction,
+    check_shape,
+    observed_ns,
+)
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
 from vla_rl.execution.strategies import ActionCorrector, ExecutionConfig, make_strategy
 
@@ -181,12 +189,7 @@ class Executor(ActionSource):
         if asked_tick is None:  # a duplicate, an answer given up long ago, or one from before a restart
             return
         self.delay.add(tick - asked_tick)
-        actions = plan.chunk.actions
-        if actions.ndim != 2 or len(actions) == 0 or actions.shape[1] != len(self._last_sent):
-            raise UserError(
-                f"the policy answered with actions of shape {list(actions.shape)}; "
-                f"this robot takes [H >= 1, {len(self._last_sent)}]"
-            )
+        check_shape(plan.chunk, len(self._last_sent))
         # Ticks at rest before the first action consume nothing of a plan.
         not_consumed_before = tick if self._first_tick is None else self._first_tick
         start_tick = plan.chunk.start_tick
@@ -194,6 +197,6 @@ class Executor(ActionSource):
             start_tick = max(start_tick, not_consumed_before)
         planned_ns = observed_ns(plan.request.observation, now_ns)
         chunk = ScheduledChunk(
-            plan.request.request_id, actions, start_tick, asked_tick, planned_ns, plan.chunk.policy_version
+            plan.request.request_id, plan.chunk.actions, start_tick, asked_tick, planned_ns, plan.chunk.policy_version
         )
         self._schedule.add(self._strategy.place(chunk, tick), tick)

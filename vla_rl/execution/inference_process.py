@@ -20,7 +20,7 @@ from vla_rl.core.processes import belong_to_parent
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Observation
 from vla_rl.execution.mailbox import Arrays, Fields, Mailbox
-from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest
+from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest, check_shape
 from vla_rl.execution.strategies import ExecutionConfig, Strategy, make_planning_strategy
 
 _log = logging.getLogger(__name__)
@@ -269,6 +269,7 @@ def _answer(policy: Policy, strategy: Strategy, layout: MessageLayout, message: 
     epoch, request_id = int(message["epoch"]), int(message["request_id"])
     try:
         chunk = strategy.infer(policy, _read_request(layout, message))
+        check_shape(chunk, layout.action_size)  # numpy would repeat one number for every joint
         length = len(chunk.actions)
         if length > layout.max_horizon:
             raise UserError(f"the chunk has {length} actions, the mailbox holds {layout.max_horizon}")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Source
 
@@ -122,6 +123,19 @@ class Planner(Protocol):
             UserError: if the world cannot be stopped.
         """
         ...
+
+
+def check_shape(chunk: ActionChunk, action_size: int) -> None:
+    """Refuse a chunk of another robot.
+
+    Raises:
+        UserError: for another shape than [H >= 1, A].
+    """
+    shape = chunk.actions.shape
+    if len(shape) != 2 or shape[0] == 0 or shape[1] != action_size:
+        raise UserError(
+            f"the policy answered with actions of shape {list(shape)}; this robot takes [H >= 1, {action_size}]"
+        )
 
 
 def observed_ns(observation: Observation, now_ns: int) -> int:

@@ -171,8 +171,10 @@ def check_limits(
     for name in (*names, "workspace_low", "workspace_high"):
         if not np.isfinite(getattr(config, name)).all():
             raise ConfigError(f"the gate's {name} {getattr(config, name)} must be finite: infinity limits nothing")
-    if not all(bottom < top for bottom, top in zip(config.low, config.high, strict=True)):
-        raise ConfigError(f"the gate's low {config.low} must be below its high {config.high}")
+    for low, high in (("low", "high"), ("workspace_low", "workspace_high")):
+        bottoms, tops = getattr(config, low), getattr(config, high)
+        if not all(bottom < top for bottom, top in zip(bottoms, tops, strict=False)):
+            raise ConfigError(f"the gate's {low} {bottoms} must be below its {high} {tops}")
     for name in names[2:]:
         if not all(limit > 0 for limit in getattr(config, name)):
             raise ConfigError(f"the gate's {name} {getattr(config, name)} must be positive")

@@ -429,6 +429,7 @@ def test_a_hiccup_within_the_limit_is_no_pause() -> None:
         ({"max_gap_ms": 0.0}, "max_gap_ms is 0"),
         ({"stop_after_ms": np.nan}, "stop_after_ms is nan"),
         ({"workspace_low": (np.nan, 0, 0), "workspace_high": (1.0, 1, 1)}, "workspace_low .* must be finite"),
+        ({"workspace_low": (0.0, 0, 2), "workspace_high": (1.0, 1, 1)}, "must be below its workspace_high"),
     ],
 )
 def test_limits_and_watchdogs_that_never_bite_are_refused(change: dict[str, object], message: str) -> None:

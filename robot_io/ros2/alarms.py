@@ -85,12 +85,13 @@ class Alarms:
 
     def look_around(self) -> None:
         """Find out who objects, and tell."""
-        found = {
-            Reason.RIVAL: self.rival(),
-            Reason.E_STOP: self._stop(),
-            Reason.DEAD_MAN: "" if self._taken_over() else self._let_go(),
-            Reason.CONTROLLERS: self._idle(),
+        looks = {
+            Reason.RIVAL: self.rival,
+            Reason.E_STOP: self._stop,
+            Reason.DEAD_MAN: lambda: "" if self._taken_over() else self._let_go(),
+            Reason.CONTROLLERS: self._idle,
         }
+        found = {reason: _said(look) for reason, look in looks.items()}
         self._changed({reason: why for reason, why in found.items() if why})
 
     def rival(self) -> str:
@@ -184,10 +185,12 @@ class Alarms:
 
     def _on_estop(self, message: Any) -> None:
         self._pressed, self._heard_s = bool(message.data), time.monotonic()
-        self._vouched = self._speakers(self._settings["estop_topic"])
         if self._pressed:  # however short: the control thread looks once a tick
             self.called = f"the emergency stop on {self._settings['estop_topic']} was pressed"
-        self.look_around()
+        try:
+            self._vouched = self._speakers(self._settings["estop_topic"])
+        finally:
+            self.look_around()
 
     def _on_deadman(self, message: Any) -> None:
         self._held_s = time.monotonic() if message.data else -float("inf")
@@ -199,6 +202,14 @@ class Alarms:
             item.name: item.state.label for item in (*message.hardware_components, *message.controllers)
         }
         self.look_around()
+
+
+def _said(look: Callable[[], str]) -> str:
+    """What a look says. One that fails (rclpy raises its own) has seen nothing, and must not pass for nobody."""
+    try:
+        return look()
+    except Exception as error:
+        return f"the topics around the robot cannot be looked at ({type(error).__name__}: {error})"
 
 
 def _activity_type() -> Any:

@@ -58,6 +58,21 @@ time.sleep(0.5)
 rig.world.destroy_publisher(button)
 button = rig.world.create_publisher(Bool, "estop", 10)  # sooner than anybody looks, and silent
 said["restarted"] = {"stopped": rig.until(rig.stopped, 3.0), "why": rig.why}
+button.publish(Bool(data=False))
+time.sleep(0.5)
+rig.trigger("rearm")
+rig.trigger("start")
+assert rig.until(acting)
+
+
+def blind():
+    raise RuntimeError("the graph is not to be had")
+
+
+rig.node.get_node_names_and_namespaces = blind
+said["blind"] = {"stopped": rig.until(rig.stopped, 3.0), "why": rig.why}
+button.publish(Bool(data=True))
+said["blind and pressed"] = rig.until(lambda: "is pressed" in " ".join(rig.node._wiring.robot.alarms.values()), 3.0)
 print(json.dumps(said), flush=True)
 rig.end()
 """
@@ -135,6 +150,12 @@ def test_one_who_comes_back_has_to_say_anew_that_it_is_released(pressed: dict[st
 def test_one_who_restarts_before_anybody_looks_has_to_say_so_too(pressed: dict[str, Any]) -> None:
     assert pressed["restarted"]["stopped"]
     assert "the emergency stop on estop has not said yet" in pressed["restarted"]["why"]
+
+
+def test_a_look_around_that_fails_does_not_pass_for_nobody(pressed: dict[str, Any]) -> None:
+    assert pressed["blind"]["stopped"]
+    assert "the graph is not to be had" in pressed["blind"]["why"]
+    assert pressed["blind and pressed"], "and does not hide the other alarms"
 
 
 def test_a_press_of_a_moment_stops_until_a_person_has_looked(pressed: dict[str, Any]) -> None:

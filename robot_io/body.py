@@ -36,7 +36,8 @@ class BodyConfig:
         max_effort: largest effort (torque, force, current: what the robot measures), of either sign; empty: not
             watched.
         effort_after_ms: when it lasts for so long, ms.
-        beyond_after_ms: a reading outside the limits, and their ``rest_tolerance``, for so long, ms.
+        beyond_after_ms: readings outside the limits, and their ``rest_tolerance``, for so long, ms; right ones in
+            between count when they last as long.
         yielding_dims: dimensions that may stand still against their command, beside the discrete ones: grippers that
             hold something.
     """
@@ -109,7 +110,10 @@ class BodyWatch:
         self._travel = np.where(free, np.inf, config.frozen_travel or _TRAVEL_PART * width)
         self._max_effort = np.asarray(config.max_effort, np.float32)
         self._after_ns = np.array([[getattr(config, name) * 1e6] for name in _TIMES])  # [4, 1]
+        # For how long a right reading excuses nothing: an encoder may flicker between places and no place.
+        self._forgotten_ns = np.where(np.arange(4)[:, None] == self.BEYOND, self._after_ns, 0)  # [4, 1]
         self._bad = np.zeros((4, len(low)), bool)
+        self._bad_ns = np.zeros((4, len(low)), np.int64)
         self._since_ns = np.full((4, len(low)), _NEVER)
         self.reset(np.zeros(len(low), np.float32))
 
@@ -149,10 +153,9 @@ class BodyWatch:
             np.greater(np.abs(condition.effort), self._max_effort, out=bad[self.EFFORT])
         bad[self.BEYOND] = (position < self._low) | (position > self._high)
         self._position = position
-        if not bad.any():
-            self._since_ns[:] = _NEVER
-            return ()
-        return self._lasting(condition)
+        self._bad_ns[bad] = now_ns
+        self._since_ns[now_ns - self._bad_ns > self._forgotten_ns] = _NEVER
+        return self._lasting(condition) if bad.any() else ()
 
     @property
     def pushing(self) -> NDArray[np.bool_]:
@@ -166,8 +169,7 @@ class BodyWatch:
 
     def _lasting(self, condition: Condition) -> tuple[int, ...]:
         since_ns, now_ns = self._since_ns, condition.captured_ns
-        np.minimum(since_ns, now_ns, out=since_ns)
-        since_ns[~self._bad] = _NEVER
+        np.copyto(since_ns, np.minimum(since_ns, now_ns), where=self._bad)
         late = (now_ns - since_ns >= self._after_ns) & self._bad
         if not late.any():
             return ()

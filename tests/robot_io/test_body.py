@@ -144,6 +144,20 @@ def test_a_reading_beyond_the_limits_latches_the_stop_when_it_lasts() -> None:
     assert "dimension 0 reads 1e+06, outside its limits" in gate.why
 
 
+def test_an_encoder_that_flickers_between_places_and_no_place_is_noticed() -> None:
+    """Every second reading is right, and the policy is shown the others too."""
+
+    def flickers(ms: int, command: Float32Array) -> tuple[Float32Array, None]:
+        position, _ = follows(ms, command)
+        if ms >= 700 and ms % (2 * TICK_MS) == 0:
+            position[0] = 1e6
+        return position, None
+
+    _, stopped_ms, reasons = drive(flickers)
+    assert Reason.BEYOND in reasons
+    assert 700 + 100 <= stopped_ms <= 700 + 100 + 3 * TICK_MS
+
+
 def test_a_robot_that_was_moved_between_the_readings_and_the_first_command_is_not_pulled_back() -> None:
     gate = SafetyGate(LIMITS, HZ)
     rest, moved = gate.reset(np.zeros(3, np.float32)), np.float32([0.06, 0.0, 0.0])

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from vla_rl.core.clock import Clock
+from vla_rl.core.clock import Clock, machine_ns
 from vla_rl.core.errors import UserError
 
 
@@ -46,7 +46,7 @@ class RosTime(Clock):
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._sim_ns: int | None = None  # the newest /clock
-        self._offset_ns = 0 if simulated else system_ns() - time.monotonic_ns()  # ROS time - loop time
+        self._offset_ns = 0 if simulated else system_ns() - machine_ns()  # ROS time - loop time
         self._heard_s = time.monotonic()
         self._interrupted = False
         self.jump_s: float | None = None
@@ -85,7 +85,7 @@ class RosTime(Clock):
 
     def now_ns(self) -> int:
         if not self._simulated:
-            return time.monotonic_ns()
+            return machine_ns()
         with self._changed:
             return 0 if self._sim_ns is None else self._sim_ns - self._offset_ns
 
@@ -104,7 +104,7 @@ class RosTime(Clock):
                     if left_s <= 0:
                         raise ClockStoppedError(f"/clock has been silent for {self._timeout_s:g} s")
                 else:
-                    left_s = (deadline_ns - time.monotonic_ns()) * 1e-9
+                    left_s = (deadline_ns - machine_ns()) * 1e-9
                     if left_s <= 0:
                         return
                 self._changed.wait(left_s)
@@ -113,7 +113,7 @@ class RosTime(Clock):
         """A stamp in the loop's time; None for one that is not to be believed, because it lies in the future."""
         with self._changed:
             self._watch_system()
-            now_ns = (self._sim_ns or 0) - self._offset_ns if self._simulated else time.monotonic_ns()
+            now_ns = (self._sim_ns or 0) - self._offset_ns if self._simulated else machine_ns()
             loop_ns = stamp_ns - self._offset_ns
             unknown = self._simulated and self._sim_ns is None
         # On a simulation the picture of a moment may overtake the clock, by no more than /clock may step.
@@ -128,7 +128,7 @@ class RosTime(Clock):
     def _watch_system(self) -> None:
         if self._simulated:
             return
-        offset_ns = self._system_ns() - time.monotonic_ns()
+        offset_ns = self._system_ns() - machine_ns()
         moved_ns = offset_ns - self._offset_ns
         self._offset_ns = offset_ns  # a slow correction is followed
         if abs(moved_ns) > self._max_jump_ns:

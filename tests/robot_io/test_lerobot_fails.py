@@ -1,5 +1,6 @@
 """Devices of lerobot that fail at the worst moment: an encoder between attempts, a leader that somebody reaches for."""
 
+import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ import pytest
 from robot_io.gate import GateConfig, Reason, SafetyGate
 from robot_io.lerobot_robot import LerobotRobot
 from robot_io.lerobot_takeover import LerobotTakeover
-from vla_rl.core.clock import VirtualClock
+from vla_rl.core.clock import MonotonicClock, VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array
 from vla_rl.execution.loop import run_episode
@@ -65,6 +66,26 @@ class ArmsConfig:
 
     port: str = ""
     left_arm_config: CautiousConfig = field(default_factory=CautiousConfig)
+
+
+def test_a_machine_that_was_suspended_does_not_move_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A laptop that is closed for a minute: what Linux calls monotonic stands still meanwhile."""
+    awake, suspended_ns = time.clock_gettime_ns, 0
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda clock: awake(clock) + suspended_ns)
+
+    class Closed(Arm):
+        def send_action(self, action: dict[str, float]) -> dict[str, float]:
+            nonlocal suspended_ns
+            suspended_ns = 60 * 10**9 if len(self.sent) == 4 else suspended_ns
+            return super().send_action(action)
+
+    arm, gate = Closed(), SafetyGate(GATE, 20.0)
+    arm.position["a.pos"] = 0.0
+    far = np.array([0.9, 0.0], np.float32)
+    robot = LerobotRobot(arm, 20.0, "t", duration_s=1e3, clock=MonotonicClock())
+    assert run_episode(robot, Demonstrator(lambda: (far, far)), gate, seed=0, max_ticks=10).stopped
+    assert gate.counts[Reason.GAP]
+    assert len(set(arm.sent)) == 5
 
 
 class CautiousArm(Arm):

@@ -1,7 +1,6 @@
 """Streams matched in time, joints that freeze, ROS time that jumps, a person on a topic: all without ROS."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from robot_io.ros2.clock import ClockStoppedError, RosTime
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
 from robot_io.ros2.streams import Streams
+from vla_rl.core.clock import machine_ns
 from vla_rl.core.types import Float32Array
 
 MS = 1_000_000
@@ -52,7 +52,7 @@ def position(*values: float) -> Float32Array:
 
 def test_stamps_of_the_machine_become_loop_time_and_a_jump_is_noticed() -> None:
     offset_ns = 10**18
-    clock = RosTime(simulated=False, system_ns=lambda: time.monotonic_ns() + offset_ns)
+    clock = RosTime(simulated=False, system_ns=lambda: machine_ns() + offset_ns)
     now_ns = clock.now_ns()
     loop_ns = clock.loop_ns(now_ns + offset_ns - 30 * MS)
     assert loop_ns is not None

@@ -3,6 +3,8 @@
 import time
 from typing import Protocol
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # only Linux has, and needs, the former
+
 
 class Clock(Protocol):
     """Monotonic time in nanoseconds."""
@@ -20,7 +22,7 @@ def machine_ns() -> int:
     """The machine's own monotonic time. It passes while the machine is suspended, too (Linux' CLOCK_MONOTONIC stands
     still then): a robot beside a closed laptop has stood at its last command for as long.
     """
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return time.clock_gettime_ns(_CLOCK)
 
 
 class MonotonicClock:

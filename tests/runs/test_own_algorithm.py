@@ -154,3 +154,24 @@ def test_what_it_raises_is_told_with_its_place_and_not_as_a_fault_of_ours(
     assert f"error: KeyError: 'half_life', at {site / 'own_broken.py'}:8, which is no" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "other"), "algorithm=own_broken:Nameless"]) == 2
     assert "the algorithm 'own_broken:Nameless' has no class attribute 'name'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        ("None", "update() of the algorithm returned a NoneType; expected what to log"),
+        ("{**logs, 'mine': torch.ones(())}", "logs 'mine' as a Tensor; expected a number"),
+    ],
+)
+def test_what_an_update_returns_is_looked_at(
+    returned: str, told: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"own_{'mute' if returned == 'None' else 'tensors'}"
+    (site / f"{name}.py").write_text(
+        "import torch\n\nfrom own_shortest import Shortest\n\n\nclass Told(Shortest):\n    name = 'told'\n\n"
+        f"    def update(self, step):\n        logs = super().update(step)\n        return {returned}\n"
+    )
+    few = ["budget.demonstrations=2", "budget.supervised_steps=2", "budget.episodes_per_round=2"]
+    command = ["train", "--config", "tiny", "--out", str(tmp_path / "run"), f"algorithm={name}:Told", *few]
+    assert main([*command, "budget.evaluation_episodes=1"]) == 2
+    assert told in capsys.readouterr().err

@@ -113,7 +113,7 @@ class LearningRun:
         shown = Progress(stage.name, stage.end_step, "step", done=first_step)
         with stop_at_a_good_moment() as asked_to_stop, shown as progress:
             for step in range(first_step, stage.end_step):
-                logs = learner.update(step)
+                logs = _numbers(learner.update(step))
                 done = step + 1
                 if done % LOG_EVERY_STEPS == 0 or done == stage.end_step:
                     now_s = time.perf_counter()
@@ -193,3 +193,23 @@ class LearningRun:
                 content = io.BytesIO()
                 np.savez(content, allow_pickle=False, **columns)
                 write_atomic(self.folder.traces / f"{episode.episode_id}.npz", content.getvalue())
+
+
+def _numbers(told: Any) -> dict[str, float]:
+    """What an update tells, which somebody's own may forget to return, or return as tensors.
+
+    Raises:
+        UserError: in that case.
+    """
+    if not isinstance(told, Mapping):
+        raise UserError(
+            f"update() of the algorithm returned a {type(told).__name__}; expected what to log, such as what "
+            "update_actor returns: names and numbers"
+        )
+    for name, value in told.items():
+        if not isinstance(value, int | float | np.number):
+            raise UserError(
+                f"update() of the algorithm logs {name!r} as a {type(value).__name__}; expected a number: float(...) "
+                "of it"
+            )
+    return dict(told)

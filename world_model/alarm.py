@@ -1,8 +1,11 @@
-"""The alarm of branches: before anything is imagined in a world, it is asked what the newest real chunks did.
+"""The alarm of branches: before anything is imagined, dynamics that have not seen the newest real chunks are asked what
+these did.
 
-It is not believed if it explains clearly less than of what it learnt from, as where a camera was moved or colours
-changed; nor if it explains more with the actions of a tick earlier or later than with those that were sent, as where
-pictures and actions went out of step. A gain that is imagined is no alarm: it is as high in a world that is wrong.
+A world is not believed if they explain clearly less of them than of older chunks that they have not seen either, as
+where a camera was moved or colours changed; nor if they explain more with the actions of a tick earlier or later than
+with those that were sent, as where pictures and actions went out of step. Dynamics that have learnt from the newest
+chunks would have learnt what is wrong with them. A gain that is imagined is no alarm: it is as high in a world that is
+wrong.
 """
 
 from collections.abc import Mapping
@@ -11,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from world_model.branches import World
+from world_model.feature_dynamics import FeatureDynamics
 
 _LEAST_SCALE = 1e-3
 # Neighbouring lags differ by a sixth where a chunk has six actions; by less, it is chance.
@@ -23,7 +26,7 @@ class Happened(NamedTuple):
 
     Attributes:
         features: [N, F], what the policy saw when each began.
-        chunks: by lag in ticks, [N, C, A]: what was sent from so many ticks later on, raw units; 0: the chunk itself.
+        chunks: by lag in ticks, [N, C, A]: what was sent from so many ticks later on, normalised; 0: the chunk itself.
         later: [N, F], what the policy saw after the chunk.
     """
 
@@ -33,17 +36,17 @@ class Happened(NamedTuple):
 
 
 @torch.no_grad()
-def unexplained(world: World, happened: Happened) -> dict[int, float]:
-    """By lag, the share of the features' change that the mean over a world's members does not foretell: 0 is perfect, 1
-    nothing. Features that never change are left out.
+def unexplained(dynamics: FeatureDynamics, happened: Happened) -> dict[int, float]:
+    """By lag, the share of the features' change that the mean over members does not foretell: 0 is perfect, 1 nothing.
+    Features that never change are left out.
     """
     change = happened.later - happened.features
     scale = change.std(0)
     varying = scale > _LEAST_SCALE
     found = {}
     for lag, chunk in happened.chunks.items():
-        members = (torch.full((len(chunk),), member, device=chunk.device) for member in range(world.members))
-        later = torch.stack([world.step(happened.features, chunk, member)[0] for member in members]).mean(0)
+        members = (torch.full((len(chunk),), member, device=chunk.device) for member in range(dynamics.config.members))
+        later = torch.stack([dynamics(happened.features, chunk, member)[0] for member in members]).mean(0)
         found[lag] = float(((later - happened.later) / scale)[:, varying].square().mean())
     return found
 
@@ -52,19 +55,20 @@ def alarm(errors: Mapping[int, float], usual: float, ratio: float) -> str:
     """Why a world is not believed; empty if it is.
 
     Args:
-        errors: of `unexplained`.
-        usual: the share that is left unexplained of what it learnt from.
-        ratio: of the former to the latter that is borne; infinite: every world is believed.
+        errors: of `unexplained`, of the newest chunks.
+        usual: the share that is left unexplained of older ones, which were not seen either.
+        ratio: of the former to the latter that is borne.
     """
-    if ratio == float("inf"):
-        return ""
     best = min(errors, key=lambda lag: errors[lag])
     if errors[best] < _CLEARLY * errors[0]:
         when = f"{abs(best)} tick {'later' if best > 0 else 'earlier'}"
-        return f"with actions {when} it explains more than with those that were sent: it is out of step with the robot"
+        return (
+            f"actions {when} explain more of what the newest chunks did than those that were sent: pictures and "
+            "actions are out of step"
+        )
     if errors[0] > ratio * usual:
         return (
-            f"it leaves {errors[0]:.0%} of what the newest chunks did unexplained, and {usual:.0%} of what it learnt "
-            f"from: more than {ratio:g} times as much"
+            f"the episodes before leave {errors[0]:.0%} of what the newest chunks did unexplained, and {usual:.0%} of "
+            f"what older ones did: more than {ratio:g} times as much"
         )
     return ""

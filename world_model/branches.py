@@ -28,8 +28,9 @@ class BranchConfig(ppo.PPOConfig):
         chunks: of a branch.
         spread: standard deviation of the offsets that are tried, in normalised action units.
         carry: lambda of the advantages, from chunk to chunk.
-        alarm_ratio: of the newest real chunks the world may leave so many times as much unexplained as of all that it
-            learnt from (see `world_model.alarm`); infinite: it is always believed.
+        alarm_ratio: of the newest real chunks, dynamics that have not seen them may leave so many times as much
+            unexplained as of older ones that they have not seen either (see `world_model.alarm`); infinite: the world
+            is always believed.
     """
 
     updates: int = 40

@@ -8,7 +8,7 @@ rest of the round, so that what is learnt about its features stays true.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -24,7 +24,7 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.credit import SegmentKind
 from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig, fit_outcome_value
-from vla_rl.data.cache import FrameCache
+from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import draw_from_flat, example_row
@@ -38,6 +38,9 @@ from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig,
 logger = logging.getLogger(__name__)
 _SCALE_SAMPLES = 1024  # states by which the edit's inputs are scaled
 _ALARM_CHUNKS = 512  # that are compared, at least, where there are so many
+_ALARM_STEPS = 300  # of the dynamics that are asked
+_HELD_OUT = 5  # one in so many of the older episodes says how much is usual
+_ALARM_EPISODES = 20  # fewer older ones say nothing
 
 
 @dataclass(frozen=True)
@@ -117,8 +120,10 @@ class ImaginedEdit(ChunkCriticLearner):
             edit = Edit(self.model, self.config.edit).to(self.data.device)
             told = self.tells_apart
             logs = self._imagine(edit, torch_generator(self.seed, "imagination", self._round)) if told else {}
+        # A new edit moves nothing. The one before was made for draws of the policy before, which has since been taught
+        # what that edit did: it would be done twice.
         if not logs.get("imagined_stopped") or self.config.teach_steps:
-            self.edit = edit  # a new one moves nothing; one of the policy before does not fit what that has been taught
+            self.edit = edit
         return logs
 
     def _imagine(self, edit: Edit, generator: torch.Generator) -> dict[str, float]:
@@ -126,18 +131,19 @@ class ImaginedEdit(ChunkCriticLearner):
         starts, branches = fitted.starts, self.config.branches
         if not len(starts.tick):
             return {}
-        world, usual = self.world(fitted, generator), fitted.dynamics.unexplained(fitted.transitions)
-        errors = self._errors_of_newest(world, fitted.transitions)
+        errors, usual = self._errors_of_newest(fitted.transitions)
         if errors and (reason := alarm(errors, usual, branches.alarm_ratio)):
             stays = "there is no edit" if self.config.teach_steps else "the edit before stays"
             logger.warning("nothing is imagined in round %d, and %s: %s", self._round, stays, reason)
-            return {"imagined_stopped": 1.0, "imagined_unexplained": errors[0]}
+            return {"imagined_stopped": 1.0, "imagined_unexplained_newest": errors[0]}
+        world = self.world(fitted, generator)
         with torch.no_grad():
             some = torch.randint(len(starts.tick), (_SCALE_SAMPLES,), generator=generator)
             seen = edit.rows(starts.features[some], starts.tick[some], world.draw(starts.features[some]))
             edit.fit_inputs(seen)
         logs = improve(edit, world, starts, branches, generator)
-        logs |= {"unexplained": usual, "value_brier": fitted.brier}
+        logs |= {"unexplained": fitted.dynamics.unexplained(fitted.transitions), "value_brier": fitted.brier}
+        logs |= {"unexplained_newest": errors[0]} if errors else {}
         logger.info("imagined edit: %s", ", ".join(f"{name} {number:.3f}" for name, number in logs.items()))
         return {f"imagined_{name}": number for name, number in logs.items()}
 
@@ -155,21 +161,40 @@ class ImaginedEdit(ChunkCriticLearner):
         starts = Starts(rows[begin, :-1], rows[begin, -1], self._fold[begin])
         return FittedWorld(transitions, dynamics, value, brier, starts)
 
-    def _errors_of_newest(self, world: World, transitions: Transitions) -> dict[int, float]:
-        """What a world leaves unexplained of the chunks that the newest policy really played, by lag; empty without
-        any.
+    def _errors_of_newest(self, transitions: Transitions) -> tuple[dict[int, float], float]:
+        """What is left unexplained of the chunks that the newest policy really played, by lag, and of older ones, by
+        dynamics that have seen neither; empty and 0 where there is too little to compare, or nothing asks.
         """
-        cache, ticks = self.data.cache, self.config.critic.chunk_ticks
-        version = np.array([episode.policy_version for episode in cache.real_episodes if episode.policy_version >= 0])
-        newest = [e for e in cache.real_episodes if len(version) and e.policy_version == version.max()]
-        blank = np.zeros(0, dtype=np.int64)
-        inner = np.concatenate([blank, *(np.arange(e.start + 1, e.start + e.length - ticks - 1) for e in newest)])
+        every = self.data.cache.real_episodes
+        own = [episode for episode in every if episode.policy_version >= 0]
+        newest = max((episode.policy_version for episode in own), default=0)
+        older = [episode for episode in own if episode.policy_version < newest]
+        unseen = ([e for e in own if e.policy_version == newest], older[::_HELD_OUT])
+        compared = [self._happened(episodes, transitions) for episodes in unseen]
+        if self.config.branches.alarm_ratio == float("inf") or len(older) < _ALARM_EPISODES or None in compared:
+            return {}, 0.0
+        left = {episode.start for episode in every} - {episode.start for part in unseen for episode in part}
+        seen = np.concatenate([np.arange(e.start, e.start + e.length) for e in every if e.start in left])
+        chosen = self.data.tensor(seen)
+        config = replace(self.config.dynamics, steps=min(self.config.dynamics.steps, _ALARM_STEPS))
+        with torch.random.fork_rng(devices=[]), autocast(self.config.actor, self.data.device, cached=False):
+            torch.manual_seed(derived_seed(self.seed, "alarm", self._round))
+            generator = torch_generator(self.seed, "alarm batch", self._round)
+            dynamics = fit_dynamics(Transitions(*(part[chosen] for part in transitions)), config, generator)
+        errors, usual = (unexplained(dynamics, happened) for happened in compared if happened)
+        return errors, usual[0]
+
+    def _happened(self, episodes: list[CachedEpisode], transitions: Transitions) -> Happened | None:
+        """Chunks of episodes, evenly spread over them; None if none is whole with a tick on either side."""
+        ticks, blank = self.config.critic.chunk_ticks, np.zeros(0, dtype=np.int64)
+        inner = np.concatenate([blank, *(np.arange(e.start + 1, e.start + e.length - ticks - 1) for e in episodes)])
         chosen = inner[:: max(1, len(inner) // _ALARM_CHUNKS)]
         if not len(chosen):
-            return {}
-        chunks = {lag: self.data.tensor(self.data.sent_chunks(chosen + lag, ticks)[0]) for lag in (-1, 0, 1)}
-        at = self.data.tensor(chosen)
-        return unexplained(world, Happened(transitions.features[at], chunks, transitions.later[at]))
+            return None
+        normalize, at = self.critic.action_normalizer.normalize, self.data.tensor(chosen)
+        sent = {lag: self.data.sent_chunks(chosen + lag, ticks)[0] for lag in (-1, 0, 1)}
+        chunks = {lag: normalize(self.data.tensor(chunk)) for lag, chunk in sent.items()}
+        return Happened(transitions.features[at], chunks, transitions.later[at])
 
     def transitions(self) -> Transitions:
         """What every chunk that was executed did to the features."""

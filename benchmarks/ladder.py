@@ -22,6 +22,7 @@ from benchmarks import outcomes
 from benchmarks.cells import Cells
 from benchmarks.runs import Cell, evaluations
 from robot_io.env_robot import EnvRobot
+from vla_rl.algorithms.actor import autocast
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
 from vla_rl.policies.features import example_row, flat_features
@@ -29,6 +30,7 @@ from vla_rl.runs.config import TaskConfig
 from vla_rl.runs.imagination.edit_learner import FittedWorld, ImaginedEdit, ImaginedEditLearning
 from vla_rl.runs.task import open_robot
 from world_model.branches import World
+from world_model.feature_dynamics import Transitions, fit_dynamics
 
 _WHOLE = ["learning.branches.chunks=20", "learning.branches.branches=77"]  # as many chunks as 512 branches of three
 _EDIT_ALONE = [
@@ -39,10 +41,15 @@ _EDIT_ALONE = [
     *outcomes.PATIENT,
 ]
 _TRUE = "algorithm=benchmarks.ladder:TrueDynamics"
+_TRUE_BUT_SUCCESS = "algorithm=benchmarks.ladder:TrueDynamicsLearntSuccess"
 RUNGS: dict[str, tuple[str, list[str]]] = {
     "learnt": ("learnt dynamics, three chunks, learnt value", []),
     "whole": ("learnt dynamics and success to the end of the episode", _WHOLE),
     "true_dynamics": ("true dynamics, pictures and success, three chunks, learnt value", [_TRUE]),
+    "true_dynamics_learnt_success": (
+        "true dynamics and pictures, three chunks, learnt success and value",
+        [_TRUE_BUT_SUCCESS],
+    ),
     "all_true": ("true dynamics, pictures and success to the end of the episode", [_TRUE, *_WHOLE]),
 }
 
@@ -52,6 +59,10 @@ ABLATIONS: dict[str, tuple[str, list[str]]] = {
     "eight_chunks": ("eight chunks", ["learning.branches.chunks=8", "learning.branches.branches=192"]),
     "one_member": ("one network of dynamics instead of five", ["learning.dynamics.members=1"]),
     "free": ("no cost on the distance from no edit", ["learning.branches.distance_cost=0"]),
+    "no_failures": (
+        "dynamics that have not seen the failures of practice",
+        ["algorithm=benchmarks.ladder:WithoutFailures"],
+    ),
 }
 PARTS = {"ladder": RUNGS, "ablations": ABLATIONS}
 
@@ -103,6 +114,36 @@ class TrueDynamics(ImaginedEdit):
                 seed = cache.store.read_header(episode.episode_id).seed
                 simulator.remember(seed, cache.action_sent[played], cache.state[played], rows)
         return simulator
+
+
+class TrueDynamicsLearntSuccess(TrueDynamics):
+    """`TrueDynamics` whose success within a chunk is what the learnt head foretells of it."""
+
+    name = "true_dynamics_learnt_success"
+
+    @override
+    def world(self, fitted: FittedWorld, generator: torch.Generator) -> World:
+        learnt, true = ImaginedEdit.world(self, fitted, generator), super().world(fitted, generator)
+
+        def step(features: Tensor, chunk: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
+            return true.step(features, chunk, member)[0], learnt.step(features, chunk, member)[1]
+
+        return replace(true, step=step)
+
+
+class WithoutFailures(ImaginedEdit):
+    """`ImaginedEdit` whose dynamics never see what the policy's failed episodes did; value and starts do."""
+
+    name = "without_failures"
+
+    @override
+    def fit_world(self, generator: torch.Generator) -> FittedWorld:
+        fitted, cache = super().fit_world(generator), self.data.cache
+        failed = np.array([episode.success is False and episode.policy_version >= 0 for episode in cache.episodes])
+        kept = self.data.tensor(~failed[cache.episode_index])
+        with autocast(self.config.actor, self.data.device, cached=False):
+            left = Transitions(*(part[kept] for part in fitted.transitions))
+            return fitted._replace(dynamics=fit_dynamics(left, self.config.dynamics, generator))
 
 
 class Simulator:
@@ -167,8 +208,21 @@ def _key(row: Tensor) -> bytes:
 
 
 def open_cells(out: Path, part: str = "ladder") -> Cells:
-    """The runs of a part, ``ladder`` or ``ablations``, that have been measured."""
-    return Cells(out / part, {name: changes for name, (_, changes) in PARTS[part].items()})
+    """The runs of a part, ``ladder`` or ``ablations``, that have been measured. Each has its own options beside it, so
+    that a rung more orphans none of them.
+
+    Raises:
+        UserError: if one was measured with other options than its rung has.
+    """
+    cells = Cells(out / part, part)
+    for name, cell in cells.by_name().items():
+        _, expected = PARTS[part].get(cell["rung"], ("", None))
+        if cell["options"] != expected:
+            raise UserError(
+                f"{cells.folder / name}.json was measured with the options {cell['options']}, and its rung has "
+                f"{expected}; move it away to measure anew"
+            )
+    return cells
 
 
 def measure(out: Path, runs: Path, seeds: list[int], part: str = "ladder") -> None:
@@ -181,15 +235,14 @@ def measure(out: Path, runs: Path, seeds: list[int], part: str = "ladder") -> No
 
 def _climb(runs: Path, seed: int, rung: str, changes: list[str]) -> dict[str, Any]:
     cell = Cell(outcomes.TASKS[0], seed, f"ladder-{rung}")
-    changes = [*changes, *_EDIT_ALONE]
-    if _TRUE in changes:
-        changes.append(f"learning.truth.env={cell.task}")
+    truth = [f"learning.truth.env={cell.task}"] if {_TRUE, _TRUE_BUT_SUCCESS}.intersection(changes) else []
     outcomes.run_base(cell, runs)
-    cpu_s = outcomes.practise_from(cell, runs, changes)
+    cpu_s = outcomes.practise_from(cell, runs, [*changes, *_EDIT_ALONE, *truth])
     first, last = evaluations(runs / cell.base)[-1], evaluations(runs / cell.name)[-1]
     return {
         "seed": seed,
         "rung": rung,
+        "options": changes,
         "supervised": first["successes"] / first["episodes"],
         "practised": last["successes"] / last["episodes"],
         "evaluation_episodes": last["episodes"],

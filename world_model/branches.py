@@ -31,6 +31,9 @@ class BranchConfig(ppo.PPOConfig):
         alarm_ratio: of the newest real chunks, dynamics that have not seen them may leave so many times as much
             unexplained as of older ones that they have not seen either (see `world_model.alarm`); infinite: the world
             is always believed.
+        halt: a branch is cut before a chunk about whose end the members disagree more than so many times as much as
+            they usually (median) do about the policy's own chunks from real steps: what would follow is unknown, and
+            neither rewarded nor blamed (MOReL, arXiv 2005.05951). 0: none is cut.
     """
 
     updates: int = 40
@@ -40,6 +43,7 @@ class BranchConfig(ppo.PPOConfig):
     distance_cost: float = 0.03
     carry: float = 0.95
     alarm_ratio: float = 1.3
+    halt: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,6 +51,8 @@ class BranchConfig(ppo.PPOConfig):
             raise ConfigError("branches: updates, branches and chunks must be at least 1")
         if not self.spread > 0 or not 0 <= self.carry <= 1 or not self.alarm_ratio > 1:
             raise ConfigError("branches: expected spread > 0, carry in [0, 1] and alarm_ratio > 1")
+        if self.halt and not self.halt > 1:
+            raise ConfigError(f"branches: halt is {self.halt}; expected more than 1 (times what is usual), or 0: never")
 
 
 class Starts(NamedTuple):
@@ -87,6 +93,7 @@ class World:
         chunk_ticks: C.
         last_tick: the episode has failed when this is reached.
         discount: gamma of a tick, of the value.
+        disagreement: features [B, F], chunks [B, C, A] raw -> how far apart the members' features after them are [B].
     """
 
     draw: Callable[[Tensor], Tensor]
@@ -96,6 +103,7 @@ class World:
     chunk_ticks: int
     last_tick: int
     discount: float = 1.0
+    disagreement: Callable[[Tensor, Tensor], Tensor] = lambda features, _: torch.zeros(len(features))
 
 
 @torch.no_grad()
@@ -112,6 +120,7 @@ def imagine(
     member = torch.randint(world.members, (config.branches,), generator=generator).to(fold)
     value = world.value(features, tick, fold)
     first, alive = value, torch.ones_like(tick, dtype=torch.bool)
+    bound = config.halt * world.disagreement(features, world.draw(features)).median() if config.halt else None
     rows, offsets, means, rises, lived = [], [], [], [], []
     discount = world.discount**world.chunk_ticks
     for _ in range(config.chunks):
@@ -119,8 +128,11 @@ def imagine(
         rows.append(edit.rows(features, tick, chunk))
         means.append(edit(rows[-1]))
         offsets.append(means[-1] + config.spread * randn(means[-1]) * edit.moved)
+        chunk = chunk + edit.raw(offsets[-1])[:, None]
+        if bound is not None:
+            alive = alive & (world.disagreement(features, chunk) <= bound)
         lived.append(alive)
-        features, success = world.step(features, chunk + edit.raw(offsets[-1])[:, None], member)
+        features, success = world.step(features, chunk, member)
         won = alive & (torch.rand(success.shape, generator=generator).to(success) < success)
         tick = tick + world.chunk_ticks
         late = tick >= world.last_tick
@@ -151,10 +163,15 @@ def improve(
 
     Returns:
         ``gain``, the rise of the value along the last update's branches; ``size``, the root mean square of their
-        offsets' means; ``divergence`` of the last update, in nats a chunk.
+        offsets' means; ``divergence`` of the last update, in nats a chunk. All 0 where every branch was cut at once.
     """
     optimizer = torch.optim.Adam(edit.parameters(), config.learning_rate)
+    found = {"gain": 0.0, "size": 0.0, "divergence": 0.0}
     for _ in track(range(config.updates), "imagined edit", "update"):
         tried, gain = imagine(edit, world, starts, config, generator)
+        if not len(tried.advantage):
+            break
         logs = ppo.update(edit, optimizer, tried, config.spread, config, generator)
-    return {"gain": gain, "size": float(tried.mean.square().mean().sqrt()), "divergence": logs["divergence"]}
+        size = float(tried.mean.square().mean().sqrt())
+        found = {"gain": gain, "size": size, "divergence": logs["divergence"]}
+    return found

@@ -1,9 +1,12 @@
 """The short-range world model in features, and an edit that is improved on branches in it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from vla_rl.core.errors import ConfigError
 from world_model.branches import BranchConfig, Starts, World, imagine, improve
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
 
@@ -134,6 +137,47 @@ def test_a_branch_ends_with_success_or_with_the_time() -> None:
     torch.testing.assert_close(branches(success=1.0)[0].advantage, torch.full((4,), 0.5))
     torch.testing.assert_close(branches(last_tick=TICKS)[0].advantage, torch.full((4,), -0.5))
     assert len(branches(last_tick=2 * TICKS)[0].advantage) == 8
+
+
+def doubted(halt: float, apart, updates: int = 1):
+    """Branches in a world whose members are so far apart, and the edit that they made."""
+    edit, config = Offset(), BranchConfig(updates=updates, branches=4, carry=1.0, halt=halt)
+    where = replace(world(), disagreement=apart)
+    found, _ = imagine(edit, where, STARTS, config, torch.Generator().manual_seed(0))
+    return found, edit, improve(edit, where, STARTS, config, torch.Generator().manual_seed(0))
+
+
+def test_a_branch_is_cut_where_the_members_disagree_more_than_usual_at_real_steps() -> None:
+    def apart(features: Tensor, chunk: Tensor) -> Tensor:
+        del chunk
+        return 1.0 + 2.0 * (features[:, 0] != 0)  # 1 at real steps, 3 wherever a chunk has led
+
+    whole, cut = branches()[0], doubted(2.0, apart)[0]
+    assert torch.equal(cut.offset, whole.offset[:4])
+    torch.testing.assert_close(cut.advantage, whole.offset[:4, 0].sigmoid() - 0.5)
+    for halt in (0.0, 4.0):
+        assert torch.equal(doubted(halt, apart)[0].advantage, whole.advantage)
+
+
+def test_where_every_branch_is_cut_at_once_nothing_is_learnt() -> None:
+    found, edit, logs = doubted(2.0, lambda features, chunk: 1.0 + chunk.abs().sum((1, 2)) * 1e6, updates=2)
+    assert not len(found.advantage)
+    assert not edit.offset.any()
+    assert set(logs.values()) == {0.0}
+
+
+def test_members_disagree_where_they_have_not_been() -> None:
+    data = toy_transitions()
+    dynamics = fitted(data)
+    known = dynamics.disagreement(data.features, data.actions)
+    far = torch.cat([data.features[:, :2] + 20, data.features[:, 2:]], 1)
+    assert known.shape == (len(data.features),)
+    assert dynamics.disagreement(far, data.actions).median() > 2 * known.median()
+
+
+def test_a_bound_of_disagreement_that_would_cut_what_is_usual_is_refused() -> None:
+    with pytest.raises(ConfigError, match="halt"):
+        BranchConfig(halt=0.5)
 
 
 def test_with_a_discount_what_comes_later_is_worth_less() -> None:

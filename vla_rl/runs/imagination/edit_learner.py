@@ -223,7 +223,7 @@ class ImaginedEdit(ChunkCriticLearner):
         """
         dynamics, value = fitted.dynamics, fitted.value
         horizon, size = self.model.horizon, self.model.spec.action_dim
-        ticks = self.config.critic.chunk_ticks
+        ticks, normalize = self.config.critic.chunk_ticks, self.critic.action_normalizer.normalize
 
         def draw(seen: Tensor) -> Tensor:
             noise = torch.randn(len(seen), horizon, size, generator=generator).to(seen)
@@ -231,12 +231,13 @@ class ImaginedEdit(ChunkCriticLearner):
 
         return World(
             draw,
-            lambda seen, chunk, member: dynamics(seen, self.critic.action_normalizer.normalize(chunk), member),
+            lambda seen, chunk, member: dynamics(seen, normalize(chunk), member),
             lambda seen, tick, part: value(torch.cat([seen, tick[:, None]], 1), part),
             self.config.dynamics.members,
             ticks,
             self.data.longest,
             self.config.discount,
+            lambda seen, chunk: dynamics.disagreement(seen, normalize(chunk)),
         )
 
     def adopt_policy(self, folder: Path) -> None:

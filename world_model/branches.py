@@ -1,9 +1,9 @@
 """Short imagined branches from real steps, and an edit of the policy that is improved on them.
 
-A branch begins where a real episode was, lasts a few chunks and is valued at its end by what real outcomes say. The
-advantage of an edit is what the value rose by along the branch; proximal policy optimisation (arXiv 1707.06347) with a
-cost on the distance from no edit keeps within what the model knows. Whole imagined episodes with an imagined reward
-drift; three chunks do not.
+A branch begins where a real episode was, lasts a few chunks and is valued at its end by what real outcomes say, or at 1
+where it has drawn a success that the world foretells. The advantage of an edit is what the value rose by along the
+branch; proximal policy optimisation (arXiv 1707.06347) with a cost on the distance from no edit keeps within what the
+model knows. Whole imagined episodes with an imagined reward drift; three chunks do not.
 """
 
 from collections.abc import Callable

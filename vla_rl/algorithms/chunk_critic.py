@@ -12,6 +12,7 @@ policy as it has become. Its members see through a policy that has cloned the su
 episode ends may show in what they see.
 """
 
+import copy
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
 
 logger = logging.getLogger(__name__)
 _LEAST_SCALE = 1e-2
+_TARGET_RATE = 0.02  # a round's critic is new and learns for some hundred steps: the usual .005 would lag behind
 
 
 @dataclass(frozen=True)
@@ -52,18 +54,26 @@ class ChunkCriticTrainingConfig:
         learning_rate: of AdamW.
         weight_decay: of AdamW.
         input_noise: standard deviation of the noise on normalised inputs.
+        bootstrap_chunks: n; 0: a chunk is worth what came of it in the end (Monte-Carlo). From 1 on it is worth
+            gamma^(n C) times what the critic thinks of the chunk that the same actor executed n chunks later: asked is
+            a copy that follows it by 2 % a step, and of it the members that have not learnt from that episode. Where
+            that later chunk is another's, or is not judged, or the episode has ended, it is the outcome as before:
+            nothing is carried from a rescue to who was rescued. 1 is the temporal-difference target of SARSA.
     """
 
     batch_size: int = 256
     learning_rate: float = 1e-3
     weight_decay: float = 0.03
     input_noise: float = 0.03
+    bootstrap_chunks: int = 0
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or not self.learning_rate > 0:
             raise ConfigError("critic_training: batch_size and learning_rate must be positive")
         if not self.weight_decay >= 0 or not self.input_noise >= 0:
             raise ConfigError("critic_training: weight_decay and input_noise cannot be negative")
+        if self.bootstrap_chunks < 0:
+            raise ConfigError(f"critic_training.bootstrap_chunks is {self.bootstrap_chunks}; it cannot be negative")
 
 
 @dataclass(frozen=True)
@@ -134,6 +144,7 @@ class ChunkCriticLearner(Cloning):
         self._optimizer = torch.optim.AdamW(
             self.critic.parameters(), training.learning_rate, weight_decay=training.weight_decay
         )
+        self._target = copy.deepcopy(self.critic)
 
     def begin_round(self, cache: FrameCache, number: int) -> None:
         """Take the windows of the episodes in the cache."""
@@ -150,6 +161,8 @@ class ChunkCriticLearner(Cloning):
                 frames = np.arange(episode.start, episode.start + episode.length)
                 self._rows[episode.episode_id] = self._rows_of(frames, episode.start)
         self._frames, label = windows(self.data, self.config.critic.chunk_ticks, self.config.discount)
+        ahead = self.config.critic_training.bootstrap_chunks * self.config.critic.chunk_ticks
+        self._later = self.data.tensor(followers(self.data, self._frames, ahead))
         self._inputs, self._label = self.every_row()[self.data.tensor(self._frames)], self.data.tensor(label)
         fold = np.array([self._fold_of(episode.episode_id) for episode in cache.episodes], dtype=np.int64)
         self._fold = self.data.tensor(fold[cache.episode_index[self._frames]])
@@ -189,18 +202,36 @@ class ChunkCriticLearner(Cloning):
                 self._make_critic()
             self.critic.mean.copy_(self._inputs.mean(0))
             self.critic.scale.copy_(self._inputs.std(0, correction=0) + _LEAST_SCALE)
+            self._target.load_state_dict(self.critic.state_dict())
         training, generator = self.config.critic_training, torch_generator(self.seed, "critic batch", step)
         chosen = torch.randint(len(self._inputs), (training.batch_size,), generator=generator)
         rows = self._inputs[chosen]
         noise = torch.randn(rows.shape, generator=generator).to(rows)
         logit = self.critic(rows + training.input_noise * noise * self.critic.scale)
-        loss = F.binary_cross_entropy_with_logits(logit, self._label[chosen].expand_as(logit), reduction="none")
+        loss = F.binary_cross_entropy_with_logits(logit, self._worth(chosen).expand_as(logit), reduction="none")
         seen = self._seen(self._fold[chosen])
         loss = (loss * seen).sum() / seen.sum().clamp(min=1)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._optimizer.step()
+        self._follow()
         return {"critic_loss": float(loss.detach()), **self._prepared}
+
+    def _worth(self, chosen: Tensor) -> Tensor:
+        """What the critic should say of windows [B], see ``bootstrap_chunks``: [B]."""
+        training, label = self.config.critic_training, self._label[chosen]
+        if not training.bootstrap_chunks:
+            return label
+        later = self._later[chosen]
+        foretold = self._foretell(self._inputs[later], self._fold[chosen], self._target)
+        ticks = training.bootstrap_chunks * self.config.critic.chunk_ticks
+        return torch.where(later >= 0, self.config.discount**ticks * foretold, label)
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        if self.config.critic_training.bootstrap_chunks:
+            for slow, fast in zip(self._target.parameters(), self.critic.parameters(), strict=True):
+                slow.lerp_(fast, _TARGET_RATE)
 
     def _teach(self, step: int) -> dict[str, float]:
         logs = super().update(step)
@@ -243,12 +274,12 @@ class ChunkCriticLearner(Cloning):
         )
         fold = torch.tensor([self._fold_of(e.episode_id) for e in episodes], device=rows.device)
         name = "viability" if self.discount == 1 else "discounted_value"
-        return {name: self._foretell(rows, fold).cpu().numpy()}
+        return {name: self._foretell(rows, fold, self.critic).cpu().numpy()}
 
     @torch.no_grad()
-    def _foretell(self, rows: Tensor, fold: Tensor) -> Tensor:
-        """Chance of success [B], by the members that have not learnt from these folds."""
-        chance = self.critic(rows).sigmoid()
+    def _foretell(self, rows: Tensor, fold: Tensor, critic: ChunkCritic) -> Tensor:
+        """Chance of success [B], by the members of a critic that have not learnt from these folds."""
+        chance = critic(rows).sigmoid()
         unseen = ~self._seen(fold) | (len(chance) == 1)
         return (chance * unseen).sum(0) / unseen.sum(0)
 
@@ -276,12 +307,16 @@ class ChunkCriticLearner(Cloning):
 
     def state_dict(self) -> dict[str, Any]:
         own = {"critic": self.critic.state_dict(), "critic_optimizer": self._optimizer.state_dict()}
+        if self.config.critic_training.bootstrap_chunks:
+            own["critic_target"] = self._target.state_dict()
         return super().state_dict() | own | {"taught": self._taught}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.critic.load_state_dict(state["critic"])
         load_optimizer(self._optimizer, state["critic_optimizer"])
+        if self.config.critic_training.bootstrap_chunks:
+            self._target.load_state_dict(state["critic_target"])
         self._taught = int(state.get("taught", 0))  # older runs taught nothing
 
 
@@ -307,3 +342,12 @@ def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArr
     frames = np.flatnonzero(judged & whole)
     label = np.where(person, credit.actor_outcome, credit.viability_label > 0) * discount ** (last - every)
     return frames, label[frames].astype(np.float32)
+
+
+def followers(data: RoundData, frames: Frames, ticks: int) -> Frames:
+    """Which window the same actor executed so many ticks after each one, int64 [N]: its index in ``frames``, sorted as
+    `windows` gives them; -1: none, because another has taken over, the episode has ended, or it is not judged.
+    """
+    later = frames + ticks
+    index = np.searchsorted(frames, later).clip(max=len(frames) - 1)
+    return np.where((frames[index] == later) & (later < data.credit.outcome_stop[frames]), index, -1)

@@ -61,6 +61,19 @@ def test_a_rescue_is_not_earned_by_who_was_rescued(make_cache) -> None:
     assert found == policy + person + suffix
 
 
+@pytest.mark.parametrize("name", ["chunk_critic", "imagined_edit"])
+def test_a_rescue_that_success_cuts_short_is_not_earned_by_the_policy_either(name: str, make_cache) -> None:
+    """Nine steps at the end, where ten make a takeover: by the letter of the rule a success of the policy alone."""
+    cache = make_cache([make_episode("round-0", [P] * 6 + [H] * 9, True)])
+    algorithm = make_algorithm(name, tiny(name, credit={"min_human_steps": 10}), make_model(), cache, 0)
+    algorithm.begin_round(cache, 1)
+    frames, label = windows(algorithm.data, TICKS, 1.0)
+    assert dict(zip(frames.tolist(), label.tolist(), strict=True)) == {
+        **dict.fromkeys(range(5), 0.0),
+        **dict.fromkeys(range(6, 15), 1.0),
+    }
+
+
 def test_the_papers_rule_says_nothing_about_steps_before_a_rescue(make_cache) -> None:
     cache = make_cache([make_episode("round-0", [P] * 4 + [H] * 4, True)])
     assert windows_of(cache, rule="paper")["round-0"] == [(step, 1.0) for step in range(4, 8)]

@@ -86,7 +86,8 @@ class ChunkCriticLearning(CloningLearning):
         discount: gamma of a tick. A success is worth gamma^(ticks to its end), a failure 0, to the critic and to what
             is imagined: below 1 what succeeds sooner is worth more, and never as much less as a failure. What is
             foretold is then no chance of success but what it is worth, and calibrated as such.
-        credit: of critic and cloning.
+        credit: of critic and cloning. A rescue that a success cuts short, at the end of an episode, is one here,
+            however few its steps.
     """
 
     teach_steps: int = 0
@@ -94,7 +95,9 @@ class ChunkCriticLearning(CloningLearning):
     critic: ChunkCriticConfig = field(default_factory=ChunkCriticConfig)
     critic_training: ChunkCriticTrainingConfig = field(default_factory=ChunkCriticTrainingConfig)
     choice: ChoiceConfig = field(default_factory=ChoiceConfig)
-    credit: CreditConfig = field(default_factory=lambda: CreditConfig(rule="takeover_is_failure"))
+    credit: CreditConfig = field(
+        default_factory=lambda: CreditConfig(rule="takeover_is_failure", endings_are_takeovers=True)
+    )
 
     @property
     def trains_policy(self) -> bool:

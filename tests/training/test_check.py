@@ -1,19 +1,36 @@
 """A round's policy that does worse than the one before does not act."""
 
+import math
+import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.training.test_practice_run import fingerprint, train
 from vla_rl.algorithms.base import Algorithm
+from vla_rl.core.config import load_config
 from vla_rl.data.store import EpisodeStore
+from vla_rl.runs.config import RunConfig
+from vla_rl.runs.simulator import SimulatorWorker
 from vla_rl.training.check import Check, acting_policy, success_of
+from vla_rl.training.jobs import StageJobs
+from vla_rl.training.plan import Stage
 from vla_rl.training.rounds import PracticeRun
 from vla_rl.training.run_folder import RunFolder
 
-CHECKED = ("--config", "tiny", "budget.check_episodes=2")
+CHECKED = ("--config", "tiny", "budget.check_episodes=2", "exploration=0.2")
+
+
+SAY = {
+    0.5: "one that is no better passes in {} of the cases",
+    0.4: "one that is 10 points worse in {},",
+    0.3: "20 points worse in {},",
+    0.2: "30 points worse in {} ",
+}
 
 
 def test_every_unaided_episode_of_a_policy_counts_for_it() -> None:
@@ -68,6 +85,35 @@ def test_a_worse_policy_is_put_aside_and_the_one_before_stays(worse: Path) -> No
     assert {version[name] for name in version if name.startswith(("check001", "round002"))} == {1}, (
         "what is played in the second round is not older than what the candidate of the first one played"
     )
+
+
+@pytest.mark.slow
+def test_the_policy_before_is_judged_by_what_it_does_without_exploration(worse: Path, tmp_path: Path) -> None:
+    """As many episodes as the check has; the others explore."""
+    summary = RunFolder(worse).read_summary()
+    assert [summary["checks"][version]["practice"] for version in ("1", "2")] == [[1, 2], [1, 2]]
+    config = load_config(RunConfig, RunFolder(worse).config_file)
+    jobs = StageJobs(RunFolder(worse), config.budget, config.seed, config.task.envs, config.takeover.enabled)
+    plain, practice = EpisodeStore(tmp_path / "plain"), EpisodeStore(RunFolder(worse).episodes, create=False)
+    worker = SimulatorWorker(replace(config, exploration=0.0))
+    list(worker.run([replace(job, store=plain.path) for job in jobs.practice(Stage("collect", 1, 0, 0, 0))]))
+    worker.close()
+    same = [
+        np.array_equal(plain.read(name).action_policy, practice.read(name).action_policy)
+        for name in (f"round001-{index:05d}" for index in range(3))
+    ]
+    assert same == [True, True, False]
+
+
+def test_the_odds_of_a_check_are_those_that_the_docs_give() -> None:
+    """Of a policy at 50 % and one that succeeds as often, or less often by so much: twenty episodes each."""
+    chances = {
+        success: [math.comb(20, k) * success**k * (1 - success) ** (20 - k) for k in range(21)] for success in SAY
+    }
+    said = re.sub(r"\s+", " ", Path("docs/algorithms.md").read_text())
+    for success, words in SAY.items():
+        passes = sum(new * old for k, new in enumerate(chances[success]) for old in chances[0.5][: k + 1])
+        assert words.format(f"{100 * passes:.0f} %") in said
 
 
 @pytest.mark.slow

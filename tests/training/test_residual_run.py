@@ -142,6 +142,10 @@ def test_several_episodes_of_a_start_differ_in_their_noise_alone(tmp_path: Path)
     ("options", "said"),
     [
         (["algorithm=residual_ppo"], "set exploration=0.15"),
+        (
+            ["algorithm=residual_ppo", "exploration=0.1", "budget.check_episodes=3"],
+            "the first 3 (budget.check_episodes)",
+        ),
         ([*CORRECTING, "exploration=0.1", "execution.strategy=naive"], "set execution.strategy=a2c2"),
         (["execution.strategy=a2c2", "algorithm=filtered_bc"], "algorithm=filtered_bc does not train"),
         ([*CORRECTING, "exploration=0.1", "imagination.coevolution.mode=continuous"], "without the residual head"),

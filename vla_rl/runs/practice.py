@@ -96,6 +96,11 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
     algorithm.check(config.policy)
     if algorithm.learns_from_exploration and not config.exploration:
         raise ConfigError(f"{config.algorithm} learns from the offsets that practice tries; set exploration=0.15 or so")
+    if algorithm.learns_from_exploration and 0 < budget.episodes_per_round <= budget.check_episodes:
+        raise ConfigError(
+            f"{config.algorithm} learns from the offsets that practice tries, and of budget.episodes_per_round="
+            f"{budget.episodes_per_round} the first {budget.check_episodes} (budget.check_episodes) try none; set fewer"
+        )
     if algorithm.on_policy and config.exploration and not algorithm.learns_from_exploration:
         raise ConfigError(f"{config.algorithm} tries what the policy's own noise brings; set exploration=0")
     if algorithm.on_policy and budget.staleness:

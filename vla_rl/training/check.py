@@ -1,7 +1,8 @@
 """Never worse than before: a round's policy acts only if it does no worse than the one that it is to follow.
 
-Every episode that a policy has played without help counts for it, so that the one before is judged by a whole round of
-practice and the new one by the few of its check. A failed check costs a round; a bad policy that acts costs more.
+The new one is judged by the episodes of its check, the one before by as many of the round's practice, played without
+exploration as well, and by those by which it was judged earlier. A failed check costs a round; a bad policy that acts
+costs more.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ class Check:
 
     Attributes:
         acting: the version whose policy played the round's practice episodes.
-        practice: (successes, episodes) of these, without a person's help.
+        practice: (successes, episodes) of those without exploration, without a person's help.
         check: (successes, episodes) of the new policy.
         passes: it acts from now on; otherwise the policy before does.
     """

@@ -48,7 +48,9 @@ class StageJobs:
         ]
 
     def practice(self, stage: Stage) -> list[RolloutJob]:
-        """Those that a round collects."""
+        """Those that a round collects. The first, as many as a check has, are played as the check is: they judge the
+        policy that it is compared with.
+        """
         policy, alike = self._folder.policy(stage.policy_version), self._budget.episodes_per_start
         return [
             RolloutJob(
@@ -58,7 +60,7 @@ class StageJobs:
                 (plan.practice_seed(self._seed, stage.round, self._start(index // alike) * alike),),
                 policy,
                 self._takeover,
-                collects=True,
+                collects=index >= self._budget.check_episodes,
                 version=stage.policy_version,
                 noise_seed=plan.practice_seed(self._seed, stage.round, index) if alike > 1 else None,
             )

@@ -36,7 +36,9 @@ class BudgetConfig:
             while earlier rounds are learnt from. Which version plays what is fixed by this number and not by the clock.
             0: they take turns.
         check_episodes: episodes that a round's policy plays, alone and without exploration, before it may act: if it
-            does worse than the one before did in practice, that one stays. They are learnt from as well. 0: no check.
+            does worse than the one before did, that one stays. For that one count as many of the round's practice
+            episodes (or all, where they are fewer), which are played without exploration too. All of them are learnt
+            from. 0: no check.
         evaluation_episodes: episodes on held-out seeds behind every success figure.
         evaluation_pictures: which pictures evaluation episodes keep: of ``every`` step, as a world model wants them, or
             only those from which a chunk was ``planned``, where the simulator can leave the others out: it saves most

@@ -225,7 +225,7 @@ class PracticeRun(LearningRun):
         self._rollouts(jobs, self.store, stage)
         check = Check(
             acting=acting_policy(self._checks(), version - 1),
-            practice=self._unaided([job.episode_id for job in self._jobs.practice(stage)]),
+            practice=self._unaided([job.episode_id for job in self._jobs.practice(stage) if not job.collects]),
             check=self._unaided([job.episode_id for job in jobs]),
         )
         checks = {**self._checks(), version: check}

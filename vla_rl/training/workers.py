@@ -31,7 +31,7 @@ class RolloutJob:
         version: of that policy in its run, which an episode notes; None: as the policy itself says. They differ where
             the policy before stays after a check.
         takeover: whether the supervisor may take over.
-        collects: the episode is practice, which may be played in another precision than an evaluation.
+        collects: the episode is practice that explores, and may be played in another precision than an evaluation.
         noise_seed: of the policy's noise, where several episodes begin at one and the same start; None: the reset seed.
         pictures: every step keeps its picture; False: a simulator draws only what is looked at, where chunks are
             planned.

@@ -23,10 +23,10 @@ from deploy_trt.runtime.policy import DeployedPolicy
 from deploy_trt.runtime.program import Program, probe_actions
 from deploy_trt.runtime.weights import Array, layout, pack, replaced, unpack
 from vla_rl.core.config import config_from_dict
-from vla_rl.core.described import POLICY_FORMATS, POLICY_VERSION, read_weights
+from vla_rl.core.described import CORRECTOR_FOLDER, POLICY_FORMATS, POLICY_VERSION, read_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.files import Stamp, stamp_of
-from vla_rl.core.outside import check_version
+from vla_rl.core.outside import check_version, read_json
 from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import PolicySpec
 
@@ -59,7 +59,7 @@ def refresh(policy: DeployedPolicy, checkpoint: Path, keep: bool = True) -> Refr
         keep: write them into the deployment folder too, so that a restart finds them.
 
     Raises:
-        CheckpointError: if the checkpoint does not fit. The running policy is untouched.
+        CheckpointError: if the checkpoint does not fit, or has another residual head. The running policy is untouched.
         UserError: if the new graphs do not do what the weights say. The running policy is untouched.
     """
     started_s = time.perf_counter()
@@ -68,6 +68,7 @@ def refresh(policy: DeployedPolicy, checkpoint: Path, keep: bool = True) -> Refr
     if deployment.weights is None:
         raise UserError(f"{policy.folder} has its weights inside quantised graphs; quantise the new checkpoint anew")
     version, tensors = read_checkpoint(checkpoint, deployment.manifest)
+    check_head(checkpoint, policy.folder)
     content = replaced(deployment.weights, tensors, str(checkpoint))
     chooser = read_chooser(checkpoint, deployment.manifest)
     manifest = replace(deployment.manifest, policy_version=version, chooser=chooser.info if chooser else None)
@@ -182,6 +183,33 @@ def read_chooser(checkpoint: Path, manifest: Manifest) -> DeployedChooser | None
             f"{checkpoint} chooses among {draws} draws, the deployed policy among {drawn}; export it anew"
         )
     return None if found is None else DeployedChooser(replace(manifest, chooser=found[0]), found[1])
+
+
+def check_head(checkpoint: Path, deployed: Path) -> None:
+    """Refuse a policy checkpoint with another residual head than the one beside a deployed policy: that one acts in the
+    control process, where nobody puts in a newer one.
+
+    Raises:
+        CheckpointError: if there is one and no other, they differ, or one is damaged.
+    """
+    found, expected = _head(checkpoint), _head(deployed)
+    if found != expected:
+        have, has = ("none" if head is None else head[:8] for head in (found, expected))
+        raise CheckpointError(
+            f"{checkpoint} has another residual head ({have}) than the deployed policy ({has}), whose head would go on "
+            "correcting; export it anew"
+        )
+
+
+def _head(policy: Path) -> str | None:
+    """The digest of the weights of the residual head in a folder; None: there is none."""
+    folder = policy / CORRECTOR_FOLDER
+    if not folder.is_dir():
+        return None
+    try:
+        return str(read_json(folder / "config.json")["sha256"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder} holds no residual head that can be read ({error!r}); copy it anew") from error
 
 
 class PolicyWatcher:

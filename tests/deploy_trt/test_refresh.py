@@ -26,7 +26,10 @@ from deploy_trt.runtime.refresh import PolicyWatcher, read_chooser, refresh
 from deploy_trt.runtime.trt import TrtBackend
 from tests.fakes.resealed import resealed
 from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.policies.corrector import FOLDER
+from vla_rl.policies.editing import EditConfig
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
+from vla_rl.policies.tick_editing import TickEdit
 
 
 @pytest.fixture
@@ -61,6 +64,30 @@ def test_graphs_that_act_otherwise_never_act(
     assert copied.version == 3
     assert (copied.infer(make_observation()).actions == before).all()
     assert load_deployed(copied.folder, require="ort-cpu").version == 3
+
+
+def test_a_version_with_another_residual_head_is_refused(
+    copied: DeployedPolicy, model: FlowVLA, newer: tuple[FlowVLA, Path]
+) -> None:
+    """It acts in the control process: a new version beside the old head would be a policy that nobody has tried."""
+    heads = [TickEdit(model, EditConfig(hidden=(8,))).corrector(model) for _ in range(2)]
+    watcher = PolicyWatcher(copied, newer[1].parent)
+    for deployed, found, said in [(None, 1, "another residual head"), (0, 1, "export it anew"), (0, None, r"\(none\)")]:
+        for folder, head in ((copied.folder, deployed), (newer[1], found)):
+            shutil.rmtree(folder / FOLDER, ignore_errors=True)
+            if head is not None:
+                heads[head].save(folder / FOLDER)
+        with pytest.raises(CheckpointError, match=said):
+            refresh(copied, newer[1])
+        watcher._look()
+        assert "another residual head" in str(watcher.last_error)
+        assert copied.version == Deployment.read(copied.folder).manifest.policy_version == 3
+    (newer[1] / FOLDER).mkdir()
+    with pytest.raises(CheckpointError, match="holds no residual head that can be read"):
+        refresh(copied, newer[1])
+    heads[0].save(newer[1] / FOLDER)
+    watcher._look()
+    assert copied.version == 4, "it is looked at again when its head has come"
 
 
 def test_weights_that_are_not_finite_are_refused(copied: DeployedPolicy, newer: tuple[FlowVLA, Path]) -> None:

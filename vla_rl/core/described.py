@@ -17,6 +17,8 @@ POLICY_FORMATS = ("vla-rl-policy", "vla-rl-flow-policy")  # the second from when
 POLICY_VERSION = 2  # 1 had no digest over its description
 CRITIC_FOLDER = "critic"
 """Where the critic that chooses for a policy lies, in the policy's folder."""
+CORRECTOR_FOLDER = "corrector"
+"""Where the residual head of a policy lies, in the folder of the policy or of its deployment."""
 CRITIC_FORMAT = "vla-rl-chunk-critic"
 CRITIC_VERSION = 2  # 1 had no digest over its description, and no edit
 EDIT = "edit."

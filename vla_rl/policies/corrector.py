@@ -16,14 +16,13 @@ import safetensors.numpy
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from vla_rl.core.described import read_weights, write_weights
+from vla_rl.core.described import CORRECTOR_FOLDER, read_weights, write_weights
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 FORMAT = "vla-rl-corrector"
 FORMAT_VERSION = 4  # 2 had no digest over its description, 3 no bound
-FOLDER = "corrector"
-"""Where the corrector of a policy lies, in the policy's folder."""
+FOLDER = CORRECTOR_FOLDER
 
 Weights = Mapping[str, Float32Array]
 

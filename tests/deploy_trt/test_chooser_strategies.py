@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from choosers import choosing, save_choosing
-from tiny_policy import SPEC, make_observation
+from choosers import choosing, make_chooser, save_choosing
+from tiny_policy import SPEC, make_model, make_observation
 
+from deploy_trt.export import export_flow_vla
 from deploy_trt.runtime import load_manifest
 from deploy_trt.runtime.manifest import save_manifest
 from vla_rl.core.errors import ConfigError
@@ -20,6 +21,7 @@ from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
 from vla_rl.execution.plan import Plan, PlanRequest
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import execution_config, make_planning_strategy
+from vla_rl.execution.strategies.base import ExecutionConfig
 from vla_rl.policies.choosing import Chooser
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 from vla_rl.runs.capability import best_strategy, check_strategy
@@ -56,15 +58,41 @@ def test_every_strategy_executes_the_chosen_chunk(
 ) -> None:
     """Torch with its chooser is the reference; the plain policy gives another chunk."""
     options = {"max_prefix_ticks": 4} if name == "training_time_prefix" else {}
-    strategy, asked = make_planning_strategy(execution_config(name, **options)), request(6, 2)
+    asked = request(6, 2)
+    chunk = chosen_chunk(folders[kind], model, chooser, execution_config(name, **options), asked)
+    if name == "training_time_prefix":
+        np.testing.assert_array_equal(chunk[:2], asked.scheduled[:2])
+
+
+def chosen_chunk(
+    folder: Path, model: FlowVLA, chooser: Chooser, execution: ExecutionConfig, asked: PlanRequest
+) -> Float32Array:
+    """What is planned for a request: that which torch with its chooser plans, and not what the plain policy does."""
+    strategy = make_planning_strategy(execution)
     chunks = [
         strategy.infer(policy, asked).actions
-        for policy in (load_acting_policy(folders[kind]), choosing(model, chooser), FlowVLAPolicy(model))
+        for policy in (load_acting_policy(folder), choosing(model, chooser), FlowVLAPolicy(model))
     ]
     np.testing.assert_allclose(chunks[0], chunks[1], atol=SAME)
     assert np.abs(chunks[0] - chunks[2]).max() > 0.05
-    if name == "training_time_prefix":
-        np.testing.assert_array_equal(chunks[0][:2], asked.scheduled[:2])
+    return chunks[0]
+
+
+@pytest.mark.parametrize("kind", ["policy", "deployment"])
+def test_xiaomi_executes_the_chosen_chunk_of_a_policy_that_was_trained_for_it(kind: str, tmp_path: Path) -> None:
+    """Every candidate goes on from the fixed prefix, whatever the delay."""
+    model = make_model(discrete_dims=(1,), prefix_max=4, prefix_law="xiaomi", sampling_steps=3)
+    chooser = make_chooser(model)
+    folder = save_choosing(tmp_path / "policy", model, chooser)
+    if kind == "deployment":
+        export_flow_vla(model, tmp_path / "deployment", {"policy_version": 3}, policy_folder=folder)
+        folder = tmp_path / "deployment"
+    found = find_policy(folder)
+    assert best_strategy(found) == ("execution.strategy=xiaomi", "execution.max_prefix_ticks=4")
+    execution, asked = execution_config("xiaomi", max_prefix_ticks=4), request(6, 2)
+    check_strategy(execution, found)
+    chunk = chosen_chunk(folder, model, chooser, execution, asked)
+    np.testing.assert_array_equal(chunk[:4], asked.scheduled[:4])
 
 
 @pytest.mark.parametrize("kind", ["policy", "deployment"])

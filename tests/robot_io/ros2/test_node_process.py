@@ -1,5 +1,8 @@
-"""The node as a process of its own: stopped for a while by the system, and with the strategy that takes a head."""
+"""The node as a process of its own: stopped for a while by the system, with the strategy that takes a head, and with a
+policy that chooses among edited draws.
+"""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,11 @@ from tests.fakes.ros2_scripts import ros_or_skip, said_by
 from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import Episode, Origin, PolicySpec, Source
 from vla_rl.data.store import EpisodeStore
+from vla_rl.policies.choosing import FOLDER as CRITIC_FOLDER
+from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.policies.corrector_training import CorrectorConfig, train_corrector
+from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
 
 pytestmark = pytest.mark.slow
@@ -63,14 +69,14 @@ with make_rig(config) as rig:
 print(json.dumps(said))
 """
 
-HEADED = """
+MARKED = """
 import json, sys
 from pathlib import Path
 from benchmarks.ros2_trials import TrialsConfig, make_rig
 from vla_rl.data.store import EpisodeStore
 
-folder, policy = sys.argv[1:]
-config = TrialsConfig(folder, policy, node={"overrides": [], "max_attempt_s": 3.0, "attempts": 1},
+folder, policy, *overrides = sys.argv[1:]
+config = TrialsConfig(folder, policy, node={"overrides": overrides, "max_attempt_s": 3.0, "attempts": 1},
                       env_options={"difficulty": 0.3, "image_size": 16})
 with make_rig(config) as rig:
     assert rig.transition("configure") and rig.transition("activate")
@@ -92,14 +98,20 @@ def test_a_node_that_stood_still_does_not_move_on_by_itself(tmp_path: Path) -> N
     assert said["goes on"]
 
 
-def headed_policy(folder: Path) -> ResidualCorrector:
-    """A tiny policy that has learnt nothing, with a residual head that adds metres to the height of a hand."""
+def tiny_model(vectors: np.ndarray) -> FlowVLA:
+    """A policy that has learnt nothing, for states and actions like these, [N, 8]."""
     spec = PolicySpec("arms", ("front", "top"), (16, 16), 8, 8, control_hz=20.0)
-    random = np.random.default_rng(0)
-    vectors = random.uniform(-0.01, 0.05, (50, 8)).astype(np.float32)
     config = FlowVLAConfig(vision=VisionConfig(widths=(4,), kernels=(4,), strides=(4,)), expert=ExpertConfig(width=16))
     torch.manual_seed(0)
-    model = FlowVLA(config, spec, Statistics.from_arrays(vectors, vectors)).eval()
+    return FlowVLA(config, spec, Statistics.from_arrays(vectors, vectors)).eval()
+
+
+def headed_policy(folder: Path) -> None:
+    """With a residual head that adds metres to the height of a hand."""
+    random = np.random.default_rng(0)
+    vectors = random.uniform(-0.01, 0.05, (50, 8)).astype(np.float32)
+    model = tiny_model(vectors)
+    spec = model.spec
     model.save(folder, {"policy_version": 0})
     images = {camera: random.integers(0, 256, (20, 16, 16, 3), dtype=np.uint8) for camera in spec.cameras}
     states, actions, source = vectors[:20], vectors[20:40], np.full(20, Source.POLICY, np.uint8)
@@ -112,19 +124,42 @@ def headed_policy(folder: Path) -> ResidualCorrector:
     weights = dict(head.weights)
     last = f"head{head.spec.layers - 1}.bias"
     weights[last] = weights[last] + np.float32([0, 0, 200, *[0] * 5])
-    marked = ResidualCorrector(head.spec, weights)
-    marked.save(folder / FOLDER)
-    return marked
+    ResidualCorrector(head.spec, weights).save(folder / FOLDER)
 
 
-def test_a_policy_with_a_residual_head_acts_over_topics_with_a2c2(tmp_path: Path) -> None:
-    headed_policy(tmp_path / "policy")
-    said = said_by(HEADED, str(tmp_path), str(tmp_path / "policy"), environment=ros_or_skip())
+def choosing_policy(folder: Path) -> None:
+    """With an edit that may add metres to the height of a hand (none, half and all of it, on three draws), and a critic
+    that thinks more of a draw the higher it is.
+    """
+    model = tiny_model(np.random.default_rng(0).uniform(-0.01, 0.05, (50, 8)).astype(np.float32))
+    critic, edit = ChunkCritic(model, ChunkCriticConfig(members=1, hidden=(2,))), Edit(model, EditConfig(bound=200.0))
+    height = len(critic.mean) - 2 * model.spec.action_dim + 2
+    (layer,) = critic.head.layers
+    with torch.no_grad():
+        for parameter in critic.parameters():
+            parameter.zero_()
+        layer.weight[0, height] = torch.tensor([1e-4, -1e-4])  # small: to a LayerNorm nearly all else is alike
+        critic.head.out.weight[0, :, 0] = torch.tensor([1.0, -1.0])
+        edit.net[-1].bias[2] = 1e4
+    Chooser(critic, ChoiceConfig(draws=3, offset=0.0, graded_edit=True), edit).save(folder / CRITIC_FOLDER)
+    model.save(folder, {"policy_version": 0})
+
+
+@pytest.mark.parametrize(
+    ("make", "overrides"),
+    [(headed_policy, []), (choosing_policy, ["execution.strategy=naive"])],
+    ids=["a2c2", "chooses"],
+)
+def test_a_policy_with_a_residual_head_or_a_critic_acts_over_topics(
+    make: Callable[[Path], None], overrides: list[str], tmp_path: Path
+) -> None:
+    make(tmp_path / "policy")
+    said = said_by(MARKED, str(tmp_path), str(tmp_path / "policy"), *overrides, environment=ros_or_skip())
     assert "stopped" not in said["why"], said
     store = EpisodeStore(tmp_path / "episodes")
     episode = store.read(store.ids()[0]).validate()
     acted = episode.source == Source.POLICY
     assert acted.sum() > 20
-    assert (episode.action_policy[acted, 2] > 1.0).all(), "every action was corrected; the policy alone plans 5 cm"
+    assert (episode.action_policy[acted, 2] > 1.0).all(), "every action was moved; the policy alone plans 5 cm"
     assert np.abs(episode.action_policy[acted, 1]).max() < 1.0
     assert (np.diff(episode.action_sent[:, 2]) <= 1.0 / 20.0 + 1e-6).all(), "and went through the gate"

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from chunk_learner import TICKS, dark, learner, same
 from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
 from vla_rl.algorithms.base import find_algorithm, make_algorithm
-from vla_rl.algorithms.chunk_critic import ChunkCriticLearning, ChunkCriticTrainingConfig, followers, windows
+from vla_rl.algorithms.chunk_critic import ChunkCriticLearning, windows
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.types import Observation, Origin, Source
@@ -21,24 +22,7 @@ from vla_rl.policies.lerobot_adapter import LeRobotPolicyConfig
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.finetune import FinetuneConfig
 
-TICKS = 2
 W = Source.HOLD
-
-
-def learner(cache, seed: int = 0, **changes):
-    config = tiny("chunk_critic", critic={"chunk_ticks": TICKS, "hidden": (32,)}, **changes)
-    algorithm = make_algorithm("chunk_critic", config, make_model(), cache, seed)
-    algorithm.begin_round(cache, 1)
-    return algorithm
-
-
-def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
-    return all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in one.state_dict().items())
-
-
-def dark(episode):
-    """Nothing but state and action tells episodes apart."""
-    return replace(episode, images={"front": np.zeros_like(episode.images["front"])})
 
 
 def windows_of(cache, **credit) -> dict[str, list[tuple[int, float]]]:
@@ -102,129 +86,6 @@ def test_what_has_no_outcome_teaches_nothing(make_cache) -> None:
         "round-0": [],
         "round-1": [(0, 0.0), (1, 0.0), (2, 0.0)],
     }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("chunks", [0, 1, 3])
-def test_the_erring_chunk_is_worth_nothing_and_the_repair_everything(chunks: int, make_cache) -> None:
-    """A policy that always errs in one state, and is always repaired: the episodes all succeed."""
-    episodes = []
-    for index in range(20):
-        random = np.random.default_rng(index)
-        erring, repair = np.full((8, 2), -1.0), np.full((8, 2), 1.0)
-        action = np.concatenate([erring, repair]) + random.normal(0, 0.1, (16, 2))
-        episode = make_episode(
-            f"round-{index:02d}",
-            [P] * 8 + [H] * 8,
-            True,
-            state=np.zeros((16, 2), np.float32),
-            action=action.astype(np.float32),
-        )
-        episodes.append(dark(episode))
-    cache = make_cache(episodes)
-    algorithm = learner(cache, critic_training={"learning_rate": 1e-2, "bootstrap_chunks": chunks})
-    for step in range(300 if chunks else 100):
-        algorithm.update(step)
-    starts = np.array([episode.start for episode in cache.episodes])
-    erring = np.concatenate([algorithm.trace(cache, starts + step)["viability"] for step in range(7)])
-    repaired = np.concatenate([algorithm.trace(cache, starts + step)["viability"] for step in range(8, 16)])
-    assert erring.max() < 0.1
-    assert repaired.min() > 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("chunks", "first"), [(0, 0.0), (1, 0.5 * 0.9**3)])
-def test_what_a_chunk_led_to_is_worth_what_others_made_of_it(chunks: int, first: float, make_cache) -> None:
-    """From either of two states a chunk leads into one and the same third one, where half of the episodes succeed; by
-    chance none of those from the first state. Monte-Carlo never learns better, temporal differences do.
-    """
-    episodes = [
-        dark(
-            make_episode(
-                f"round-{index:02d}",
-                [P] * 4,
-                bool(index % 2),
-                state=np.float32([[index % 2 * 2 - 1, 0]] * 2 + [[0, 1]] * 2),
-                action=np.zeros((4, 2), np.float32),
-            )
-        )
-        for index in range(20)
-    ]
-    cache = make_cache(episodes)
-    training = {"learning_rate": 1e-2, "bootstrap_chunks": chunks}
-    algorithm = make_algorithm(
-        "chunk_critic",
-        tiny("chunk_critic", critic={"members": 1, "hidden": (32,)}, critic_training=training, discount=0.9),
-        make_model(),
-        cache,
-        0,
-    )
-    algorithm.begin_round(cache, 1)
-    for step in range(600):
-        algorithm.update(step)
-    starts = np.array([episode.start for episode in cache.episodes[::2]])
-    middle = algorithm.trace(cache, starts + 2)["discounted_value"]
-    np.testing.assert_allclose(middle, 0.5 * 0.9, atol=0.08)
-    np.testing.assert_allclose(algorithm.trace(cache, starts)["discounted_value"], first, atol=0.08)
-
-
-def test_no_backup_crosses_from_one_actor_to_the_next_or_beyond_the_end(make_cache) -> None:
-    cache = make_cache(
-        [
-            make_episode("round-0", [P] * 6 + [H] * 5 + [P] * 3, True),
-            make_episode("round-1", [P] * 4, None),
-            make_episode("round-2", [P] * 4, False),
-        ]
-    )
-    data = learner(cache).data
-    frames, _ = windows(data, TICKS, 1.0)
-    for chunks in (1, 2):
-        later = followers(data, frames, chunks * TICKS)
-        found = {int(start): int(frames[index]) for start, index in zip(frames, later, strict=True) if index >= 0}
-        policy, person, last = range(5), range(6, 10), range(18, 22)  # that begin a window
-        suffix = range(11, 14)
-        runs = (policy, person, suffix, last)
-        ahead = chunks * TICKS
-        assert found == {start: start + ahead for run in runs for start in run if start + ahead in run}
-
-
-def test_the_target_is_what_a_slow_copy_says_that_has_not_learnt_from_the_episode(make_cache) -> None:
-    cache = make_cache([make_episode(f"round-{index}", [P] * 6, index % 2 == 0) for index in range(12)])
-    algorithm = learner(cache, critic_training={"bootstrap_chunks": 1}, discount=0.5)
-    every, fold = torch.arange(len(algorithm._inputs)), algorithm._fold
-    algorithm.update(0)
-    before, ends = algorithm._worth(every), torch.tensor([False] * 4 + [True] * 2).repeat(12)
-    assert torch.equal(before[ends], algorithm._label[ends])
-    for member in range(algorithm.config.critic.members):
-        with torch.no_grad():
-            algorithm.critic.head.out.bias[member] += 1.0
-        assert torch.equal(algorithm._worth(every), before), "the critic itself is not asked"
-        kept = algorithm._target.head.out.bias.detach().clone()
-        with torch.no_grad():
-            algorithm._target.head.out.bias[member] = 100.0
-            after = algorithm._worth(every)
-            algorithm._target.head.out.bias.copy_(kept)
-        own = (fold == member) & ~ends
-        assert torch.equal(after[~own], before[~own])
-        torch.testing.assert_close(after[own], torch.full_like(after[own], 0.5**TICKS))
-    with pytest.raises(ConfigError, match="bootstrap_chunks is -1"):
-        ChunkCriticTrainingConfig(bootstrap_chunks=-1)
-
-
-def test_a_resumed_critic_goes_on_with_the_targets_that_it_had(make_cache) -> None:
-    cache = make_cache(MIXED)
-    whole, resumed = (learner(cache, critic_training={"bootstrap_chunks": 1}) for _ in range(2))
-    for step in range(3):
-        whole.update(step)
-    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
-    resumed.begin_round(cache, 1)
-    assert same(whole._target, resumed._target)
-    assert not same(whole._target, whole.critic)
-    for algorithm in (whole, resumed):
-        algorithm.update(3)
-    assert same(whole.critic, resumed.critic)
-    assert same(whole._target, resumed._target)
-    assert "critic_target" not in learner(cache).state_dict()
 
 
 @pytest.mark.slow
@@ -425,6 +286,35 @@ def test_where_all_outcomes_are_alike_the_policy_acts_as_it_is(
         chosen.reset(3)
         plain.reset(3)
         np.testing.assert_array_equal(chosen.infer(seen).actions, plain.infer(seen).actions)
+
+
+def test_what_is_said_to_be_kept_is_what_a_policy_keeps(make_cache, tmp_path: Path) -> None:
+    """The share of states at which the chosen chunk is the first draw; none where that is not the policy's own."""
+    cache = make_cache([make_episode(f"round-{index}", [P] * 8, index % 2 == 0) for index in range(6)])
+    algorithm = learner(cache, choice={"draws": 2, "offset": 0.3})
+    for step in range(3):
+        algorithm.update(step)
+    share = algorithm.keeps_first()
+    assert 0 < share < 1
+    assert algorithm.keeps_first() == share
+    algorithm.save_policy(tmp_path / "policy", 1)
+    chosen, plain = load_policy(tmp_path / "policy"), make_model().acting()
+    alike = []
+    for index, episode in enumerate(cache.episodes * 5):
+        frame = episode.start + index % 8
+        image = {"front": np.array(cache.images["front"][frame])}
+        seen = Observation(image, np.array(cache.state[frame]), "put it in", int(frame - episode.start))
+        for policy in (chosen, plain):
+            policy.reset(index)
+        alike.append(np.allclose(chosen.infer(seen).actions, plain.infer(seen).actions, atol=1e-5))
+    assert np.mean(alike) == pytest.approx(share, abs=0.3)
+    assert learner(cache, choice={"draws": 1, "offset": 0.0}).keeps_first() is None
+    for graded, known in ((False, False), (True, True)):
+        edits = make_algorithm(
+            "imagined_edit", tiny("imagined_edit", choice={"graded_edit": graded}), make_model(), cache, 0
+        )
+        edits.begin_round(cache, 1)
+        assert (edits.keeps_first() is not None) == known
 
 
 def test_waiting_for_a_plan_is_judged_all_the_same(make_cache) -> None:

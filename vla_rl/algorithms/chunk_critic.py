@@ -34,7 +34,7 @@ from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.credit import CreditConfig, SegmentKind
 from vla_rl.critics.backbones import Backbone
 from vla_rl.data.cache import FrameCache
-from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig, choice
 from vla_rl.policies.editing import Edit
 from vla_rl.policies.features import flat_features
 from vla_rl.policies.folders import check_frozen
@@ -42,6 +42,7 @@ from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
 
 logger = logging.getLogger(__name__)
 _LEAST_SCALE = 1e-2
+_LOOKED_AT, _AT_ONCE = 256, 32  # states at which it is counted how often the first draw is kept
 _TARGET_RATE = 0.02  # a round's critic is new and learns for some hundred steps: the usual .005 would lag behind
 
 
@@ -294,12 +295,32 @@ class ChunkCriticLearner(Cloning):
             UserError: if no episode has an outcome: such a critic has learnt nothing.
         """
         self._refuse_no_outcomes()
-        choice = self.config.choice
         if not self.tells_apart:
-            choice = replace(choice, draws=1, offset=0.0)
             logger.warning("all outcomes are alike, so nothing tells one action from another: the policy acts as it is")
-        Chooser(self.critic, choice, self.edit).save(folder / FOLDER)
+        self._chooser().save(folder / FOLDER)
         super().save_policy(folder, version)
+
+    def _chooser(self) -> Chooser:
+        told = self.config.choice if self.tells_apart else replace(self.config.choice, draws=1, offset=0.0)
+        return Chooser(self.critic, told, self.edit)
+
+    @torch.no_grad()
+    def keeps_first(self) -> float | None:
+        """The share of some of the store's states at which the critic would keep the first candidate, where that is the
+        policy's own draw as it is; None where it is not, or nothing is chosen.
+        """
+        chooser, cache = self._chooser(), self.data.cache
+        if chooser.config.draws == 1 or (self.edit is not None and not chooser.config.graded_edit):
+            return None
+        frames = np.unique(np.linspace(0, cache.total_frames - 1, _LOOKED_AT).astype(np.int64))
+        generator, kept = torch_generator(self.seed, "kept draws", self._round), 0
+        for part in np.array_split(frames, range(_AT_ONCE, len(frames), _AT_ONCE)):
+            shape = (len(part), chooser.noise_rows(self.model.horizon), self.model.spec.action_dim)
+            noise = torch.randn(shape, generator=generator).to(self.data.device)
+            tick = self.data.tensor(cache.position[part].astype(np.float32))
+            found = chooser.weighed(self.model.eval(), self.data.inputs(part), tick, noise, None)
+            kept += int((choice(*found) == 0).sum())
+        return kept / len(frames)
 
     def _refuse_no_outcomes(self) -> None:
         """Also before the first step: a run without outcomes that had come to its end could not go on with them."""

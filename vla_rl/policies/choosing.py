@@ -219,7 +219,14 @@ class Chooser:
     def draw(
         self, model: "TrainablePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None
     ) -> Tensor:
-        """The chosen chunks, [B, H, A], raw units.
+        """The chosen chunks, [B, H, A], raw units. Arguments as of `weighed`."""
+        return best(*self.weighed(model, inputs, tick, noise, committed))
+
+    @torch.no_grad()
+    def weighed(
+        self, model: "TrainablePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """All candidates and what is thought of each, see `judged`.
 
         Args:
             model: the policy.
@@ -233,7 +240,7 @@ class Chooser:
         seen = model.features(*inputs)
         features = flat_features(*seen)
         every = model.draw_several(*inputs, self.starts(features, tick, noise), committed, seen)
-        return best(*self.judged(model, features, tick, noise, every, free, done))
+        return self.judged(model, features, tick, noise, every, free, done)
 
     @torch.no_grad()
     def starts(self, features: Tensor, tick: Tensor, noise: Tensor) -> Tensor:
@@ -242,7 +249,7 @@ class Chooser:
 
         Args:
             features: [B, F], of `flat_features`.
-            tick, noise: as of `draw`.
+            tick, noise: as of `weighed`.
         """
         draws = noise.unflatten(1, (self.config.draws, -1))[:, :, :-1]
         if self.critic is not None:
@@ -268,7 +275,7 @@ class Chooser:
         judged.
 
         Args:
-            model, tick, noise: as of `draw`.
+            model, tick, noise: as of `weighed`.
             features: as of `starts`.
             drawn: of `starts`.
             free: [H], from 0 to 1, how far an offset may move each action.

@@ -134,6 +134,7 @@ class LearningRun:
         self._save_traces(learner)
         if quality := quality_by_operator(self.cache, self.store, learner.trace):
             self._publish_once("operators", stage, quality)
+        self._after_last_step(learner, stage)
         learner.save_policy(self._policy_of(stage), stage.policy_version)
 
     def _refuse_divergence(self, logs: Mapping[str, float], stage: Stage, done: int) -> None:
@@ -153,6 +154,9 @@ class LearningRun:
 
     def _before_first_step(self, learner: Learner, stage: Stage) -> None:
         """What is to be known of a learner before it learns from a round; nothing here."""
+
+    def _after_last_step(self, learner: Learner, stage: Stage) -> None:
+        """What is to be known of a learner that has learnt, before its policy is written; nothing here."""
 
     def _publish(self, kind: str, stage: Stage, step: int, values: Mapping[str, float]) -> None:
         record = {"kind": kind, "round": stage.round, "step": step, "time_s": time.time(), **values}

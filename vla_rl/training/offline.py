@@ -26,6 +26,7 @@ from vla_rl.training.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
 _TRACED_FRAMES = 512
+_NEARLY_ALL = 0.95
 POLICY_VERSION = 1
 """The version that fine-tuning writes; 0 is the policy that it started from, if there was one."""
 
@@ -77,6 +78,19 @@ class OfflineRun(LearningRun):
             raise UserError(
                 "nothing in the data may be imitated, so a new policy would stay as random as it was made: add "
                 "demonstrations or successes, label the episodes (vla-rl label), or name a policy to start from"
+            )
+
+    def _after_last_step(self, learner: Learner, stage: Stage) -> None:
+        """Say whether a critic of chunks moves the policy at all: nobody will try what it chooses before it acts."""
+        kept = learner.keeps_first() if isinstance(learner, ChunkCriticLearner) else None
+        if kept is None:
+            return
+        self._publish_once("choice", stage, {"kept_first": kept})
+        if kept >= _NEARLY_ALL:
+            logger.warning(
+                "at %.0f %% of the store's states the critic keeps the policy's own first draw: it knows too little to "
+                "move the policy, which acts as it would without; bring more episodes, failures as well as successes",
+                100 * kept,
             )
 
 

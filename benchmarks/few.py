@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     with ThreadPoolExecutor(options.jobs) as pool:
         bases = {cell.base: cell for cell, *_ in missing}.values()
         list(pool.map(lambda cell: run_base(cell, runs, [_EVALUATED]), bases))
-        list(pool.map(lambda entry: cells.write(entry[0].name, _measure(*entry, runs)), missing))
+        list(pool.map(lambda entry: cells.write(entry[0].name, _measure(entry[0], entry[1], entry[2], runs)), missing))
     found = cells.read()
     gains = [cell["practised"] - cell["start"] for cell in found]
     return {

@@ -15,12 +15,13 @@ from vla_rl.algorithms.base import find_algorithm, make_algorithm
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearning, windows
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
-from vla_rl.core.types import Observation, Origin, Source
+from vla_rl.core.types import OPERATOR, Observation, Origin, Source
 from vla_rl.policies.choosing import FOLDER, Chooser
 from vla_rl.policies.folders import load_policy
 from vla_rl.policies.lerobot_adapter import LeRobotPolicyConfig
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.finetune import FinetuneConfig
+from vla_rl.training.people import quality_by_operator
 
 W = Source.HOLD
 
@@ -152,6 +153,31 @@ def test_with_a_discount_the_sooner_of_two_successes_is_worth_more_and_a_failure
     assert list(algorithm.trace(algorithm.data.cache, np.arange(3))) == ["discounted_value"]
     with pytest.raises(ConfigError, match="discount is 0"):
         ChunkCriticLearning(discount=0.0)
+
+
+@pytest.mark.slow
+def test_the_steps_of_a_better_person_rise_more(make_cache) -> None:
+    """The same way in 16 steps and, with pauses, in 48; policies get nowhere."""
+    random = np.random.default_rng(0)
+
+    def along(name: str, progress: np.ndarray, operator: str | None = None):
+        state = np.stack([progress, random.normal(0, 0.1, len(progress))], 1).astype(np.float32)
+        source = [P if operator is None else D] * len(progress)
+        action = np.diff(state, axis=0, append=state[-1:])
+        episode = dark(make_episode(name, source, operator is not None, state=state, action=action))
+        return replace(episode, extras={OPERATOR + operator: np.ones(len(progress), np.uint8)} if operator else {})
+
+    way = np.linspace(-1, 1, 16)
+    episodes = [along(f"round-{i}", random.uniform(-1.2, -0.6, 24)) for i in range(5)]
+    for i in range(5):
+        episodes.append(along(f"demo-{i}-better", way, "better"))
+        episodes.append(along(f"demo-{i}-worse", way[np.sort(random.integers(16, size=48))], "worse"))
+    cache = make_cache(episodes)
+    algorithm = learner(cache, critic_training={"learning_rate": 1e-2, "batch_size": 64}, discount=0.97)
+    for step in range(60):
+        algorithm.update(step)
+    found = quality_by_operator(cache, cache.store, algorithm.trace, algorithm.chunk_ticks)
+    assert found["better/value_rise"] > 1.5 * found["worse/value_rise"] > 0
 
 
 def test_each_round_begins_with_a_new_critic_and_the_same_policy(make_cache) -> None:

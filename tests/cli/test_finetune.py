@@ -11,11 +11,12 @@ import safetensors.torch
 import torch
 
 from vla_rl.cli.main import main
-from vla_rl.core.types import Episode, Observation, Origin, Source
+from vla_rl.core.types import OPERATOR, Episode, Observation, Origin, Source
 from vla_rl.data.doctor import diagnose
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 from vla_rl.policies.folders import load_policy
+from vla_rl.report.sinks import read_records
 from vla_rl.training import learning
 
 P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO
@@ -206,6 +207,19 @@ def test_it_is_said_how_often_a_critic_leaves_the_policy_as_it_is(
     (kept,) = [record["kept_first"] for record in map(json.loads, lines) if record["kind"] == "choice"]
     assert (kept == 1.0) == warned
     assert ("it knows too little to move the policy" in caplog.text) == warned
+
+
+def test_the_critic_of_chunks_says_whose_steps_help(tmp_path: Path, logs: Path) -> None:
+    asked = [*chosen_logs(tmp_path, "failed"), "--algorithm", "chunk_critic", "learning.teach_steps=2"]
+    (tmp_path / "tiny.yaml").write_text(CHOOSING)
+    shown = episode("shown", [D] * 12, True)
+    EpisodeStore(tmp_path / "chosen").add(replace(shown, extras={f"{OPERATOR}ann": np.ones(12, np.uint8)}))
+    assert main(asked) == 0
+    (found,) = [record for record in read_records(tmp_path / "run" / "metrics.jsonl") if record["kind"] == "operators"]
+    assert {name for name in found if "/" in name} == {
+        f"ann/{figure}" for figure in ("demonstrations", "takeovers", "steps", "person_steps", "value_rise")
+    }
+    assert "mean rise of the value" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_robots_of_different_sizes_share_a_policy_or_are_told_why_not(

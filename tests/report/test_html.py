@@ -22,6 +22,7 @@ from vla_rl.report import players
 from vla_rl.report.beside import build_comparison
 from vla_rl.report.html import build_report
 from vla_rl.report.players import save_clips
+from vla_rl.report.sinks import JsonlSink
 from vla_rl.report.statistics import fisher_p
 
 VOID = {"meta", "img", "br"}
@@ -81,6 +82,29 @@ def videos(page: Page) -> list[np.ndarray]:
         with av.open(video) as container:
             found.append(np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]))
     return found
+
+
+@pytest.mark.parametrize(
+    ("figures", "heads", "words"),
+    [
+        ({"advantage_gate": 1.25}, ["mean advantage gate"], "A gate above 1"),
+        ({"value_rise": 0.0213}, ["mean rise of the value"], "foretold from episodes other than its own"),
+        ({}, [], ""),
+    ],
+)
+def test_whose_steps_help_shows_what_the_algorithm_says(run_dir: Path, figures, heads, words) -> None:
+    """A person who lacks a figure has a dash; a figure that nobody has has no column, and nothing is said of it."""
+    people = {"ann/takeovers": 3, "ann/rescued": 2 / 3, "bob/takeovers": 0}
+    record = {"kind": "operators", "round": 1, "step": 1500, **people}
+    with JsonlSink(run_dir / "metrics.jsonl") as sink:
+        sink.on_metrics(record | {f"ann/{name}": value for name, value in figures.items()})
+    page = Page(build_report(run_dir))
+    at = page.rows.index(["", "takeovers", "of these rescued", *heads])
+    shown = ["1.25" if "advantage_gate" in figures else "+0.021"] if figures else []
+    assert page.rows[at + 1] == ["ann", "3", "67%", *shown]
+    assert page.rows[at + 2] == ["bob", "0", "\N{EN DASH}", *["\N{EN DASH}" for _ in shown]]
+    said = " ".join(page.words).partition("Whose steps help")[2].partition("takeovers")[0]
+    assert words in said if words else not said.strip()
 
 
 def test_the_page_is_one_file_that_needs_nothing_else(run_dir: Path):

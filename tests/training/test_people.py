@@ -3,14 +3,17 @@
 import re
 
 import numpy as np
+import pytest
 
 from tests.training.test_practice_run import train
-from vla_rl.core.types import OPERATOR, Source
+from vla_rl.core.types import OPERATOR, Episode, Origin, Source
+from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.sinks import read_records
 from vla_rl.runs.config import RunConfig, TaskConfig
 from vla_rl.runs.simulator import SimulatorWorker
 from vla_rl.training.jobs import StageJobs
+from vla_rl.training.people import quality_by_operator
 from vla_rl.training.plan import BudgetConfig
 from vla_rl.training.run_folder import RunFolder
 
@@ -64,3 +67,48 @@ def test_each_person_demonstrates_each_of_several_tasks(tmp_path):
     turns = [(job.task, worker.operator_of(job)) for job in jobs]
     worker.close()
     assert turns == [(task, person) for person in PEOPLE for task in tasks] * 2
+
+
+def make_episode(name, source, success, people):
+    """An episode in which the steps of each person are given; the state is the step."""
+    size = len(source)
+    vectors = np.repeat(np.arange(size, dtype=np.float32)[:, None], 2, 1)
+    extras = {OPERATOR + person: np.isin(np.arange(size), steps).astype(np.uint8) for person, steps in people.items()}
+    demo = source[0] == Source.DEMO
+    return Episode(
+        name, {}, vectors, vectors, vectors, np.array(source, np.uint8), "", success, success,
+        Origin.DEMO if demo else Origin.SIM, -1 if demo else 0, 0, 20.0, "env", extras,
+    ).validate()  # fmt: skip
+
+
+def quality_of(tmp_path, episodes, trace, chunk_ticks=0):
+    store = EpisodeStore(tmp_path / "episodes")
+    for episode in episodes:
+        store.add(episode)
+    cache = FrameCache(store, tmp_path / "cache")
+    cache.refresh()
+    return quality_by_operator(cache, store, trace, chunk_ticks)
+
+
+P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO
+
+
+@pytest.mark.parametrize("column", ["viability", "discounted_value"])
+def test_the_value_rises_where_a_person_drives_for_a_whole_chunk(tmp_path, column):
+    """By what he does, .02 a step; the leaps where another one takes over, and the end of the episode, are not his."""
+    source = [P] * 5 + [H] * 14 + [P] * 6
+    episode = make_episode("round-0", source, True, {"ann": np.arange(5, 19)})
+    values = np.where(np.array(source) == H, 0.3 + 0.02 * np.arange(25), 0.9)
+    demo = make_episode("demo-0", [D] * 11, True, {"bob": np.arange(11)})
+    brief = make_episode("round-1", [P] * 5 + [H] * 3, True, {"eve": np.arange(5, 8)})
+
+    def trace(cache, frames):
+        episode = np.array([e.episode_id for e in cache.episodes])[cache.episode_index[frames]]
+        step = cache.position[frames]
+        return {column: np.where(episode == "round-0", values[step], 0.05 * step)}
+
+    found = quality_of(tmp_path, [episode, demo, brief], trace, chunk_ticks=6)
+    assert found["ann/value_rise"] == pytest.approx(6 * 0.02)
+    assert found["bob/value_rise"] == pytest.approx(6 * 0.05)
+    assert "eve/value_rise" not in found  # no chunk is all hers
+    assert not any("value_rise" in name for name in quality_of(tmp_path / "other", [episode], trace))

@@ -124,6 +124,11 @@ class ChunkCriticLearner(Cloning):
         """Of what the critic foretells: 1 for the plain chance of success."""
         return self.config.discount
 
+    @property
+    def chunk_ticks(self) -> int:
+        """C, the ticks that the critic judges at once."""
+        return self.config.critic.chunk_ticks
+
     @classmethod
     def check(cls, policy: PolicyConfig) -> None:
         super().check(policy)

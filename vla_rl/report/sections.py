@@ -21,6 +21,25 @@ _CURVES = (
     ("Actor samples per second", ("samples_per_s",)),
 )
 _UNKNOWN = "\N{EN DASH}"
+_OF_OPERATORS = {  # figure -> head of its column, format, what a critic's figure means
+    "demonstrations": ("demonstrations", ",.0f", ""),
+    "steps": ("mean steps", ".0f", ""),
+    "takeovers": ("takeovers", ",.0f", ""),
+    "rescued": ("of these rescued", ".0%", ""),
+    "person_steps": ("steps driven", ",.0f", ""),
+    "advantage_gate": ("mean advantage gate", ".2f", "A gate above 1: better than usual at that place."),
+    "efficiency_advantage": (
+        "mean efficiency advantage",
+        "+.1f",
+        "The efficiency advantage: steps saved, over the horizon of the advantage; below 0 lost.",
+    ),
+    "value_rise": (
+        "mean rise of the value",
+        "+.3f",
+        "The value is what success is worth (0 to 1), foretold from episodes other than its own; it rises, from a step "
+        "to a chunk later, by what the person has brought about in that time.",
+    ),
+}
 _NO_CURVE = {"kind", "round", "step", "wall_s", "time_s"}
 
 
@@ -172,27 +191,21 @@ def operators(run: Run) -> str:
     newest = records[-1]
     names = sorted({key.partition("/")[0] for key in newest if "/" in key})
 
-    def cell(name: str, figure: str, shown: str) -> str:
-        value = _float(newest.get(f"{name}/{figure}"))
-        return _UNKNOWN if math.isnan(value) else format(value, shown)
-
     figures = {
-        "demonstrations": ",.0f",
-        "steps": ".0f",
-        "takeovers": ",.0f",
-        "rescued": ".0%",
-        "person_steps": ",.0f",
-        "advantage_gate": ".2f",
-        "efficiency_advantage": "+.1f",
+        figure: shown
+        for figure, shown in _OF_OPERATORS.items()
+        if any(math.isfinite(_float(newest.get(f"{name}/{figure}"))) for name in names)
     }
-    rows = [[html.escape(name), *(cell(name, figure, shown) for figure, shown in figures.items())] for name in names]
-    heads = ["", "demonstrations", "mean steps", "takeovers", "of these rescued", "steps driven"]
-    heads += ["mean advantage gate", "mean efficiency advantage"]
-    words = (
-        "What the critics of the last round say of the steps that each person decided. A gate above 1: better than "
-        "usual at that place. The efficiency advantage: steps saved, over the horizon of the advantage; below 0 lost."
-    )
-    return section("Whose steps help", lead(words) + table(heads, rows))
+
+    def cell(name: str, figure: str) -> str:
+        value = _float(newest.get(f"{name}/{figure}"))
+        return _UNKNOWN if math.isnan(value) else format(value, figures[figure][1])
+
+    rows = [[html.escape(name), *(cell(name, figure) for figure in figures)] for name in names]
+    heads = ["", *(head for head, _, _ in figures.values())]
+    means = " ".join(meaning for _, _, meaning in figures.values() if meaning)
+    said = f"What the critics of the last round say of the steps that each person decided. {means}"
+    return section("Whose steps help", (lead(said) if means else "") + table(heads, rows))
 
 
 def machine(run: Run) -> str:

@@ -132,7 +132,8 @@ class LearningRun:
                     raise stop
         self._result = f"{loss}, "
         self._save_traces(learner)
-        if quality := quality_by_operator(self.cache, self.store, learner.trace):
+        chunk_ticks = int(getattr(learner, "chunk_ticks", 0))  # only critics of chunks have it
+        if quality := quality_by_operator(self.cache, self.store, learner.trace, chunk_ticks):
             self._publish_once("operators", stage, quality)
         self._after_last_step(learner, stage)
         learner.save_policy(self._policy_of(stage), stage.policy_version)

@@ -15,16 +15,18 @@ _EVERY_STEPS = 4  # neighbouring steps look alike: so few of them are shown to t
 Trace = Callable[[FrameCache, NDArray[np.int64]], dict[str, NDArray[Any]]]
 
 
-def quality_by_operator(cache: FrameCache, store: EpisodeStore, trace: Trace) -> dict[str, float]:
+def quality_by_operator(cache: FrameCache, store: EpisodeStore, trace: Trace, chunk_ticks: int = 0) -> dict[str, float]:
     """Per person, under ``NAME/FIGURE``: ``demonstrations`` and their mean length (``steps``), ``takeovers`` and the
     share of them that ended in success (``rescued``), ``person_steps``, and what the critics say of the steps that he
-    decided: the mean ``advantage_gate`` (1: as good as usual) and ``efficiency_advantage`` (steps saved), where there
-    are such. Empty where nobody is known by name.
+    decided, where there are such: the mean ``advantage_gate`` (1: as good as usual), ``efficiency_advantage`` (steps
+    saved) and ``value_rise`` (by how much what is foretold rises while he drives for a chunk). Empty where nobody is
+    known by name.
 
     Args:
         cache: the episodes of the round.
         store: of the same episodes; read where several people are named in one.
         trace: of a learner that has learnt the round.
+        chunk_ticks: of the critic of chunks; 0: there is none, nor a ``value_rise``.
     """
     episodes: dict[str, list[CachedEpisode]] = {}
     frames: dict[str, list[NDArray[np.int64]]] = {}
@@ -44,7 +46,8 @@ def quality_by_operator(cache: FrameCache, store: EpisodeStore, trace: Trace) ->
         shown = [episode for episode in episodes[name] if episode.policy_version < 0]
         taken = [episode for episode in episodes[name] if episode.policy_version >= 0]
         steps = np.concatenate(frames[name])
-        traced = trace(cache, steps[::_EVERY_STEPS])
+        looked_at = steps[::_EVERY_STEPS]
+        traced = trace(cache, looked_at)
         figures: dict[str, float] = {"demonstrations": len(shown), "takeovers": len(taken), "person_steps": len(steps)}
         if shown:
             figures["steps"] = float(np.mean([episode.length for episode in shown]))
@@ -53,5 +56,15 @@ def quality_by_operator(cache: FrameCache, store: EpisodeStore, trace: Trace) ->
         for column in ("advantage_gate", "efficiency_advantage"):
             if column in traced:
                 figures[column] = float(np.mean(traced[column]))
+        later, inside = cache.later(looked_at, chunk_ticks)
+        along = inside & np.isin(later, steps)
+        if chunk_ticks and along.any():
+            rise = _foretold(trace(cache, later[along])) - _foretold(traced)[along]
+            figures["value_rise"] = float(np.mean(rise))
         found |= {f"{name}/{figure}": value for figure, value in figures.items()}
     return found
+
+
+def _foretold(traced: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    """The chance of success, or its discounted value, [B]."""
+    return traced["viability"] if "viability" in traced else traced["discounted_value"]

@@ -96,6 +96,45 @@ def test_a_missed_grasp_opens_again_and_is_repaired(blind_env):
     assert changes[0.6] >= 12
 
 
+def test_who_goes_astray_first_moves_straight_the_wrong_way(blind_env):
+    """For 0.8 to 1.6 s at .08 m/s, elsewhere in every episode; then the task is done all the same."""
+    env = blind_env(TASK)
+    lost, sure = (Operator(sim.make_expert(env), OperatorConfig(astray_probability=chance)) for chance in (1.0, 0.0))
+
+    def straight(person, seed):
+        """Frames of the first straight motion, and its step."""
+        success, sent = drive(env, person, seed)
+        assert success
+        steps = np.diff(np.delete(sent, env.gripper_dims, axis=1).astype(np.float64), axis=0)
+        return 1 + int(np.argmin(np.isclose(steps, steps[0], atol=1e-6).all(axis=1))), steps[0]
+
+    assert max(straight(sure, seed)[0] for seed in range(3)) < 5
+    frames, steps = zip(*(straight(lost, seed) for seed in range(6)), strict=True)
+    assert 16 <= min(frames) < 22 < max(frames) <= 32
+    ways = np.array(steps) * lost.metres_per_action * lost.hz
+    np.testing.assert_allclose(np.linalg.norm(ways, axis=1), 0.08, rtol=1e-4)
+    assert np.triu(ways @ ways.T, 1).max() < 0.8 * 0.08**2
+
+
+def test_a_tremor_is_as_large_as_asked_for_and_shakes_no_gripper(blind_env):
+    env = blind_env(TASK)
+    expert, wanted = sim.make_expert(env), []
+    act = expert.act
+    expert.act = lambda: wanted.append(act()) or wanted[-1]
+    person = Operator(expert, OperatorConfig(tremor_m=0.002))
+    shaken = []
+    for seed in range(6):
+        wanted.clear()
+        success, sent = drive(env, person, seed)
+        assert success
+        shaken.append((sent - np.array([label for label, _ in wanted])) * person.metres_per_action)
+    every = np.concatenate(shaken)
+    assert not every[:, list(env.gripper_dims)].any()
+    assert np.delete(every, env.gripper_dims, axis=1).std() == pytest.approx(0.002, rel=0.15)
+    before, after = (np.concatenate([own[part, 0] for own in shaken]) for part in (slice(-1), slice(1, None)))
+    assert np.corrcoef(before, after)[0, 1] > 0.5  # a hand wavers; it does not jump
+
+
 def test_one_part_at_a_time(blind_env):
     env = blind_env(TASK)
     person = Operator(sim.make_expert(env), OperatorConfig(one_part_probability=1.0))
@@ -182,6 +221,52 @@ def test_some_take_over_although_nothing_is_wrong(blind_env, monkeypatch):
             if env.step(expert.act()[0] if command is None else command)[2]:
                 break
         assert taken
+
+
+def test_who_is_late_takes_over_that_much_later(blind_env, monkeypatch):
+    """Up to a second, 20 steps, after whoever sees the same trouble and is never late."""
+    env = blind_env(TASK)
+    env.max_episode_steps = 240
+    starts = []
+    for late_s in (0.0, 1.0):
+        monkeypatch.setitem(OPERATORS, "late", OperatorConfig(late_s=late_s))
+        supervisor = ScriptedSupervisor(env, dataclasses.replace(RESCUES, operators=("late",)))
+        first = [np.flatnonzero(supervised(env, supervisor, seed) == Source.HUMAN)[0] for seed in range(8)]
+        starts.append(np.array(first))
+    late = starts[1] - starts[0]
+    assert 0 <= late.min() < 8
+    assert 12 < late.max() <= 20
+
+
+def test_a_touch_holds_still_for_a_moment_although_nothing_is_wrong(blind_env, monkeypatch):
+    """For 0.15 to 0.4 s, once in an episode, at any time of it."""
+    env = blind_env(TASK)
+    expert = sim.make_expert(env)
+
+    def touches(chance, seed):
+        """The ticks of an expert's episode at which the person has control."""
+        monkeypatch.setitem(OPERATORS, "restless", OperatorConfig(touch_probability=chance))
+        supervisor = ScriptedSupervisor(env, dataclasses.replace(RESCUES, operators=("restless",)))
+        env.reset(seed=seed)
+        supervisor.reset(seed)
+        expert.reset(seed)
+        sent, found = expert.last_sent(), []
+        for tick in range(env.expert_steps):
+            command = supervisor.command(tick, None)
+            if command is not None:
+                np.testing.assert_allclose(command, sent, atol=1e-6)
+                found.append(tick)
+            sent = expert.act()[0] if command is None else command
+            if env.step(sent)[2]:
+                break
+        return found
+
+    assert not any(touches(0.0, seed) for seed in range(3))
+    found = [ticks for seed in range(6) if (ticks := touches(1.0, seed))]
+    assert len({ticks[0] for ticks in found}) >= 4
+    assert all((np.diff(ticks) == 1).all() for ticks in found)
+    lengths = [len(ticks) for ticks in found]
+    assert 3 <= min(lengths) < max(lengths) <= 8
 
 
 def test_marks_move_both_ways():

@@ -93,6 +93,35 @@ def quality_of(tmp_path, episodes, trace, chunk_ticks=0):
 P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO
 
 
+def test_several_people_in_one_episode_answer_for_their_own_steps(tmp_path):
+    """Ann takes over, is relieved by Bob, who gives back; in another episode Ann is alone."""
+    shared = make_episode(
+        "round-0", [P] * 4 + [H] * 20 + [P] * 4, True, {"ann": np.arange(4, 12), "bob": np.arange(12, 24)}
+    )
+    alone = make_episode("round-1", [P] * 10 + [H] * 8, False, {"ann": np.arange(10, 18)})
+    demo = make_episode("demo-0", [D] * 6, True, {"bob": np.arange(6)})
+
+    def trace(cache, frames):
+        return {"advantage_gate": cache.position[frames]}
+
+    found = quality_of(tmp_path, [shared, alone, demo], trace)
+    assert {name: value for name, value in found.items() if name.startswith("ann/")} == {
+        "ann/demonstrations": 0,
+        "ann/takeovers": 2,
+        "ann/rescued": 0.5,
+        "ann/person_steps": 16,
+        "ann/advantage_gate": np.mean([4, 8, 10, 14]),  # every fourth
+    }
+    assert {name: value for name, value in found.items() if name.startswith("bob/")} == {
+        "bob/demonstrations": 1,
+        "bob/steps": 6,
+        "bob/takeovers": 1,
+        "bob/rescued": 1.0,
+        "bob/person_steps": 18,
+        "bob/advantage_gate": np.mean([0, 4, 14, 18, 22]),
+    }
+
+
 @pytest.mark.parametrize("column", ["viability", "discounted_value"])
 def test_the_value_rises_where_a_person_drives_for_a_whole_chunk(tmp_path, column):
     """By what he does, .02 a step; the leaps where another one takes over, and the end of the episode, are not his."""

@@ -10,13 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vla_rl.advantage import (
+    FEWEST_IN_BIN,
     SMALLEST_MEAN,
     AdvantageConfig,
     Samples,
     Values,
     advantage_gate,
     advantages,
+    compared,
     effective_samples,
+    gated,
     normalise,
     pre_weights,
     viability,
@@ -99,6 +102,75 @@ def test_a_cost_of_certainty_is_what_a_flat_efficiency_does_unasked():
     np.testing.assert_allclose(costly, flat)
     with pytest.raises(ConfigError, match="certainty_cost"):
         AdvantageConfig(certainty_cost=-1.0)
+
+
+def test_the_soft_exponential():
+    """g = exp(x) in [0, 2]: as the other form at 0 in value and slope, and nowhere below it."""
+    soft = AdvantageConfig(gate="viability", gate_form="exponential")
+    x = np.float32([-1000, -1, 0, 0.5, np.log(2), 1, 1000])
+    still = np.zeros(7, np.float32)
+    found = advantage_gate(still, x, still, soft)
+    np.testing.assert_allclose(found, [0, np.exp(-1), 1, np.exp(0.5), 2, 2, 2], rtol=1e-6)
+    assert (found >= advantage_gate(still, x, still, AdvantageConfig(gate="viability"))).all()
+    near = np.float32([-1e-2, 1e-2])
+    for config in (soft, AdvantageConfig(gate="viability")):
+        below, above = advantage_gate(still[:2], near, still[:2], config)
+        assert (above - below) / 2e-2 == pytest.approx(1, abs=1e-3)
+    floored = advantage_gate(still, x, still, dataclasses.replace(soft, gate_floor=0.5))
+    np.testing.assert_allclose(floored, np.maximum(found, 0.5))
+
+
+def as_good_as_usual(value_logit, a_v, efficiency, a_e, counted=None, **options):
+    """Advantages in bins of the value."""
+    values = values_of(value_logit, value_logit, efficiency, efficiency)
+    counted = np.ones(len(value_logit), bool) if counted is None else counted
+    return compared(np.float32(a_v), np.float32(a_e), values, counted, AdvantageConfig(**options))
+
+
+def test_an_advantage_is_compared_with_those_at_its_own_value():
+    """Eight samples of each of two values: A_v by p_v, A_e by V_e, here the other way round."""
+    low_high = np.repeat([-3.0, 4.0], 8)
+    a_v, a_e = np.tile([1.0, 3.0], 8), np.repeat([-40.0, -10.0], 8) + np.tile([-5.0, 5.0], 8)
+    a_v[8:] = 100 + 10 * a_v[8:]
+    found = as_good_as_usual(low_high, a_v, -low_high, a_e, value_bins=2)
+    np.testing.assert_allclose(found, [np.tile([-1, 1], 8)] * 2, atol=1e-5)
+    in_one = as_good_as_usual(low_high, a_v, -low_high, a_e, value_bins=1)[0]
+    np.testing.assert_allclose(in_one, (a_v - a_v.mean()) / a_v.std(), rtol=1e-5)
+    for same, raw in zip(as_good_as_usual(low_high, a_v, -low_high, a_e), (a_v, a_e), strict=True):
+        np.testing.assert_array_equal(same, np.float32(raw))
+
+
+def test_bins_hold_equally_many_and_equal_values_share_one():
+    value, still = np.random.default_rng(0).permutation(32).astype(float) ** 3, np.zeros(32)
+    (found, _), bins = as_good_as_usual(value, value, still, still, value_bins=4), np.cbrt(value).round() // 8
+    for number in range(4):
+        own = value[bins == number]
+        np.testing.assert_allclose(found[bins == number], (own - own.mean()) / own.std(), rtol=1e-4, atol=1e-4)
+    a_v = np.arange(32.0)
+    found, _ = as_good_as_usual(still, a_v, still, still, value_bins=4)
+    np.testing.assert_allclose(found, (a_v - a_v.mean()) / a_v.std(), rtol=1e-5)
+
+
+def test_samples_that_do_not_count_are_only_placed():
+    counted = np.arange(10) < 8
+    a_v = np.append(np.tile([1.0, 3.0], 4), [8.0, 2.0])
+    found, _ = as_good_as_usual([0.0] * 8 + [-9, 9], a_v, [0] * 10, [0] * 10, counted, value_bins=1)
+    np.testing.assert_allclose(found, [*np.tile([-1, 1], 4), 6, 0], atol=1e-5)
+
+
+def test_too_few_or_all_alike_are_as_good_as_usual():
+    """Seven samples in the upper bin, advantages that are all the same, and nobody who counts."""
+    assert FEWEST_IN_BIN == 8
+    value, a_v = np.repeat([0.0, 5.0], [9, 7]), np.arange(16.0)
+    found, flat = as_good_as_usual(value, a_v, value, [-1.1] * 16, value_bins=2)
+    assert np.abs(found[:9]).max() > 1
+    np.testing.assert_array_equal(found[9:], 0)
+    np.testing.assert_allclose(flat, 0, atol=1e-3)
+    nobody, _ = as_good_as_usual(value, a_v, value, a_v, np.zeros(16, bool), value_bins=2)
+    np.testing.assert_array_equal(nobody, 0)
+    few = values_of(*np.random.default_rng(0).normal(0, 9, (4, 7)))
+    config = AdvantageConfig(value_bins=1, warmup_steps=0)
+    np.testing.assert_array_equal(weights(few, samples_of("r" * 7), config, 0)[0], np.ones(7))
 
 
 def test_sigmoid_is_stable():
@@ -215,6 +287,9 @@ batches = st.lists(
 configs = st.builds(
     AdvantageConfig,
     gate=st.sampled_from(["hierarchical", "viability", "viability_weighted"]),
+    gate_form=st.sampled_from(["tanh", "exponential"]),
+    value_bins=st.sampled_from([0, 1, 2]),
+    weighs_people=st.booleans(),
     last_step=st.sampled_from(["target", "neutral", "repeat"]),
     efficiency_scale=st.sampled_from([1.0, 0.1]),
     normalise_over=st.sampled_from(["non_demonstration", "valid"]),
@@ -235,9 +310,10 @@ def test_laws_and_equality_of_numpy_and_torch(rows, config):
     assert not found[samples.rollout & ~samples.success].any()
     practised = samples.rollout | samples.intervention
     over = practised if config.normalise_over == "non_demonstration" else practised | samples.demonstration
-    pre = pre_weights(
-        advantage_gate(values.viability_logit, *advantages(values, samples, config), config), samples, config
-    )
+    found_in_bins = compared(*advantages(values, samples, config), values, gated(samples, config), config)
+    gates = advantage_gate(values.viability_logit, *found_in_bins, config)
+    assert ((gates >= 0) & (gates <= 2)).all()
+    pre = pre_weights(gates, samples, config)
     if over.any():
         assert found[over].mean() == pytest.approx(min(1.0, pre[over].mean() / SMALLEST_MEAN), rel=1e-4)
     same, torch_logs = weights(as_torch(values), as_torch(samples), config, 0)
@@ -248,6 +324,10 @@ def test_laws_and_equality_of_numpy_and_torch(rows, config):
 def test_unknown_choices_are_refused():
     with pytest.raises(ConfigError, match="Did you mean 'hierarchical'"):
         AdvantageConfig(gate="hierarchal")
+    with pytest.raises(ConfigError, match="Did you mean 'exponential'"):
+        AdvantageConfig(gate_form="exponentional")
+    with pytest.raises(ConfigError, match="value_bins"):
+        AdvantageConfig(value_bins=-1)
     with pytest.raises(ConfigError, match="last_step"):
         AdvantageConfig(last_step="zero")
     with pytest.raises(ConfigError, match="normalise_over"):

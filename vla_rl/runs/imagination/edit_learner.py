@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 _SCALE_SAMPLES = 1024  # states by which the edit's inputs are scaled
 _ALARM_CHUNKS = 512  # that are compared, at least, where there are so many
 _ALARM_STEPS = 300  # of the dynamics that are asked
-_HELD_OUT = 5  # one in so many of the older episodes says how much is usual
-_ALARM_EPISODES = 20  # fewer older ones say nothing
+_HELD_OUT = 5  # one in so many of the older episodes says how much is usual, where there are so many
+_ALARM_EPISODES = 20  # should say it; fewer older ones say nothing
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,8 @@ class ImaginedEdit(ChunkCriticLearner):
         own = [episode for episode in every if episode.policy_version >= 0]
         newest = max((episode.policy_version for episode in own), default=0)
         older = [episode for episode in own if episode.policy_version < newest]
-        unseen = ([e for e in own if e.policy_version == newest], older[::_HELD_OUT])
+        every_so_many = max(2, min(_HELD_OUT, len(older) // _ALARM_EPISODES))
+        unseen = ([e for e in own if e.policy_version == newest], older[::every_so_many])
         compared = [self._happened(episodes, transitions) for episodes in unseen]
         if self.config.branches.alarm_ratio == float("inf") or len(older) < _ALARM_EPISODES or None in compared:
             return {}, 0.0

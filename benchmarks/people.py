@@ -162,6 +162,9 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
         "person_minutes_ratio": max(minutes, default=None),
     }
     found = {name: value for name, value in ratios.items() if value is not None}
+    off = np.concatenate([pairs(condition, "ours_marks_off", _success) for condition in CONDITIONS], axis=1)
+    if off.size:
+        found["marks_off_cost_points"] = 100 * float((off[0] - off[1]).mean())
     for rival in ("hg_dagger", "filtered_bc"):
         both = np.concatenate([pairs(condition, rival, _rate) for condition in _CLUMSY], axis=1)
         if both.shape[1] > 1:
@@ -226,6 +229,11 @@ def _paces(cells: list[dict[str, Any]]) -> list[float]:
     return [
         last["steps"] / cell["teacher_steps"] for cell in cells if (last := cell["rounds"][-1])["steps"] is not None
     ]
+
+
+def _success(cell: dict[str, Any]) -> float:
+    success: float = cell["rounds"][-1]["success"]
+    return success
 
 
 def _rate(cell: dict[str, Any]) -> float:

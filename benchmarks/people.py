@@ -48,16 +48,24 @@ _CRITIC = [  # as many gradient steps of the policy as the others; those of the 
 ]
 _OURS = [*_CRITIC, "learning.mixture.rollouts=0"]  # taught what people show alone, as HG-DAgger is
 _BOLD = ["learning.choice.graded_edit=false", "learning.choice.novelty_cost=0"]
+_FOR_PEOPLE = [
+    *_CUT,
+    "learning.credit.takeover_lead_steps=10",
+    "learning.credit.mark_margin_steps=5",
+    "learning.advantage.weighs_people=true",
+]
 METHODS = {
     **{name: ALGORITHMS[name] for name in ("sft", "hg_dagger", "filtered_bc", "recap", "awr", "habc_paper", "no_ve")},
     "sft_smooth_half": ALGORITHMS["sft"],
     "hg_dagger_idle_cut": [*ALGORITHMS["hg_dagger"], *_CUT],
     "hg_dagger_retimed": [*ALGORITHMS["hg_dagger"], *_CUT, "task.demonstration_speed=1.5"],
-    "habc_for_people": [
-        *_CUT,
-        "learning.credit.takeover_lead_steps=10",
-        "learning.credit.mark_margin_steps=5",
-        "learning.advantage.weighs_people=true",
+    "recap_guided": [*ALGORITHMS["recap"], "policy.guidance_scale=2"],  # the middle of the recommended 1.5 to 2.5
+    "habc_for_people": _FOR_PEOPLE,
+    "habc_soft": [  # advantages in standard deviations, so the scale of those in steps goes
+        *_FOR_PEOPLE,
+        "learning.advantage.gate_form=exponential",
+        "learning.advantage.value_bins=8",
+        "learning.advantage.efficiency_scale=1",
     ],
     "ours": _OURS,
     "ours_marks_off": [*_OURS, "takeover.options.mark_jitter_s=0.5"],  # by up to ten steps, whoever sets them
@@ -278,7 +286,7 @@ def _run_cell(cell: PeopleCell, runs: Path) -> dict[str, Any]:
         start = ["--from", str(base)]
         if cell.method == "sft_smooth_half":
             start = [f"task.demonstrations={smooth_half(base / 'episodes', runs / f'{cell.base}-smooth-half')}"]
-        elif cell.method == "hg_dagger_retimed":
+        elif cell.method in ("hg_dagger_retimed", "recap_guided"):  # whose supervised policies are others
             start = [f"task.demonstrations={base}"]
         verb = start_verb([*_arguments(cell), *start, *changes], folder)
         verb.wait_or_fail()

@@ -189,7 +189,6 @@ class PolicyNode(LifecycleNode):
                 self._desk.end()
             if self._stopped_because:
                 self.get_logger().error(f"stopped: {self._stopped_because}; look, then call ~/rearm")
-            self._publish_diagnostics()
 
     def _may_begin(self, settings: Settings) -> bool:
         """Wait until the next attempt may begin; False if the node is deactivated instead."""

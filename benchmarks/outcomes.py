@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -185,7 +186,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         raise UserError(f"no run of {OURS[0]} has been measured yet; leave --gather out")
     longer = of_default_task[OURS[1]]
     return {
-        "without_person_450": float(np.mean([cell["practised"]["success"] for cell in ours])),
+        "without_person_450": fmean(cell["practised"]["success"] for cell in ours),
         "without_person_450_runs": len(ours),
         "steps_ratio": float(np.mean([_steps_ratio(cell) for cell in ours])),
         **_longer(longer),
@@ -203,7 +204,7 @@ def _longer(cells: list[dict[str, Any]]) -> dict[str, float]:
     if not cells:
         return {}
     return {
-        "without_person_1200": float(np.mean([cell["practised"]["success"] for cell in cells])),
+        "without_person_1200": fmean(cell["practised"]["success"] for cell in cells),
         "without_person_1200_runs": len(cells),
         "steps_ratio_1200": float(np.mean([_steps_ratio(cell) for cell in cells])),
     }

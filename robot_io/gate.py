@@ -196,6 +196,8 @@ class SafetyGate:
     @property
     def at_rest(self) -> bool:
         """See `vla_rl.core.protocols.Gate.at_rest`."""
+        if self._paused_ns is not None:  # it has stopped by itself, nobody knows where
+            return True
         smooth_at_rest = self._limiter is None or self._limiter.at_rest
         return smooth_at_rest and not self._previous[self._delta_dims].any()
 

@@ -216,8 +216,8 @@ class LerobotRobot:
         self.success, self._ended = success, True
 
     def stop(self) -> None:
-        """Hold the last command: lerobot's motors hold their goal. Steps end."""
-        if self._command is not None:
+        """Steps end. Goals the motors hold by themselves: sent again after a pause, they could pull the arm back."""
+        if self._command is not None and len(self._step_dims):
             self.write(self._without_steps(self._command))
 
     def close(self) -> None:

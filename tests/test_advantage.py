@@ -166,6 +166,8 @@ def test_too_few_or_all_alike_are_as_good_as_usual():
     assert np.abs(found[:9]).max() > 1
     np.testing.assert_array_equal(found[9:], 0)
     np.testing.assert_allclose(flat, 0, atol=1e-3)
+    fewer, _ = as_good_as_usual(value, a_v, value, a_v, value_bins=5)
+    assert fewer.tolist() == as_good_as_usual(value, a_v, value, a_v, value_bins=2)[0].tolist() != [0] * 16
     nobody, _ = as_good_as_usual(value, a_v, value, a_v, np.zeros(16, bool), value_bins=2)
     np.testing.assert_array_equal(nobody, 0)
     few = values_of(*np.random.default_rng(0).normal(0, 9, (4, 7)))

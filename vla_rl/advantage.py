@@ -32,7 +32,8 @@ SATURATED_TANH = 0.95
 # blown up to a mean of 1.
 SMALLEST_MEAN = 1e-3
 FEWEST_IN_BIN = 8
-"""Advantages of a bin with fewer samples are 0: so few say nothing about each other."""
+"""There are fewer bins where one would have fewer samples; advantages of fewer in all are 0: so few say nothing about
+each other."""
 _SMALLEST_SPREAD = 1e-2  # of the advantages in a bin, in their own unit: less is rounding error
 
 
@@ -84,10 +85,10 @@ class AdvantageConfig(HorizonConfig):
             removed): ``viability``: A_v alone; ``viability_weighted``: (1 - p_v) A_v.
         gate_form: of an argument x, ``tanh``: g = 1 + tanh(x), the paper's; ``exponential``: g = exp(x) in [0, 2], a
             soft exponential. Both are 1 with slope 1 at 0; below, the second forgets less: .37 in place of .24 at -1.
-        value_bins: each advantage is compared within so many bins of its own value, of equally many samples: A_v of
-            p_v, A_e of V_e, less the mean of its bin and over its standard deviation, both of the samples of the batch
-            that the gate weighs. Both are in standard deviations then, so that an ``efficiency_scale`` of 1 weighs them
-            alike. 0 is the paper: no bins.
+        value_bins: each advantage is compared within so many bins of its own value, of equally many samples (at least
+            `FEWEST_IN_BIN`, in fewer bins if need be): A_v of p_v, A_e of V_e, less the mean of its bin and over its
+            standard deviation, both of the samples of the batch that the gate weighs. Both are in standard deviations
+            then, so that an ``efficiency_scale`` of 1 weighs them alike. 0 is the paper: no bins.
         gate_floor: lower gates are raised to it; 0 is the paper, 1 prefers good steps without forgetting others: what
             is slow in a success may be a recovery, of which there are few.
         efficiency_scale: multiplies A_e; 1 is the paper. A_e is in raw steps inside a tanh, which saturates at about 2.
@@ -197,7 +198,9 @@ def compared(
 
 def _within_bins(advantage: Array, value: Array, counted: Array, bins: int) -> Array:
     below = (value[counted][None] < value[:, None]).sum(1)  # [B], so that equal values share a bin
-    place = (below * bins // max(int(counted.sum()), 1)).clip(max=bins - 1)
+    total = int(counted.sum())
+    bins = max(1, min(bins, total // FEWEST_IN_BIN))
+    place = (below * bins // max(total, 1)).clip(max=bins - 1)
     result = _library(advantage).zeros_like(advantage)
     for number in range(bins):
         inside = place == number

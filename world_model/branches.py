@@ -29,8 +29,8 @@ class BranchConfig(ppo.PPOConfig):
         spread: standard deviation of the offsets that are tried, in normalised action units.
         carry: lambda of the advantages, from chunk to chunk.
         alarm_ratio: of the newest real chunks, dynamics that have not seen them may leave so many times as much
-            unexplained as of older ones that they have not seen either (see `world_model.alarm`); infinite: the world
-            is always believed.
+            unexplained as of older ones that they have not seen either (see `world_model.alarm`); 0: the world is
+            always believed.
         halt: a branch is cut before a chunk about whose end the members disagree more than so many times as much as
             they usually (median) do about the policy's own chunks from real steps: what would follow is unknown, and
             neither rewarded nor blamed (MOReL, arXiv 2005.05951). 0: none is cut.
@@ -49,10 +49,14 @@ class BranchConfig(ppo.PPOConfig):
         super().__post_init__()
         if min(self.updates, self.branches, self.chunks) < 1:
             raise ConfigError("branches: updates, branches and chunks must be at least 1")
-        if not self.spread > 0 or not 0 <= self.carry <= 1 or not self.alarm_ratio > 1:
-            raise ConfigError("branches: expected spread > 0, carry in [0, 1] and alarm_ratio > 1")
-        if self.halt and not self.halt > 1:
-            raise ConfigError(f"branches: halt is {self.halt}; expected more than 1 (times what is usual), or 0: never")
+        if not self.spread > 0 or not 0 <= self.carry <= 1:
+            raise ConfigError("branches: expected spread > 0 and carry in [0, 1]")
+        for name in ("alarm_ratio", "halt"):
+            times = getattr(self, name)
+            if times and not 1 < times < float("inf"):
+                raise ConfigError(
+                    f"branches: {name} is {times}; expected more than 1 (times what is usual), or 0: never"
+                )
 
 
 class Starts(NamedTuple):

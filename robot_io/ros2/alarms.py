@@ -158,6 +158,9 @@ class Alarms:
             return f"nobody publishes the emergency stop on {topic}"
         if speakers - self._vouched:  # whoever comes has to say it anew, however soon
             return f"the emergency stop on {topic} has not said yet that it is released"
+        if len(speakers) > 1:
+            several = f"{len(speakers)} publish the emergency stop on {topic}"
+            return f"{several}, and a message does not say whose it is: let one"
         if timeout_ms and time.monotonic() - self._heard_s > timeout_ms * 1e-3:
             return f"the emergency stop on {topic} has been silent for more than {timeout_ms:g} ms"
         return ""

@@ -144,7 +144,7 @@ def test_newest_episodes_that_those_before_do_not_foretell_stop_imagination_and_
 
 def test_a_silent_alarm_changes_nothing_and_the_first_version_raises_none(make_cache) -> None:
     cache = make_cache(two_rounds())
-    asked, unasked = believing(cache), believing(cache, alarm_ratio=float("inf"))
+    asked, unasked = believing(cache), believing(cache, alarm_ratio=0.0)
     assert asked.update(0).keys() - unasked.update(0).keys() == {"imagined_unexplained_newest"}
     assert same(asked.edit, unasked.edit)
     first = believing(make_cache([through_other_eyes(jerky(index, 0)) for index in range(40)]))

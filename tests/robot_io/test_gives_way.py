@@ -186,6 +186,19 @@ def test_after_a_pause_nothing_is_sent_until_a_reading_of_afterwards_is_there(ag
     assert verdict.commands.tolist() == [[np.float32(0.9)]]
 
 
+def test_nothing_is_left_to_brake_while_it_is_not_known_where_the_robot_is() -> None:
+    limits = replace(SLOW, max_acceleration=(1.0,), max_jerk=(50.0,), max_gap_ms=80.0)
+    gate, told, ms = SafetyGate(limits, HZ), np.zeros(1, np.float32), 10**6
+    gate.reset(told)
+    gate.inspect(Condition(told, told, 0))
+    for tick in range(10):
+        gate.admit(np.float32([0.9]), tick * 50 * ms, tick * 50 * ms, tick * 50 * ms)
+    assert not gate.at_rest
+    now_ns = (450 + 90) * ms
+    assert not len(gate.admit(np.float32([0.9]), now_ns, now_ns, now_ns).commands)
+    assert gate.at_rest
+
+
 @pytest.mark.parametrize("late_readings", [2, 10**6])
 def test_a_driver_that_is_late_after_a_pause_lets_no_old_command_through(late_readings: int) -> None:
     robot, gate = LatePausedArm(-0.5, late_readings), SafetyGate(SLOW, HZ)

@@ -55,6 +55,30 @@ def test_no_attempt_begins_at_the_posture_of_the_attempt_before() -> None:
     assert not arm.sent
 
 
+def test_after_a_pause_no_old_goal_is_sent_to_an_arm_that_cannot_be_read() -> None:
+    """Neither by the gate nor by the stop: somebody has moved it meanwhile."""
+    clock = VirtualClock()
+
+    class Paused(Arm):
+        readings = 0
+
+        def get_observation(self) -> dict[str, Any]:
+            self.readings += 1
+            if self.readings == 20:
+                clock.sleep_until_ns(clock.now_ns() + 60 * 10**9)
+                self.position, self.sent = {"a.pos": 0.9, "b.pos": 0.0}, []
+            if self.readings >= 20:
+                raise ConnectionError("the bus does not answer")
+            return super().get_observation()
+
+    arm, gate, away = Paused(), SafetyGate(GATE, 20.0), np.array([-0.4, 0.0], np.float32)
+    robot = LerobotRobot(arm, 20.0, "t", duration_s=1e3, clock=clock)
+    summary = run_episode(robot, Demonstrator(lambda: (away, away)), gate, seed=0, max_ticks=200)
+    assert summary.stopped
+    assert gate.counts[Reason.GAP]
+    assert not arm.sent
+
+
 @dataclass
 class CautiousConfig:
     max_relative_target: float = 0.05

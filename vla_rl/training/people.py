@@ -58,13 +58,8 @@ def quality_by_operator(cache: FrameCache, store: EpisodeStore, trace: Trace, ch
                 figures[column] = float(np.mean(traced[column]))
         later, inside = cache.later(looked_at, chunk_ticks)
         along = inside & np.isin(later, steps)
-        if chunk_ticks and along.any():
-            rise = _foretold(trace(cache, later[along])) - _foretold(traced)[along]
-            figures["value_rise"] = float(np.mean(rise))
+        column = next((column for column in ("viability", "discounted_value") if column in traced), "")
+        if chunk_ticks and column and along.any():
+            figures["value_rise"] = float(np.mean(trace(cache, later[along])[column] - traced[column][along]))
         found |= {f"{name}/{figure}": value for figure, value in figures.items()}
     return found
-
-
-def _foretold(traced: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    """The chance of success, or its discounted value, [B]."""
-    return traced["viability"] if "viability" in traced else traced["discounted_value"]

@@ -302,7 +302,8 @@ class PracticeRun(LearningRun):
         foretold = learner.trace(self.cache, frames[chosen]) if len(chosen) else {}
         value = foretold.get("viability", foretold.get("discounted_value"))
         if value is not None:
-            discount = float(getattr(learner, "discount", 1.0))  # an algorithm of one's own need not have one
+            # An algorithm of one's own need not have a discount; a chance of success has none.
+            discount = 1.0 if "viability" in foretold else float(getattr(learner, "discount", 1.0))
             ticks_to_end = np.concatenate([np.arange(episode.length)[::-1] for episode in new])[chosen]
             record = calibration_record(value, credit.viability_label[chosen] * discount**ticks_to_end)
             self._publish_once("calibrate", stage, {**record, "discount": discount})

@@ -55,6 +55,19 @@ assert rig.until(lambda: rig.node._wiring.alarms.values()["emergency stop"] == "
 rig.trigger("start")
 assert rig.until(acting)
 time.sleep(0.5)
+second = rig.world.create_publisher(Bool, "estop", 10)
+said["two"] = rig.until(lambda: "has not said yet" in rig.node._wiring.alarms.values()["emergency stop"], 3.0)
+button.publish(Bool(data=False))
+time.sleep(0.5)
+said["vouched"] = rig.node._wiring.alarms.values()["emergency stop"]
+rig.world.destroy_publisher(second)
+rig.until(rig.stopped)
+time.sleep(0.5)
+rig.trigger("rearm")
+assert rig.until(lambda: rig.node._wiring.alarms.values()["emergency stop"] == "released")
+rig.trigger("start")
+assert rig.until(acting)
+time.sleep(0.5)
 rig.world.destroy_publisher(button)
 button = rig.world.create_publisher(Bool, "estop", 10)  # sooner than anybody looks, and silent
 said["restarted"] = {"stopped": rig.until(rig.stopped, 3.0), "why": rig.why}
@@ -145,6 +158,14 @@ def test_an_emergency_stop_that_was_pressed_before_the_node_came_counts(pressed:
 def test_one_who_comes_back_has_to_say_anew_that_it_is_released(pressed: dict[str, Any]) -> None:
     assert pressed["gone"]
     assert pressed["silent"]
+
+
+def test_of_two_emergency_stops_nobody_can_tell_which_one_is_released(pressed: dict[str, Any]) -> None:
+    """A message does not say who sent it."""
+    assert pressed["two"]
+    assert (
+        pressed["vouched"] == "2 publish the emergency stop on estop, and a message does not say whose it is: let one"
+    )
 
 
 def test_one_who_restarts_before_anybody_looks_has_to_say_so_too(pressed: dict[str, Any]) -> None:

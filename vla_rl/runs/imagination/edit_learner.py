@@ -172,7 +172,7 @@ class ImaginedEdit(ChunkCriticLearner):
         every_so_many = max(2, min(_HELD_OUT, len(older) // _ALARM_EPISODES))
         unseen = ([e for e in own if e.policy_version == newest], older[::every_so_many])
         compared = [self._happened(episodes, transitions) for episodes in unseen]
-        if self.config.branches.alarm_ratio == float("inf") or len(older) < _ALARM_EPISODES or None in compared:
+        if not self.config.branches.alarm_ratio or len(older) < _ALARM_EPISODES or None in compared:
             return {}, 0.0
         left = {episode.start for episode in every} - {episode.start for part in unseen for episode in part}
         seen = np.concatenate([np.arange(e.start, e.start + e.length) for e in every if e.start in left])

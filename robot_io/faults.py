@@ -173,7 +173,7 @@ FAULTS = {
         Fault("stamps_future", "stamps lie 10 s in the future", _T, _silent_ms, disturb.FutureStamps),
         Fault("clock_jump", "the clock jumps by 3 s, forwards or back", _T, _silent_ms, disturb.ClockJump),
         Fault("clock_silent", "/clock falls silent", _T, _clock_ms, disturb.ClockSilent),
-        Fault("node_paused", "the node stands still (SIGSTOP) and goes on", _T, _seen_ms, motion_only=True),
+        Fault("node_paused", "the node stands still (SIGSTOP) and goes on", _T, _stop_ms, motion_only=True),
         Fault("rival", "somebody else publishes on the command topic", _T, _discovered_ms),
         Fault("twin", "a second node of the same name", _T, _discovered_ms),
         Fault("estop_pressed", "the emergency stop says true", _T, _looked_at_ms),

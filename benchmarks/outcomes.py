@@ -228,7 +228,8 @@ def _beside(ours: list[dict[str, Any]], others: list[dict[str, Any]], key: str) 
 def _other_tasks(runs: list[dict[str, Any]]) -> dict[str, float]:
     """What practice adds on tasks other than the default one, the mean over them and the least, each of its seeds."""
     found: dict[str, float] = {}
-    for method, suffix in ((OURS[1], "points"), (OURS[0], "450_points")):
+    named = {OURS[1]: ("", "points"), OURS[0]: ("", "450_points"), "bold_1200": ("bold_", "points")}
+    for method, (prefix, suffix) in {**named, "bold": ("bold_", "450_points")}.items():
         gains: dict[str, list[float]] = {}
         for cell in runs:
             if cell["method"] == method and cell["task"] != TASKS[0]:
@@ -236,8 +237,8 @@ def _other_tasks(runs: list[dict[str, Any]]) -> dict[str, float]:
                 gains.setdefault(cell["task"], []).append(gain)
         if gains:
             each = [float(np.mean(of_task)) for of_task in gains.values()]
-            found[f"mean_gain_other_tasks_{suffix}"] = float(np.mean(each))
-            found[f"least_gain_other_tasks_{suffix}"] = min(each)
+            found[f"{prefix}mean_gain_other_tasks_{suffix}"] = float(np.mean(each))
+            found[f"{prefix}least_gain_other_tasks_{suffix}"] = min(each)
     return found
 
 

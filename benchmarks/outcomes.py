@@ -228,8 +228,12 @@ def _beside(ours: list[dict[str, Any]], others: list[dict[str, Any]], key: str) 
 def _other_tasks(runs: list[dict[str, Any]]) -> dict[str, float]:
     """What practice adds on tasks other than the default one, the mean over them and the least, each of its seeds."""
     found: dict[str, float] = {}
-    named = {OURS[1]: ("", "points"), OURS[0]: ("", "450_points"), "bold_1200": ("bold_", "points")}
-    for method, (prefix, suffix) in {**named, "bold": ("bold_", "450_points")}.items():
+    for method, prefix, suffix in (
+        (OURS[1], "", "points"),
+        (OURS[0], "", "450_points"),
+        ("bold_1200", "bold_", "points"),
+        ("bold", "bold_", "450_points"),
+    ):
         gains: dict[str, list[float]] = {}
         for cell in runs:
             if cell["method"] == method and cell["task"] != TASKS[0]:

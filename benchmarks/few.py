@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cells import Cells, origin
-from benchmarks.outcomes import BOLD, TASKS, practice_alone, practise_from, run_base
+from benchmarks.outcomes import TASKS, practice_alone, practise_from, run_base
+from benchmarks.practices import BOLD
 from benchmarks.runs import Cell, evaluations
 from vla_rl.training.run_folder import RunFolder
 

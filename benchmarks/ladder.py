@@ -20,6 +20,7 @@ from torch import Tensor
 
 from benchmarks import outcomes
 from benchmarks.cells import Cells
+from benchmarks.practices import PATIENT
 from benchmarks.runs import Cell, evaluations
 from robot_io.env_robot import EnvRobot
 from vla_rl.algorithms.actor import autocast
@@ -38,7 +39,7 @@ _EDIT_ALONE = [
     "budget.steps_per_round=1",
     "learning.choice.draws=1",
     "learning.teach_steps=0",
-    *outcomes.PATIENT,
+    *PATIENT,
 ]
 _TRUE = "algorithm=benchmarks.ladder:TrueDynamics"
 _TRUE_BUT_SUCCESS = "algorithm=benchmarks.ladder:TrueDynamicsLearntSuccess"

@@ -21,6 +21,7 @@ import numpy as np
 import yaml
 
 from benchmarks.cells import Cells, origin
+from benchmarks.practices import METHODS, OURS
 from benchmarks.runs import Cell, evaluations, gain_columns, short_name, start_verb
 from benchmarks.statistics import paired_p
 from vla_rl.core.config import load_config, read_yaml
@@ -31,86 +32,12 @@ from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
 TASKS = ("vla_rl/PegInsert-v0",)
-OURS = (
-    "imagined_edit",
-    "imagined_edit_1200",
-    "graded",
-    "bold",
-    "bold_1200",
-    "bold_hurried",
-    "untaught",
-    "edit",
-    "unimagined",
-    "unimagined_patient",
-    "chunk_critic",
-)
 _PLAIN = {  # whose last policies are judged without critic and edit, too, and under which name
     "imagined_edit_1200": "without_search_1200",
     "bold": "bold_without_search_450",
     "bold_1200": "bold_without_search_1200",
 }
 _TWINS = {"imagined_edit_1200": "imagined_edit", "bold_1200": "bold"}  # of 450 episodes, and else the same
-_CLONING = [
-    "exploration=0",
-    "budget.steps_per_round=500",
-    "learning.actor.batch_size=128",
-    "learning.actor.learning_rate=1e-3",
-    "learning.actor.warmup_steps=50",
-    "learning.actor.decay_steps=500",
-    "learning.actor.schedule_every_round=true",
-]
-_WEIGHTED = [
-    "learning.critic_training.steps_per_actor_step=0.5",
-    "learning.critic_training.steps_before_round=300",
-]
-_ON_POLICY = [  # as many episodes in more rounds
-    "budget.rounds=9",
-    "budget.episodes_per_round=50",
-    "budget.steps_per_round=1",
-]
-PATIENT = ["learning.discount=1"]
-# Every draw is moved by the whole edit, and what is new costs nothing.
-BOLD = [*PATIENT, "learning.choice.graded_edit=false", "learning.choice.novelty_cost=0"]
-_UNTAUGHT = [*BOLD, "learning.teach_steps=0", "learning.actor.precision=float32"]
-_TAUGHT = [  # as `imagined_edit` teaches
-    "learning.teach_steps=400",
-    "learning.actor.batch_size=128",
-    "learning.actor.warmup_steps=50",
-    "learning.actor.decay_steps=400",
-    "learning.actor.schedule_every_round=true",
-    "learning.actor.precision=auto",
-]
-_RESIDUAL = ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY]
-METHODS = {
-    "imagined_edit": [],
-    "imagined_edit_1200": ["budget.rounds=8"],
-    "graded": [*PATIENT, "learning.choice.novelty_cost=0.3"],
-    "bold": BOLD,
-    "bold_1200": [*BOLD, "budget.rounds=8"],
-    "bold_hurried": BOLD[1:],
-    "untaught": _UNTAUGHT,
-    "edit": [*_UNTAUGHT, "learning.choice.draws=1"],  # without choosing; teaching alone is filtered_bc
-    # All of ours but the edit that imagination practises; candidates are moved by chance.
-    "unimagined": ["algorithm=chunk_critic", *_TAUGHT],
-    "unimagined_patient": ["algorithm=chunk_critic", *_TAUGHT, *PATIENT],
-    "chunk_critic": ["algorithm=chunk_critic", *PATIENT],
-    "residual_ppo": _RESIDUAL,
-    "noise_steering": ["algorithm=noise_steering", "exploration=0", *_ON_POLICY],
-    "residual_grpo": [*_RESIDUAL, "learning.ppo.advantage=group", "budget.episodes_per_start=5"],
-    "filtered_bc": ["algorithm=filtered_bc", *_CLONING],
-    "habc": [
-        "algorithm=habc",
-        *_CLONING,
-        *_WEIGHTED,
-        "learning.critic.efficiency_return_steps=1000",
-        "learning.critic.efficiency_unit_steps=10",
-        "learning.advantage.warmup_steps=0",
-        "learning.advantage.advantage_horizon=24",
-        "learning.advantage.efficiency_scale=0.08",
-    ],
-    "awr": ["algorithm=awr", *_CLONING, *_WEIGHTED],
-    "sft": ["algorithm=sft", *_CLONING, "budget.episodes_per_round=0"],
-}
 _EVALUATION_EPISODES = 200
 _AT_ONCE = 64
 

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.cells import Cells, origin
-from benchmarks.outcomes import BOLD, practice_alone
+from benchmarks.outcomes import practice_alone
+from benchmarks.practices import BOLD
 from benchmarks.runs import evaluations, start_verb
 from sim.registration import COLOUR_TASKS
 from vla_rl.core.config import read_yaml

@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.outcomes import METHODS, after_each_third, summary
+from benchmarks.outcomes import after_each_third, summary
+from benchmarks.practices import METHODS
 from vla_rl.core.config import load_config
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.config_files import config_file

@@ -19,6 +19,17 @@ from tests.fakes.holding_rig import HoldingRig
 
 rig = HoldingRig(estop_topic="estop")
 acting = lambda: rig.node._wiring.robot.acting
+
+
+def act_anew():
+    time.sleep(0.5)
+    rig.trigger("rearm")
+    assert rig.until(lambda: rig.node._wiring.alarms.values()["emergency stop"] == "released")
+    rig.trigger("start")
+    assert rig.until(acting)
+    time.sleep(0.5)
+
+
 button = rig.world.create_publisher(Bool, "estop", qos.latched())  # says what changes, and says it to whoever comes
 button.publish(Bool(data=True))
 time.sleep(1.0)
@@ -39,22 +50,12 @@ said["gone"] = rig.until(lambda: "nobody publishes" in rig.node._wiring.alarms.v
 button = rig.world.create_publisher(Bool, "estop", 10)  # it comes back, and says nothing
 said["silent"] = rig.until(lambda: "has not said yet" in rig.node._wiring.alarms.values()["emergency stop"])
 button.publish(Bool(data=False))
-time.sleep(0.5)
-rig.trigger("rearm")
-assert rig.until(lambda: rig.node._wiring.alarms.values()["emergency stop"] == "released")
-rig.trigger("start")
-assert rig.until(acting)
-time.sleep(0.5)
+act_anew()
 button.publish(Bool(data=True))
 button.publish(Bool(data=False))
 said["a moment"] = {"stopped": rig.until(rig.stopped, 3.0), "why": rig.why}
 button.publish(Bool(data=False))
-time.sleep(0.5)
-rig.trigger("rearm")
-assert rig.until(lambda: rig.node._wiring.alarms.values()["emergency stop"] == "released")
-rig.trigger("start")
-assert rig.until(acting)
-time.sleep(0.5)
+act_anew()
 second = rig.world.create_publisher(Bool, "estop", 10)
 said["two"] = rig.until(lambda: "has not said yet" in rig.node._wiring.alarms.values()["emergency stop"], 3.0)
 button.publish(Bool(data=False))
@@ -62,20 +63,12 @@ time.sleep(0.5)
 said["vouched"] = rig.node._wiring.alarms.values()["emergency stop"]
 rig.world.destroy_publisher(second)
 rig.until(rig.stopped)
-time.sleep(0.5)
-rig.trigger("rearm")
-assert rig.until(lambda: rig.node._wiring.alarms.values()["emergency stop"] == "released")
-rig.trigger("start")
-assert rig.until(acting)
-time.sleep(0.5)
+act_anew()
 rig.world.destroy_publisher(button)
 button = rig.world.create_publisher(Bool, "estop", 10)  # sooner than anybody looks, and silent
 said["restarted"] = {"stopped": rig.until(rig.stopped, 3.0), "why": rig.why}
 button.publish(Bool(data=False))
-time.sleep(0.5)
-rig.trigger("rearm")
-rig.trigger("start")
-assert rig.until(acting)
+act_anew()
 
 
 def blind():

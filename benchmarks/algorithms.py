@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.algorithm_plots import save_algorithm_plot
 from benchmarks.cells import Cells, digest_of, origin
+from benchmarks.practices import WHOLE_EDITS
 from benchmarks.runs import Cell, evaluations, start_verb
 from benchmarks.statistics import bootstrap_interval, paired_p, stratified_p
 from vla_rl.core.config import read_yaml
@@ -49,8 +50,7 @@ ALGORITHMS = {
         "budget.steps_per_round=650",
         "learning.teach_steps=250",
         "environments_per_worker=32",
-        "learning.choice.graded_edit=false",
-        "learning.choice.novelty_cost=0",
+        *WHOLE_EDITS,
     ],
 }
 # Beside the folder of the results, where the pages find them: all tasks, and the default one.

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from benchmarks import people_habits
 from benchmarks.algorithms import ALGORITHMS
 from benchmarks.cells import Cells, origin
+from benchmarks.practices import WHOLE_EDITS
 from benchmarks.runs import Cell, evaluations, start_verb
 from benchmarks.statistics import paired_p
 from sim.operators import OPERATORS
@@ -47,7 +48,6 @@ _CRITIC = [  # as many gradient steps of the policy as the others; those of the 
     "learning.discount=0.997",
 ]
 _OURS = [*_CRITIC, "learning.mixture.rollouts=0"]  # taught what people show alone, as HG-DAgger is
-_BOLD = ["learning.choice.graded_edit=false", "learning.choice.novelty_cost=0"]
 _FOR_PEOPLE = [
     *_CUT,
     "learning.credit.takeover_lead_steps=10",
@@ -69,7 +69,7 @@ METHODS = {
     ],
     "ours": _OURS,
     "ours_marks_off": [*_OURS, "takeover.options.mark_jitter_s=0.5"],  # by up to ten steps, whoever sets them
-    "ours_bold": [*_CRITIC, *_BOLD],
+    "ours_bold": [*_CRITIC, *WHOLE_EDITS],
 }
 _CLUMSY = ("mixed", "worse")
 _RIVALS = ("hg_dagger", "hg_dagger_idle_cut", "filtered_bc")

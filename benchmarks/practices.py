@@ -33,7 +33,8 @@ _ON_POLICY = [  # as many episodes in more rounds
 ]
 PATIENT = ["learning.discount=1"]
 # Every draw is moved by the whole edit, and what is new costs nothing.
-BOLD = [*PATIENT, "learning.choice.graded_edit=false", "learning.choice.novelty_cost=0"]
+WHOLE_EDITS = ["learning.choice.graded_edit=false", "learning.choice.novelty_cost=0"]
+BOLD = [*PATIENT, *WHOLE_EDITS]
 _UNTAUGHT = [*BOLD, "learning.teach_steps=0", "learning.actor.precision=float32"]
 _TAUGHT = [  # as `imagined_edit` teaches
     "learning.teach_steps=400",
@@ -50,7 +51,7 @@ METHODS = {
     "graded": [*PATIENT, "learning.choice.novelty_cost=0.3"],
     "bold": BOLD,
     "bold_1200": [*BOLD, "budget.rounds=8"],
-    "bold_hurried": BOLD[1:],
+    "bold_hurried": WHOLE_EDITS,
     "untaught": _UNTAUGHT,
     "edit": [*_UNTAUGHT, "learning.choice.draws=1"],  # without choosing; teaching alone is filtered_bc
     # All of ours but the edit that imagination practises; candidates are moved by chance.

@@ -89,7 +89,7 @@ class LerobotRobot:
         self._freshness = self._new_freshness()
         self._rest: list[Float32Array] = []
         self._command: Float32Array | None = None
-        self._wanted: Float32Array | None = None
+        self._wanted: Float32Array = np.zeros(len(self.action_names), np.float32)  # `reset` says what
         self._state: Float32Array = np.zeros(len(self.state_names), np.float32)
         self.success: bool | None = None
         self._start_ns = 0
@@ -186,7 +186,7 @@ class LerobotRobot:
         """See `vla_rl.execution.loop.EpisodicRobot`. lerobot measures no effort. A driver that holds its goals near the
         joints would hide what is in their way: of such a one the command counts that it was given.
         """
-        command = self._wanted if self._holds_near and self._wanted is not None else self.last_command()
+        command = self._wanted if self._holds_near else self.last_command()
         return Condition(self.rest_command(), command, self._freshness.captured_ns["state"])
 
     def write(self, action: Float32Array) -> Float32Array:

@@ -5,7 +5,7 @@ by `python -m benchmarks outcomes`: the same supervised policies, practice seeds
 pairs whose twin is in no haste, those of bold edits, and those that teach their policy nothing. This gathers the pairs
 and measures the speed of branches.
 What is to blame for what imagination does not reach is read from the ladder and from the values of branches, see
-`benchmarks.ladder` and `benchmarks.branch_values`.
+`benchmarks.ladder` and `benchmarks.branch_values`; whether it orders policies, from `benchmarks.policy_ranking`.
 """
 
 import argparse
@@ -18,11 +18,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from benchmarks import branch_values, foretold, ladder, outcomes
+from benchmarks import branch_values, foretold, ladder, outcomes, policy_ranking
 from benchmarks.cells import Cells, origin
 from benchmarks.statistics import bootstrap_interval, paired_p
 from vla_rl.core.errors import UserError
-from world_model.ranking import mean_maximum_rank_violation
 
 PAIRED = {
     "": ("imagined_edit", "unimagined"),
@@ -31,7 +30,7 @@ PAIRED = {
     "untaught_": ("untaught", "chunk_critic"),
 }
 """What the figures' names begin with -> with and without imagination."""
-_PARTS = ("pairs", *ladder.PARTS, "values", "foretold")
+_PARTS = ("pairs", *ladder.PARTS, "values", "foretold", "ranking")
 _GOAL = 0.8
 _UPDATES = 5
 
@@ -98,6 +97,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     forecasts = foretold.open_cells(options.out)
     if "foretold" in options.parts:
         foretold.measure_seeds(forecasts, options.out, options.runs, options.seeds)
+    ranked = policy_ranking.open_cells(options.out)
+    if "ranking" in options.parts:
+        policy_ranking.measure(ranked, options.out, options.runs, options.seeds)
     runs = outcomes.open_cells(options.out)
     cells = [cell for cell in runs.read() if "method" in cell]
     twins = {prefix: find_twins(cells, *methods) for prefix, methods in PAIRED.items()}
@@ -113,6 +115,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "ladder": [cell for part in ladder.PARTS for cell in ladder.open_cells(options.out, part).read()],
         **branch_values.keys(values.read()),
         **foretold.keys(forecasts.read()),
+        **policy_ranking.keys(ranked.read()),
         **_of_video_model(options.out / "world-model.json"),
         "measured": origin([cell for own in twins.values() for both in own for cell in both]),
     }
@@ -148,17 +151,12 @@ def _of_video_model(file: Path) -> dict[str, float]:
     """What `world-model` has measured of the model for long horizons; nothing if it never ran."""
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     names = {
-        "ranking_unseen_pearson": "policy_ranking_pearson_unseen",
         "counterfactual_agreement": "counterfactual_agreement",
         "outcome_auc": "reward_auc",
         "video_frames_per_s_b1": "frames_per_s_b1",
         "latency_step_1000_over_10": "late_latency_ratio",
     }
-    keys = {key: found[name] for key, name in names.items() if name in found}
-    if unseen := found.get("cells", {}).get("ranking-unseen"):
-        rates = (np.array([policy[kind] for policy in unseen["policies"]]) for kind in ("real", "imagined"))
-        keys["mmrv"] = mean_maximum_rank_violation(*rates)
-    return keys
+    return {key: found[name] for key, name in names.items() if name in found}
 
 
 def find_twins(cells: list[dict[str, Any]], imagines: str, twin: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -176,6 +174,7 @@ def table(result: dict[str, Any]) -> str:
         *([ladder.table(result["ladder"])] if result["ladder"] else []),
         *([branch_values.table(result["branch_values"])] if "branch_values" in result else []),
         *([foretold.table(result)] if "foretold_policies" in result else []),
+        *([policy_ranking.table(result)] if "foretold_ranking" in result else []),
     ]
     return "\n\n".join(parts)
 

@@ -1,9 +1,11 @@
-"""World models: train one on the episodes of a run, evaluate it, or watch it beside the real future.
+"""World models: train one on the episodes of a run, evaluate it, watch it beside the real future, or let it foretell
+how often policies would succeed.
 
 Example: vla-rl imagine train runs/demo --out runs/world
          vla-rl imagine evaluate runs/world
          vla-rl imagine rollout runs/world --out future.webp
          vla-rl imagine branches runs/alone
+         vla-rl imagine rank runs/alone --policies runs/other/policies/version_0003
 """
 
 import argparse
@@ -18,13 +20,14 @@ from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
 
-ACTIONS = ("train", "evaluate", "rollout", "branches")
+ACTIONS = ("train", "evaluate", "rollout", "branches", "rank")
+_FUTURES = 4
 logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", help=f"one of {', '.join(ACTIONS)}")
-    parser.add_argument("folder", type=Path, help="train, branches: a run folder; else the world model's folder")
+    parser.add_argument("folder", type=Path, help="train, branches, rank: a run folder; else the world model's folder")
     parser.add_argument("--out", type=Path, help="train: the world model's folder; else the clip (.mp4, .webp, .png)")
     parser.add_argument("--preset", default="cpu-tiny", help="train: cpu-tiny, gpu-small, gpu-base or a YAML file")
     parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="train: changes to it")
@@ -32,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="train: where to compute")
     parser.add_argument("--windows", type=int, default=192, help="evaluate: futures behind the horizon curves")
     parser.add_argument("--pairs", type=int, default=30, help="evaluate: counterfactual pairs")
-    parser.add_argument("--episodes", type=int, default=4, help="rollout, branches: futures in the clip")
+    parser.add_argument("--policies", type=Path, nargs="+", help="rank: policy folders (all of the run)")
+    parser.add_argument("--episodes", type=int, help="rollout, branches: futures in the clip (4); rank: of each (200)")
     parser.add_argument("--start", type=int, default=10, help="rollout, branches: step that imagination begins at")
     parser.add_argument("--steps", type=int, help="rollout: steps of imagination (40); branches: chunks (7)")
 
@@ -44,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         given = getattr(arguments, name)
         if given is not None and given < least:
             raise UserError(f"--{name.replace('_', '-')} is {given}; it must be at least {least}")
-    actions = {"train": _train, "evaluate": _evaluate, "rollout": _rollout, "branches": _branches}
+    actions = {"train": _train, "evaluate": _evaluate, "rollout": _rollout, "branches": _branches, "rank": _rank}
     return actions[arguments.action](arguments)
 
 
@@ -129,7 +133,7 @@ def _rollout(arguments: argparse.Namespace) -> int:
     if len(long_enough) == 0:
         raise UserError(f"no held-out episode has more than {first + steps} steps; choose a smaller --start or --steps")
     order = np.random.default_rng(0).permutation(len(long_enough))
-    episode = long_enough[order[: arguments.episodes]]
+    episode = long_enough[order[: arguments.episodes or _FUTURES]]
     frame = (data.start[episode] + first)[:, None] + torch.arange(steps)
     future = imagine(model, data, episode, torch.full((len(episode),), first), data.action[frame])
     clips = []
@@ -155,9 +159,28 @@ def _branches(arguments: argparse.Namespace) -> int:
 
     out = _clip_file(arguments, RunFolder(arguments.folder).film.name)
     torch.set_num_threads(1)
-    film = film_branches(arguments.folder, arguments.episodes, arguments.start, arguments.steps or CHUNKS)
+    film = film_branches(arguments.folder, arguments.episodes or _FUTURES, arguments.start, arguments.steps or CHUNKS)
     _save(film.clips, out, film.frames_per_s)
     print(f"of what a chunk of these episodes changed, {1 - film.unexplained:.0%} was foretold")
+    return 0
+
+
+def _rank(arguments: argparse.Namespace) -> int:
+    """How often policies would succeed, foretold from a run's real episodes; the best one first."""
+    import torch
+
+    from vla_rl.runs.config import RunConfig
+    from vla_rl.runs.imagination.foretelling import EPISODES, foretell_success
+    from vla_rl.training.run_folder import RunFolder
+
+    torch.set_num_threads(1)
+    folder, _ = RunFolder.open(arguments.folder, RunConfig)
+    policies = arguments.policies or [folder.policy(version) for version in folder.policy_versions()]
+    found = {policy: foretell_success(folder.path, policy, arguments.episodes or EPISODES) for policy in policies}
+    print("| policy | success foretold | of five worlds, from .. to |")
+    print("|---|---|---|")
+    for policy, told in sorted(found.items(), key=lambda each: -each[1].success):
+        print(f"| {policy} | {told.success:.0%} | {min(told.worlds):.0%} .. {max(told.worlds):.0%} |")
     return 0
 
 

@@ -285,13 +285,20 @@ def practised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", 
     return make_algorithm(config.algorithm, config.learning, model.to(config.device), cache, config.seed)
 
 
-def learner_of_run(run: Path, algorithm: str | None = None) -> tuple["Algorithm", RunConfig, PolicySpec]:
+def learner_of_run(
+    run: Path,
+    algorithm: str | None = None,
+    learning: dict[str, Any] | None = None,
+    policy: Path | None = None,
+) -> tuple["Algorithm", RunConfig, PolicySpec]:
     """The algorithm of a run on all of its episodes, as if it began its first round with them, for somebody who looks
     into it; the run itself stays as it is.
 
     Args:
         run: its folder.
-        algorithm: another one than the run's, as it is by default.
+        algorithm: another one than the run's.
+        learning: what the other one is told beside its defaults.
+        policy: the folder of another policy to begin with than the run's supervised one.
 
     Raises:
         UserError: if there is no such run, or it has no supervised policy yet.
@@ -304,11 +311,13 @@ def learner_of_run(run: Path, algorithm: str | None = None) -> tuple["Algorithm"
     if not folder.policy_exists(0):
         raise UserError(f"{run} has no supervised policy yet; let it finish its first stages")
     if algorithm is not None:
-        config = replace(config, algorithm=algorithm, learning=find_algorithm(algorithm).config_class())
+        config = replace(
+            config, algorithm=algorithm, learning=find_algorithm(algorithm).config_class(**(learning or {}))
+        )
     cache = FrameCache(EpisodeStore(folder.episodes, create=False), folder.cache)
     cache.refresh()
     spec = check_config(config, has_demonstrations=True)
-    learner = practised_learner(config, spec, cache, folder.policy(0))
+    learner = practised_learner(config, spec, cache, policy or folder.policy(0))
     learner.begin_round(cache, 1)
     return learner, config, spec
 

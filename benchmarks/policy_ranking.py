@@ -1,0 +1,124 @@
+"""Does what is foretold of policies order them as reality does?
+
+Of each task one run of practice alone lends its real episodes; the policies of all other runs of that task are foretold
+from them, each in its own features (`vla_rl.runs.imagination.foretelling`), and compared with what they really made on
+the evaluation's seeds. But for the supervised policy that both begin with, none has played any of those episodes.
+"""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import outcomes
+from benchmarks.cells import Cells
+from benchmarks.runs import Cell, evaluations, short_name
+from benchmarks.statistics import bootstrap_interval
+from vla_rl.training.run_folder import RunFolder
+from world_model.ranking import mean_maximum_rank_violation, pearson, spearman
+
+LENT_BY = "imagined_edit"
+EPISODES = 200
+
+
+def open_cells(out: Path) -> Cells:
+    """The policies that have been foretold."""
+    return Cells(out / "policy-ranking", {"lent_by": LENT_BY, "episodes": EPISODES})
+
+
+def measure(cells: Cells, out: Path, runs: Path, seeds: list[int]) -> None:
+    """Foretell the policies of all finished runs, of each task from the episodes of the first of these seeds' runs that
+    is there; what has been foretold stays.
+    """
+    folder = runs / outcomes.open_cells(out).digest
+    for task in outcomes.TASKS:
+        lenders = [Cell(task, seed, LENT_BY) for seed in seeds]
+        lender = next((cell for cell in lenders if RunFolder(folder / cell.name).is_finished()), None)
+        if lender is None:
+            continue
+        for run in sorted(folder.glob(f"{short_name(task)}-*/summary.json")):
+            seed, _, method = run.parent.name.partition("-")[2].partition("-")
+            if run.parent.name == lender.name or not RunFolder(run.parent).is_finished():
+                continue
+            for evaluated in evaluations(run.parent)[1 if method else 0 :]:
+                about = {"task": task, "seed": int(seed), "method": method or "supervised"}
+                name = f"{run.parent.name}-{evaluated['policy_version']}"
+                cells.once(name, functools.partial(_foretell, folder / lender.name, run.parent, evaluated, about))
+
+
+def _foretell(lender: Path, run: Path, evaluated: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    from vla_rl.runs.imagination.foretelling import foretell_success
+
+    torch.set_num_threads(1)
+    version = evaluated["policy_version"]
+    found = foretell_success(lender, RunFolder(run).policy(version), EPISODES)
+    return {
+        **about,
+        "version": version,
+        "episodes_of": lender.name,
+        "real": evaluated["successes"] / evaluated["episodes"],
+        "foretold": found.success,
+        "worlds": found.worlds,
+    }
+
+
+def keys(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """What imagination.json gets of the cells, nothing of fewer than three: correlations over all policies, each less
+    its task's mean.
+    """
+    if len(found) < 3:
+        return {}
+    rates = _centred(found)
+    result: dict[str, Any] = {"foretold_ranking": found, "ranking_policies": len(found)}
+    for name, correlation in (("pearson", _pearson), ("spearman", _spearman)):
+        result[f"ranking_unseen_{name}"] = correlation(rates)
+        result[f"ranking_unseen_{name}_interval"] = bootstrap_interval(rates, correlation, seed=0)
+    tasks = sorted({cell["task"] for cell in found})
+    own = [np.array([(cell["real"], cell["foretold"]) for cell in found if cell["task"] == task]) for task in tasks]
+    violations = [mean_maximum_rank_violation(*each.T) for each in own]
+    result["mmrv"] = float(np.average(violations, weights=[len(each) for each in own]))
+    result["foretold_gap_points"] = 100 * float(np.mean([cell["foretold"] - cell["real"] for cell in found]))
+    return result
+
+
+def _centred(found: list[dict[str, Any]]) -> NDArray[np.float64]:
+    """Real and foretold success, [N, 2], without their means over each task."""
+    rates = np.array([(cell["real"], cell["foretold"]) for cell in found])
+    tasks = np.array([cell["task"] for cell in found])
+    for task in set(tasks):
+        rates[tasks == task] -= rates[tasks == task].mean(0)
+    return rates
+
+
+def _pearson(rates: NDArray[np.float64]) -> float:
+    return pearson(*rates.T)
+
+
+def _spearman(rates: NDArray[np.float64]) -> float:
+    return spearman(*rates.T)
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: a row of each task and method."""
+    found = result["foretold_ranking"]
+    rows = ["| policies of | after each round, seeds side by side: made | foretold |", "|---|---|---|"]
+    for task, method in sorted({(cell["task"], cell["method"]) for cell in found}):
+        own = [cell for cell in found if (cell["task"], cell["method"]) == (task, method)]
+        own.sort(key=lambda cell: (cell["seed"], cell["version"]))
+        made, told = (", ".join(f"{cell[name]:.0%}" for cell in own) for name in ("real", "foretold"))
+        rows.append(f"| {task}, `{method}` | {made} | {told} |")
+    low, high = result["ranking_unseen_pearson_interval"]
+    return "\n".join(
+        [
+            *rows,
+            "",
+            f"{len(found)} policies, each less its task's mean: Pearson {result['ranking_unseen_pearson']:.2f} "
+            f"[{low:.2f}, {high:.2f}, bootstrap over policies], Spearman {result['ranking_unseen_spearman']:.2f}, mean "
+            f"maximum rank violation {100 * result['mmrv']:.0f} points. What is foretold lies "
+            f"{result['foretold_gap_points']:+.0f} points from what they made, on average.",
+        ]
+    )

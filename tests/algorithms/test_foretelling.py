@@ -1,0 +1,101 @@
+"""What is foretold of policies: known answers in a world that they understand, and whole runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_imagined_edit import learner
+from tiny_world import MIXED, P, make_episode
+
+from vla_rl.cli.main import main
+from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.policies.choosing import ChoiceConfig, Chooser
+from vla_rl.policies.editing import Edit, EditConfig
+from vla_rl.policies.folders import load_model
+from vla_rl.runs.imagination.foretelling import foretell, foretell_success
+from vla_rl.training.run_folder import RunFolder
+
+TINY = ["--config", "tiny", "algorithm=imagined_edit", "budget.evaluation_episodes=1", "learning.critic.chunk_ticks=8"]
+TINY += ["learning.critic.hidden=[8]", "learning.dynamics.steps=5", "learning.dynamics.hidden=[8]"]
+
+
+def arriving(index: int):
+    """The state adds up the first action; the episode succeeds once it is above 1, and fails after sixteen steps."""
+    random = np.random.default_rng(index)
+    action = random.normal(0, 1, (8, 2)).astype(np.float32).repeat(2, 0)
+    state = np.zeros((16, 2), np.float32)
+    state[:, 0] = random.normal(0, 0.3) + 0.3 * np.concatenate([[0], action[:-1, 0].cumsum()])
+    arrived = np.flatnonzero(state[:, 0] > 1)
+    length = arrived[0] + 1 if len(arrived) else 16
+    own = {"state": state[:length], "action": action[:length]}
+    episode = make_episode(f"round-{index:03d}", [P] * length, bool(len(arrived)), **own)
+    episode.images["front"][:] = 0
+    return episode
+
+
+def going(model, way: float) -> Chooser:
+    """A policy whose first action is moved by as much."""
+    edit = Edit(model, EditConfig(hidden=(8,), bound=2.0))
+    with torch.no_grad():
+        edit.net[-1].weight.zero_()
+        edit.net[-1].bias.copy_(torch.tensor([way, 0.0]))
+    return Chooser(None, ChoiceConfig(draws=1, offset=0.0), edit, ticks=2)
+
+
+@pytest.mark.slow
+def test_policies_are_foretold_in_the_order_of_what_they_do(make_cache) -> None:
+    cache = make_cache([arriving(index) for index in range(80)])
+    judge = learner(cache, dynamics={"steps": 300, "hidden": (32,), "batch_size": 64})
+    up, still, down = (foretell(judge, going(judge.model, way), 100) for way in (0.8, 0.0, -0.8))
+    assert up.success - 0.1 > still.success > down.success + 0.1
+    assert foretell(judge, None, 100).success == pytest.approx(still.success, abs=0.1)
+    assert np.mean(up.worlds) == pytest.approx(up.success), "as many episodes in every world"
+    assert len(up.worlds) == 5
+
+
+def test_it_is_the_same_again_and_leaves_random_numbers_alone(make_cache) -> None:
+    judge = learner(make_cache(MIXED))
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first, again = foretell(judge, None, 7), foretell(judge, None, 7)
+    assert first == again
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "run"
+    options = [*TINY, "task.env=tests.fakes.lucky:make_lucky", "takeover.enabled=false", "learning.branches.updates=1"]
+    few = ["budget.steps_per_round=1", "learning.teach_steps=0", "budget.evaluate_every_round=false"]
+    assert main(["train", *options, *few, "--out", str(out)]) == 0
+    return out
+
+
+@pytest.mark.slow
+def test_the_policies_of_a_run_are_ranked(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["imagine", "rank", str(run), "--episodes", "6"]) == 0
+    rows = [row for row in capsys.readouterr().out.splitlines() if "version_" in row]
+    told = [float(row.split("|")[2].strip(" %")) for row in rows]
+    assert len(rows) == len(RunFolder(run).policy_versions())
+    assert told == sorted(told, reverse=True)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_foretold_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="nowhere"):
+        foretell_success(run, tmp_path / "nowhere")
+    model, meta = load_model(run / "policies" / "version_0002")
+    model.save(tmp_path / "other", meta)
+    edit = Edit(model, EditConfig(hidden=(8,)))
+    Chooser(None, ChoiceConfig(draws=1, offset=0.0), edit, ticks=3).save(tmp_path / "other" / "critic")
+    with pytest.raises(UserError, match=r"chunks of 3 actions.*executes 8"):
+        foretell_success(run, tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_a_run_without_practice_foretells_nothing(run: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    assert main(["train", *TINY, "budget.rounds=0", "task.env=tests.fakes.lucky:make_lucky", "--out", str(new)]) == 0
+    with pytest.raises(UserError, match="no episodes of a policy"):
+        foretell_success(new, run / "policies" / "version_0001")

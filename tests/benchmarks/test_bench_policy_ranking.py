@@ -1,0 +1,32 @@
+"""How foretold policies are compared with what they made: known answers."""
+
+import pytest
+
+from benchmarks.policy_ranking import keys, table
+
+TASKS = ("vla_rl/PegInsert-v0", "vla_rl/LidOnBox-v0")
+
+
+def cells(made: list[float], told: list[float], task: str = TASKS[0]) -> list[dict]:
+    return [
+        {"task": task, "seed": index, "method": "imagined_edit", "version": 1, "real": real, "foretold": foretold}
+        for index, (real, foretold) in enumerate(zip(made, told, strict=True))
+    ]
+
+
+def test_tasks_that_differ_are_no_merit() -> None:
+    """Each task in order by itself; then two tasks in the right order, whose policies are in the wrong one."""
+    found = keys(cells([0.4, 0.5, 0.6], [0.6, 0.7, 0.8]) + cells([0.2, 0.3], [0.1, 0.2], TASKS[1]))
+    assert found["ranking_unseen_pearson"] == pytest.approx(1)
+    assert found["mmrv"] == 0
+    assert found["foretold_gap_points"] == pytest.approx(8)
+    wrong = keys(cells([0.8, 0.9], [0.9, 0.8]) + cells([0.1, 0.2], [0.2, 0.1], TASKS[1]))
+    assert wrong["ranking_unseen_pearson"] == pytest.approx(-1)
+    assert wrong["mmrv"] == pytest.approx(0.1)
+
+
+def test_a_row_of_each_method_and_nothing_of_nothing() -> None:
+    found = keys(cells([0.4, 0.5, 0.6], [0.6, 0.5, 0.7]))
+    assert "| vla_rl/PegInsert-v0, `imagined_edit` | 40%, 50%, 60% | 60%, 50%, 70% |" in table(found)
+    assert "3 policies" in table(found)
+    assert keys([]) == {}

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from vla_rl.core.errors import StoreError
 from vla_rl.core.types import Episode, Origin, Source
-from vla_rl.data.cache import CacheConfig, FrameCache
+from vla_rl.data.cache import FrameCache
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.store import EpisodeStore
 
@@ -219,7 +219,7 @@ def test_a_damaged_episode_leads_to_the_doctor_and_costs_nothing_else(store: Epi
 
 
 def test_the_bound_drops_the_oldest_rollouts_for_good(store: EpisodeStore, tmp_path: Path) -> None:
-    config = CacheConfig(RetentionConfig(max_frames=20, slack=0.0))
+    config = RetentionConfig(max_frames=20, slack=0.0)
     cache = FrameCache(store, tmp_path / "cache", config)
     store.add(make_episode("demo", origin=Origin.DEMO, policy_version=-1))
     for version in range(6):
@@ -232,14 +232,14 @@ def test_the_bound_drops_the_oldest_rollouts_for_good(store: EpisodeStore, tmp_p
     assert [episode.episode_id for episode in FrameCache(store, tmp_path / "cache", config).episodes] == kept
     assert len(store) == 7, "the store keeps everything"
     assert len(list((tmp_path / "cache").glob("g*"))) == 1, "an old generation was left behind"
-    wider = FrameCache(store, tmp_path / "cache", CacheConfig(RetentionConfig(max_frames=100)))
+    wider = FrameCache(store, tmp_path / "cache", RetentionConfig(max_frames=100))
     assert [header.episode_id for header in wider.refresh()] == ["rollout0", "rollout1", "rollout2"]
 
 
 def test_arrays_in_use_stay_readable_when_episodes_are_dropped(store: EpisodeStore, tmp_path: Path) -> None:
     for version in range(3):
         store.add(make_episode(f"e{version}", policy_version=version, seed=version))
-    cache = FrameCache(store, tmp_path / "cache", CacheConfig(RetentionConfig(max_frames=15)))
+    cache = FrameCache(store, tmp_path / "cache", RetentionConfig(max_frames=15))
     cache.refresh()
     before = cache.images["front"]
     content = before.copy()
@@ -282,14 +282,14 @@ def test_a_full_disk_is_one_clear_error(store: EpisodeStore, tmp_path: Path, mon
 REFRESHER = """
 import sys
 from pathlib import Path
-from vla_rl.data.cache import CacheConfig, FrameCache
+from vla_rl.data.cache import FrameCache
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.store import EpisodeStore
 store = EpisodeStore(Path(sys.argv[1]))
 while True:
     for bound in (None, 60):
         print("refreshing", flush=True)
-        FrameCache(store, Path(sys.argv[2]), CacheConfig(RetentionConfig(max_frames=bound))).refresh()
+        FrameCache(store, Path(sys.argv[2]), RetentionConfig(max_frames=bound)).refresh()
 """
 
 

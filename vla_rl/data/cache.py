@@ -16,7 +16,7 @@ Threading law: any number of processes may share a directory; refreshing takes a
 to one thread at a time. numpy only.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -40,20 +40,6 @@ from vla_rl.data.retention import RetentionConfig, episodes_to_drop
 from vla_rl.data.store import EpisodeStore, locked
 
 Int64Array = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class CacheConfig:
-    """Options of the frame cache.
-
-    Attributes:
-        retention: what to hold at most.
-        verify_on_open: recompute the checksum of every cached episode when the cache is opened (about 1 GB/s); an
-            episode that differs is decoded again.
-    """
-
-    retention: RetentionConfig = field(default_factory=RetentionConfig)
-    verify_on_open: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +96,15 @@ class FrameCache:
     action_sent: Float32Array
     source: Uint8Array
 
-    def __init__(self, store: EpisodeStore, directory: Path, config: CacheConfig | None = None) -> None:
+    def __init__(self, store: EpisodeStore, directory: Path, retention: RetentionConfig | None = None) -> None:
         self.store = store
         self.directory = Path(directory)
-        self.config = config or CacheConfig()
+        self._retention = retention or RetentionConfig()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             with locked(self.directory, exclusive=True):
                 self._index = Index.load(self.directory)
-                if self.config.verify_on_open:
-                    self._forget_damaged()
+                self._forget_damaged()
                 self._map()
         except OSError as error:
             raise StoreError(f"cannot use {self.directory} as a frame cache: {error.strerror or error}") from error
@@ -187,7 +172,7 @@ class FrameCache:
         layout = common_layout(list(headers.values()))
         if layout != old.layout:  # rows of another width are of no use
             current = {}
-        to_drop = episodes_to_drop(list(headers.values()), self.config.retention)
+        to_drop = episodes_to_drop(list(headers.values()), self._retention)
         wanted = [name for name in headers if name not in to_drop]
 
         # What stands in its place already stays; from the first episode on that does not, everything is written anew.

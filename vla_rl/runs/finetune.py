@@ -149,10 +149,10 @@ def export_with_weights(folder: RunFolder, config: FinetuneConfig, out: Path) ->
 
 
 def _open_cache(folder: RunFolder, config: FinetuneConfig) -> "FrameCache":
-    from vla_rl.data.cache import CacheConfig, FrameCache
+    from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore
 
-    cache = FrameCache(EpisodeStore(folder.episodes), folder.cache, CacheConfig(config.retention))
+    cache = FrameCache(EpisodeStore(folder.episodes), folder.cache, config.retention)
     cache.refresh()
     return cache
 

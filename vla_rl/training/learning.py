@@ -20,7 +20,8 @@ from vla_rl.core.progress import Progress
 from vla_rl.core.protocols import Subscriber
 from vla_rl.core.stopping import stop_at_a_good_moment
 from vla_rl.credit import CreditConfig
-from vla_rl.data.cache import CacheConfig, CachedEpisode, FrameCache
+from vla_rl.data.cache import CachedEpisode, FrameCache
+from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.checkpoint import save_checkpoint
 from vla_rl.training.people import quality_by_operator
@@ -88,11 +89,11 @@ class LearningRun:
     """
 
     def __init__(
-        self, folder: RunFolder, checkpoint_every: int, records: RunRecords, cache: CacheConfig | None = None
+        self, folder: RunFolder, checkpoint_every: int, records: RunRecords, retention: RetentionConfig | None = None
     ) -> None:
         self.folder = folder
         self.store = EpisodeStore(folder.episodes)
-        self.cache = FrameCache(self.store, folder.cache, cache)
+        self.cache = FrameCache(self.store, folder.cache, retention)
         self._checkpoint_every = checkpoint_every
         self._subscribers, self._published = records.subscribers, set(records.published)
         self._progress = records.progress

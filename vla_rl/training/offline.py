@@ -18,7 +18,7 @@ from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array, Source
 from vla_rl.credit import ActorKind, SegmentKind
-from vla_rl.data.cache import CacheConfig, FrameCache
+from vla_rl.data.cache import FrameCache
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.training.learning import Learner, LearningRun, RunRecords
 from vla_rl.training.plan import Stage
@@ -52,7 +52,7 @@ class OfflineRun(LearningRun):
         make_learner: Callable[[FrameCache], Learner],
         retention: RetentionConfig | None = None,
     ) -> None:
-        super().__init__(folder, checkpoint_every, records, CacheConfig(retention or RetentionConfig()))
+        super().__init__(folder, checkpoint_every, records, retention)
         self._make_learner = make_learner
         self._stage = Stage("practise", 1, POLICY_VERSION, 0, steps)
 

@@ -17,7 +17,7 @@ from vla_rl.core.errors import CheckpointError
 from vla_rl.core.progress import track
 from vla_rl.credit import CreditConfig, assign_batch
 from vla_rl.critics.calibration import calibration_record
-from vla_rl.data.cache import CacheConfig, FrameCache
+from vla_rl.data.cache import FrameCache
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.training import plan
@@ -82,7 +82,7 @@ class PracticeRun(LearningRun):
         bring: Callable[[EpisodeStore], bool] | None = None,
         imagination: Imagination | None = None,
     ) -> None:
-        super().__init__(folder, budget.checkpoint_every, records, CacheConfig(retention or RetentionConfig()))
+        super().__init__(folder, budget.checkpoint_every, records, retention)
         self.budget, self.tasks, self.pool = budget, tasks, pool
         self._jobs = StageJobs(folder, budget, seed, tasks, takeover)
         self._make_supervised, self._make_practised = supervised, practised

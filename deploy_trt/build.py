@@ -30,7 +30,7 @@ _TIMEOUT_S = 1800
 RTX_REQUEST: dict[str, Any] = {
     "backend": "trt-rtx",
     "timing_cache": "",
-    "config": {"refit": False, "profiles": None, "workspace_mib": 0, "without_gpu": True},
+    "config": {"refit": False, "profiles": None, "without_gpu": True},
 }
 _BUILDER_SCRIPT = """
 import json, polygraphy, tensorrt_rtx as trt
@@ -46,13 +46,11 @@ class BuildConfig:
     Attributes:
         refit: the weights can be replaced; costs some fusions.
         profiles: input -> (smallest, usual, largest) shape, for inputs with axes of any size.
-        workspace_mib: memory that tactics may use; 0: the builder's own limit.
         without_gpu: build for `RTX_WITHOUT_GPU` on the CPU (TensorRT-RTX only). Such engines cannot be refitted.
     """
 
     refit: bool = True
     profiles: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] | None = None
-    workspace_mib: int = 0
     without_gpu: bool = False
 
 
@@ -201,8 +199,6 @@ def _worker(request: dict[str, Any]) -> dict[str, Any]:
 def _builder_config(trt: Any, builder: Any, network: Any, request: dict[str, Any]) -> Any:
     options = request["config"]
     config = builder.create_builder_config()
-    if options["workspace_mib"]:
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options["workspace_mib"] * 2**20)
     if options["refit"] and not options["without_gpu"]:
         config.set_flag(trt.BuilderFlag.REFIT)  # never REFIT_IDENTICAL: undefined for weights that changed
     if options["without_gpu"]:

@@ -173,7 +173,6 @@ def collect_near_success(
     store: EpisodeStore,
     episodes: int,
     first_seed: int,
-    config: PerturbationConfig | None = None,
 ) -> None:
     """Add episodes of the spoilt expert to a store, those that are missing. Their sources say DEMO, their origin sim:
     no policy learns from a failure among them.
@@ -184,12 +183,11 @@ def collect_near_success(
         store: where they go; ``near-00000`` and so on.
         episodes: how many there are to be.
         first_seed: the environment's seed of the first one; the others follow.
-        config: how the expert is spoilt.
     """
     if not episodes:  # nor is there need of an expert
         return
     station = _ExpertStation(task, gate, store)
-    expert = PerturbedExpert(station.env, config or PerturbationConfig())
+    expert = PerturbedExpert(station.env, PerturbationConfig())
     for index in track(range(episodes), "near successes", "episode"):
         station.record(f"near-{index:05d}", first_seed + index, expert)
     expert.close()

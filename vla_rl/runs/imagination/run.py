@@ -17,7 +17,7 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.runs.config import TaskConfig, world_preset
 from vla_rl.runs.imagination.config import ImaginationConfig
-from vla_rl.runs.imagination.near_success import PerturbationConfig, collect_near_success, near_success_ratio
+from vla_rl.runs.imagination.near_success import collect_near_success, near_success_ratio
 from vla_rl.runs.imagination.rollouts import ImaginationWorker, ImaginedWorldConfig
 from vla_rl.runs.imagination.world_data import gather_episodes, open_cache
 from vla_rl.runs.task import episode_limit, open_robot
@@ -84,9 +84,7 @@ class RunImagination:
         alone = [header.success is True and header.human_steps == 0 for header in headers]
         near = self.config.near_success_episodes if round_number == 1 else 0
         if near:
-            collect_near_success(
-                self._task, self._gate, EpisodeStore(self.path / "near"), near, NEAR_SUCCESS_SEED, PerturbationConfig()
-            )
+            collect_near_success(self._task, self._gate, EpisodeStore(self.path / "near"), near, NEAR_SUCCESS_SEED)
         ratio = near_success_ratio(self.path / "near") if (self.path / "near").exists() else 0.0
         spent = LedgerEntry(round_number, len(headers), near_success_episodes=near, near_success_ratio=ratio)
         return self.evolution.after_collection(spent, alone).numbers()

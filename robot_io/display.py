@@ -12,14 +12,15 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Self, TextIO
 
 import numpy as np
 
 from robot_io.gate import Reason
-from vla_rl.core.types import Episode, Source, Step
+from vla_rl.core.protocols import Subscriber
+from vla_rl.core.types import Source, Step
 
 _WINDOW = 512  # steps of which the panel shows rate and percentiles
 _FRAME_NS = 200_000_000
@@ -36,7 +37,7 @@ _COLOURS = {
 _WORD = re.compile(rf"\b({'|'.join(_COLOURS)})\b")
 
 
-class LoopStatistics:
+class LoopStatistics(Subscriber):
     """What the loop has done lately, from its steps. Costs about two microseconds a step.
 
     Attributes:
@@ -61,7 +62,7 @@ class LoopStatistics:
         self._seen_ns: dict[int, int] = {}
         self.last: Step | None = None
 
-    def add(self, step: Step) -> None:
+    def on_step(self, step: Step) -> None:
         """Count one step."""
         now_ns, extras, before = self._now_ns(), step.extras, self.last
         skipped = 0 if before is None else step.observation.tick - before.observation.tick - 1
@@ -120,7 +121,7 @@ class LoopStatistics:
         return dict(counts.most_common())
 
 
-class LiveDisplay:
+class LiveDisplay(Subscriber):
     """Shows `LoopStatistics` while it is entered. Messages of `logging` appear above the panel meanwhile.
 
     Args:
@@ -161,18 +162,12 @@ class LiveDisplay:
 
     def on_step(self, step: Step) -> None:
         """Count the step; now and then put a frame together for the writer."""
-        self.statistics.add(step)
+        self.statistics.on_step(step)
         now_ns = time.monotonic_ns()
         if now_ns - self._drawn_ns >= _FRAME_NS:
             self._drawn_ns = now_ns
             self._frame = self._compose()
             self._ready.release()
-
-    def on_episode(self, episode: Episode) -> None:
-        """Nothing to do."""
-
-    def on_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Nothing to do."""
 
     def _say(self, line: str) -> None:
         self._pending.append(line)

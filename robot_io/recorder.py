@@ -18,7 +18,7 @@ from vla_rl.core.types import PICTURED, Episode, Origin, Step, Uint8Array
 _BLOCK_BYTES = 1 << 20  # small: where memory is locked, all pages of a new block are filled at once
 
 
-class Recorder:
+class Recorder(Subscriber):
     """Records steps into columns and hands each finished episode to its listeners.
 
     Call `begin` before an attempt. The episode is complete at the step that is terminated or truncated; an attempt
@@ -122,12 +122,6 @@ class Recorder:
         for listener in self._listeners:
             listener.on_episode(self.episode)
         return self.episode
-
-    def on_episode(self, episode: Episode) -> None:
-        """Nothing to do: episodes come from here."""
-
-    def on_metrics(self, metrics: object) -> None:
-        """Nothing to do."""
 
     def _start(self, step: Step) -> None:
         """Lay the columns out by the first step; blocks of an earlier episode of the same shapes are used again."""

@@ -10,7 +10,6 @@ at all has periods near 20 ms.
 
 import queue
 import threading
-from collections.abc import Mapping
 from typing import Any, override
 
 import numpy as np
@@ -22,8 +21,8 @@ from robot_io.mock_robot import MockRobot, MockRobotConfig
 from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
-from vla_rl.core.protocols import Policy
-from vla_rl.core.types import Episode, Step
+from vla_rl.core.protocols import Policy, Subscriber
+from vla_rl.core.types import Step
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
 from vla_rl.execution.loop import run_episode
@@ -77,7 +76,7 @@ class ThreadPlanner(Planner):
             self._answers.put((epoch, Plan(request, inference.infer(self._policy, request))))
 
 
-class Periods:
+class Periods(Subscriber):
     """A subscriber that keeps the times of steps."""
 
     def __init__(self, clock: MonotonicClock) -> None:
@@ -89,12 +88,6 @@ class Periods:
         del step
         self._times_ns[self.count] = self._clock.now_ns()
         self.count += 1
-
-    def on_episode(self, episode: Episode) -> None:
-        """Nothing to do."""
-
-    def on_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Nothing to do."""
 
     def periods_ms(self) -> np.ndarray:
         """float [N], without the first few steps of the attempt, and without the last: it is told after the braking."""

@@ -1,14 +1,14 @@
 """How smoothly a robot was moved: jumps of the planned action inside chunks and at their seams, jerk of the command."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from vla_rl.core.types import Episode, Float32Array, Source, Step
+from vla_rl.core.protocols import Subscriber
+from vla_rl.core.types import Float32Array, Source, Step
 
 
-class Motion:
+class Motion(Subscriber):
     """A subscriber that keeps the commands of attempts.
 
     Args:
@@ -33,12 +33,6 @@ class Motion:
         self._planned.append(step.action_policy)
         self._sent.append(step.action_sent)
         self._chunks.append(int(step.extras["chunk_id"]) if step.source is Source.POLICY else -1)
-
-    def on_episode(self, episode: Episode) -> None:
-        """Nothing to do."""
-
-    def on_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Nothing to do."""
 
     def measures(self) -> dict[str, float]:
         """Of all attempts: ``seam_ratio``, the 99th percentile of the jumps at seams over the median jump within

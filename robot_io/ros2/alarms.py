@@ -16,6 +16,7 @@ from robot_io.ros2 import qos
 from robot_io.ros2.outputs import Output
 from robot_io.ros2.parameters import Settings
 from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.protocols import Subscriber
 
 LOOK_EVERY_S = 0.1
 _DISCOVERED_WITHIN_S = 1.0
@@ -226,9 +227,9 @@ def _activity_type() -> Any:
     return ControllerManagerActivity
 
 
-class Heartbeat:
+class Heartbeat(Subscriber):
     """A std_msgs/Bool that changes with every control tick, for a watchdog in hardware: it stands still when the loop
-    does, when the gate's stop has latched, and between attempts. A `Subscriber` of the steps.
+    does, when the gate's stop has latched, and between attempts.
     """
 
     def __init__(self, publish: Callable[[Any], None]) -> None:
@@ -240,9 +241,3 @@ class Heartbeat:
         if not int(step.extras["gate_reasons"]) & Reason.LATCHED:
             self._beat = not self._beat
             self._publish(Bool(data=self._beat))
-
-    def on_episode(self, episode: object) -> None:
-        """Nothing beats after the end."""
-
-    def on_metrics(self, metrics: object) -> None:
-        """Nothing to say."""

@@ -25,7 +25,7 @@ def count(steps: list[Step], times_ms: list[float]) -> LoopStatistics:
     times = iter(times_ms)
     statistics = LoopStatistics(lambda: round(next(times) * MS))
     for step in steps:
-        statistics.add(step)
+        statistics.on_step(step)
     return statistics
 
 
@@ -117,7 +117,7 @@ def test_a_reason_that_toggles_with_the_ticks_is_told_as_one_until_it_stays_away
     told = []
     for tick in range(40):
         now_ms[0] = 50 * tick
-        statistics.add(make_step(tick, gate_reasons=int(Reason.JOINT_LIMIT) if tick % 3 == 0 else 0))
+        statistics.on_step(make_step(tick, gate_reasons=int(Reason.JOINT_LIMIT) if tick % 3 == 0 else 0))
         told.append(statistics.recent_reasons(2.0))
     assert set(told) == {Reason.JOINT_LIMIT}
     now_ms[0] += 2500

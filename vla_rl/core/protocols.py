@@ -184,10 +184,15 @@ class Gate(Protocol):
 
 
 class Subscriber(Protocol):
-    """Recorders, displays and metric sinks: told of everything, asked for nothing."""
+    """Recorders, displays and metric sinks: told of everything, asked for nothing. A subclass does nothing of what it
+    does not say itself.
+    """
 
-    def on_step(self, step: Step) -> None: ...
+    def on_step(self, step: Step) -> None:
+        del step
 
-    def on_episode(self, episode: Episode) -> None: ...
+    def on_episode(self, episode: Episode) -> None:
+        del episode
 
-    def on_metrics(self, metrics: Mapping[str, Any]) -> None: ...
+    def on_metrics(self, metrics: Mapping[str, Any]) -> None:
+        del metrics

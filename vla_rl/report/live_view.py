@@ -6,10 +6,9 @@ viewer. rerun is imported when a view is made.
 
 import queue
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Subscriber
@@ -79,9 +78,6 @@ class LiveView(Subscriber):
         """Say how an attempt ended."""
         outcome = {True: "success", False: "failure", None: "no outcome"}[episode.success]
         self._stream.log("log", self._rerun.TextLog(f"{episode.episode_id}: {outcome} after {len(episode)} steps"))
-
-    def on_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Nothing of the loop."""
 
     def _show_all(self) -> None:
         while (step := self._steps.get()) is not None:

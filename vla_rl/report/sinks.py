@@ -19,7 +19,7 @@ import numpy as np
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.protocols import Subscriber
-from vla_rl.core.types import Episode, Step
+from vla_rl.core.types import Episode
 
 _CLIP_PX = 128  # height of moving pictures in TensorBoard
 _CLIP_FRAMES = 48  # at most, of each: to write them took longer than to evaluate the policy
@@ -27,12 +27,6 @@ _CLIP_FRAMES = 48  # at most, of each: to write them took longer than to evaluat
 
 class MetricSink(Subscriber):
     """A subscriber that writes metrics down; steps and episodes are the recorder's and the store's business."""
-
-    def on_step(self, step: Step) -> None:
-        del step
-
-    def on_episode(self, episode: Episode) -> None:
-        del episode
 
     @abstractmethod
     def on_metrics(self, metrics: Mapping[str, Any]) -> None:

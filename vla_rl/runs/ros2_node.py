@@ -116,7 +116,7 @@ class PolicySession:
         self._store = EpisodeStore(store) if store else None
         self._origin = Origin.SIM if settings["simulated"] else Origin.REAL
         self._statistics = LoopStatistics()
-        self._subscribers: list[Subscriber] = [_Counting(self._statistics)]
+        self._subscribers: list[Subscriber] = [self._statistics]
         self._open = ExitStack()
         self._planner: ProcessPlanner | None = None
         self._silent = False  # it gave no plan in time: alive, it may hang
@@ -255,19 +255,6 @@ class PolicySession:
             self._unstored = None
             raise
         self._unstored = None
-
-
-class _Counting:
-    """Gives `LoopStatistics` the steps."""
-
-    def __init__(self, statistics: LoopStatistics) -> None:
-        self.on_step = statistics.add
-
-    def on_episode(self, episode: object) -> None:
-        """Nothing to count."""
-
-    def on_metrics(self, metrics: object) -> None:
-        """Nothing to count."""
 
 
 def make_session(settings: Settings, desk: OperatorDesk) -> PolicySession:

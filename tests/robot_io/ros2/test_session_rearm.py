@@ -62,7 +62,7 @@ def make_session(duration_s=1.0, **gate):
     session._execution = execution_config("naive", hold_ticks=10, cold_start_ticks=10)
     session._gate = SafetyGate(GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(1.0,) * 2, **gate), 20.0)
     session._statistics, session._planner, session._silent = LoopStatistics(), None, False
-    counting = [ros2_node._Counting(session._statistics)]
+    counting = [session._statistics]
     session._attempts = Attempts(robot, session._gate, Origin.REAL, "mock", counting, rearms=False)
     session._robot, session._takeover = SimpleNamespace(why=lambda: ""), ScheduledTakeover([], lambda *_: None)
     session._settings, session._store = {"realtime_priority": 0}, None

@@ -37,7 +37,7 @@ class DeployedPolicy:
         self._state_mean = np.array(manifest.state_mean, np.float32)
         self._action_mean = np.array(manifest.action_mean, np.float32)
         spec = manifest.spec
-        self._action_size = dict(spec.sizes or [(spec.state_dim, spec.action_dim)])  # by the size of the state
+        self._action_size = spec.action_sizes
         self._tokenize = make_tokenizer(manifest.text, folder)
         self._taken = frozenset((manifest.graphs.get("prefix") or manifest.graphs["policy"]).inputs)
         self.reset(0)
@@ -175,11 +175,7 @@ class DeployedPolicy:
         return chunk
 
     def _given(self, actions: Float32Array) -> Float32Array:
-        sizes = sorted(set(self._action_size.values()))
-        if actions.ndim != 2 or actions.shape[1] not in sizes or len(actions) > self.horizon:
-            size = " or ".join(map(str, sizes))
-            raise UserError(f"given actions are {list(actions.shape)}, expected [at most {self.horizon}, {size}]")
-        return filled_up(actions.astype(np.float32, copy=False), self._action_mean)
+        return self.spec.given(actions, self.horizon, self._action_mean)
 
     def _padded(self, actions: Float32Array, manifest: Manifest) -> Float32Array:
         """[d, A] -> [d, W], zeros in the dimensions that only the network has."""

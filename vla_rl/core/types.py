@@ -298,6 +298,18 @@ class PolicySpec:
             sizes=(),
         )
 
+    def given(self, actions: Float32Array, horizon: int, mean: Float32Array) -> Float32Array:
+        """Actions [d, A of one of the robots] for a chunk to begin with, float32 [d, A], see `filled_up`.
+
+        Raises:
+            UserError: for the actions of no such robot, or more of them than a chunk has.
+        """
+        sizes = sorted(set(self.action_sizes.values()))
+        if actions.ndim != 2 or actions.shape[1] not in sizes or len(actions) > horizon:
+            size = " or ".join(map(str, sizes))
+            raise UserError(f"given actions are {list(actions.shape)}, expected [at most {horizon}, {size}]")
+        return filled_up(actions.astype(np.float32, copy=False), mean)
+
     def check(self, observation: Observation) -> None:
         """Refuse an observation that the policy was not made for.
 

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.core.errors import UserError
 from vla_rl.core.flow import flow_noise
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, filled_up
 
@@ -170,8 +169,4 @@ class ActingPolicy:
 
     def _actions(self, actions: Float32Array) -> Tensor:
         """Given actions, [d, A of this robot] -> [1, d, A]."""
-        horizon, sizes = self.model.horizon, sorted(set(self._action_size.values()))
-        if actions.ndim != 2 or actions.shape[1] not in sizes or len(actions) > horizon:
-            size = " or ".join(map(str, sizes))
-            raise UserError(f"given actions are {list(actions.shape)}, expected [at most {horizon}, {size}]")
-        return self._tensor(filled_up(actions.astype(np.float32, copy=False), self._mean_action))
+        return self._tensor(self.model.spec.given(actions, self.model.horizon, self._mean_action))

@@ -8,7 +8,6 @@ from typing import Any, Protocol, override
 
 import numpy as np
 
-from robot_io.lerobot_devices import make_device
 from robot_io.takeover import Clutch
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.protocols import TakeoverSource
@@ -155,12 +154,3 @@ def cartesian_step(
         return command
 
     return step
-
-
-def make_lerobot_teleoperator(options: Mapping[str, Any]) -> Any:
-    """A teleoperator from the fields of any lerobot `TeleoperatorConfig`, not yet connected.
-
-    Raises:
-        UserError: see `robot_io.lerobot_devices.make_device`.
-    """
-    return make_device("teleoperator", options)

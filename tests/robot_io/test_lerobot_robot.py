@@ -19,9 +19,9 @@ from lerobot.teleoperators.utils import TeleopEvents
 from lerobot.utils.errors import DeviceNotConnectedError
 
 from robot_io.gate import GateConfig, SafetyGate
-from robot_io.lerobot_devices import _keep_torque
+from robot_io.lerobot_devices import _keep_torque, make_device
 from robot_io.lerobot_robot import LerobotRobot, make_lerobot_robot
-from robot_io.lerobot_takeover import LerobotTakeover, cartesian_step, make_lerobot_teleoperator
+from robot_io.lerobot_takeover import LerobotTakeover, cartesian_step
 from robot_io.recorder import Recorder
 from robot_io.spacemouse import SpaceMouse
 from robot_io.terminal_keys import TerminalKeys
@@ -360,7 +360,7 @@ def test_devices_that_do_not_fit_are_refused(robot: LerobotRobot) -> None:
         make_lerobot_robot({"type": "plugin_am"}, 20.0, "wave")
     with pytest.raises(UserError, match="largets"):
         make_lerobot_robot({"type": "plugin_arm", "largets": 1}, 20.0, "wave")
-    pad = make_lerobot_teleoperator({"type": "gamepad"})
+    pad = make_device("teleoperator", {"type": "gamepad"})
     LerobotTakeover(pad, robot, step=cartesian_step(0.01))
 
 
@@ -393,7 +393,7 @@ def test_the_gripper_of_the_policy_follows_a_leader_arm(
 ) -> None:
     leader = Leader()
     monkeypatch.setattr(leader, "connect", lambda: None, raising=False)
-    monkeypatch.setattr("vla_rl.runs.robots.lerobot.make_lerobot_teleoperator", lambda options: leader)
+    monkeypatch.setattr("vla_rl.runs.robots.lerobot.make_device", lambda what, options: leader)
     master, terminal = pty.openpty()
     monkeypatch.setattr("vla_rl.runs.robots.lerobot.TerminalKeys", partial(TerminalKeys, terminal=terminal))
     setup = set_up(tmp_path, gripper_dims=grippers)

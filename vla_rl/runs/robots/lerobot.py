@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from robot_io.description import Description, make_gate
+from robot_io.lerobot_devices import make_device
 from robot_io.lerobot_robot import LerobotRobot, make_lerobot_robot
-from robot_io.lerobot_takeover import LerobotTakeover, cartesian_step, make_lerobot_teleoperator
+from robot_io.lerobot_takeover import LerobotTakeover, cartesian_step
 from robot_io.limits import RobotLimits
 from robot_io.spacemouse import SpaceMouse
 from robot_io.terminal_keys import TerminalKeys
@@ -89,7 +90,7 @@ def _takeover(
     keys: TerminalKeys,
 ) -> TakeoverSource:
     """The teleoperator, connected."""
-    device: Any = SpaceMouse() if options.get("type") == "spacemouse" else make_lerobot_teleoperator(options)
+    device: Any = SpaceMouse() if options.get("type") == "spacemouse" else make_device("teleoperator", options)
     has_events = hasattr(device, "get_teleop_events")
     step = None
     if robot.moves_tool:

@@ -7,7 +7,7 @@
 import atexit
 import functools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from robot_io.description import Description, make_gate
@@ -18,6 +18,7 @@ from robot_io.ros2.parameters import Settings, all_parameters
 from robot_io.ros2.robot import Ros2Robot
 from robot_io.terminal_keys import wait_for_enter
 from vla_rl.core.clock import VirtualClock
+from vla_rl.core.config import flatten
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.types import Origin
 from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits, check_rate
@@ -99,7 +100,7 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
     Raises:
         ConfigError: for an unknown option, or one that does not fit.
     """
-    given = dict(_flat(options))
+    given = flatten(options)
     cameras, outputs = given.get("cameras", []), given.get("outputs", ["arm"])
     values = {parameter.name: parameter.default for parameter in all_parameters(cameras, outputs)}
     for name, value in given.items():
@@ -107,14 +108,6 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
             raise ConfigError(f"robot: unknown option {name!r}.{did_you_mean(name, values)}")
         values[name] = float(value) if isinstance(values[name], float) else value
     return Settings({**values, "policy": "the verb's"})
-
-
-def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in options.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def _estop(wiring: Any) -> str:

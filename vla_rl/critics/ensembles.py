@@ -7,22 +7,8 @@ minimum over N critics is low exactly where they disagree, and the diversity ter
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
-
-
-def pessimistic_target(reward: Tensor, done: Tensor, later: Tensor, discount: float) -> Tensor:
-    """r + gamma (1 - d) min_i Q_i(s', a'), [B].
-
-    Args:
-        reward: [B].
-        done: bool [B], the task ended; a rollout that was merely cut is not done.
-        later: Q_i(s', a'), [N, B].
-        discount: gamma.
-    """
-    return reward + discount * torch.where(done, 0.0, later.amin(0))
 
 
 def diversity_loss(values: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
@@ -43,18 +29,3 @@ def diversity_loss(values: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
     squared_sum = unit.sum(0).square().sum(-1)  # sum over all i, j
     own = unit.square().sum((0, -1))
     return (squared_sum - own).mean() / (len(outputs) - 1)
-
-
-def target_only_states(states: ArrayLike, next_states: ArrayLike, done: ArrayLike) -> NDArray[np.generic]:
-    """The states that a data set only ever reaches: bootstrap targets that no sample corrects.
-
-    Args:
-        states: [N], discrete state numbers of the transitions.
-        next_states: [N].
-        done: bool [N]; what follows a finished task is no bootstrap target.
-
-    Returns:
-        sorted, each once.
-    """
-    targets = np.asarray(next_states)[~np.asarray(done, dtype=bool)]
-    return np.setdiff1d(targets, np.asarray(states))

@@ -209,3 +209,11 @@ def test_an_attempt_that_ctrl_c_ends_within_a_row_is_stored(tmp_path: Path) -> N
     with pytest.raises(KeyboardInterrupt):
         attempts.run(Demonstrator(act), "attempt-000000", 0, -1, keep=store.add)
     assert len(store.read("attempt-000000")) == 20
+
+
+def test_who_is_told_of_the_steps_of_an_attempt_is_told_of_its_episode() -> None:
+    robot, told = MockRobot(MockRobotConfig(joints=2, control_hz=20.0, duration_s=0.2)), Listener()
+    gate = SafetyGate(GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(1.0,) * 2), 20.0)
+    still = np.zeros(2, np.float32)
+    attempt = Attempts(robot, gate, Origin.REAL, "mock", [told]).run(Demonstrator(lambda: (still, still)), "a", 0, -1)
+    assert told.episodes == [attempt.episode]

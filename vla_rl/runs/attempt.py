@@ -36,7 +36,7 @@ class Attempts:
         gate: between every source and the robot.
         origin: where the episodes happen.
         env_id: the environment or robot.
-        subscribers: told of every step, after the recorder.
+        subscribers: told of every step, after the recorder, and of every episode.
         rearms: an attempt begins with the gate armed, whatever the one before ended with: nobody stands beside a
             simulated robot. False where somebody has to look first.
     """
@@ -52,7 +52,7 @@ class Attempts:
     ) -> None:
         self._robot, self._gate, self._rearms = robot, gate, rearms
         self._env_id = env_id
-        self._recorder = Recorder(origin, env_id, robot.control_hz)
+        self._recorder = Recorder(origin, env_id, robot.control_hz, subscribers)
         self._subscribers = [self._recorder, *subscribers]
 
     def run(

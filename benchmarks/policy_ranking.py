@@ -6,6 +6,7 @@ the evaluation's seeds. But for the supervised policy that both begin with, none
 """
 
 import functools
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks import outcomes
 from benchmarks.cells import Cells
-from benchmarks.runs import Cell, evaluations, short_name
+from benchmarks.runs import evaluations
 from benchmarks.statistics import bootstrap_interval
 from vla_rl.training.run_folder import RunFolder
 from world_model.ranking import mean_maximum_rank_violation, pearson, spearman
@@ -33,19 +34,17 @@ def measure(cells: Cells, out: Path, runs: Path, seeds: list[int]) -> None:
     is there; what has been foretold stays.
     """
     folder = runs / outcomes.open_cells(out).digest
-    for task in outcomes.TASKS:
-        lenders = [Cell(task, seed, LENT_BY) for seed in seeds]
-        lender = next((cell for cell in lenders if RunFolder(folder / cell.name).is_finished()), None)
-        if lender is None:
-            continue
-        for run in sorted(folder.glob(f"{short_name(task)}-*/summary.json")):
-            seed, _, method = run.parent.name.partition("-")[2].partition("-")
-            if run.parent.name == lender.name or not RunFolder(run.parent).is_finished():
-                continue
-            for evaluated in evaluations(run.parent)[1 if method else 0 :]:
-                about = {"task": task, "seed": int(seed), "method": method or "supervised"}
-                name = f"{run.parent.name}-{evaluated['policy_version']}"
-                cells.once(name, functools.partial(_foretell, folder / lender.name, run.parent, evaluated, about))
+    finished = sorted(run for run in folder.glob("*-*") if run.is_dir() and RunFolder(run).is_finished())
+    for task, group in itertools.groupby(finished, key=lambda run: run.name.partition("-")[0]):
+        own = list(group)
+        lenders = [run for seed in seeds for run in own if run.name == f"{task}-{seed}-{LENT_BY}"]
+        for run in own if lenders else []:
+            if run != lenders[0]:
+                _, seed, *method = run.name.split("-", 2)
+                about = {"seed": int(seed), "method": method[0] if method else "supervised"}
+                for evaluated in evaluations(run)[len(method) :]:  # those of practice begin with the supervised policy
+                    name = f"{run.name}-{evaluated['policy_version']}"
+                    cells.once(name, functools.partial(_foretell, lenders[0], run, evaluated, about))
 
 
 def _foretell(lender: Path, run: Path, evaluated: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
@@ -57,6 +56,7 @@ def _foretell(lender: Path, run: Path, evaluated: dict[str, Any], about: dict[st
     version = evaluated["policy_version"]
     found = foretell_success(lender, RunFolder(run).policy(version), EPISODES)
     return {
+        "task": RunFolder(run).read_summary()["task"],
         **about,
         "version": version,
         "episodes_of": lender.name,

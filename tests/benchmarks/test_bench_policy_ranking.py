@@ -7,9 +7,10 @@ from benchmarks.policy_ranking import keys, table
 TASKS = ("vla_rl/PegInsert-v0", "vla_rl/LidOnBox-v0")
 
 
-def cells(made: list[float], told: list[float], task: str = TASKS[0]) -> list[dict]:
+def cells(made: list[float], told: list[float], task: str = TASKS[0], seen: bool = False) -> list[dict]:
+    about = {"task": task, "method": "imagined_edit", "version": 1, "seen": seen}
     return [
-        {"task": task, "seed": index, "method": "imagined_edit", "version": 1, "real": real, "foretold": foretold}
+        {**about, "seed": index, "real": real, "foretold": foretold}
         for index, (real, foretold) in enumerate(zip(made, told, strict=True))
     ]
 
@@ -30,3 +31,13 @@ def test_a_row_of_each_method_and_nothing_of_nothing() -> None:
     assert "| vla_rl/PegInsert-v0, `imagined_edit` | 40%, 50%, 60% | 60%, 50%, 70% |" in table(found)
     assert "3 policies" in table(found)
     assert keys([]) == {}
+
+
+def test_policies_whose_episodes_are_lent_are_not_ranked_and_say_how_far_others_are_flattered() -> None:
+    flattered = cells([0.4, 0.5, 0.6], [0.6, 0.7, 0.8])
+    found = keys(flattered + cells([0.5, 0.9], [0.6, 0.9], seen=True))
+    assert found["ranking_policies"] == 3
+    assert found["ranking_unseen_pearson"] == pytest.approx(1)
+    assert found["foretold_gap_points"] == found["foretold_error_points"] == pytest.approx(20)
+    assert found["foretold_corrected_gap_points"] == found["foretold_corrected_error_points"] == pytest.approx(15)
+    assert keys(flattered[:2] + cells([0.5] * 3, [0.5] * 3, seen=True)) == {}

@@ -7,6 +7,7 @@ the next message, so the robot ends an attempt with zeros. Nothing here waits, n
 
 import importlib
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from vla_rl.core.types import Float32Array
 _log = logging.getLogger(__name__)
 
 _FOLLOW_CLOCK = 0.05
+_ANSWER_WITHIN_S = 0.5  # a goal that was not taken by then is sent again, no sooner
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Recent(NamedTuple):
         commands: float32 [N, A], N = ``points`` + 2.
         times_ns: int64 [N], when they were to be sent: whole periods apart, in the time of message stamps.
         period_ns: between two commands.
-        sent: float32 [A], the last one that was sent.
+        sent: float32 [A], the last one that was sent; infinite if that one was missed.
         number: how many commands the attempt has had.
     """
 
@@ -139,7 +141,7 @@ def _pose(output: OutputSettings, recent: Recent) -> Any:
 
 
 def _gripper(output: OutputSettings, recent: Recent) -> Any:
-    """A goal when the command has changed; every goal ends the one before."""
+    """A goal when the command has changed, or the last one was missed; every goal ends the one before."""
     from control_msgs.action import GripperCommand
 
     if np.abs(recent.commands[-1] - recent.sent).max() <= output.tolerance:
@@ -231,6 +233,10 @@ class Sender(Protocol):
         """Without waiting; False if nobody is there who could take it."""
         ...
 
+    def missed(self) -> bool:
+        """What was sent last was refused, or not answered in time."""
+        ...
+
     def listeners(self) -> int:
         """How many take it."""
         ...
@@ -263,12 +269,15 @@ class Output:
         self._recent.extend((0, rest) for _ in range(self.settings.points + 2))
         self._sent = rest
         self._number = 0
+        self._asks = False  # something was sent in this attempt, which may have to be sent again
 
     def send(self, command: Float32Array) -> None:
         """Send a command, float32 [A]. `begin` comes first."""
+        if self._asks and self.sender.missed():
+            self._sent = np.full_like(command, np.inf)  # no command is like it
         message = self._make(self.settings, self.remember(command))
         if message is not None and self.sender.send(message):
-            self._sent = command
+            self._sent, self._asks = command, True
 
     def remember(self, command: Float32Array) -> Recent:
         """The last commands, with this one."""
@@ -297,6 +306,9 @@ class _Topic:
         self._publisher.publish(message)
         return True
 
+    def missed(self) -> bool:
+        return False
+
     def listeners(self) -> int:
         return int(self._node.count_subscribers(self._topic))
 
@@ -317,12 +329,20 @@ class _Action:
         self._service = node.resolve_topic_name(name) + "/_action/send_goal"
         self._client = ActionClient(node, interface, name)
         self._refused = False
+        self._answer: Any = None
+        self._sent_s = 0.0
 
     def send(self, message: Any) -> bool:
         if not self._client.server_is_ready():
             return False
-        self._client.send_goal_async(message).add_done_callback(self._on_answer)
+        self._sent_s, self._answer = time.monotonic(), self._client.send_goal_async(message)
+        self._answer.add_done_callback(self._on_answer)
         return True
+
+    def missed(self) -> bool:
+        if self._answer is None or time.monotonic() - self._sent_s < _ANSWER_WITHIN_S:
+            return False
+        return not (self._answer.done() and self._answer.result().accepted)
 
     def listeners(self) -> int:
         return int(self._node.count_services(self._service))
@@ -336,7 +356,7 @@ class _Action:
     def _on_answer(self, future: Any) -> None:
         refused = not future.result().accepted
         if refused and not self._refused:
-            _log.warning("%s refuses goals: see the log of its controller", self._name)
+            _log.warning("%s refuses goals, they are sent again: see the log of its controller", self._name)
         self._refused = refused
 
 

@@ -240,6 +240,9 @@ class Nobody:
     def send(self, message: object) -> bool:
         return False
 
+    def missed(self) -> bool:
+        return False
+
     def listeners(self) -> int:
         return 0
 

@@ -323,15 +323,14 @@ class SafetyGate:
 
     def _stand_still(self, now_ns: int, paused_ns: int) -> None:
         """No commands came for so long that the robot has stopped at the last one: braking would move it again. Where
-        somebody has moved it meanwhile, a reading of afterwards tells, and nothing is sent before. Steps and velocities
-        do not wait for it: they have to end.
+        somebody has moved it meanwhile, a reading of afterwards tells, and nothing is sent before.
         """
         condition, moved = self._condition, self._may_yield[:0]
         if condition is not None:
             if condition.captured_ns > paused_ns and now_ns - condition.captured_ns <= self._max_observation_age_ns:
                 # Joints that sag a little under their load keep their command.
                 moved = self._may_yield[self._body.is_away(condition.position, self._previous)[self._may_yield]]
-            elif not self._delta_dims and not len(condition.rate_dims):
+            else:
                 return
         self._paused_ns = None
         self._give_way(moved)

@@ -186,6 +186,36 @@ def test_after_a_pause_nothing_is_sent_until_a_reading_of_afterwards_is_there(ag
     assert verdict.commands.tolist() == [[np.float32(0.9)]]
 
 
+@pytest.mark.parametrize("kind", ["steps", "velocities"])
+def test_a_robot_that_also_takes_steps_or_velocities_gets_no_old_target_after_a_pause(kind: str) -> None:
+    """They end by the robot's own `stop`, which leaves targets alone; a command would carry the targets along."""
+    steps, rates = ((1,), ()) if kind == "steps" else ((), (1,))
+    limits = RobotLimits(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(0.5,) * 2, delta_dims=steps)
+    gate, told = SafetyGate(limits, HZ), np.zeros(2, np.float32)
+    gate.reset(told)
+    gate.inspect(Condition(told, told, 0, rate_dims=rates))
+    gate.admit(told, 0, 0, 0)
+    assert not len(gate.admit(told, LATE_NS, LATE_NS, LATE_NS).commands)
+    assert gate.at_rest
+    gate.inspect(Condition(np.float32([0.9, 0.0]), told, LATE_NS + 1, rate_dims=rates))
+    verdict = gate.admit(told, LATE_NS + 2, LATE_NS, LATE_NS)
+    assert verdict.commands.tolist() == [[np.float32(0.9), 0.0]]
+
+
+def test_a_robot_of_which_it_is_not_known_where_it_is_is_told_to_stop_at_once() -> None:
+    """Its velocities would go on until the stop latches."""
+
+    class Rolling(LatePausedArm):
+        stopped_at: tuple[int, ...] = ()
+
+        def stop(self) -> None:
+            self.stopped_at += (self.readings,)
+
+    robot = Rolling(-0.5, 10**6)
+    assert run_episode(robot, towards(-0.5), SafetyGate(SLOW, HZ), seed=0).stopped
+    assert robot.stopped_at[0] == 10
+
+
 def test_nothing_is_left_to_brake_while_it_is_not_known_where_the_robot_is() -> None:
     limits = replace(SLOW, max_acceleration=(1.0,), max_jerk=(50.0,), max_gap_ms=80.0)
     gate, told, ms = SafetyGate(limits, HZ), np.zeros(1, np.float32), 10**6

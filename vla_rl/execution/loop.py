@@ -226,8 +226,12 @@ class _Attempt:
             self._gate.inspect(self._condition())
 
     def write(self, commands: Iterable[Float32Array]) -> Float32Array:
-        """Send the commands of a tick, at equal distances; returns the last one as it was really sent, so far."""
+        """Send the commands of a tick, at equal distances; returns the last one as it was really sent, so far. Where
+        the gate has none, since it is not known where the robot is, what goes on by itself has to end all the same.
+        """
         self._unsent = list(commands)
+        if not self._unsent:
+            self._robot.stop()
         while self._unsent:
             self.pacer.next_command()
             self._sent = self._robot.write(self._unsent[0])

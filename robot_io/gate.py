@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_io.body import BodyWatch
-from robot_io.limits import GateConfig, RobotLimits, agreed_posture, check_limits, rest_tolerance
+from robot_io.limits import GateConfig, RobotLimits, agreed_posture, check_limits, nearer_signs, rest_tolerance
 from robot_io.smoothing import JerkLimiter
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Condition, Verdict
@@ -131,6 +131,7 @@ class SafetyGate:
         self._too_close = too_close if config.self_distance else None
         self._guards_places = self._tool_position is not None or self._too_close is not None
         self._delta_dims = list(config.delta_dims)
+        self._quaternions = config.quaternions
         self._smooth_dims = np.setdiff1d(np.arange(len(config.low)), [*config.discrete_dims, *config.delta_dims])
         self._fractions = np.linspace(0, 1, commands_per_tick + 1, dtype=np.float32)[1:]
         self._limiter = _make_limiter(config, self._smooth_dims, command_hz)
@@ -159,7 +160,9 @@ class SafetyGate:
             UserError: see `robot_io.limits.agreed_posture`; what is returned is held, and repeated at every fault.
         """
         one_tick = self._max_step * self.commands_per_tick
-        posture = agreed_posture(np.atleast_2d(np.array(readings, np.float32)), self.config, one_tick)
+        told = np.atleast_2d(np.array(readings, np.float32))
+        told = nearer_signs(told, told[-1], self._quaternions)
+        posture = agreed_posture(told, self.config, one_tick)
         self._previous = self.rest = posture
         self._target = np.minimum(np.maximum(self._previous, self._low), self._high)
         self._fault_since_ns: int | None = None
@@ -182,6 +185,9 @@ class SafetyGate:
 
     def inspect(self, condition: Condition) -> None:
         """See `vla_rl.core.protocols.Gate.inspect`."""
+        if self._quaternions:
+            position, command = (nearer_signs(told, self._previous, self._quaternions) for told in condition[:2])
+            condition = condition._replace(position=position, command=command)
         self._condition = condition
         found = self._body.look(condition)
         if not found and not condition.alarms:
@@ -254,6 +260,7 @@ class SafetyGate:
     def _limit(self, action: Float32Array, count: int) -> tuple[Float32Array, int]:
         """Bring a healthy action within position, workspace and motion limits."""
         reasons = 0
+        action = nearer_signs(action, self._previous, self._quaternions)
         target = np.minimum(np.maximum(action, self._low), self._high)
         if (target != action).any():
             reasons = _JOINT_LIMIT

@@ -80,6 +80,8 @@ class RobotLimits(GateConfig):
         self_distance: parts of the robot may come so close to each other, metres; a command that brings them closer is
             not followed, as one out of the workspace. 0: not watched. Links that one joint connects may touch.
         touching: pairs of further links that may.
+        quaternions: the first of four dimensions each that are a quaternion. It and its negative are one rotation: of
+            commands and readings the one counts that is nearer to the command before. The node adds its pose outputs.
         body: what is watched of the robot itself.
     """
 
@@ -87,6 +89,7 @@ class RobotLimits(GateConfig):
     tool_link: str = ""
     self_distance: float = 0.0
     touching: tuple[tuple[str, str], ...] = ()
+    quaternions: tuple[int, ...] = ()
     body: BodyConfig = field(default_factory=BodyConfig)
 
     @classmethod
@@ -146,6 +149,22 @@ def agreed_posture(readings: Float32Array, config: RobotLimits, step: Float32Arr
     return posture
 
 
+def nearer_signs(values: Float32Array, near: Float32Array, quaternions: Sequence[int]) -> Float32Array:
+    """The same rotations, of each quaternion the sign that is nearer.
+
+    Args:
+        values: float32 [..., A].
+        near: float32 [A].
+        quaternions: see `RobotLimits`; without any the values come back as they are.
+    """
+    for first in quaternions:
+        part = slice(first, first + 4)
+        turned_over = values[..., part] @ near[part] < 0
+        values = values.copy()
+        values[..., part] *= np.where(turned_over, np.float32(-1), np.float32(1))[..., None]
+    return values
+
+
 def rest_tolerance(config: RobotLimits) -> Float32Array:
     """How far outside its limits a robot may be found, float32 [A]."""
     width = np.asarray(config.high, np.float32) - np.asarray(config.low, np.float32)
@@ -181,6 +200,10 @@ def check_limits(
     for name in ("discrete_dims", "delta_dims"):
         if not all(0 <= dim < len(config.low) for dim in getattr(config, name)):
             raise ConfigError(f"the gate's {name} {getattr(config, name)} are not among {len(config.low)} dimensions")
+    if not all(0 <= first <= len(config.low) - 4 for first in config.quaternions):
+        raise ConfigError(
+            f"the gate's quaternions {config.quaternions} begin four dimensions each, and there are {len(config.low)}"
+        )
     if len(config.workspace_low) not in {0, 3} or len(config.workspace_low) != len(config.workspace_high):
         raise ConfigError("the gate's workspace_low and workspace_high need three numbers each (x, y, z), or none")
     if config.workspace_low and not has_tool_position:

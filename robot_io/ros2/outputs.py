@@ -6,16 +6,18 @@ the next message, so the robot ends an attempt with zeros. Nothing here waits, n
 """
 
 import importlib
+import itertools
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robot_io.limits import RobotLimits
 from robot_io.ros2 import messages, qos
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Float32Array
@@ -224,6 +226,13 @@ def check_outputs(outputs: Sequence[OutputSettings], step_dims: Sequence[int]) -
                 f"output {output.name} of type {output.type} takes targets, dimensions {sorted(steps)} of the limits "
                 "are steps (delta_dims): take them out, so that steps are added up, or choose another type"
             )
+
+
+def with_quaternions(limits: RobotLimits, outputs: Sequence[OutputSettings]) -> RobotLimits:
+    """The limits, with the quaternions of pose outputs beside those that they name."""
+    ends = itertools.accumulate(len(output.joints) for output in outputs)
+    of_poses = {end - 4 for output, end in zip(outputs, ends, strict=True) if output.type == "pose"}
+    return replace(limits, quaternions=tuple(sorted(of_poses.union(limits.quaternions))))
 
 
 class Sender(Protocol):

@@ -24,7 +24,7 @@ from robot_io.gate import Reason
 from robot_io.ros2.diagnostics import Health
 from robot_io.ros2.node import run_node
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
-from robot_io.ros2.outputs import check_outputs
+from robot_io.ros2.outputs import check_outputs, with_quaternions
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.robot import Ros2Robot
 from robot_io.ros2.wiring import Interface
@@ -97,7 +97,8 @@ class PolicySession:
         robot_steps = config.gate.delta_dims
         joints = settings.command_joints
         self._description = Description(settings.description, joints) if settings.description else None
-        self._gate = make_gate(config.gate, control_hz, settings["commands_per_tick"], joints, self._description)
+        gate = with_quaternions(config.gate, settings.outputs)
+        self._gate = make_gate(gate, control_hz, settings["commands_per_tick"], joints, self._description)
         check_outputs(settings.outputs, robot_steps)
         self._added = added_steps(policy.spec, robot_steps)
         execution = with_action_kinds(config.execution, policy.spec, policy.discrete_dims, config.gate.discrete_dims)

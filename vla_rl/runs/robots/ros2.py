@@ -13,7 +13,7 @@ from typing import Any
 from robot_io.description import Description, make_gate
 from robot_io.limits import RobotLimits
 from robot_io.ros2.operator import OperatorDesk
-from robot_io.ros2.outputs import check_outputs
+from robot_io.ros2.outputs import check_outputs, with_quaternions
 from robot_io.ros2.parameters import Settings, all_parameters
 from robot_io.ros2.robot import Ros2Robot
 from robot_io.terminal_keys import wait_for_enter
@@ -52,7 +52,8 @@ def set_up(request: RobotRequest) -> RobotSetup:
     node = rclpy.create_node("vla_rl_rollout", parameter_overrides=[rclpy.Parameter("use_sim_time", value=sim_time)])
     xml, joints = read_description(node, settings), settings.command_joints
     description = Description(xml, joints) if xml else None
-    gate = make_gate(RobotLimits.of(request.gate), control_hz, settings["commands_per_tick"], joints, description)
+    limits = with_quaternions(RobotLimits.of(request.gate), settings.outputs)
+    gate = make_gate(limits, control_hz, settings["commands_per_tick"], joints, description)
     desk = OperatorDesk()
     interface = Interface(
         control_hz=control_hz,

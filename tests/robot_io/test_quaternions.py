@@ -1,0 +1,78 @@
+"""A quaternion and its negative are one rotation: whoever changes the sign asks for no motion."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from robot_io.gate import Reason, SafetyGate
+from robot_io.limits import RobotLimits
+from robot_io.ros2.outputs import with_quaternions
+from vla_rl.core.errors import ConfigError
+from vla_rl.core.protocols import Condition
+from vla_rl.core.types import Float32Array
+from vla_rl.runs.robots.ros2 import settings_from
+
+HZ, TICK_NS = 20.0, 50_000_000
+LIGHT = RobotLimits(low=(-1.0,) * 7, high=(1.0,) * 7, max_velocity=(2.0,) * 7, quaternions=(3,))
+SMOOTH = replace(LIGHT, max_acceleration=(8.0,) * 7, max_jerk=(200.0,) * 7)
+FLIP = np.float32([1, 1, 1, -1, -1, -1, -1])
+
+
+def pose(turned: float) -> Float32Array:
+    """At 0.1, 0.2, 0.3, turned by so many radians about z."""
+    return np.float32([0.1, 0.2, 0.3, 0, 0, np.sin(turned / 2), np.cos(turned / 2)])
+
+
+@pytest.mark.parametrize("limits", [LIGHT, SMOOTH], ids=["light", "smooth"])
+def test_a_sign_that_changes_from_tick_to_tick_moves_nothing(limits: RobotLimits) -> None:
+    gates = SafetyGate(limits, HZ), SafetyGate(limits, HZ)
+    for gate in gates:
+        gate.reset(pose(0.0))
+    for tick in range(40):
+        now_ns, action = tick * TICK_NS, pose(0.02 * tick)
+        steady = gates[0].admit(action, now_ns, now_ns, now_ns)
+        flipping = gates[1].admit(action * FLIP**tick, now_ns, now_ns, now_ns)
+        np.testing.assert_array_equal(flipping.commands, steady.commands)
+        assert flipping.reasons == steady.reasons
+
+
+def test_readings_of_the_other_sign_are_the_same_posture() -> None:
+    gate = SafetyGate(LIGHT, HZ)
+    rest = gate.reset(np.stack([pose(0.4), pose(0.4) * FLIP, pose(0.4)]))
+    np.testing.assert_array_equal(rest, pose(0.4))
+    for tick in range(40):
+        now_ns = tick * TICK_NS
+        gate.inspect(Condition(pose(0.4) * FLIP, rest, now_ns))
+        verdict = gate.admit(rest, now_ns, now_ns, now_ns)
+    assert not verdict.reasons, Reason(verdict.reasons)
+
+
+def test_a_robot_that_was_turned_in_a_pause_holds_there_whatever_the_sign() -> None:
+    gate = SafetyGate(LIGHT, HZ)
+    rest = gate.reset(pose(0.0))
+    gate.inspect(Condition(rest, rest, 0))
+    gate.admit(rest, 0, 0, 0)
+    gate.inspect(Condition(pose(2.0) * FLIP, rest, 60 * TICK_NS))
+    verdict = gate.admit(rest, 60 * TICK_NS, 60 * TICK_NS, 60 * TICK_NS)
+    np.testing.assert_array_equal(verdict.commands[-1], pose(2.0))
+
+
+def test_the_node_knows_which_numbers_of_its_commands_are_quaternions() -> None:
+    joints = [f"{arm}{axis}" for arm in "lr" for axis in ("x", "y", "z", "qx", "qy", "qz", "qw")]
+    options = {
+        "joints": [*joints, "hand"],
+        "outputs": ["hand", "left", "right"],
+        "output": {
+            "hand": {"type": "array", "joints": ["hand"]},
+            "left": {"type": "pose", "joints": joints[:7]},
+            "right": {"type": "pose", "joints": joints[7:], "topic": "right/pose"},
+        },
+    }
+    limits = RobotLimits(quaternions=(0,))
+    assert with_quaternions(limits, settings_from(options).outputs).quaternions == (0, 4, 11)
+
+
+def test_a_quaternion_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"quaternions \(4,\) begin four dimensions each, and there are 7"):
+        SafetyGate(replace(LIGHT, quaternions=(4,)), HZ)

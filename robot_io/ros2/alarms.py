@@ -1,5 +1,5 @@
-"""What the topics around a robot say against its moving: others who could command it, the emergency stop, a dead-man
-that was let go, controllers that do not run.
+"""What the topics around a robot say against its moving: others who could command it or tell its joints, the emergency
+stop, a dead-man that was let go, controllers that do not run.
 
 Looked at ten times a second by the ROS thread, in wall time: neither simulated time nor the policy has a part in it.
 """
@@ -15,6 +15,7 @@ from robot_io.gate import Reason
 from robot_io.ros2 import qos
 from robot_io.ros2.outputs import Output
 from robot_io.ros2.parameters import Settings
+from robot_io.ros2.tellers import JointTellers
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Subscriber
 
@@ -43,6 +44,7 @@ class Alarms:
         changed: told the alarms, reason -> sentence, whenever they were looked at.
 
     Attributes:
+        joints: who tells them; to be given every message of them.
         called: who called for a stop that nobody has released since; empty if nobody has.
 
     Raises:
@@ -60,6 +62,8 @@ class Alarms:
     ) -> None:
         self._node, self._settings, self._outputs = node, settings, outputs
         self._taken_over, self._changed = taken_over, changed
+        self._joint_topic = node.resolve_topic_name("joint_states")
+        self.joints = JointTellers(settings.joints, self._joint_topic)
         self.called = ""
         self._pressed = False
         self._vouched: set[bytes] = set()  # the publishers of the emergency stop that were there when it spoke last
@@ -87,7 +91,7 @@ class Alarms:
     def look_around(self) -> None:
         """Find out who objects, and tell."""
         looks = {
-            Reason.RIVAL: self.rival,
+            Reason.RIVAL: lambda: self.rival() or self._rival_driver(),
             Reason.E_STOP: self._stop,
             Reason.DEAD_MAN: lambda: "" if self._taken_over() else self._let_go(),
             Reason.CONTROLLERS: self._idle,
@@ -146,6 +150,9 @@ class Alarms:
     @property
     def _activity(self) -> str:
         return f"{self._settings['controller_manager']}/activity"
+
+    def _rival_driver(self) -> str:
+        return self.joints.objection(self._node.get_publishers_info_by_topic(self._joint_topic), time.monotonic())
 
     def _stop(self) -> str:
         topic, timeout_ms = self._settings["estop_topic"], self._settings["estop_timeout_ms"]

@@ -111,7 +111,7 @@ class Wiring:
         for camera in settings.cameras:
             kind = Image if camera.type == "raw" else CompressedImage
             self._subscribe(kind, camera.topic, functools.partial(self.robot.on_image, camera.name))
-        self._subscribe(JointState, "joint_states", self.robot.on_joints, qos.joints())
+        self._subscribe(JointState, "joint_states", self._on_joints, qos.joints())
         self._subscribe(Float64MultiArray, "~/takeover_command", self._on_takeover_command)
         if simulated:
             # After the streams: a picture that arrives together with its moment is seen first.
@@ -138,6 +138,10 @@ class Wiring:
         wanted = profile or qos.sensors()
         subscription = self._node.create_subscription(kind, topic, callback, wanted, event_callbacks=told)
         self._entities.append((self._node.destroy_subscription, subscription))
+
+    def _on_joints(self, message: Any) -> None:
+        self.alarms.joints.heard(message)
+        self.robot.on_joints(message)
 
     def _on_takeover_command(self, message: Any) -> None:
         self.takeover.move(messages.vector(message))

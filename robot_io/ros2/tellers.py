@@ -1,0 +1,60 @@
+"""Who tells the joints. One driver may tell some of them and another one others; where two tell the same one, as a
+simulator that was left running does, its readings jump between two arms.
+
+A message does not say whose it is. But a driver tells the same joints in every message: as many publishers as there
+are, so many kinds of message have to come, and no two of them may have a joint in common. Only a driver that was
+killed and is back has two publishers for a while: the middleware takes its time to give the dead one up.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+_SPEAKS_WITHIN_S, _GIVEN_UP_WITHIN_S = 1.0, 30.0
+
+
+class JointTellers:
+    """See the module. Called by the ROS thread only.
+
+    Args:
+        joints: of the robot; what is told of others does not matter.
+        topic: where they are told, for sentences.
+    """
+
+    def __init__(self, joints: Sequence[str], topic: str) -> None:
+        self._joints, self._topic = frozenset(joints), topic
+        self._publishers: set[bytes] = set()
+        self._since_s = 0.0
+        self._told: set[tuple[frozenset[str], bool]] = set()  # names, and whether positions came with them
+
+    def heard(self, message: Any) -> None:
+        """A sensor_msgs/JointState."""
+        if len(self._publishers) > 1:
+            self._told.add((frozenset(message.name), bool(message.position)))
+
+    def objection(self, infos: Sequence[Any], now_s: float) -> str:
+        """What is wrong, as a sentence; empty if nothing is.
+
+        Args:
+            infos: the publishers, as `rclpy.node.Node.get_publishers_info_by_topic` gives them.
+            now_s: on any steady clock.
+        """
+        publishers = {bytes(info.endpoint_gid) for info in infos}
+        if publishers != self._publishers:  # whoever is there now has to be heard anew
+            self._publishers, self._since_s = publishers, now_s
+            self._told.clear()
+        if len(publishers) < 2:
+            return ""
+        names = sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in infos)
+        several = f"{len(publishers)} publish {self._topic} ({', '.join(names)})"
+        positions = [joints & self._joints for joints, have_positions in self._told if have_positions]
+        for one, another in itertools.combinations(positions, 2):
+            if twice := sorted(one & another):
+                return f"{several}, and two of them tell joint {twice[0]}: end all but its driver"
+        within_s = _SPEAKS_WITHIN_S if len(self._told) < len(set(names)) else _GIVEN_UP_WITHIN_S
+        if len(self._told) < len(publishers) and now_s - self._since_s > within_s:
+            return (
+                f"{several}, and do not tell different joints: end what is no driver of this robot, such as a "
+                "simulator, joint_state_publisher_gui or ros2 bag play"
+            )
+        return ""

@@ -76,20 +76,26 @@ def holds_near(config: Any) -> bool:
 
 
 def lock_ports(config: Any) -> list[int]:
-    """Take the robot's serial ports for this program alone; two that command one bus each hold half of the motors.
+    """Take the serial ports of a device for it alone: two programs that command one bus each hold half of the motors,
+    and a leader arm on the port of the robot would let it fall.
 
     Returns the file descriptors that hold them. Drivers do not look at the lock, only programs of ours do.
+
+    Raises:
+        UserError: for a port that is in use, or cannot be opened.
     """
     held: list[int] = []
     for port in _ports(config):
-        descriptor = os.open(port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
-        held.append(descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            for taken in held:
-                os.close(taken)
-            raise UserError(f"another program drives the robot on {port}: end it, one may command") from error
+            held.append(os.open(port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK))
+            fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            while held:
+                os.close(held.pop())
+            found = f"cannot be opened ({error.strerror}): is it plugged in, may you use it (group dialout)?"
+            if isinstance(error, BlockingIOError):
+                found = "is in use, by another program or another device of this one: end that, or name the right port"
+            raise UserError(f"port {port} {found}") from error
     return held
 
 

@@ -105,8 +105,16 @@ class LerobotRobot:
             UserError: if another program of ours drives it.
         """
         if not self.device.is_connected:
-            self._ports = lock_ports(getattr(self.device, "config", None))
+            self.take_ports(self.device)
             self.device.connect()
+
+    def take_ports(self, device: Any) -> None:
+        """Nobody else may use the serial ports of this robot or of its teleoperator, until `close`.
+
+        Raises:
+            UserError: see `robot_io.lerobot_devices.lock_ports`.
+        """
+        self._ports += lock_ports(getattr(device, "config", None))
 
     def reset(self, seed: int) -> None:
         """Begin an attempt in the scene as a person has prepared it; a real world has no seed.

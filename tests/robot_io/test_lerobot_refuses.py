@@ -181,7 +181,7 @@ def test_two_programs_do_not_drive_one_bus(tmp_path: Path) -> None:
     port.write_bytes(b"")
     first, second = arm(port=str(port)), arm(port=str(port))
     with connected(first):
-        with pytest.raises(UserError, match=r"another program drives the robot on .*ttyACM0"):
+        with pytest.raises(UserError, match=r"ttyACM0 is in use, by another program"):
             second.robot.connect()
         assert not second.robot.device.is_connected  # type: ignore[attr-defined]
     with connected(second) as device:
@@ -201,3 +201,46 @@ def test_after_a_pause_of_the_whole_program_nothing_moves_until_it_is_rearmed() 
         assert len({tuple(sent.values()) for sent in device.sent[20:]}) <= 1, "not a step after the pause"
         again = lead(setup, np.float32([80, 80, 10]), 1.0)
         assert Reason.LATCHED in again
+
+
+class Leader:
+    """A leader arm. As lerobot's do, it switches the torque of what is on its port off when it is connected."""
+
+    name = "leader"
+    action_features: ClassVar = dict.fromkeys(DegreesArm.action_features, float)
+
+    def __init__(self, port: Path) -> None:
+        self.config = DegreesArmConfig(port=str(port))
+        self.limp: list[str] = []
+
+    def connect(self) -> None:
+        self.limp.append(self.config.port)
+
+
+def test_a_leader_on_the_port_of_the_arm_does_not_let_it_fall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The port of the arm, copied to its teleoperator."""
+    ports = [tmp_path / name for name in ("ttyACM0", "ttyACM1")]
+    for port in ports:
+        port.touch()
+    for port in ports:
+        leader = Leader(port)
+        monkeypatch.setattr("vla_rl.runs.robots.lerobot.make_lerobot_teleoperator", lambda options, made=leader: made)
+        monkeypatch.setattr("vla_rl.runs.robots.lerobot.TerminalKeys.start", lambda keys: None)
+        setup = arm(port=str(ports[0]), teleop={"type": "leader", "port": str(port)})
+        assert setup.make_takeover is not None
+        setup.robot.connect()
+        if port is ports[0]:
+            with pytest.raises(UserError, match=r"ttyACM0 is in use, by another program or another device of this one"):
+                setup.make_takeover()
+            assert not leader.limp
+        else:
+            setup.make_takeover()
+            assert leader.limp == [str(port)]
+        setup.robot.close()
+
+
+def test_a_port_that_may_not_be_opened_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "ttyACM0"
+    folder.mkdir()  # opened for writing it fails for everybody, root too
+    with pytest.raises(UserError, match=r"ttyACM0 cannot be opened .*is it plugged in, may you use it"):
+        arm(port=str(folder)).robot.connect()

@@ -89,13 +89,14 @@ def _takeover(
     steps: tuple[int, ...],
     keys: TerminalKeys,
 ) -> TakeoverSource:
-    """The teleoperator, connected."""
+    """The teleoperator, connected; the robot is already."""
     device: Any = SpaceMouse() if options.get("type") == "spacemouse" else make_device("teleoperator", options)
     has_events = hasattr(device, "get_teleop_events")
     step = None
     if robot.moves_tool:
         step = cartesian_step(_METRES_PER_TICK, grippers[0] if grippers else None, gripper_per_tick=0.05)
     takeover = LerobotTakeover(device, robot, None if has_events else lambda: keys.engaged, step, grippers, steps)
+    robot.take_ports(device)
     device.connect()
     if not has_events:
         keys.start()

@@ -2,7 +2,9 @@
 
 A joint that does not follow (something is in its way), one whose reading stands still while its command moves, an
 effort beyond its limit, a reading where the joint cannot be. Each is looked at in every new reading, and told when it
-has lasted for its declared time. For every robot that measures itself; the safety gate asks, and latches its stop.
+has lasted for its declared time. A joint that is elsewhere after a silence is told at once: an arm that is driven on in
+other numbers than before is at its command sooner than anything has lasted. For every robot that measures itself; the
+safety gate asks, and latches its stop.
 """
 
 import logging
@@ -19,6 +21,7 @@ from vla_rl.core.types import Float32Array
 _log = logging.getLogger(__name__)
 
 _FOLLOWING_PART, _TRAVEL_PART = 0.1, 0.02  # of the range between the limits
+_MOVED = "is at {0:.4g} after a silence, its command is {1:.4g}: did its driver begin anew with another zero?"
 _NEVER = np.iinfo(np.int64).max
 _TIMES = ("following_after_ms", "frozen_after_ms", "effort_after_ms", "beyond_after_ms")
 
@@ -82,6 +85,7 @@ class BodyWatch:
         config: what is noticed.
         low, high: of the readings, their tolerance included, float32 [A].
         step: how far a command goes in one tick, float32 [A]; infinite where it may jump.
+        silent_ns: readings further apart have a silence between them.
         yielding: dimensions that need not follow.
         names: of the dimensions, for sentences; empty: by number.
 
@@ -97,6 +101,7 @@ class BodyWatch:
         low: Float32Array,
         high: Float32Array,
         step: Float32Array,
+        silent_ns: float,
         yielding: Sequence[int],
         names: Sequence[str] = (),
     ) -> None:
@@ -104,7 +109,7 @@ class BodyWatch:
         self._low, self._high, self._names = low, high, names
         free = np.zeros(len(low), bool)
         free[[*yielding, *config.yielding_dims]] = True
-        self._step = np.where(free, np.inf, step)
+        self._step, self._silent_ns = np.where(free, np.inf, step), silent_ns
         width = high - low
         self._tolerance = np.where(free, np.inf, config.following_tolerance or _FOLLOWING_PART * width)
         self._travel = np.where(free, np.inf, config.frozen_travel or _TRAVEL_PART * width)
@@ -143,6 +148,10 @@ class BodyWatch:
                 _log.warning("max_effort is set, and the robot tells no effort: it is not watched")
         elif now_ns <= self._looked_ns:
             return ()
+        elif now_ns - self._looked_ns > self._silent_ns and (away := self.is_away(position, command)).any():
+            self._position, self._looked_ns = position, now_ns
+            self._tell(away, position, command, _MOVED)
+            return (self.FOLLOWING,)
         self._looked_ns = now_ns
         bad = self._bad
         np.greater(np.abs(position - command), self._tolerance, out=bad[self.FOLLOWING])

@@ -143,7 +143,8 @@ class SafetyGate:
         tolerance, one_tick = rest_tolerance(config), self._max_step * commands_per_tick
         tolerance[self._delta_dims] = np.inf  # limits of steps say nothing of where the joint may be
         yielding = [*config.discrete_dims, *config.delta_dims]
-        self._body = BodyWatch(config.body, self._low - tolerance, self._high + tolerance, one_tick, yielding, names)
+        low, high, silent_ns = self._low - tolerance, self._high + tolerance, self._max_observation_age_ns
+        self._body = BodyWatch(config.body, low, high, one_tick, silent_ns, yielding, names)
         # A gripper keeps what it holds, unless it squeezes too hard.
         self._yielding = np.intersect1d(self._smooth_dims, config.body.yielding_dims).astype(np.int64)
         self._may_yield = np.setdiff1d(self._smooth_dims, self._yielding)

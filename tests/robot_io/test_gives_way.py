@@ -246,6 +246,24 @@ def test_after_a_pause_the_arm_is_not_pulled_back_to_the_last_command() -> None:
     assert max(robot.jumps) <= TICK_STEP + 1e-6
 
 
+def test_a_driver_that_comes_back_with_another_zero_does_not_throw_the_arm_to_the_old_command() -> None:
+    """It was away for less than what latches the stop. In its new numbers the last command is elsewhere."""
+    gate, told = SafetyGate(SLOW, HZ), np.zeros(1, np.float32)
+    gate.reset(told)
+    for tick in range(20):
+        now_ns = tick * 50_000_000
+        read_ns = 9 * 50_000_000 if 9 < tick < 15 else now_ns
+        read = np.float32([0.6]) if tick == 15 else told
+        gate.inspect(Condition(read, told, read_ns))
+        verdict = gate.admit(np.zeros(1, np.float32), now_ns, read_ns, now_ns)
+        told = verdict.commands[-1]
+        if verdict.stopped:
+            break
+    assert tick == 15, "at once"
+    assert told.tolist() == [np.float32(0.6)]
+    assert "is at 0.6 after a silence, its command is 0" in gate.why
+
+
 @pytest.mark.parametrize("read", [np.float32([np.nan, 0.06, 0.06]), np.float32([0.06, 0.06, np.nan])], ids=str)
 def test_what_reads_nothing_and_a_gripper_keep_what_they_were_told(read: Float32Array) -> None:
     """A hand that holds something is not where it was told to be, and must not open."""

@@ -5,7 +5,6 @@ Looked at ten times a second by the ROS thread, in wall time: neither simulated 
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -109,10 +108,9 @@ class Alarms:
         takeover = node.resolve_topic_name("~/takeover_command")
         if node.count_publishers(takeover) > 1:
             return f"{node.count_publishers(takeover)} publish on {takeover}: end all but one"
-        own = Counter(node.resolve_topic_name(output.settings.topic) for output in self._outputs)
         for output in self._outputs:
-            topic = node.resolve_topic_name(output.settings.topic)
-            if output.sender.senders() > own[topic]:
+            if output.sender.senders() > 1:
+                topic = node.resolve_topic_name(output.settings.topic)
                 infos = node.get_publishers_info_by_topic(topic)
                 names = sorted({f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in infos} - {ours})
                 return f"{', '.join(names) or 'another node'} also publishes on {topic}: end it, one may command"

@@ -3,6 +3,7 @@
 Types and bounds are told to ROS, so `ros2 param describe` shows them and a value outside is refused when it is set.
 """
 
+import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -188,6 +189,10 @@ class Settings:
     def _check(self) -> None:
         if not self.joints:
             raise ConfigError("parameter joints is empty; list the joint names in the order of the policy's state")
+        if twice := [joint for joint in self.joints if self.joints.count(joint) > 1]:
+            raise ConfigError(f"parameter joints names {twice[0]!r} twice; every number of the state is another joint")
+        _check_topics("output", self.outputs)
+        _check_topics("camera", self.cameras)
         unmeasured = {axis for output in self.outputs if KINDS[output.type].steps for axis in output.joints}
         for joint in self.command_joints:
             if joint not in self.joints and joint not in unmeasured:
@@ -196,6 +201,15 @@ class Settings:
             raise ConfigError(f"the outputs command {list(self.command_joints)}; every joint must stand there once")
         if self["policy"] == "":
             raise ConfigError("parameter policy is empty; name the folder of a run, a policy or a deployment")
+
+
+def _check_topics(what: str, parts: Sequence[CameraSettings | OutputSettings]) -> None:
+    for one, other in itertools.combinations(parts, 2):
+        if one.topic == other.topic:
+            raise ConfigError(
+                f"{what}s {one.name} and {other.name} have the same topic {one.topic}; give each its own: "
+                f"{what}.{other.name}.topic"
+            )
 
 
 def all_parameters(cameras: Sequence[str], outputs: Sequence[str]) -> Iterator[Parameter]:

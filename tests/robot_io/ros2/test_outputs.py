@@ -182,6 +182,25 @@ def test_the_usual_names_are_those_of_the_type() -> None:
     assert settings(output={"arm": {"type": "velocity", "topic": "v"}}).outputs[0].topic == "v"
 
 
+def test_two_outputs_do_not_speak_to_one_controller_nor_two_cameras_show_one_picture() -> None:
+    """Two arms with servos of the usual name, and parameters that were copied: each would move as the other should."""
+    axes = ["x", "y", "z", "rx", "ry", "rz"]
+    arms = {arm: {"type": "twist", "joints": [f"{arm}_{axis}" for axis in axes]} for arm in ("left", "right")}
+    with pytest.raises(ConfigError, match=r"outputs left and right have the same topic servo_node/delta_twist_cmds"):
+        settings(outputs=["left", "right"], output=arms)
+    arms["right"]["topic"] = "right_servo/delta_twist_cmds"
+    assert len(settings(outputs=["left", "right"], output=arms).outputs) == 2
+    with pytest.raises(ConfigError, match=r"cameras front and wrist have the same topic camera/image_raw"):
+        settings(
+            cameras=["front", "wrist"], camera={name: {"topic": "camera/image_raw"} for name in ("front", "wrist")}
+        )
+
+
+def test_a_joint_that_stands_there_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"parameter joints names 'a' twice"):
+        settings(joints=["a", "b", "a"], output={"arm": {"joints": ["a", "b"]}})
+
+
 SCRIPT = """
 import importlib, json, os, threading, time
 import numpy as np

@@ -10,6 +10,7 @@ from tiny_world import MIXED, H, P, make_episode, make_model, tiny
 
 from vla_rl.algorithms.base import make_algorithm
 from vla_rl.algorithms.chunk_critic import ChunkCriticTrainingConfig, followers, windows
+from vla_rl.algorithms.seeds import fold_of
 from vla_rl.core.errors import ConfigError
 
 
@@ -97,14 +98,14 @@ def test_no_backup_crosses_from_one_actor_to_the_next_or_beyond_the_end(make_cac
         assert found == {start: start + ahead for run in runs for start in run if start + ahead in run}
 
 
-def test_the_target_is_what_a_slow_copy_says_that_has_not_learnt_from_the_episode(make_cache) -> None:
+def test_the_target_of_a_member_is_what_its_own_slow_copy_says(make_cache) -> None:
     cache = make_cache([make_episode(f"round-{index}", [P] * 6, index % 2 == 0) for index in range(12)])
     algorithm = learner(cache, critic_training={"bootstrap_chunks": 1}, discount=0.5)
-    every, fold = torch.arange(len(algorithm._inputs)), algorithm._fold
+    every, members = torch.arange(len(algorithm._inputs)), torch.arange(algorithm.config.critic.members)
     algorithm.update(0)
     before, ends = algorithm._worth(every), torch.tensor([False] * 4 + [True] * 2).repeat(12)
-    assert torch.equal(before[ends], algorithm._label[ends])
-    for member in range(algorithm.config.critic.members):
+    assert torch.equal(before[:, ends], algorithm._label[ends].expand(len(members), -1))
+    for member in members:
         with torch.no_grad():
             algorithm.critic.head.out.bias[member] += 1.0
         assert torch.equal(algorithm._worth(every), before), "the critic itself is not asked"
@@ -113,11 +114,29 @@ def test_the_target_is_what_a_slow_copy_says_that_has_not_learnt_from_the_episod
             algorithm._target.head.out.bias[member] = 100.0
             after = algorithm._worth(every)
             algorithm._target.head.out.bias.copy_(kept)
-        own = (fold == member) & ~ends
-        assert torch.equal(after[~own], before[~own])
-        torch.testing.assert_close(after[own], torch.full_like(after[own], 0.5**TICKS))
+        assert torch.equal(after[members != member], before[members != member])
+        torch.testing.assert_close(after[member, ~ends], torch.full_like(after[member, ~ends], 0.5**TICKS))
     with pytest.raises(ConfigError, match="bootstrap_chunks is -1"):
         ChunkCriticTrainingConfig(bootstrap_chunks=-1)
+
+
+@pytest.mark.parametrize("chunks", [0, 1])
+def test_how_an_episode_ends_never_reaches_the_member_that_judges_it(chunks: int, make_cache) -> None:
+    """Neither by its own steps nor by what the other members think of theirs."""
+    names = [f"round-{index}" for index in range(12)]
+    judged = [name for name in names if fold_of(name, 5) == 0]
+    assert 0 < len(judged) < len(names)
+    weights = []
+    for turned in (False, True):
+        ends = {name: (index % 2 == 0) ^ (turned and name in judged) for index, name in enumerate(names)}
+        cache = make_cache([make_episode(name, [P] * 6, success) for name, success in ends.items()])
+        algorithm = learner(cache, critic_training={"learning_rate": 1e-2, "bootstrap_chunks": chunks})
+        assert algorithm.config.critic.members == 5
+        for step in range(6):
+            algorithm.update(step)
+        weights.append(algorithm.critic.head.out.weight.detach())
+    assert torch.equal(weights[0][0], weights[1][0])
+    assert not torch.equal(weights[0][1], weights[1][1])
 
 
 def test_a_resumed_critic_goes_on_with_the_targets_that_it_had(make_cache) -> None:

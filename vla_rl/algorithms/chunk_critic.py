@@ -57,9 +57,10 @@ class ChunkCriticTrainingConfig:
         input_noise: standard deviation of the noise on normalised inputs.
         bootstrap_chunks: n; 0: a chunk is worth what came of it in the end (Monte-Carlo). From 1 on it is worth
             gamma^(n C) times what the critic thinks of the chunk that the same actor executed n chunks later: asked is
-            a copy that follows it by 2 % a step, and of it the members that have not learnt from that episode. Where
-            that later chunk is another's, or is not judged, or the episode has ended, it is the outcome as before:
-            nothing is carried from a rescue to who was rescued. 1 is the temporal-difference target of SARSA.
+            a copy that follows it by 2 % a step, every member for itself, so that what others have learnt from the
+            part that it never sees does not reach it. Where that later chunk is another's, or is not judged, or the
+            episode has ended, it is the outcome as before: nothing is carried from a rescue to who was rescued. 1 is
+            the temporal-difference target of SARSA.
     """
 
     batch_size: int = 256
@@ -227,12 +228,13 @@ class ChunkCriticLearner(Cloning):
         return {"critic_loss": float(loss.detach()), **self._prepared}
 
     def _worth(self, chosen: Tensor) -> Tensor:
-        """What the critic should say of windows [B], see ``bootstrap_chunks``: [B]."""
+        """What each member should say of windows [B], see ``bootstrap_chunks``: [M, B], or [B] if all alike."""
         training, label = self.config.critic_training, self._label[chosen]
         if not training.bootstrap_chunks:
             return label
         later = self._later[chosen]
-        foretold = self._foretell(self._inputs[later], self._fold[chosen], self._target)
+        with torch.no_grad():
+            foretold = self._target(self._inputs[later]).sigmoid()
         ticks = training.bootstrap_chunks * self.config.critic.chunk_ticks
         return torch.where(later >= 0, self.config.discount**ticks * foretold, label)
 
@@ -283,12 +285,12 @@ class ChunkCriticLearner(Cloning):
         )
         fold = torch.tensor([self._fold_of(e.episode_id) for e in episodes], device=rows.device)
         name = "viability" if self.discount == 1 else "discounted_value"
-        return {name: self._foretell(rows, fold, self.critic).cpu().numpy()}
+        return {name: self._foretell(rows, fold).cpu().numpy()}
 
     @torch.no_grad()
-    def _foretell(self, rows: Tensor, fold: Tensor, critic: ChunkCritic) -> Tensor:
-        """Chance of success [B], by the members of a critic that have not learnt from these folds."""
-        chance = critic(rows).sigmoid()
+    def _foretell(self, rows: Tensor, fold: Tensor) -> Tensor:
+        """Chance of success [B], by the members that have not learnt from these folds."""
+        chance = self.critic(rows).sigmoid()
         unseen = ~self._seen(fold) | (len(chance) == 1)
         return (chance * unseen).sum(0) / unseen.sum(0)
 

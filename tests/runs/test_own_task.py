@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from vla_rl.cli.main import main
+from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin, Source
 from vla_rl.data.lerobot_io import export_lerobot
 from vla_rl.data.store import EpisodeStore
@@ -139,6 +140,24 @@ def test_a_lerobot_dataset_demonstrates(recorded: Path, tmp_path: Path) -> None:
     assert store.ids() == ["demo-00000"]
     np.testing.assert_array_equal(store.read("demo-00000").state, EpisodeStore(recorded).read("demo-000000").state)
     assert not bring_demonstrations(tmp_path / "gone", tmp_path / "run", store, specs, most=1), "they are all there"
+
+
+@pytest.mark.parametrize(("shape", "fits"), [((64, 20), True), ((20, 64), True), ((20, 20), False)])
+def test_narrow_pictures_are_brought_to_the_square_as_those_of_the_task_are(
+    shape: tuple[int, int], fits: bool, recorded: Path, tmp_path: Path
+) -> None:
+    episode = EpisodeStore(recorded).read("demo-000000")
+    cut = {camera: image[:, : shape[0], : shape[1]].copy() for camera, image in episode.images.items()}
+    narrow = EpisodeStore(tmp_path / "narrow")
+    narrow.add(replace(episode, images=cut))
+    specs = {TASK: spec_of_robot(TASK, open_robot(TaskConfig(env=TASK, image_size=24)))}
+    store = EpisodeStore(tmp_path / "run" / "episodes")
+    if fits:
+        bring_demonstrations(narrow.path, tmp_path / "run", store, specs, most=0)
+        assert store.read("demo-00000").images["wrist"].shape[1:] == (24, 24, 3)
+    else:
+        with pytest.raises(UserError, match=r"'wrist': \(20, 20\).*the task has .*'wrist': \(24, 24\)"):
+            check_demonstrations(narrow.path, specs)
 
 
 @pytest.mark.parametrize(

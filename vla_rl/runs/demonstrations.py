@@ -137,9 +137,13 @@ def _task_of(header: EpisodeHeader, specs: Mapping[str, PolicySpec]) -> str:
 
 
 def _check_fit(header: EpisodeHeader, spec: PolicySpec) -> None:
-    """Raises UserError with all that differs. Larger pictures fit: they are resized, as those of the task are."""
+    """Raises UserError with all that differs. Larger pictures fit: they are resized, as those of the task are, which
+    become a square if but one side is too long.
+    """
     shown = [header.cameras.get(camera, (0, 0)) for camera in spec.cameras]
-    fit = all(height >= spec.image_size[0] and width >= spec.image_size[1] for height, width in shown)
+    sides = np.array(shown, dtype=np.int64).reshape(-1, 2) >= spec.image_size
+    square = spec.image_size[0] == spec.image_size[1]
+    fit = bool((sides.any(1) if square else sides.all(1)).all())
     expected = dict.fromkeys(spec.cameras, spec.image_size)
     pairs = {
         "cameras": (expected if fit else dict(header.cameras), expected),

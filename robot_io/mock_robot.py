@@ -46,7 +46,8 @@ class MockRobotConfig:
         control_hz: rate of the control loop.
         lag_s: time constant with which joints follow their commands.
         cameras: names; all of them show the same.
-        image_size: height and width of the pictures, pixels.
+        image_size: height of the pictures, pixels.
+        image_width: 0: as the height.
         command_timeout_ms: without a command for so long the robot stops by itself, as real controllers do.
         duration_s: the attempt is truncated then.
         task: the task sentence.
@@ -58,6 +59,7 @@ class MockRobotConfig:
     lag_s: float = 0.05
     cameras: tuple[str, ...] = ("front",)
     image_size: int = 48
+    image_width: int = 0
     command_timeout_ms: float = 500.0
     duration_s: float = 5.0
     task: str = "follow the commands"
@@ -190,8 +192,8 @@ class MockRobot:
 
     def _picture(self) -> Uint8Array:
         """Noise, and a bright square at the place of the first joint: uint8 [H, W, 3]."""
-        size = self.config.image_size
-        picture = self._random.integers(0, 40, (size, size, 3), dtype=np.uint8)
-        left = int(np.clip((self._position[0] + 1) / 2, 0, 0.85) * size)
-        picture[size // 3 : size // 2, left : left + size // 6] = (240, 160, 40)
+        height, width = self.config.image_size, self.config.image_width or self.config.image_size
+        picture = self._random.integers(0, 40, (height, width, 3), dtype=np.uint8)
+        left = int(np.clip((self._position[0] + 1) / 2, 0, 0.85) * width)
+        picture[height // 3 : height // 2, left : left + width // 6] = (240, 160, 40)
         return picture

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 import torch
 
+from robot_io.gate import GateConfig
 from tests.fakes.scheduled import ScheduledTakeover
 from vla_rl.cli.main import main
+from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy, TakeoverSource
 from vla_rl.core.scaling import Statistics
@@ -31,7 +33,7 @@ from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
 from vla_rl.runs import rollout
 from vla_rl.runs.policy_folder import find_policy
-from vla_rl.runs.robots import set_up_robot
+from vla_rl.runs.robots import RobotRequest, set_up_robot
 
 TASK = "vla_rl/PegInsert-v0"
 
@@ -255,3 +257,9 @@ def test_a_run_gives_its_newest_policy(policy: Path, tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"spec": {}}))
     with pytest.raises(UserError, match=r"config\.json"):
         find_policy(tmp_path)
+
+
+def test_the_mock_has_pictures_of_the_policys_own_shape() -> None:
+    spec = PolicySpec("tall", ("left",), (24, 16), 3, 2, control_hz=7.0)
+    robot = set_up_robot("mock", RobotRequest(spec, VirtualClock(), GateConfig())).robot
+    assert robot.read().images["left"].shape == (24, 16, 3)

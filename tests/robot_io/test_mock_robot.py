@@ -109,3 +109,11 @@ def test_a_device_that_says_nan_ends_the_step() -> None:
     held = Clutch(step_dims=[1]).command(np.array([np.nan, 0.0], np.float32), last)
     np.testing.assert_allclose(held, [0.5, 0.0])
     assert last[1] == np.float32(0.2), "what was sent is another matter"
+
+
+@pytest.mark.parametrize(("width", "shape"), [(0, (20, 20, 3)), (12, (20, 12, 3)), (31, (20, 31, 3))])
+def test_pictures_need_not_be_square(width: int, shape: tuple[int, ...]) -> None:
+    robot = MockRobot(MockRobotConfig(image_size=20, image_width=width))
+    picture = robot.read().images["front"]
+    assert picture.shape == shape
+    assert picture.max() == 240, "the square is in the picture"

@@ -24,6 +24,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
         "joints": spec.action_dim,
         "cameras": list(spec.cameras),
         "image_size": spec.image_size[0],
+        "image_width": spec.image_size[1] if "image_size" not in request.options else 0,
         "state_size": spec.state_dim,
         "control_hz": spec.control_hz,
         "duration_s": 10.0,

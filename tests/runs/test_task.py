@@ -257,3 +257,23 @@ def test_an_environment_that_never_says_how_it_went_is_told_of_once(
         assert len(list(worker.run(jobs))) == 3
         worker.close()
         assert sum("neither success nor failure" in record.message for record in caplog.records) == warnings
+
+
+class Elsewhere(Still):
+    """Somebody who names his things in his own language."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Dict({"левая": Box(0, 255, (16, 16, 3), np.uint8), "j": Box(-1, 1, (2,), np.float32)})
+
+
+@pytest.mark.parametrize("declared", [{}, {"_left": "левая"}])
+def test_a_camera_that_no_store_can_name_is_refused_before_anybody_has_driven(declared: dict[str, str]) -> None:
+    task = TaskConfig(env="tests.runs.test_task:Elsewhere", declare=EnvDeclaration(cameras=declared))
+    name = next(iter(declared), "левая")
+    with pytest.raises(ConfigError, match=f"the camera {name!r} .* A-Z .* task.declare.cameras="):
+        open_robot(task)
+    report = check_task(task)
+    assert any(name in problem for problem in report.problems)
+    fitting = EnvDeclaration(cameras={"left": "левая"})
+    open_robot(TaskConfig(env="tests.runs.test_task:Elsewhere", declare=fitting)).close()

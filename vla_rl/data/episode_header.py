@@ -2,11 +2,11 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from vla_rl.core.errors import StoreError
+from vla_rl.core.errors import ConfigError, StoreError
 from vla_rl.core.types import Origin
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
@@ -76,6 +76,24 @@ class EpisodeHeader:
             if not COLUMN_NAME.fullmatch(name):
                 raise ValueError(f"header names a column {name[:120]!r}")
         return EpisodeHeader(**values)
+
+
+def check_camera_names(names: Iterable[str], rename: str) -> None:
+    """Refuse cameras that no episode could be saved with, before anybody has driven one.
+
+    Args:
+        names: of the cameras.
+        rename: how they are given another name.
+
+    Raises:
+        ConfigError: with the first of them.
+    """
+    for name in names:
+        if not COLUMN_NAME.fullmatch(name):
+            raise ConfigError(
+                f"the camera {name!r} cannot be stored under this name: use 1 to 100 of A-Z a-z 0-9 . _ - and begin "
+                f"with a letter or a digit; name it by {rename}"
+            )
 
 
 def is_episode_id(name: object) -> bool:

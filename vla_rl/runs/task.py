@@ -20,6 +20,7 @@ from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.registry import find, names
 from vla_rl.core.types import Origin, PolicySpec
+from vla_rl.data.episode_header import check_camera_names
 from vla_rl.execution.sources import Demonstrator
 from vla_rl.runs.action_kinds import delta_dims
 from vla_rl.runs.attempt import Attempts
@@ -73,9 +74,11 @@ def open_robot(task: TaskConfig, env_id: str | None = None, clock: Clock | None 
         UserError: see `make_env` and `EnvRobot`.
     """
     try:
-        return EnvRobot(make_env(task, env_id), clock, task.declare, task.image_size)
+        robot = EnvRobot(make_env(task, env_id), clock, task.declare, task.image_size)
     except gymnasium.error.DependencyNotInstalled as error:
         raise UserError(f"{env_id or task.env} lacks a package: {error}") from error
+    check_camera_names(robot.reader.camera_names, "task.declare.cameras={front: PATH.IN.THE.OBSERVATION}")
+    return robot
 
 
 def make_gate(robot: EnvRobot, config: GateConfig) -> SafetyGate:

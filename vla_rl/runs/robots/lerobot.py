@@ -28,6 +28,7 @@ from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Origin
+from vla_rl.data.episode_header import check_camera_names
 from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits, check_rate
 
 _METRES_PER_TICK = 0.005
@@ -53,6 +54,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
     robot = make_lerobot_robot(
         options, control_hz, task, image_size=image_size, duration_s=duration_s, clock=request.clock, step_dims=steps
     )
+    check_camera_names(robot.cameras, "robot.cameras={front: {type: ...}}")
     if policy is not None:
         check_fits(policy, robot.cameras, len(robot.state_names), len(robot.action_names))
     description = None if urdf is None else _description(str(urdf), urdf_units, urdf_joints, robot.action_names)

@@ -247,7 +247,13 @@ def test_robots_of_different_sizes_share_a_policy_or_are_told_why_not(
     assert main([*again, "--algorithm", "sft"]) == 0
     store.add(wide("slow", control_hz=10.0))
     assert main([*arguments[:-3], str(tmp_path / "other"), "--algorithm", "sft"]) == 2
-    assert "their control_hz are" in capsys.readouterr().err
+    assert "their control_hz are 20.0 and 10.0; train one for each" in capsys.readouterr().err
+    rates = EpisodeStore(tmp_path / "rates")
+    for name in ("slow", "wide"):
+        rates.add(store.read(name))
+    assert main(["finetune", "--data", str(rates.path), "--out", str(tmp_path / "rated")]) == 2
+    assert "what is of two arms cannot share a policy: their control_hz are" in capsys.readouterr().err
+
 
 
 @pytest.mark.slow

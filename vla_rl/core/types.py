@@ -344,8 +344,9 @@ def shared_spec(specs: Sequence[PolicySpec]) -> PolicySpec:
         for name in ("cameras", "image_size", "control_hz"):
             if getattr(spec, name) != getattr(first, name):
                 ours, theirs = getattr(first, name), getattr(spec, name)
+                each = " and ".join(dict.fromkeys((first.env_id, spec.env_id)))
                 raise ConfigError(
-                    f"{first.env_id} and {spec.env_id} cannot share a policy: their {name} are {ours} and {theirs}"
+                    f"what is of {each} cannot share a policy: their {name} are {ours} and {theirs}; train one for each"
                 )
         if spec.delta_dims != tuple(dim for dim in largest.delta_dims if dim < spec.action_dim):
             raise ConfigError(f"{largest.env_id} and {spec.env_id} cannot share a policy: their delta actions differ")

@@ -2,6 +2,7 @@
 records, also after a crash.
 """
 
+import re
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.fakes.interrupted import interrupted
-from vla_rl.cli.main import main
+from vla_rl.cli.main import main, make_parser
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import CheckpointError
 from vla_rl.core.types import NOISE_SEED
@@ -20,6 +21,7 @@ from vla_rl.policies.corrector import ResidualCorrector
 from vla_rl.policies.folders import load_model, load_policy
 from vla_rl.report.sinks import read_records
 from vla_rl.runs.config import RunConfig
+from vla_rl.runs.practice import open_run
 from vla_rl.runs.simulator import SimulatorWorker
 from vla_rl.training.workers import RolloutJob
 
@@ -172,4 +174,31 @@ def test_practice_that_tries_nothing_or_too_much_is_refused_before_it_begins(
 ) -> None:
     assert main(["train", "--config", "tiny", *options, "--out", str(tmp_path / "run")]) != 0
     assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["algorithm=chunk_critic", "execution.execute_ticks=4"], "learning.critic.chunk_ticks is 6, .* is 4"),
+        (["algorithm=chunk_critic", "execution.execute_ticks=6"], None),
+        (["algorithm=chunk_critic", "execution.execute_ticks=4", "learning.critic.chunk_ticks=4"], None),
+        (["algorithm=residual_ppo", "exploration=0.1"], "learning.ppo.chunk_ticks is 6, .* is 8"),
+        ([*CORRECTING, "exploration=0.1"], None),
+        (["algorithm=habc"], None),
+    ],
+)
+def test_chunks_that_are_judged_at_another_length_than_they_are_executed_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, options: list[str], told: str | None
+) -> None:
+    command = ["--config", "tiny", *options, "--out", str(tmp_path / "run")]
+    open_run(make_parser("train").parse_intermixed_args(command))
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * (told is not None)
+    assert re.search(told or "", caplog.text)
+
+
+def test_a_seed_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "--config", "tiny", "--seed", "3", "seed=4", "--out", str(tmp_path / "run")]
+    assert main(command) == 2
+    assert "--seed 3 and seed=4: leave one out" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

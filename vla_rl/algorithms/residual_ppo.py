@@ -44,7 +44,7 @@ class ResidualPPOConfig(ppo.PPOConfig):
 
     Attributes:
         advantage: ``value`` or ``group``, see the module.
-        chunk_ticks: C, actions of a chunk that are executed before the next one.
+        chunk_ticks: C, actions of a chunk that are executed before the next one, as ``execution.execute_ticks`` says.
         discount: gamma, of a chunk: success is worth less the later it comes.
         carry: lambda of the generalised advantages.
         folds: of the value; an episode is judged by a network that has not seen how it ends.

@@ -72,7 +72,8 @@ class ChunkCriticConfig:
     """Architecture.
 
     Attributes:
-        chunk_ticks: C, how many actions of a chunk are judged: those that are executed before the next chunk.
+        chunk_ticks: C, how many actions of a chunk are judged: those that are executed before the next chunk, as many
+            as ``execution.execute_ticks``. Practice warns where the two differ; offline nobody knows what will act.
         members: M.
         hidden: widths of the hidden layers, each with a LayerNorm.
     """

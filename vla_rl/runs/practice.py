@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from vla_rl.training.ray_workers import RayRolloutPool
     from vla_rl.training.workers import RolloutPool
 
+logger = logging.getLogger(__name__)
+
 
 def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, PolicySpec]:
     """The run folder that the arguments name, made or found, its config, and the policy's interface. Nothing is written
@@ -47,6 +50,7 @@ def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, Polic
     config = _with_absolute_paths(asked_config(arguments))
     start = _check_start(arguments.start, config) if arguments.start else None
     spec = check_config(config, has_demonstrations=start is not None)
+    _warn_of_chunks(config)
     return RunFolder.create(arguments.out or arguments.default_out, config, start), config, spec
 
 
@@ -58,6 +62,8 @@ def asked_config(arguments: argparse.Namespace) -> RunConfig:
     """
     overrides = list(arguments.overrides)
     if arguments.seed is not None:
+        if twice := [item for item in overrides if item.lstrip("-").startswith("seed=")]:
+            raise UserError(f"the seed is said twice, --seed {arguments.seed} and {twice[0]}: leave one out")
         overrides.append(f"seed={arguments.seed}")
     file = config_file(arguments.config or arguments.default_config)
     base = {"policy": config_to_dict(preset(arguments.policy))} if arguments.policy else {}
@@ -151,6 +157,21 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
     finally:
         worker.close()
     return worker.spec
+
+
+def _warn_of_chunks(config: RunConfig) -> None:
+    """Tell of chunks that are judged or edited at another length than they are executed. It is no error: strategies
+    that plan more often, or late, work so as well.
+    """
+    executed, section = config.execution.execute_ticks, "critic" if hasattr(config.learning, "choice") else "ppo"
+    judged = getattr(getattr(config.learning, section, None), "chunk_ticks", executed)
+    if judged != executed and not find_strategy(config.execution.strategy).takes_corrector:
+        logger.warning(
+            "learning.%s.chunk_ticks is %d, the actions of a chunk that are judged as one, and "
+            "execution.execute_ticks, after which the next chunk is planned, is %d: set the two alike, or what is "
+            "learnt of a chunk is not of what is executed",
+            *(section, judged, executed),
+        )
 
 
 def _with_absolute_paths(config: RunConfig) -> RunConfig:

@@ -132,7 +132,8 @@ def test_a_dry_run_says_what_each_loss_would_see(logs: Path, capsys: pytest.Capt
         (["demo", "held"], "habc", "no labelled failures of a policy"),
         (["demo", "failed"], "habc", "no labelled successes"),
         (["failed"], "habc", "nothing that the actor may imitate"),
-        (["demo"], "filtered_bc", "demonstrations only"),
+        (["demo"], "filtered_bc", "imitated are demonstrations only, "),
+        (["demo", "failed"], "filtered_bc", "imitated are demonstrations only, "),
     ],
 )
 def test_what_is_missing_is_warned_of(

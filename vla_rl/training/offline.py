@@ -217,7 +217,7 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
     if teaches and not total.imitated:
         found.append("nothing that the actor may imitate: training would change nothing")
     elif teaches and total.imitated == total.demonstrations and learner.name != "sft":
-        found.append("demonstrations only: every algorithm imitates them at equal weight")
+        found.append("imitated are demonstrations only, which every algorithm weighs alike")
     spoilt = sum(entry.outcome == "failure" for entry in episodes if entry.demonstrations)
     if spoilt:
         found.append(f"{spoilt} demonstrations are labelled failures and are imitated all the same: leave them out")

@@ -210,7 +210,7 @@ def test_of_a_store_of_several_tasks_its_own_are_taken(
                 "task.declare.control_hz=20",
                 "task.declare.state=[body.position]",
             ],
-            "'demo-000000' does not fit .*: steps a second 10.0, the task has 20.0$",
+            "'demo-000000' does not fit .*: steps a second 10.0, the task has 20.0; set the .* label it a failure",
         ),
         ([ALONE, "task.demonstrations={recorded}", "task.declare.cameras={{eye: views.wrist}}"], "cameras .*'eye'"),
         ([ALONE, "task.demonstrations=nowhere"], "no episode store .*, no run folder and no LeRobotDataset"),

@@ -153,7 +153,10 @@ def _check_fit(header: EpisodeHeader, spec: PolicySpec) -> None:
     }
     differs = [f"{name} {theirs}, the task has {ours}" for name, (theirs, ours) in pairs.items() if theirs != ours]
     if differs:
-        raise UserError(f"demonstration {header.episode_id!r} does not fit {spec.env_id}: {'; '.join(differs)}")
+        raise UserError(
+            f"demonstration {header.episode_id!r} does not fit {spec.env_id}: {'; '.join(differs)}; set the task "
+            "(task.image_size, task.declare) as it was when that was shown, or leave the episode out: label it a failure"
+        )
 
 
 def _as_demonstration(episode: Episode, episode_id: str, task: str, spec: PolicySpec) -> Episode:

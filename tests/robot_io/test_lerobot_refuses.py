@@ -224,7 +224,7 @@ def test_a_leader_on_the_port_of_the_arm_does_not_let_it_fall(tmp_path: Path, mo
         port.touch()
     for port in ports:
         leader = Leader(port)
-        monkeypatch.setattr("vla_rl.runs.robots.lerobot.make_lerobot_teleoperator", lambda options, made=leader: made)
+        monkeypatch.setattr("vla_rl.runs.robots.lerobot.make_device", lambda kind, options, made=leader: made)
         monkeypatch.setattr("vla_rl.runs.robots.lerobot.TerminalKeys.start", lambda keys: None)
         setup = arm(port=str(ports[0]), teleop={"type": "leader", "port": str(port)})
         assert setup.make_takeover is not None

@@ -155,7 +155,7 @@ def _check_fit(header: EpisodeHeader, spec: PolicySpec) -> None:
     if differs:
         raise UserError(
             f"demonstration {header.episode_id!r} does not fit {spec.env_id}: {'; '.join(differs)}; set the task "
-            "(task.image_size, task.declare) as it was when that was shown, or leave the episode out: label it a failure"
+            "(task.image_size, task.declare) as it was then, or leave the episode out: label it a failure"
         )
 
 

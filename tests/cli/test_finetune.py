@@ -256,7 +256,6 @@ def test_robots_of_different_sizes_share_a_policy_or_are_told_why_not(
     assert "what is of two arms cannot share a policy: their control_hz are" in capsys.readouterr().err
 
 
-
 @pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_very_same_weights(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert finetune(logs, "whole") == 0

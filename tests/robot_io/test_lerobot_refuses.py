@@ -169,6 +169,12 @@ def test_another_rate_than_the_policys_is_refused() -> None:
     assert arm(control_hz=50.0, any_rate=True).robot.control_hz == 50.0
 
 
+def test_a_camera_that_no_store_can_name_is_refused_before_anybody_has_driven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DegreesArm, "observation_features", {**DegreesArm.observation_features, "передняя": (8, 8, 3)})
+    with pytest.raises(ConfigError, match=r"the camera 'передняя' .* robot\.cameras="):
+        arm()
+
+
 def test_limits_of_another_robot_are_refused() -> None:
     with pytest.raises(ConfigError, match="limits are those of 2 dimensions, the robot takes 3"):
         arm(RobotLimits(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(1.0,) * 2))

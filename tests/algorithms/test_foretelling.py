@@ -76,6 +76,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_policies_of_a_run_are_ranked(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["imagine", "rank", str(run), "--episodes", "6"]) == 0
     rows = [row for row in capsys.readouterr().out.splitlines() if "version_" in row]
+    assert main(["imagine", "rank", str(run), "--episodes", "6", "--policies", str(run)]) == 0
+    newest = [row for row in capsys.readouterr().out.splitlines() if "version_" in row]
+    assert newest == [row for row in rows if "version_0002" in row]
     told = [float(row.split("|")[2].strip(" %")) for row in rows]
     assert len(rows) == len(RunFolder(run).policy_versions())
     assert told == sorted(told, reverse=True)

@@ -5,7 +5,7 @@ Example: vla-rl imagine train runs/demo --out runs/world
          vla-rl imagine evaluate runs/world
          vla-rl imagine rollout runs/world --out future.webp
          vla-rl imagine branches runs/alone
-         vla-rl imagine rank runs/alone --policies runs/other/policies/version_0003
+         vla-rl imagine rank runs/alone --policies runs/other runs/third/policies/version_0001
 """
 
 import argparse
@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="train: where to compute")
     parser.add_argument("--windows", type=int, default=192, help="evaluate: futures behind the horizon curves")
     parser.add_argument("--pairs", type=int, default=30, help="evaluate: counterfactual pairs")
-    parser.add_argument("--policies", type=Path, nargs="+", help="rank: policy folders (all of the run)")
+    parser.add_argument(
+        "--policies", type=Path, nargs="+", help="rank: policies, or runs: their newest (all of the run)"
+    )
     parser.add_argument("--episodes", type=int, help="rollout, branches: futures in the clip (4); rank: of each (200)")
     parser.add_argument("--start", type=int, default=10, help="rollout, branches: step that imagination begins at")
     parser.add_argument("--steps", type=int, help="rollout: steps of imagination (40); branches: chunks (7)")
@@ -171,11 +173,13 @@ def _rank(arguments: argparse.Namespace) -> int:
 
     from vla_rl.runs.config import RunConfig
     from vla_rl.runs.imagination.foretelling import EPISODES, foretell_success
+    from vla_rl.runs.policy_folder import find_policy
     from vla_rl.training.run_folder import RunFolder
 
     torch.set_num_threads(1)
     folder, _ = RunFolder.open(arguments.folder, RunConfig)
-    policies = arguments.policies or [folder.policy(version) for version in folder.policy_versions()]
+    policies = [find_policy(path).path for path in arguments.policies or []]
+    policies = policies or [folder.policy(version) for version in folder.policy_versions()]
     found = {policy: foretell_success(folder.path, policy, arguments.episodes or EPISODES) for policy in policies}
     print("| policy | success foretold | of five worlds, from .. to |")
     print("|---|---|---|")

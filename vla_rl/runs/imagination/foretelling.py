@@ -3,7 +3,8 @@
 The short-range model of the run's episodes is learnt anew in what *this* policy sees, and the policy, with its critic
 and edit if it has them, plays whole episodes in it from the first moments of real ones. Success is the chance, over an
 episode, that the model's head gives: nothing is drawn but the policy's own noise. What is foretold orders policies;
-failures that the run has never seen are not foretold, so that poor policies are flattered.
+failures that the run has never seen are not foretold, so that poor policies are flattered. A head that corrects every
+tick is left out, and so is delay.
 """
 
 from dataclasses import dataclass
@@ -15,10 +16,12 @@ from torch import Tensor
 
 from vla_rl.algorithms.actor import autocast
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.core.described import critic_of
 from vla_rl.core.errors import UserError
 from vla_rl.data.cache import CachedEpisode
-from vla_rl.policies.choosing import FOLDER, Chooser, ChunkCriticConfig, best
+from vla_rl.policies.choosing import Chooser, ChunkCriticConfig, best
 from vla_rl.policies.features import draw_from_flat
+from vla_rl.policies.folders import check_frozen, load_model
 from vla_rl.policies.trainable import TrainablePolicy
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.imagination.edit_learner import ImaginedEdit, ImaginedEditLearning
@@ -57,6 +60,7 @@ def foretell_success(run: Path, policy: Path, episodes: int = EPISODES) -> Foret
         CheckpointError: for a damaged policy folder.
     """
     _, config = RunFolder.open(run, RunConfig)
+    check_frozen(load_model(policy)[0].config.kind, "imagine rank", imagines=True)
     ticks = config.execution.execute_ticks
     told = {"teach_steps": 0, "critic": ChunkCriticConfig(chunk_ticks=ticks)}
     if isinstance(config.learning, ImaginedEditLearning):
@@ -65,8 +69,8 @@ def foretell_success(run: Path, policy: Path, episodes: int = EPISODES) -> Foret
     assert isinstance(learner, ImaginedEdit)
     if not own_episodes(learner):
         raise UserError(f"{run} holds no episodes of a policy; let it practise a round before policies are compared")
-    critic = policy / FOLDER
-    chooser = Chooser.load(critic, learner.model, config.device) if critic.is_dir() else None
+    critic = critic_of(policy)
+    chooser = None if critic is None else Chooser.load(critic, learner.model, config.device)
     if chooser is not None and chooser.ticks != ticks:
         raise UserError(
             f"{policy} chooses among chunks of {chooser.ticks} actions, {run} executes {ticks}; expected as many"

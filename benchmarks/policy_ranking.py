@@ -113,11 +113,11 @@ def _centred(found: list[dict[str, Any]]) -> NDArray[np.float64]:
 
 
 def _pearson(rates: NDArray[np.float64]) -> float:
-    return pearson(*rates.T)
+    return float(np.nan_to_num(pearson(*rates.T)))  # policies that are all alike have no order
 
 
 def _spearman(rates: NDArray[np.float64]) -> float:
-    return spearman(*rates.T)
+    return float(np.nan_to_num(spearman(*rates.T)))
 
 
 def table(result: dict[str, Any]) -> str:

@@ -30,6 +30,7 @@ def test_a_row_of_each_method_and_nothing_of_nothing() -> None:
     found = keys(cells([0.4, 0.5, 0.6], [0.6, 0.5, 0.7]))
     assert "| vla_rl/PegInsert-v0, `imagined_edit` | 40%, 50%, 60% | 60%, 50%, 70% |" in table(found)
     assert "3 policies" in table(found)
+    assert all(-1 <= end <= 1 for end in found["ranking_unseen_pearson_interval"]), "also of policies drawn thrice"
     assert keys([]) == {}
 
 

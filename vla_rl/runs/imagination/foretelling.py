@@ -2,9 +2,11 @@
 
 The short-range model of the run's episodes is learnt anew in what *this* policy sees, and the policy, with its critic
 and edit if it has them, plays whole episodes in it from the first moments of real ones. Success is the chance, over an
-episode, that the model's head gives: nothing is drawn but the policy's own noise. What is foretold orders policies;
-failures that the run has never seen are not foretold, so that poor policies are flattered. A head that corrects every
-tick is left out, and so is delay.
+episode, that the model's head gives: nothing is drawn but the policy's own noise.
+
+It orders policies, coarsely, that began as the run's own did. Of strangers, which see and move otherwise, little is
+foretold, and an edit that was practised in a model of the same episodes is flattered. A head that corrects every tick
+is left out, and so is delay.
 """
 
 from dataclasses import dataclass

@@ -85,15 +85,20 @@ def test_the_policies_of_a_run_are_ranked(run: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_what_cannot_be_foretold_is_refused(run: Path, tmp_path: Path) -> None:
+def test_a_policy_may_be_judged_at_another_length_than_is_executed(run: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere"):
         foretell_success(run, tmp_path / "nowhere")
     model, meta = load_model(run / "policies" / "version_0002")
     model.save(tmp_path / "other", meta)
-    edit = Edit(model, EditConfig(hidden=(8,)))
-    Chooser(None, ChoiceConfig(draws=1, offset=0.0), edit, ticks=3).save(tmp_path / "other" / "critic")
-    with pytest.raises(UserError, match=r"chunks of 3 actions.*executes 8"):
-        foretell_success(run, tmp_path / "other")
+    Chooser(None, ChoiceConfig(draws=1, offset=0.0), Edit(model, EditConfig(hidden=(8,))), ticks=3).save(
+        tmp_path / "other" / "critic"
+    )
+    config = (run / "config.yaml").read_text()
+    for executed in (8, 1):
+        (run / "config.yaml").write_text(config.replace("execute_ticks: 8", f"execute_ticks: {executed}"))
+        assert 0 <= foretell_success(run, tmp_path / "other", 6).success <= 1
+    assert "execute_ticks: 1" in (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config)
 
 
 @pytest.mark.slow

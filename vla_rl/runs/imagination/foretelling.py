@@ -57,13 +57,13 @@ def foretell_success(run: Path, policy: Path, episodes: int = EPISODES) -> Foret
         episodes: to imagine.
 
     Raises:
-        UserError: if the run has no episode of its own policies, or the policy has another interface, cannot act from
-            features, or chooses among chunks of another length than the run executes.
-        CheckpointError: for a damaged policy folder.
+        UserError: if the run has no episode of its own policies, or the policy cannot act from features, or its chunks
+            are shorter than what the run executes of each.
+        CheckpointError: for a policy folder that is damaged or of another interface.
     """
     _, config = RunFolder.open(run, RunConfig)
     check_frozen(load_model(policy)[0].config.kind, "imagine rank", imagines=True)
-    ticks = config.execution.execute_ticks
+    ticks = max(2, config.execution.execute_ticks)  # a chunk of one has no slope, of which critics and edits are told
     told = {"teach_steps": 0, "critic": ChunkCriticConfig(chunk_ticks=ticks)}
     if isinstance(config.learning, ImaginedEditLearning):
         told["dynamics"] = config.learning.dynamics
@@ -73,10 +73,6 @@ def foretell_success(run: Path, policy: Path, episodes: int = EPISODES) -> Foret
         raise UserError(f"{run} holds no episodes of a policy; let it practise a round before policies are compared")
     critic = critic_of(policy)
     chooser = None if critic is None else Chooser.load(critic, learner.model, config.device)
-    if chooser is not None and chooser.ticks != ticks:
-        raise UserError(
-            f"{policy} chooses among chunks of {chooser.ticks} actions, {run} executes {ticks}; expected as many"
-        )
     return foretell(learner, chooser, episodes)
 
 

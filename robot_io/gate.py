@@ -131,7 +131,6 @@ class SafetyGate:
         self._too_close = too_close if config.self_distance else None
         self._guards_places = self._tool_position is not None or self._too_close is not None
         self._delta_dims = list(config.delta_dims)
-        self._quaternions = config.quaternions
         self._smooth_dims = np.setdiff1d(np.arange(len(config.low)), [*config.discrete_dims, *config.delta_dims])
         self._fractions = np.linspace(0, 1, commands_per_tick + 1, dtype=np.float32)[1:]
         self._limiter = _make_limiter(config, self._smooth_dims, command_hz)
@@ -162,7 +161,7 @@ class SafetyGate:
         """
         one_tick = self._max_step * self.commands_per_tick
         told = np.atleast_2d(np.array(readings, np.float32))
-        told = nearer_signs(told, told[-1], self._quaternions)
+        told = nearer_signs(told, told[-1], self.config.quaternions)
         posture = agreed_posture(told, self.config, one_tick)
         self._previous = self.rest = posture
         self._target = np.minimum(np.maximum(self._previous, self._low), self._high)
@@ -186,8 +185,8 @@ class SafetyGate:
 
     def inspect(self, condition: Condition) -> None:
         """See `vla_rl.core.protocols.Gate.inspect`."""
-        if self._quaternions:
-            position, command = (nearer_signs(told, self._previous, self._quaternions) for told in condition[:2])
+        if self.config.quaternions:
+            position, command = (nearer_signs(told, self._previous, self.config.quaternions) for told in condition[:2])
             condition = condition._replace(position=position, command=command)
         self._condition = condition
         found = self._body.look(condition)
@@ -261,7 +260,7 @@ class SafetyGate:
     def _limit(self, action: Float32Array, count: int) -> tuple[Float32Array, int]:
         """Bring a healthy action within position, workspace and motion limits."""
         reasons = 0
-        action = nearer_signs(action, self._previous, self._quaternions)
+        action = nearer_signs(action, self._previous, self.config.quaternions)
         target = np.minimum(np.maximum(action, self._low), self._high)
         if (target != action).any():
             reasons = _JOINT_LIMIT

@@ -181,7 +181,7 @@ def _rank(arguments: argparse.Namespace) -> int:
     policies = [find_policy(path).path for path in arguments.policies or []]
     policies = policies or [folder.policy(version) for version in folder.policy_versions()]
     found = {policy: foretell_success(folder.path, policy, arguments.episodes or EPISODES) for policy in policies}
-    print("| policy | success foretold | of five worlds, from .. to |")
+    print("| policy | success foretold | in each of the model's worlds, from .. to |")
     print("|---|---|---|")
     for policy, told in sorted(found.items(), key=lambda each: -each[1].success):
         print(f"| {policy} | {told.success:.0%} | {min(told.worlds):.0%} .. {max(told.worlds):.0%} |")

@@ -21,6 +21,7 @@ from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
 from vla_rl.execution.loop import run_episode
+from vla_rl.execution.mailbox import Arrays, Mailbox
 from vla_rl.execution.plan import Plan, PlanRequest
 from vla_rl.execution.realtime import RealtimeConfig, realtime
 from vla_rl.execution.strategies import ExecutionConfig, execution_config, make_strategy
@@ -145,6 +146,30 @@ def load_nothing() -> ReportingPolicy:
 def test_a_policy_that_cannot_be_loaded_is_one_clear_error() -> None:
     with pytest.raises(UserError, match="could not load the policy: FileNotFoundError: no policy in runs/x"):
         ProcessPlanner(load_nothing, LAYOUT, CONFIG).__enter__()
+
+
+def test_what_a_policy_said_as_its_process_died_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = ProcessPlanner(load_nothing, LAYOUT, CONFIG)
+    take = Mailbox.take
+
+    def take_before_it_died(mailbox: Mailbox) -> Arrays | None:
+        message = take(mailbox)
+        planner._process.join()  # it writes why, and ends, after this look and before the next
+        return message
+
+    monkeypatch.setattr(Mailbox, "take", take_before_it_died)
+    with pytest.raises(UserError, match="could not load the policy: FileNotFoundError: no policy in runs/x"):
+        planner.__enter__()
+
+
+def die_while_loading() -> ReportingPolicy:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("it was killed")
+
+
+def test_a_process_that_died_without_a_word_is_named() -> None:
+    with pytest.raises(UserError, match=r"died while loading \(exit code -9\)"):
+        ProcessPlanner(die_while_loading, LAYOUT, CONFIG).__enter__()
 
 
 @pytest.mark.parametrize(

@@ -222,8 +222,12 @@ class ProcessPlanner(Planner):
 
     def _await_ready(self) -> None:
         deadline_s = time.monotonic() + self._load_timeout_s
-        while (answer := self._answers.take()) is None:
-            if not self._process.is_alive():
+        while True:
+            alive = self._process.is_alive()  # asked before: what it said until it died is there to be taken
+            answer = self._answers.take()
+            if answer is not None:
+                break
+            if not alive:
                 raise UserError(f"the inference process died while loading (exit code {self._process.exitcode})")
             if time.monotonic() > deadline_s:
                 raise UserError(f"the policy was not loaded within {self._load_timeout_s:.0f} s")

@@ -69,13 +69,18 @@ METHODS = {
     ],
     "ours": _OURS,
     "ours_marks_off": [*_OURS, "takeover.options.mark_jitter_s=0.5"],  # by up to ten steps, whoever sets them
+    # When and how often to take over: a person waits for so long without progress, and rescues so many of those in trouble.
+    "ours_early": [*_OURS, "takeover.options.stall_s=0.4"],
+    "ours_late": [*_OURS, "takeover.options.stall_s=3"],
+    "ours_seldom": [*_OURS, "takeover.options.rescue_probability=0.2"],
+    "ours_always": [*_OURS, "takeover.options.rescue_probability=1"],
     "ours_bold": [*_CRITIC, *WHOLE_EDITS],
 }
 _CLUMSY = ("mixed", "worse")
 _RIVALS = ("hg_dagger", "hg_dagger_idle_cut", "filtered_bc")
 _RESET_S = 10.0  # from the end of an episode to the start of the next, also after failures
 _LEVELS = (80, 90, 95)
-_PICTURE = "images/operators.png"
+_PICTURE, _FILM = "images/operators.png", "images/operators.gif"
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     cells = Cells(options.out / "people", {"config": read_yaml(config_file("algorithms")), "operators": people})
     runs = options.runs / cells.digest
     if options.habits and not options.gather:
-        people_habits.picture(options.out.parent / _PICTURE)
+        people_habits.picture(options.out.parent / _PICTURE, options.out.parent / _FILM)
         for task in people_habits.TASKS:
             cells.once(f"habits-{task.partition('/')[2]}", functools.partial(people_habits.measure, task))
     grid = [

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 import sim
 from sim.operators import OPERATORS, Operator
 from sim.registration import ScriptedExpert
+from vla_rl.report.images import encode_gif
 from vla_rl.report.plotting import HUMAN, MUTED, POLICY, axis_labels, new_figure, plain, save_png, title
 
 DIFFICULTY = 0.4
@@ -17,6 +18,7 @@ EPISODES = 50
 TASKS = {"vla_rl/PegInsert-v0": 300, "vla_rl/MetaWorldPickPlace-v0": 499}
 """Whose steps an episode may have: people need longer than the tasks' own limits, which are made for the expert."""
 _SHOWN_S = (0, 1, 2, 3, 4, 6, 8, 10)
+_FILM_HZ = 10
 
 
 def drivers(env: Any) -> dict[str, ScriptedExpert]:
@@ -79,18 +81,31 @@ def table(cells: list[dict[str, Any]]) -> str:
     return "\n".join([*head, *rows])
 
 
-def picture(file: Path, seed: int = 7) -> Path:
-    """Key frames and the hands' paths of everybody, from one start of the default task, which all solve."""
+def picture(stills: Path, film: Path, seed: int = 7) -> None:
+    """One start of the default task, which all solve: key frames and the hands' paths of everybody, and a film of all side
+    by side, who stand still when they are done.
+    """
     task = next(iter(TASKS))
     env: Any = gymnasium.make(task, difficulty=DIFFICULTY, image_size=96, renderer="raycast").unwrapped
     env.max_episode_steps = TASKS[task]
     hz = env.metadata["render_fps"]
-    shown = drivers(env)
-    figure = new_figure(7.6, 0.86 * len(shown))
-    grid = figure.subplots(len(shown), len(_SHOWN_S) + 1, gridspec_kw={"width_ratios": [1] * len(_SHOWN_S) + [1.5]})
-    for row, (name, driver) in zip(grid, shown.items(), strict=True):
+    episodes: dict[str, tuple[list[Any], bool]] = {}
+    for name, driver in drivers(env).items():
         frames: list[Any] = []
-        success, _ = drive(env, driver, seed, frames)
+        episodes[name] = frames, drive(env, driver, seed, frames)[0]
+    env.close()
+    _draw_stills(stills, episodes, hz)
+    every = max(round(hz / _FILM_HZ), 1)
+    last = max(len(frames) for frames, _ in episodes.values())
+    shown = range(0, last + round(hz), every)
+    tiles = [np.stack([frames[min(tick, len(frames) - 1)][0] for tick in shown]) for frames, _ in episodes.values()]
+    film.write_bytes(encode_gif(np.concatenate(tiles, axis=2), round(1000 * every / hz)))
+
+
+def _draw_stills(file: Path, episodes: dict[str, tuple[list[Any], bool]], hz: float) -> None:
+    figure = new_figure(7.6, 0.86 * len(episodes))
+    grid = figure.subplots(len(episodes), len(_SHOWN_S) + 1, gridspec_kw={"width_ratios": [1] * len(_SHOWN_S) + [1.5]})
+    for row, (name, (frames, success)) in zip(grid, episodes.items(), strict=True):
         for axes, time_s in zip(row, _SHOWN_S, strict=False):
             axes.set_axis_off()
             if time_s * hz < len(frames):
@@ -105,6 +120,5 @@ def picture(file: Path, seed: int = 7) -> Path:
         row[-1].set_xticks([])
         row[-1].set_yticks([])
         axis_labels(row[-1], f"{len(frames) / hz:.1f} s{'' if success else ', failed'}")
-    env.close()
     figure.subplots_adjust(left=0.11, right=0.99, top=0.96, bottom=0.04, wspace=0.05, hspace=0.35)
-    return save_png(figure, file)
+    save_png(figure, file)

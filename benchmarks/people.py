@@ -69,7 +69,7 @@ METHODS = {
     ],
     "ours": _OURS,
     "ours_marks_off": [*_OURS, "takeover.options.mark_jitter_s=0.5"],  # by up to ten steps, whoever sets them
-    # When and how often to take over: a person waits for so long without progress, and rescues so many of those in trouble.
+    # When to take over, after how long without progress, and how often, of those in trouble.
     "ours_early": [*_OURS, "takeover.options.stall_s=0.4"],
     "ours_late": [*_OURS, "takeover.options.stall_s=3"],
     "ours_seldom": [*_OURS, "takeover.options.rescue_probability=0.2"],

@@ -82,13 +82,13 @@ def table(cells: list[dict[str, Any]]) -> str:
 
 
 def picture(stills: Path, film: Path, seed: int = 7) -> None:
-    """One start of the default task, which all solve: key frames and the hands' paths of everybody, and a film of all side
-    by side, who stand still when they are done.
+    """One start of the default task that all solve: key frames and hands' paths of everybody, and a film of all side by
+    side, who stand still when they are done.
     """
     task = next(iter(TASKS))
     env: Any = gymnasium.make(task, difficulty=DIFFICULTY, image_size=96, renderer="raycast").unwrapped
     env.max_episode_steps = TASKS[task]
-    hz = env.metadata["render_fps"]
+    hz = round(env.metadata["render_fps"])
     episodes: dict[str, tuple[list[Any], bool]] = {}
     for name, driver in drivers(env).items():
         frames: list[Any] = []
@@ -97,12 +97,12 @@ def picture(stills: Path, film: Path, seed: int = 7) -> None:
     _draw_stills(stills, episodes, hz)
     every = max(round(hz / _FILM_HZ), 1)
     last = max(len(frames) for frames, _ in episodes.values())
-    shown = range(0, last + round(hz), every)
+    shown = range(0, last + hz, every)
     tiles = [np.stack([frames[min(tick, len(frames) - 1)][0] for tick in shown]) for frames, _ in episodes.values()]
     film.write_bytes(encode_gif(np.concatenate(tiles, axis=2), round(1000 * every / hz)))
 
 
-def _draw_stills(file: Path, episodes: dict[str, tuple[list[Any], bool]], hz: float) -> None:
+def _draw_stills(file: Path, episodes: dict[str, tuple[list[Any], bool]], hz: int) -> None:
     figure = new_figure(7.6, 0.86 * len(episodes))
     grid = figure.subplots(len(episodes), len(_SHOWN_S) + 1, gridspec_kw={"width_ratios": [1] * len(_SHOWN_S) + [1.5]})
     for row, (name, (frames, success)) in zip(grid, episodes.items(), strict=True):

@@ -173,6 +173,7 @@ class Trials:
         refused = not rig.trigger("start")[0]
         rig.start_robot()
         rig.wait(lambda: rig.status("streams")[0] == 0, 90.0, "the robot's return")
+        rig.wait(lambda: rig.status("stop inputs")[0] == 0, 60.0, "the end of the dead driver")
         ticks = self._ticks()
         time.sleep(0.3)
         still = self._ticks() == ticks and self._stop_reason() == why and len(self._store) == len(stored)

@@ -2,15 +2,15 @@
 simulator that was left running does, its readings jump between two arms.
 
 A message does not say whose it is. But a driver tells the same joints in every message: as many publishers as there
-are, so many kinds of message have to come, and no two of them may have a joint in common. Only a driver that was
-killed and is back has two publishers for a while: the middleware takes its time to give the dead one up.
+are, so many kinds of message have to come, and no two of them may have a joint in common. A driver that was killed and
+is back has two publishers for a while: nothing tells them from twins, so it is waited until the dead one is given up.
 """
 
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
-_SPEAKS_WITHIN_S, _GIVEN_UP_WITHIN_S = 1.0, 30.0
+_SPEAKS_WITHIN_S = 1.0
 
 
 class JointTellers:
@@ -51,10 +51,9 @@ class JointTellers:
         for one, another in itertools.combinations(positions, 2):
             if twice := sorted(one & another):
                 return f"{several}, and two of them tell joint {twice[0]}: end all but its driver"
-        within_s = _SPEAKS_WITHIN_S if len(self._told) < len(set(names)) else _GIVEN_UP_WITHIN_S
-        if len(self._told) < len(publishers) and now_s - self._since_s > within_s:
+        if len(self._told) < len(publishers) and now_s - self._since_s > _SPEAKS_WITHIN_S:
             return (
                 f"{several}, and do not tell different joints: end what is no driver of this robot, such as a "
-                "simulator, joint_state_publisher_gui or ros2 bag play"
+                "simulator, joint_state_publisher_gui or ros2 bag play; one that was killed is gone after some 20 s"
             )
         return ""

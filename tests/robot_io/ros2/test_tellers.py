@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from robot_io.ros2.tellers import JointTellers
+from tests.fakes.ros2_rig import RMWS
 from tests.fakes.ros2_scripts import ros_or_skip, said_by
 
 
@@ -71,12 +72,16 @@ def test_who_comes_in_place_of_another_has_to_be_heard_anew() -> None:
     assert graph.look("arm", "sim", now_s=6.1)
 
 
-def test_a_driver_that_was_killed_and_is_back_is_not_two_until_the_dead_one_should_be_gone() -> None:
+def test_two_of_one_name_are_two_as_soon() -> None:
+    """Whether twins, or a driver that was killed and is back: a message does not say whose it is."""
     graph = Graph()
     graph.look("arm", "arm'", now_s=0.0)
     graph.say("a b")
-    assert graph.look("arm", "arm'", now_s=29.0) == ""
-    assert "(/arm, /arm)" in graph.look("arm", "arm'", now_s=31.0)
+    assert graph.look("arm", "arm'", now_s=0.9) == ""
+    why = graph.look("arm", "arm'", now_s=1.1)
+    assert "(/arm, /arm)" in why
+    assert "one that was killed is gone after some 20 s" in why
+    assert graph.look("arm'", now_s=20.0) == "", "it is gone"
 
 
 SCRIPT = """
@@ -127,14 +132,19 @@ rig.trigger("rearm")
 said["start again"] = rig.trigger("start")
 time.sleep(1.5)
 said["again"] = rig.why
+end = driver("world", "a", "b")
+began_s = time.monotonic()
+said["twin stopped"] = rig.until(rig.stopped, 5.0)
+said["twin after_s"] = time.monotonic() - began_s
+said["twin"] = rig.why
 print(json.dumps(said), flush=True)
 rig.end()
 """
 
 
-@pytest.fixture(scope="module")
-def said() -> Any:
-    return said_by(SCRIPT, environment=ros_or_skip(domain=53))
+@pytest.fixture(scope="module", params=RMWS)
+def said(request: pytest.FixtureRequest) -> Any:
+    return said_by(SCRIPT, environment=ros_or_skip(request.param, domain=53))
 
 
 def test_drivers_of_different_joints_do_not_stop_the_robot(said: dict[str, Any]) -> None:
@@ -149,3 +159,9 @@ def test_a_second_driver_of_its_joints_stops_the_robot_and_keeps_it_stopped(said
     assert "3 publish /joint_states" in said["start beside it"]
     assert said["start again"][0]
     assert said["again"] == ""
+
+
+def test_a_twin_of_its_driver_stops_the_robot_as_soon(said: dict[str, Any]) -> None:
+    assert said["twin stopped"]
+    assert said["twin after_s"] < 3.0
+    assert "3 publish /joint_states (/hand, /world, /world)" in said["twin"]

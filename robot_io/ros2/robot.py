@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 
 _STATE = "state"
 _MOST_ALARMS = 100  # between two ticks
+_FLOWING_TICKS = 2  # after a longer pause somebody may have moved the robot away from its targets
 
 
 class CommandOutput(Protocol):
@@ -106,7 +107,7 @@ class Ros2Robot:
         self._fresh = threading.Condition()
         self._rest: Float32Array = np.empty((0, len(self._commanded)), np.float32)
         self._command: Float32Array | None = None
-        self._began_ns = 0
+        self._commanded_ns = self._began_ns = 0
         self._jumped_ns: int | None = None
         self.interrupted = False
         self.acting = False
@@ -224,7 +225,7 @@ class Ros2Robot:
             output.begin(self._command[part])
         if self._reset_world is not None:
             self.clock.forget_jump()  # a world that begins anew may begin at time 0
-        self._began_ns = self.clock.now_ns()
+        self._commanded_ns = self._began_ns = self.clock.now_ns()
         self.acting = True
 
     def _refuse_alarms(self) -> None:
@@ -271,7 +272,7 @@ class Ros2Robot:
         """Publish one command to every output. Returns it: limits are the gate's and the controllers' affair."""
         for output, part in self._outputs:
             output.send(action[part])
-        self._command = action
+        self._command, self._commanded_ns = action, self.clock.now_ns()
         return action
 
     def last_command(self) -> Float32Array:
@@ -280,7 +281,8 @@ class Ros2Robot:
         return self._command
 
     def stop(self) -> None:
-        """Steps and velocities end. Targets hold by themselves: sent again after a pause, they could pull it back.
+        """Steps and velocities end. Targets hold by themselves: sent again after a pause, they could pull it back. An
+        array of both is not sent then: its steps end with the gate's next command, which knows where the robot is.
 
         After a fault the gate has brought it to rest before.
         """
@@ -288,8 +290,11 @@ class Ros2Robot:
         if self._command is not None:
             still = self._command.copy()
             still[self._step_dims] = 0.0
+            flowing = self.clock.now_ns() - self._commanded_ns <= _FLOWING_TICKS * 1e9 / self.control_hz
+            ending = np.zeros(len(still), bool)
+            ending[[*self._step_dims, *self._rate_dims]] = True
             for output, part in self._outputs:
-                if any(part.start <= dim < part.stop for dim in (*self._step_dims, *self._rate_dims)):
+                if ending[part].all() or (flowing and ending[part].any()):
                     output.send(still[part])
             self._command = still
 

@@ -363,3 +363,35 @@ def test_what_is_told_as_velocities_says_so() -> None:
     assert list(robot.condition().rate_dims) == [2]
     robot.stop()
     assert (len(targets), len(rates)) == (1, 2)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_an_array_of_steps_and_targets_brings_no_old_target_after_a_pause(paused: bool) -> None:
+    """The targets of such an array cannot stay away alone. The gate sends them when it knows where the robot is."""
+    clock, sent = RosTime(simulated=True), []
+    options = {"joints": ["slide", "l1"], "cameras": [], "output": {"arm": {"type": "array"}}}
+    robot = Ros2Robot(settings_from(options), clock, OperatorDesk(), HZ, None, [Kept(sent)], 200.0, step_dims=[0])
+    gate = SafetyGate(GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(99.0,) * 2, delta_dims=(0,)), HZ)
+
+    def read(now_ns: int, position: float) -> None:
+        clock.on_clock(now_ns)
+        header = SimpleNamespace(stamp=SimpleNamespace(sec=now_ns // 10**9, nanosec=now_ns % 10**9))
+        robot.on_joints(SimpleNamespace(header=header, name=["slide", "l1"], position=[0.0, position]))
+        gate.inspect(robot.condition())
+
+    def admit(now_ns: int) -> Float32Array:
+        return gate.admit(np.float32([0.25, -0.5]), now_ns, now_ns, now_ns).commands
+
+    robot._command = gate.reset(np.float32([0.0, -0.5]))
+    read(10**9, -0.5)
+    robot.write(admit(10**9)[-1])
+    if paused:
+        for later_ns in range(10**9, 61 * 10**9, 400 * MS):
+            clock.on_clock(later_ns)
+        assert not len(admit(61 * 10**9))
+        robot.stop()
+        assert len(sent) == 1, "somebody may have moved the arm"
+        read(61 * 10**9 + MS, 0.5)
+        robot.write(admit(61 * 10**9 + 2 * MS)[-1])
+    robot.stop()
+    assert sent[-1].tolist() == [0.0, 0.5 if paused else -0.5]

@@ -52,7 +52,7 @@ class LerobotTakeover(TakeoverSource):
         step: (last command [A], motion [3] in the device's units, gripper -1 closes, 0 stays, +1 opens) -> command
             [A]; needed for devices that give deltas.
         absolute_dims: dimensions that follow a leader arm itself (grippers).
-        step_dims: dimensions that are steps, see `robot_io.takeover.Clutch`.
+        step_dims, quaternions: see `robot_io.takeover.Clutch`.
 
     Raises:
         UserError: if the device gives deltas and there is no ``step``, or lacks a joint of the robot.
@@ -66,13 +66,14 @@ class LerobotTakeover(TakeoverSource):
         step: Callable[[Float32Array, Float32Array, float], Float32Array] | None = None,
         absolute_dims: Sequence[int] = (),
         step_dims: Sequence[int] = (),
+        quaternions: Sequence[int] = (),
     ) -> None:
         self._device, self._robot = device, robot
         self._has_events = hasattr(device, "get_teleop_events")
         if not self._has_events and engaged is None:
             raise UserError(f"{device.name} has no events; say with `engaged` when the person takes over")
         self._engaged, self._step = engaged, step
-        self._clutch = Clutch(absolute_dims, step_dims)
+        self._clutch = Clutch(absolute_dims, step_dims, quaternions)
         self._human = False
         features = device.action_features
         names = features.get("names", features)

@@ -80,8 +80,9 @@ class RobotLimits(GateConfig):
         self_distance: parts of the robot may come so close to each other, metres; a command that brings them closer is
             not followed, as one out of the workspace. 0: not watched. Links that one joint connects may touch.
         touching: pairs of further links that may.
-        quaternions: the first of four dimensions each that are a quaternion. It and its negative are one rotation: of
-            commands and readings the one counts that is nearer to the command before. The node adds its pose outputs.
+        quaternions: the first of four dimensions each that are a quaternion x, y, z, w. It and its negative are one
+            rotation: of commands and readings the one counts that is nearer to the command before. The node adds its
+            pose outputs.
         body: what is watched of the robot itself.
     """
 

@@ -4,7 +4,7 @@ The ROS thread writes, the control thread reads; one lock guards all of it.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import override
 
 import numpy as np
@@ -112,8 +112,7 @@ class TopicTakeover(TakeoverSource):
         last_command: the command that was sent last, float32 [A].
         now_ns: the time in which commands age.
         relative: see above; otherwise commands are targets.
-        absolute_dims: dimensions that follow the device itself in any case.
-        step_dims: dimensions that are steps, see `robot_io.takeover.Clutch`.
+        clutch: of the robot.
         timeout_ms: an older command is not followed.
     """
 
@@ -122,14 +121,13 @@ class TopicTakeover(TakeoverSource):
         last_command: Callable[[], Float32Array],
         now_ns: Callable[[], int],
         relative: bool,
-        absolute_dims: Sequence[int],
-        step_dims: Sequence[int],
+        clutch: Clutch,
         timeout_ms: float,
     ) -> None:
         self._last_command = last_command
         self._now_ns = now_ns
         self._relative = relative
-        self._clutch = Clutch(absolute_dims, step_dims)
+        self._clutch = clutch
         self._timeout_ns = timeout_ms * 1e6
         self._lock = threading.Lock()
         self._position: Float32Array | None = None

@@ -21,6 +21,7 @@ from robot_io.ros2.operator import OperatorDesk, TopicTakeover
 from robot_io.ros2.outputs import open_output
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.robot import Interrupted, Ros2Robot
+from robot_io.takeover import Clutch
 from vla_rl.core.errors import UserError
 
 _SLICE_S = 0.05
@@ -38,6 +39,7 @@ class Interface:
         command_period_ns: between two commands.
         silent_after_ms: a stream without a reading for so long stops the robot.
         step_dims: dimensions of the action that are steps, ``delta_dims`` of the limits.
+        quaternions: of the limits.
     """
 
     control_hz: float
@@ -46,6 +48,7 @@ class Interface:
     command_period_ns: int
     silent_after_ms: float
     step_dims: tuple[int, ...] = ()
+    quaternions: tuple[int, ...] = ()
 
 
 class Wiring:
@@ -94,8 +97,7 @@ class Wiring:
             self.robot.last_command,
             clock.now_ns,
             relative,
-            interface.gripper_dims,
-            interface.step_dims,
+            Clutch(interface.gripper_dims, interface.step_dims, interface.quaternions),
             settings["takeover_timeout_ms"],
         )
         self.alarms = Alarms(

@@ -7,7 +7,9 @@ import pytest
 
 from robot_io.gate import Reason, SafetyGate
 from robot_io.limits import RobotLimits
+from robot_io.ros2.operator import TopicTakeover
 from robot_io.ros2.outputs import with_quaternions
+from robot_io.takeover import Clutch
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Condition
 from vla_rl.core.types import Float32Array
@@ -76,3 +78,48 @@ def test_the_node_knows_which_numbers_of_its_commands_are_quaternions() -> None:
 def test_a_quaternion_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"quaternions \(4,\) begin four dimensions each, and there are 7"):
         SafetyGate(replace(LIGHT, quaternions=(4,)), HZ)
+
+
+def about(axis: int, angle: float) -> Float32Array:
+    """A turn by so many radians about x, y or z, as x, y, z, w."""
+    turned = np.zeros(4, np.float32)
+    turned[axis], turned[3] = np.sin(angle / 2), np.cos(angle / 2)
+    return turned
+
+
+def at(turned: Float32Array) -> Float32Array:
+    return np.concatenate([np.float32([0.1, 0.2, 0.3]), turned])
+
+
+@pytest.mark.parametrize("length", [1.0, 1.02], ids=["unit", "as a device rounds"])
+def test_a_relative_takeover_turns_the_tool_as_the_device_is_turned(length: float) -> None:
+    """Their sum is another rotation: of a device half a turn away, hardly any."""
+    rest, clutch = at(about(2, 0.5)), Clutch(quaternions=[3])
+    held = clutch.command(at(about(2, 3.0) * np.float32(length)), rest)
+    np.testing.assert_allclose(held, rest, atol=1e-6, err_msg="no posture of the device makes it jump")
+    turned = clutch.command(at(about(2, 3.4) * np.float32(length)), held)
+    np.testing.assert_allclose(turned, at(about(2, 0.9)), atol=1e-6)
+
+
+def test_a_relative_takeover_turns_about_the_axes_along_which_it_moves() -> None:
+    """Not about those of the tool: its x, y, z are moved in the frame of the commands."""
+    clutch = Clutch(quaternions=[3])
+    clutch.command(at(about(0, 0.0)), at(about(2, np.pi / 2)))
+    turned = clutch.command(at(about(0, np.pi / 2)), at(about(2, np.pi / 2)))
+    np.testing.assert_allclose(turned[3:], [0.5, -0.5, 0.5, 0.5], atol=1e-6)  # about z, then about x
+
+
+def test_a_device_that_says_no_rotation_holds_the_robot() -> None:
+    """A pose that nobody has filled in yet."""
+    clutch, rest = Clutch(quaternions=[3]), at(about(2, 0.5))
+    np.testing.assert_array_equal(clutch.command(at(np.zeros(4, np.float32)), rest), rest)
+
+
+def test_takeovers_over_topics_know_the_quaternions() -> None:
+    rest = at(about(2, 0.5))
+    person = TopicTakeover(lambda: rest, lambda: 0, True, Clutch(quaternions=[3]), timeout_ms=100.0)
+    person.engage(True)
+    for angle in (3.0, 3.4):
+        person.move(at(about(2, angle)))
+        command = person.command(0, rest)
+    np.testing.assert_allclose(command, at(about(2, 0.9)), atol=1e-6)

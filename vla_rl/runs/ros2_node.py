@@ -112,6 +112,7 @@ class PolicySession:
             command_period_ns=round(1e9 / control_hz / settings["commands_per_tick"]),
             silent_after_ms=config.gate.max_observation_age_ms,
             step_dims=robot_steps,
+            quaternions=gate.quaternions,
         )
         store = settings.path("store")
         self._store = EpisodeStore(store) if store else None

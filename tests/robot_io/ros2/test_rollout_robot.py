@@ -19,14 +19,17 @@ domains = itertools.count(90)
 
 def set_up(**options):
     os.environ["ROS_DOMAIN_ID"] = str(next(domains))  # where the node of the one before is not found, nor refused
-    spec = PolicySpec("arm", ("front",), (8, 8), 2, 2)
-    gate = GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(1.0,) * 2)
+    size = 7 if "output" in options else 2
+    spec = PolicySpec("arm", ("front",), (8, 8), size, size)
+    gate = GateConfig(low=(-1.0,) * size, high=(1.0,) * size, max_velocity=(1.0,) * size)
     robot = {"joints": ["pan", "gripper"], "cameras": ["front"], **options}
     try:
         setup = set_up_robot("ros2", RobotRequest(spec, MonotonicClock(), gate, (1,), options=robot))
     except UserError as error:
         return str(error)
-    answer = {"asks": setup.wait_for_person is not None, "grippers": setup.make_takeover()._clutch._absolute}
+    clutch = setup.make_takeover()._clutch
+    answer = {"asks": setup.wait_for_person is not None, "grippers": clutch._absolute}
+    answer["quaternions"] = [part.start for part in clutch._rotations]
     rclpy.shutdown()
     return answer
 
@@ -37,9 +40,11 @@ print(json.dumps([set_up(**options) for options in json.loads(sys.argv[1])]))
 def test_a_real_robot_asks_unless_a_service_prepares_the_scene_and_must_fit_the_policy() -> None:
     environment = ros_or_skip(domain=43)
     options = [{}, {"reset_service": "/reset"}, {"simulated": True}, {"cameras": ["top"]}, {"joints": ["pan"]}]
-    real, prepared, simulated, blind, small = said_by(SET_UP, json.dumps(options), environment=environment)
+    options += [{"joints": list("xyzabcd"), "output": {"arm": {"type": "pose"}}}]
+    real, prepared, simulated, blind, small, pose = said_by(SET_UP, json.dumps(options), environment=environment)
     answers: list[Any] = [answer["asks"] for answer in (real, prepared, simulated)]
     assert answers == [True, False, False]
     assert real["grippers"] == [1], "the policy's, whatever the gate's limits say"
     assert "needs a camera 'front', the robot has none" in blind
     assert "the robot has 1 numbers of state and 1 of action" in small
+    assert (real["quaternions"], pose["quaternions"]) == ([], [3])

@@ -8,6 +8,7 @@ import pytest
 from robot_io.ros2.clock import ClockStoppedError, RosTime
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
 from robot_io.ros2.streams import Streams
+from robot_io.takeover import Clutch
 from vla_rl.core.clock import machine_ns
 from vla_rl.core.types import Float32Array
 
@@ -104,7 +105,7 @@ def test_waiting_for_simulated_time() -> None:
 def takeover(relative: bool = True, step_dims: tuple[int, ...] = ()) -> tuple[TopicTakeover, list[int]]:
     now = [0]
     last = position(1.0, 2.0, 0.5)
-    return TopicTakeover(lambda: last, lambda: now[0], relative, [2], step_dims, timeout_ms=100.0), now
+    return TopicTakeover(lambda: last, lambda: now[0], relative, Clutch([2], step_dims), timeout_ms=100.0), now
 
 
 def test_a_person_takes_over_from_the_tick_that_was_promised() -> None:

@@ -58,10 +58,11 @@ def set_up(request: RobotRequest) -> RobotSetup:
     if policy is not None:
         check_fits(policy, robot.cameras, len(robot.state_names), len(robot.action_names))
     description = None if urdf is None else _description(str(urdf), urdf_units, urdf_joints, robot.action_names)
-    gate = make_gate(RobotLimits.of(request.gate), robot.control_hz, 1, robot.action_names, description)
+    limits = RobotLimits.of(request.gate)
+    gate = make_gate(limits, robot.control_hz, 1, robot.action_names, description)
     keys = TerminalKeys(robot.end)
     grippers = request.grippers_of(robot.action_names)
-    make_takeover = (lambda: _takeover(teleop, robot, grippers, steps, keys)) if teleop else None
+    make_takeover = (lambda: _takeover(teleop, robot, grippers, limits, keys)) if teleop else None
     stop_input = "Ctrl-C at this terminal brakes it within its limits" if sys.stdin.isatty() else ""
     name, wait = str(options["type"]), keys.wait_for_enter
     return RobotSetup(robot, gate, Origin.REAL, name, make_takeover, wait, stop_input, description)
@@ -88,7 +89,7 @@ def _takeover(
     options: dict[str, Any],
     robot: LerobotRobot,
     grippers: tuple[int, ...],
-    steps: tuple[int, ...],
+    limits: RobotLimits,
     keys: TerminalKeys,
 ) -> TakeoverSource:
     """The teleoperator, connected; the robot is already."""
@@ -97,7 +98,8 @@ def _takeover(
     step = None
     if robot.moves_tool:
         step = cartesian_step(_METRES_PER_TICK, grippers[0] if grippers else None, gripper_per_tick=0.05)
-    takeover = LerobotTakeover(device, robot, None if has_events else lambda: keys.engaged, step, grippers, steps)
+    engaged, steps = None if has_events else lambda: keys.engaged, limits.delta_dims
+    takeover = LerobotTakeover(device, robot, engaged, step, grippers, steps, limits.quaternions)
     robot.take_ports(device)
     device.connect()
     if not has_events:

@@ -62,6 +62,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
         command_period_ns=round(1e9 / control_hz / settings["commands_per_tick"]),
         silent_after_ms=gate.config.max_observation_age_ms,
         step_dims=gate.config.delta_dims,
+        quaternions=limits.quaternions,
     )
     wiring = Wiring(node, settings, interface, desk)
     labelling = (functools.partial(act, desk, wiring.robot) for act in (_label, _discard))

@@ -24,7 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_io.body import BodyWatch
-from robot_io.limits import GateConfig, RobotLimits, agreed_posture, check_limits, nearer_signs, rest_tolerance
+from robot_io.limits import (
+    GateConfig,
+    RobotLimits,
+    agreed_posture,
+    check_limits,
+    nearer_signs,
+    no_rotations,
+    rest_tolerance,
+)
 from robot_io.smoothing import JerkLimiter
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Condition, Verdict
@@ -57,6 +65,7 @@ class Reason(IntFlag):
     SELF_COLLISION = 65536
     DEAD_MAN = 131072
     CONTROLLERS = 262144
+    NO_ROTATION = 524288
 
 
 # Plain numbers for the control loop: arithmetic on an IntFlag takes a microsecond each time.
@@ -69,11 +78,11 @@ _OF_BODY = {
     BodyWatch.EFFORT: int(Reason.EFFORT),
     BodyWatch.BEYOND: int(Reason.BEYOND),
 }
-_GAP, _SELF_COLLISION = int(Reason.GAP), int(Reason.SELF_COLLISION)
+_GAP, _SELF_COLLISION, _NO_ROTATION = int(Reason.GAP), int(Reason.SELF_COLLISION), int(Reason.NO_ROTATION)
 _ALARMS = int(Reason.RIVAL | Reason.E_STOP | Reason.DEAD_MAN | Reason.CONTROLLERS)
 _LATCHING = _GAP | _ALARMS | sum(_OF_BODY.values())  # no passing faults
 _IN_THE_WAY = _OF_BODY[BodyWatch.FOLLOWING] | _OF_BODY[BodyWatch.EFFORT]
-_FAULTS = _NOT_FINITE | _WRONG_SHAPE | _OBSERVATION_OLD | _ACTION_OLD | _LATCHING
+_FAULTS = _NOT_FINITE | _NO_ROTATION | _WRONG_SHAPE | _OBSERVATION_OLD | _ACTION_OLD | _LATCHING
 _LONG_AGO = 1 << 62
 
 
@@ -151,7 +160,7 @@ class SafetyGate:
         self.why = ""
         self.counts: dict[Reason, int] = dict.fromkeys(Reason, 0)
         self.latched = False
-        self.reset(np.clip(np.zeros_like(self._low), self._low, self._high))
+        self._begin_at(np.clip(np.zeros_like(self._low), self._low, self._high))
 
     def reset(self, readings: Float32Array) -> Float32Array:
         """See `vla_rl.core.protocols.Gate.reset`. A latched stop stays latched: see `rearm`.
@@ -163,6 +172,10 @@ class SafetyGate:
         told = np.atleast_2d(np.array(readings, np.float32))
         told = nearer_signs(told, told[-1], self.config.quaternions)
         posture = agreed_posture(told, self.config, one_tick)
+        self._begin_at(posture)
+        return posture
+
+    def _begin_at(self, posture: Float32Array) -> None:
         self._previous = self.rest = posture
         self._target = np.minimum(np.maximum(self._previous, self._low), self._high)
         self._fault_since_ns: int | None = None
@@ -174,7 +187,6 @@ class SafetyGate:
         self._body.reset(posture)
         if self._limiter is not None:
             self._limiter.reset(self._previous[self._smooth_dims])
-        return posture
 
     def rearm(self) -> None:
         """Release a latched stop. For a person to call, after looking."""
@@ -226,6 +238,8 @@ class SafetyGate:
             reasons |= _WRONG_SHAPE
         elif not np.isfinite(action).all():
             reasons |= _NOT_FINITE
+        elif no_rotations(action, self.config.quaternions):
+            reasons |= _NO_ROTATION
         if now_ns - observed_ns > self._max_observation_age_ns:
             reasons |= _OBSERVATION_OLD
         if now_ns - planned_ns > self._max_action_age_ns:
@@ -346,7 +360,9 @@ class SafetyGate:
         """From here on these dimensions hold where they are, neither pushing on nor pulled back; all are at rest."""
         if self._condition is not None:
             position = self._condition.position
-            dims = np.setdiff1d(dims[np.isfinite(position[dims])], self._condition.rate_dims).astype(np.int64)
+            unknown = [first + part for first in no_rotations(position, self.config.quaternions) for part in range(4)]
+            dims = np.setdiff1d(dims[np.isfinite(position[dims])], [*self._condition.rate_dims, *unknown])
+            dims = dims.astype(np.int64)
             self._previous = self._previous.copy()
             self._previous[dims] = position[dims]
         if self._limiter is not None:

@@ -13,6 +13,9 @@ from vla_rl.core.types import Float32Array
 _REST_TOLERANCE = 0.02
 """Of the range between the limits: as far outside of them as robots are found that sag or were calibrated anew."""
 
+_SHORTEST_QUATERNION = 0.5
+"""On a straight way from one to another it is at least .7 long."""
+
 
 @dataclass(frozen=True)
 class GateConfig:
@@ -128,6 +131,12 @@ def agreed_posture(readings: Float32Array, config: RobotLimits, step: Float32Arr
             f"the robot rests at {readings[-1, bad].tolist()} in dimensions {bad.tolist()} of its command, "
             "which no robot can hold: look at the cables, encoders and calibration of these joints"
         )
+    if none := no_rotations(readings[-1], config.quaternions):
+        length = np.linalg.norm(readings[-1, none[0] : none[0] + 4])
+        raise UserError(
+            f"the robot rests at a quaternion of length {length:.4g} in dimensions {none[0]} to {none[0] + 3} of its "
+            "command, expected 1: does its driver know where the tool is, are these the dimensions of a quaternion?"
+        )
     tolerance = rest_tolerance(config)
     allowed = np.where(np.isfinite(step), step, tolerance)
     spread = readings.max(axis=0) - readings.min(axis=0)
@@ -164,6 +173,16 @@ def nearer_signs(values: Float32Array, near: Float32Array, quaternions: Sequence
         values = values.copy()
         values[..., part] *= np.where(turned_over, np.float32(-1), np.float32(1))[..., None]
     return values
+
+
+def no_rotations(values: Float32Array, quaternions: Sequence[int]) -> list[int]:
+    """Those of the quaternions that are too short to be a rotation: of zeros any could be made.
+
+    Args:
+        values: float32 [A].
+        quaternions: see `RobotLimits`.
+    """
+    return [first for first in quaternions if np.linalg.norm(values[first : first + 4]) < _SHORTEST_QUATERNION]
 
 
 def rest_tolerance(config: RobotLimits) -> Float32Array:

@@ -10,7 +10,7 @@ from robot_io.limits import RobotLimits
 from robot_io.ros2.operator import TopicTakeover
 from robot_io.ros2.outputs import with_quaternions
 from robot_io.takeover import Clutch
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Condition
 from vla_rl.core.types import Float32Array
 from vla_rl.runs.robots.ros2 import settings_from
@@ -123,3 +123,34 @@ def test_takeovers_over_topics_know_the_quaternions() -> None:
         person.move(at(about(2, angle)))
         command = person.command(0, rest)
     np.testing.assert_allclose(command, at(about(2, 0.9)), atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [0.0, 0.3])
+def test_a_quaternion_without_length_is_no_rotation_and_holds_the_robot(length: float) -> None:
+    """A pose that nobody has filled in, or a policy that knows none: a controller would make any turn of it."""
+    gate = SafetyGate(LIGHT, HZ)
+    rest = gate.reset(at(about(2, 0.5)))
+    for tick in range(20):
+        now_ns = tick * TICK_NS
+        verdict = gate.admit(at(about(0, 1.0) * np.float32(length)), now_ns, now_ns, now_ns)
+        assert Reason.NO_ROTATION in Reason(verdict.reasons)
+        np.testing.assert_array_equal(verdict.commands[-1], rest)
+    assert verdict.stopped, "it has lasted"
+
+
+def test_no_attempt_begins_at_a_posture_without_rotation() -> None:
+    """A driver that publishes zeros before it knows where its tool is."""
+    with pytest.raises(UserError, match=r"rests at a quaternion of length 0 in dimensions 3 to 6.*expected 1"):
+        SafetyGate(LIGHT, HZ).reset(at(np.zeros(4, np.float32)))
+
+
+def test_what_gives_way_to_a_reading_without_rotation_keeps_its_own() -> None:
+    gate = SafetyGate(LIGHT, HZ)
+    rest = gate.reset(at(about(2, 0.5)))
+    gate.inspect(Condition(rest, rest, 0))
+    gate.admit(rest, 0, 0, 0)
+    read = at(np.zeros(4, np.float32))
+    read[0] = 0.9
+    gate.inspect(Condition(read, rest, 60 * TICK_NS))
+    verdict = gate.admit(rest, 60 * TICK_NS, 60 * TICK_NS, 60 * TICK_NS)
+    np.testing.assert_array_equal(verdict.commands[-1], np.float32([0.9, *rest[1:]]))

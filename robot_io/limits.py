@@ -224,6 +224,13 @@ def check_limits(
         raise ConfigError(
             f"the gate's quaternions {config.quaternions} begin four dimensions each, and there are {len(config.low)}"
         )
+    turned = [first + part for first in config.quaternions for part in range(4)]
+    if len(set(turned)) < len(turned) or not {*config.delta_dims, *config.discrete_dims}.isdisjoint(turned):
+        raise ConfigError(
+            f"the gate's quaternions {config.quaternions} begin four dimensions each, of a rotation to go to; they may "
+            f"not overlap, nor be steps or on and off: delta_dims is {config.delta_dims}, discrete_dims "
+            f"{config.discrete_dims}"
+        )
     if len(config.workspace_low) not in {0, 3} or len(config.workspace_low) != len(config.workspace_high):
         raise ConfigError("the gate's workspace_low and workspace_high need three numbers each (x, y, z), or none")
     if config.workspace_low and not has_tool_position:

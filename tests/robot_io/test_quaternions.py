@@ -80,6 +80,20 @@ def test_a_quaternion_that_is_none_is_refused() -> None:
         SafetyGate(replace(LIGHT, quaternions=(4,)), HZ)
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"delta_dims": (0, 1, 2, 3, 4, 5, 6)},  # a policy's steps: four of zeros are no rotation, and no step either
+        {"discrete_dims": (6,)},
+        {"quaternions": (2, 3)},
+    ],
+    ids=["steps", "on and off", "one another"],
+)
+def test_a_quaternion_of_dimensions_that_are_something_else_is_refused(limits: dict[str, tuple[int, ...]]) -> None:
+    with pytest.raises(ConfigError, match="they may not overlap, nor be steps or on and off"):
+        SafetyGate(replace(LIGHT, **{"quaternions": (3,), **limits}), HZ)
+
+
 def about(axis: int, angle: float) -> Float32Array:
     """A turn by so many radians about x, y or z, as x, y, z, w."""
     turned = np.zeros(4, np.float32)

@@ -1,10 +1,8 @@
-"""The world model: does it follow actions, rank policies, judge success, keep its pace, and does practice in it pay?
+"""The world model: does it follow actions, judge success, keep its pace, and does practice in it pay?
 
 Parts, each resumed cell by cell in OUT/world-model/ (the gain in its folder gain/) and --runs:
   model    trains the world model on a demo run's episodes (20 minutes of processor time), probe, horizon curves
   cost     frames a second with 1 and 16 streams, latency of step 1,000 over step 10
-  ranking  at least 8 policies of different quality, real against imagined success from the same starts
-  unseen   the same of the policies of other runs (--unseen), which nobody looked at when the world model was made
   judge    counterfactual pairs from one state, and real episodes imagined open loop with their own actions
   ablate   the model again without one mechanism, for the longest horizon and the counterfactuals
   gain     whole practice runs with and without imagination at equal real episodes; the runs of a task and seed that
@@ -20,16 +18,13 @@ from typing import Any
 
 from benchmarks import world_gain
 from benchmarks.cells import Cells, origin
-from benchmarks.runs import start_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.runs.config import world_preset
-from vla_rl.runs.config_files import config_file
 from vla_rl.runs.imagination.near_success import PerturbationConfig
 from world_model.evaluation import HorizonConfig
 
-PARTS = ("model", "cost", "ranking", "unseen", "judge", "ablate", "gain")
-SUPERVISED_STEPS = (60, 120, 200, 400)  # of the weaker policies that are ranked beside the run's own
+PARTS = ("model", "cost", "judge", "ablate", "gain")
 ABLATIONS = {
     "no-context-noise": ["dynamics.context_noise=0", "dynamics.state_noise=0", "dynamics.self_context=0"],
     "no-proprioception": ["dynamics.proprioception_token=false"],
@@ -40,22 +35,18 @@ _LONG = HorizonConfig(horizons=(1, 2, 5, 10, 20, 40, 80, 100))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--parts", nargs="+", default=["model", "cost", "ranking", "judge", "ablate"])
+    parser.add_argument("--parts", nargs="+", default=["model", "cost", "judge", "ablate"])
     parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="a finished demo run to learn from")
     parser.add_argument(
         "--runs", type=Path, default=Path("runs/bench-world-model"), help="where models and runs are kept"
     )
-    parser.add_argument(
-        "--unseen", nargs="+", default=[], metavar="RUN:VERSION", help="policies of other runs of the same task"
-    )
     parser.add_argument("--preset", default="cpu-tiny")
     parser.add_argument("--near-success", type=int, default=800)
-    parser.add_argument("--episodes", type=int, default=50, help="imagined episodes of each ranked policy")
+    parser.add_argument("--episodes", type=int, default=50, help="real episodes of each policy that are imagined")
     parser.add_argument("--pairs", type=int, default=50, help="counterfactual pairs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the gain")
     parser.add_argument("--tasks", nargs="+", default=list(world_gain.DEFAULT_TASKS), help="of the gain")
     parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="changes to the preset")
-    parser.add_argument("--config", default="demo", help="of the weaker policies that are ranked")
     parser.add_argument("--gain-config", default="algorithms", help="of the gain's runs: a small real budget")
     parser.add_argument("--variants", nargs="+", default=list(world_gain.VARIANTS), help="of the gain")
     parser.add_argument("--ablations", nargs="+", default=list(ABLATIONS), help="of the model")
@@ -75,8 +66,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     measure: dict[str, Callable[[argparse.Namespace, Cells], None]] = {
         "model": _measure_model,
         "cost": _measure_cost,
-        "ranking": _measure_ranking,
-        "unseen": _measure_unseen,
         "judge": _measure_judge,
         "ablate": _measure_ablations,
         "gain": world_gain.measure,
@@ -93,8 +82,7 @@ def open_cells(options: argparse.Namespace) -> Cells:
     """The cells of one world model, under the present settings."""
     settings = {
         "preset": read_yaml(world_preset(options.preset)),
-        "config": read_yaml(config_file(options.config)),
-        "changes": [options.set, ABLATIONS, SUPERVISED_STEPS],
+        "changes": [options.set, ABLATIONS],
         "run": str(options.run),
         "near_success": asdict(PerturbationConfig()),
         "sizes": [options.near_success, options.episodes, options.pairs],
@@ -109,12 +97,6 @@ def table(result: dict[str, Any]) -> str:
         ("state error, true over shuffled actions, 10 steps ahead", "action_error_ratio_h10", "<= 0.7"),
         ("state error, true actions over nothing moves, 10 steps ahead", "persistence_ratio_h10", "< 1"),
         ("error of the probe on reconstructions, pixels", "probe_floor_px", "<= 2"),
-        ("policy ranking, Pearson", "policy_ranking_pearson", ">= 0.8"),
-        ("policy ranking, Spearman", "policy_ranking_spearman", ""),
-        ("of policies that nobody looked at before, Pearson", "policy_ranking_pearson_unseen", ""),
-        ("the same, Spearman", "policy_ranking_spearman_unseen", ""),
-        ("area under the curve of imagined success", "reward_auc", ""),
-        ("false successes among real failures", "false_success_rate", ""),
         ("counterfactual outcomes that agree", "counterfactual_agreement", ">= 0.85"),
         ("the same without near successes", "counterfactual_agreement_no_near_success", "lower"),
         ("outcomes of whole real episodes that agree, open loop", "open_loop_agreement", ""),
@@ -152,59 +134,6 @@ def _measure_cost(options: argparse.Namespace, cells: Cells) -> None:
         }
 
     cells.once("cost", measure)
-
-
-def _measure_ranking(options: argparse.Namespace, cells: Cells) -> None:
-    """The versions of the run, and younger supervised policies that the world model never saw."""
-
-    def measure() -> dict[str, Any]:
-        from vla_rl.runs.config import RunConfig
-        from vla_rl.runs.imagination.world_evaluation import JudgedPolicy
-        from vla_rl.training.run_folder import RunFolder
-
-        source, config = RunFolder.open(options.run, RunConfig)
-        policies = [
-            JudgedPolicy(f"run-v{version}", source.policy(version), source.evaluation, f"v{version:04d}-")
-            for version in source.policy_versions()
-        ]
-        for steps in SUPERVISED_STEPS:
-            weaker = RunFolder(options.runs / f"supervised-{steps}")
-            start = ["--config", options.config, "--seed", "11", "budget.rounds=0", f"budget.supervised_steps={steps}"]
-            start_verb(["train", *start], weaker.path).wait_or_fail()
-            policies.append(JudgedPolicy(f"supervised-{steps}", weaker.policy(0), weaker.evaluation, "v0000-"))
-        judge = _judge(options.runs / "world")
-        return judge.rank(policies, options.episodes, config.execution, config.gate)
-
-    cells.once("ranking", measure)
-
-
-def _measure_unseen(options: argparse.Namespace, cells: Cells) -> None:
-    """Policies of other runs, which must have been evaluated on the same seeds and act through the same loop."""
-
-    def measure() -> dict[str, Any]:
-        from vla_rl.runs.config import RunConfig
-        from vla_rl.runs.imagination.world_evaluation import JudgedPolicy
-        from vla_rl.training.run_folder import RunFolder
-
-        policies, configs = [], []
-        for name in options.unseen:
-            path, _, version = name.rpartition(":")
-            if not path or not version.isdecimal():
-                raise UserError(f"--unseen takes RUN:VERSION, for example runs/other:3; found {name!r}")
-            folder, config = RunFolder.open(Path(path), RunConfig)
-            configs.append(config)
-            label = f"{folder.path.name}-v{version}"
-            policies.append(
-                JudgedPolicy(label, folder.policy(int(version)), folder.evaluation, f"v{int(version):04d}-")
-            )
-        if not policies:
-            raise UserError("the part 'unseen' needs policies of other runs: --unseen RUN:VERSION ...")
-        if any((own.execution, own.gate) != (configs[0].execution, configs[0].gate) for own in configs):
-            raise UserError("the runs of --unseen differ in 'execution' or 'gate'; rank those that act alike")
-        judge = _judge(options.runs / "world")
-        return judge.rank(policies, options.episodes, configs[0].execution, configs[0].gate)
-
-    cells.once("ranking-unseen", measure)
 
 
 def _measure_judge(options: argparse.Namespace, cells: Cells) -> None:
@@ -265,13 +194,6 @@ def _gather(found: Cells, gains: Cells) -> dict[str, Any]:
         result["action_error_ratio_h10"] = curves["all"]["ratio"][place]
         result["persistence_ratio_h10"] = curves["all"]["true"][place] / curves["all"]["persistence"][place]
         result["probe_floor_px"] = curves["probe_floor_px"]["reconstruction_m"]
-    for cell, suffix in (("ranking", ""), ("ranking-unseen", "_unseen")):
-        for name in ("pearson", "spearman") if cell in cells else ():
-            result[f"policy_ranking_{name}{suffix}"] = cells[cell][name]
-            result[f"policy_ranking_{name}{suffix}_interval"] = cells[cell][f"{name}_interval"]
-    if "ranking" in cells:
-        result["reward_auc"] = cells["ranking"]["reward"]["auc"]
-        result["false_success_rate"] = cells["ranking"]["reward"]["false_success_rate"]
     if "counterfactuals" in cells:
         result["counterfactual_agreement"] = cells["counterfactuals"]["agreement"]
     if "outcomes" in cells:

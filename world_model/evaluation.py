@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.core.errors import UserError
+from vla_rl.core.ranking import auc
 from vla_rl.core.types import Float32Array
 from vla_rl.data.cache import FrameCache
 from world_model.model import WorldModel
@@ -149,6 +150,30 @@ def horizon_curves(
     return result
 
 
+def judge_successes(score: NDArray[np.float64], truth: NDArray[np.bool_], threshold: float) -> dict[str, Any]:
+    """How far imagined successes can be trusted.
+
+    Args:
+        score: float [n], the highest success probability along each imagined episode.
+        truth: bool [n], whether the same actions from the same start succeed in the simulator.
+        threshold: of an imagined success.
+
+    Returns:
+        ``episodes``, ``real_successes`` among them, ``auc``, ``false_success_rate`` (imagined successes among real
+        failures), ``missed_success_rate`` and ``agreement``; a rate is None where there is nothing to divide by.
+    """
+    imagined = score >= threshold
+    area = auc(score, truth)
+    return {
+        "episodes": len(score),
+        "real_successes": int(truth.sum()),
+        "auc": None if np.isnan(area) else area,
+        "false_success_rate": _mean(imagined[~truth]),
+        "missed_success_rate": _mean(~imagined[truth]),
+        "agreement": _mean(imagined == truth),
+    }
+
+
 def _imagined(
     model: WorldModel, data: LatentEpisodes, episode: Tensor, first: Tensor, actions: Tensor, seed: int
 ) -> Imagined:
@@ -174,3 +199,7 @@ def _derangement(count: int, seed: int) -> NDArray[np.int64]:
     partner = np.empty(count, np.int64)
     partner[order] = np.roll(order, 1)
     return partner
+
+
+def _mean(values: NDArray[np.bool_]) -> float | None:
+    return float(values.mean()) if len(values) else None

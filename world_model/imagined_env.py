@@ -228,7 +228,6 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self.task_description = model.spec.task
         self.action_kind = model.spec.action_kind or ("absolute",) * model.spec.action_dim
         self.gripper_dims = model.spec.gripper_dims
-        self.highest_success = 0.0  # probability along the present episode
         self.was_cut = False  # whether it ended without an outcome
         self._seen: dict[str, Any] = {}
 
@@ -244,13 +243,12 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         super().reset(seed=seed)
         start = (options or {}).get("start")
         observation, _ = self.vector.reset(seed=[seed], options=None if start is None else {"starts": [start]})
-        self.highest_success, self.was_cut = 0.0, False
+        self.was_cut = False
         self.task_description = self.vector.data.episodes[self.start.episode].task
         return self._first(observation), {"is_success": False}
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.vector.step(np.asarray(action)[None])
-        self.highest_success = max(self.highest_success, float(info["success_probability"][0]))
         own = {"is_success": bool(info["is_success"][0]), "success_probability": float(info["success_probability"][0])}
         own |= {name: bool(info[name][0]) for name in ("is_lost", "is_cut")}
         self.was_cut = bool(info["is_cut"][0])
@@ -259,7 +257,7 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     def begin_at(self, observation: dict[str, Any], seed: int) -> dict[str, Any]:
         """Begin at an observation of the real robot or simulator, with the sampler's noise of a seed."""
         images = np.stack([observation["pixels"][camera] for camera in self.vector.model.spec.cameras])
-        self.highest_success, self.was_cut = 0.0, False
+        self.was_cut = False
         return self._first(self.vector.begin_at(0, images, observation["agent_pos"], seed))
 
     def render(self) -> NDArray[np.uint8]:

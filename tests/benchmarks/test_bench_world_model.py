@@ -27,12 +27,6 @@ def test_cells_that_are_there_are_gathered_and_not_measured_again(tmp_path: Path
         "cost": {"frames_per_s_b1": 90.0, "frames_per_s_b16": 300.0, "late_latency_ratio": 1.01},
         "counterfactuals": {"agreement": 0.9},
         "outcomes": {"all": {"agreement": 0.7}},
-        "ranking-unseen": {
-            "pearson": 0.5,
-            "pearson_interval": [0.3, 0.6],
-            "spearman": 0.4,
-            "spearman_interval": [0, 1],
-        },
     }
     for name, cell in cells.items():
         kept.write(name, cell)
@@ -45,26 +39,16 @@ def test_cells_that_are_there_are_gathered_and_not_measured_again(tmp_path: Path
     table = world_model.table(described)
     assert "| counterfactual outcomes that agree | 0.90 | >= 0.85 |" in table
     assert "| outcomes of whole real episodes that agree, open loop | 0.70 |  |" in table
-    assert "| policy ranking, Pearson | not measured | >= 0.8 |" in table
-    assert "| of policies that nobody looked at before, Pearson | 0.50 [0.30, 0.60] |  |" in table
+    assert "| gain of imagination, points | not measured | > 0 |" in table
 
 
 def test_unknown_parts_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="Did you mean 'ranking'"):
-        world_model.run(options(tmp_path, "rankin"))
+    with pytest.raises(UserError, match="Did you mean 'judge'"):
+        world_model.run(options(tmp_path, "jugde"))
     wrong = options(tmp_path, "gain")
     wrong.variants = ["minus-coevol"]
     with pytest.raises(UserError, match="Did you mean 'minus-coevolution'"):
         world_model.run(wrong)
-
-
-def test_unseen_policies_are_named_by_run_and_version(tmp_path: Path) -> None:
-    for wrong, message in (([], "needs policies"), (["--unseen", "runs/other"], "RUN:VERSION")):
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--out", type=Path, default=tmp_path)
-        world_model.add_arguments(parser)
-        with pytest.raises(UserError, match=message):
-            world_model.run(parser.parse_args(["--parts", "unseen", *wrong]))
 
 
 def test_the_gain_pairs_runs_of_one_task_and_seed(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from vla_rl.cli.main import main
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin, Source
 from vla_rl.data.store import EpisodeStore
-from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.runs.config import RunConfig, TaskConfig
 from vla_rl.runs.imagination.ground_truth import SimulatorTruth
 from vla_rl.runs.imagination.near_success import (
@@ -26,7 +25,7 @@ from vla_rl.runs.imagination.near_success import (
     collect_counterfactuals,
     collect_near_success,
 )
-from vla_rl.runs.imagination.world_evaluation import JudgedPolicy, WorldFolder, WorldJudge
+from vla_rl.runs.imagination.world_evaluation import WorldFolder, WorldJudge
 from vla_rl.runs.task import make_env
 from vla_rl.training.run_folder import RunFolder
 from world_model.probe import ProbeConfig
@@ -54,13 +53,6 @@ def test_true_positions_come_from_replay_and_strangers_are_refused(run: Path) ->
     assert truth.names == ["grip_left", "grip_right", "socket", "peg"]
     np.testing.assert_allclose(positions[:, 0], episode.state[:, :3], atol=1e-5)
     assert truth.objects == [2, 3]
-    found, success, steps = truth.replay(episode.seed or 0, episode.action_sent)
-    assert success is episode.success
-    np.testing.assert_array_equal(found, positions[:steps])
-    early, held = (truth.replay(episode.seed or 0, episode.action_sent[:-1], hold) for hold in (0, 20))
-    assert early[1:] == (False, len(episode) - 1)
-    np.testing.assert_array_equal(held[0][: early[2]], early[0])
-    assert early[2] < held[2] <= early[2] + 20
     with pytest.raises(UserError, match="does not replay"):
         truth(replace(episode, seed=12345))
     assert 0.001 < truth.metres_per_pixel(64) < 0.01
@@ -193,9 +185,6 @@ def test_train_evaluate_and_roll_out(run: Path, tmp_path: Path, capsys: pytest.C
         assert film.n_frames > 1
     agreement = WorldJudge(WorldFolder(world)).outcomes([-1], episodes=1)
     assert agreement["-1"]["episodes"] == agreement["all"]["episodes"] == 1
-    stranger = JudgedPolicy("stranger", world / "model", run / "episodes")
-    with pytest.raises(UserError, match="evaluated from seed 10, which no held-out episode"):
-        WorldJudge(WorldFolder(world)).rank([stranger], 1, ExecutionConfig(), GateConfig())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The judges: areas, correlations, windows, the probe and its errors; and the second generator."""
+"""The judges: judged successes, windows, the probe and its errors; and the second generator."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,73 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tiny_world_model import SPEC, make_model
 from torch import Tensor
 from toy_episodes import toy_cache
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array
-from world_model.evaluation import HorizonConfig, choose_windows, horizon_curves, probe_floor
+from world_model.evaluation import HorizonConfig, choose_windows, horizon_curves, judge_successes, probe_floor
 from world_model.open_loop import Imagined
 from world_model.probe import ProbeConfig, position_error, read_positions, train_probe, true_positions
-from world_model.ranking import (
-    RankedPolicy,
-    judge_successes,
-    mean_maximum_rank_violation,
-    pearson,
-    rank_policies,
-    ranks,
-    spearman,
-)
 from world_model.windows import LatentEpisodes, pictures
 
 
 def toy_truth(episode: Episode) -> Float32Array:
     """The square's place, [T, 1, 3]."""
     return episode.state[:, None, :].copy()
-
-
-@given(st.lists(st.floats(-100, 100), min_size=3, max_size=9))
-def test_spearman_sees_order_alone(values: list[float]) -> None:
-    x = np.round(np.array(values), 3)
-    if len(np.unique(x)) > 1:
-        assert spearman(x, 3 * x**3 + 1) == pytest.approx(1.0)
-        assert spearman(x, -x) == pytest.approx(-1.0)
-    else:
-        assert np.isnan(pearson(x, x))
-    assert ranks(np.array([10.0, 20.0, 10.0])).tolist() == [1.5, 3.0, 1.5]
-
-
-def policies(imagined: list[float], episodes: int = 60) -> list[RankedPolicy]:
-    def outcomes(rate: float) -> np.ndarray:
-        return np.arange(episodes) < rate * episodes
-
-    real = [0.1, 0.4, 0.7, 0.95]
-    return [
-        RankedPolicy(str(own), outcomes(own), outcomes(rate), outcomes(rate).astype(float))
-        for own, rate in zip(real, imagined, strict=True)
-    ]
-
-
-def test_a_ranking_has_its_interval() -> None:
-    good = rank_policies(policies([0.0, 0.3, 0.6, 0.9]), resamples=200)
-    assert good["pearson"] > 0.99
-    assert good["spearman"] == pytest.approx(1.0)
-    assert good["pearson_interval"][0] > 0.9
-    assert good["mean_gap"] == pytest.approx(-0.0875, abs=0.01)
-    assert rank_policies(policies([0.9, 0.6, 0.3, 0.0]), resamples=50)["spearman"] == pytest.approx(-1.0)
-    assert rank_policies(policies([0.5] * 4), resamples=50)["pearson"] is None
-    with pytest.raises(UserError, match="at least three"):
-        rank_policies(policies([0.5] * 4)[:2])
-
-
-def test_a_wrong_order_costs_what_the_policies_differ_by() -> None:
-    real = np.array([0.1, 0.4, 0.9])
-    assert mean_maximum_rank_violation(real, np.array([0.3, 0.5, 0.6])) == 0
-    # The best comes out behind the middle one: both are wrong by .5, the worst is where it belongs.
-    assert mean_maximum_rank_violation(real, np.array([0.0, 0.5, 0.4])) == pytest.approx(1 / 3)
 
 
 def test_false_successes_are_counted_among_failures() -> None:

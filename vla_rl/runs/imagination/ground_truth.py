@@ -59,23 +59,6 @@ class SimulatorTruth:
             observation = env.step(episode.action_sent[step])[0]
         return rows
 
-    def replay(self, seed: int, actions: Float32Array, hold_steps: int = 0) -> tuple[Float32Array, bool, int]:
-        """What really follows from a start when actions [H, A] are sent, and the last one for ``hold_steps`` more.
-
-        Returns:
-            positions before each action, float32 [n, K, 3]; whether the task succeeded; and n, the actions sent until
-            the episode ended.
-        """
-        env = self._env
-        env.reset(seed=seed)
-        rows = []
-        for action in [*actions, *[actions[-1]] * hold_steps]:
-            rows.append(self._positions())
-            _, _, terminated, truncated, info = env.step(action)
-            if terminated or truncated:
-                return np.stack(rows), bool(info["is_success"]), len(rows)
-        return np.stack(rows), False, len(rows)
-
     def metres_per_pixel(self, image_size: int) -> float:
         """On the table, in the camera that looks down."""
         model: Any = self._env.model

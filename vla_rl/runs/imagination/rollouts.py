@@ -71,11 +71,6 @@ class ImaginationWorker:
         self._policy_folder: Path | None = None
         self._robot.connect()
 
-    @property
-    def highest_success(self) -> float:
-        """The highest success probability along the last episode."""
-        return self._env.highest_success
-
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
         """Imagine the episodes and save them."""
         for job in jobs:

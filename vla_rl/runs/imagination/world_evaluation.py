@@ -1,4 +1,4 @@
-"""Evaluation of a world model's folder: state probe, horizon curves, judged successes, ranking, counterfactuals.
+"""Evaluation of a world model's folder: state probe, horizon curves, judged successes, counterfactuals.
 
 A world model's folder, as ``vla-rl imagine train`` makes it::
 
@@ -11,7 +11,6 @@ A world model's folder, as ``vla-rl imagine train`` makes it::
     cache/, held_out_cache/   can be deleted at any time
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,26 +24,21 @@ from robot_io.gate import GateConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
-from vla_rl.core.outside import read_json, reading
+from vla_rl.core.outside import reading
 from vla_rl.core.types import Float32Array
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
-from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.runs.config import TaskConfig
 from vla_rl.runs.imagination.ground_truth import SimulatorTruth
 from vla_rl.runs.imagination.near_success import collect_counterfactuals
-from vla_rl.runs.imagination.rollouts import ImaginationWorker, ImaginedWorldConfig
 from vla_rl.runs.imagination.world_data import open_cache
-from vla_rl.training.workers import RolloutJob
-from world_model.evaluation import HorizonConfig, horizon_curves, probe_floor
+from world_model.evaluation import HorizonConfig, horizon_curves, judge_successes, probe_floor
 from world_model.model import load_world_model
 from world_model.open_loop import imagine
 from world_model.probe import ProbeConfig, StateProbe, train_probe, true_positions
-from world_model.ranking import RankedPolicy, judge_successes, rank_policies
 from world_model.windows import LatentEpisodes
 
 COUNTERFACTUAL_SEED = 900_000_000  # apart from all others
-_HOLD_STEPS = 20  # an imagined success may come a little before the true one
 
 
 @dataclass
@@ -64,23 +58,6 @@ class WorldFolder:
         if not self.task_file.exists():
             raise UserError(f"{self.path} holds no world model (no task.yaml); make one with `vla-rl imagine train`")
         return load_config(TaskConfig, self.task_file)
-
-
-@dataclass(frozen=True)
-class JudgedPolicy:
-    """A policy to rank.
-
-    Attributes:
-        name: for files and tables.
-        folder: of the policy version.
-        episodes: store of its real episodes.
-        prefix: of their ids in it.
-    """
-
-    name: str
-    folder: Path
-    episodes: Path
-    prefix: str = ""
 
 
 class WorldJudge:
@@ -175,69 +152,6 @@ class WorldJudge:
         scores["all"], truths["all"] = np.concatenate([*scores.values()]), np.concatenate([*truths.values()])
         threshold = self.model.config.heads.success_threshold
         return {name: judge_successes(scores[name], truths[name], threshold) for name in scores}
-
-    def rank(
-        self, policies: Sequence[JudgedPolicy], episodes: int, execution: ExecutionConfig, gate: GateConfig
-    ) -> dict[str, Any]:
-        """Real against imagined success of policies, from the same starts.
-
-        Args:
-            policies: with their real episodes, whose seeds must be among those of the held-out episodes.
-            episodes: imagined episodes of each.
-            execution, gate: as the real episodes were run with.
-        """
-        ranked, scores, truths = [], [], []
-        for policy in policies:
-            name, store = policy.name, EpisodeStore(policy.episodes, create=False)
-            headers = [store.read_header(own) for own in store.ids() if own.startswith(policy.prefix)][:episodes]
-            seeds = [header.seed for header in headers if header.seed is not None]
-            known = {episode.seed for episode in self.data.episodes}
-            if missing := [seed for seed in seeds if seed not in known]:
-                raise UserError(
-                    f"{policy.name} was evaluated from seed {missing[0]}, which no held-out episode of "
-                    f"{self.folder.path} begins with; rank policies on the evaluation seeds of the run that the "
-                    "world model learnt from"
-                )
-            imagined = self._imagined(policy, seeds, execution, gate)
-            ranked.append(
-                RankedPolicy(
-                    name,
-                    np.array([header.success is True for header in headers]),
-                    np.array([own["success"] for own in imagined]),
-                    np.array([own["score"] for own in imagined]),
-                )
-            )
-            scores += [own["score"] for own in imagined]
-            truths += [own["truth"] for own in imagined]
-        judged = judge_successes(np.array(scores), np.array(truths), self.model.config.heads.success_threshold)
-        return {**rank_policies(ranked), "reward": judged}
-
-    def _imagined(
-        self, policy: JudgedPolicy, seeds: Sequence[int], execution: ExecutionConfig, gate: GateConfig
-    ) -> list[dict[str, Any]]:
-        """Imagined episodes of a policy, each with its score and with what its actions do in the simulator; cell by
-        cell, kept in the folder.
-        """
-        folder = self.folder.path / "ranking-model"
-        store = EpisodeStore(folder / "episodes")
-        own, model = self.folder, self.folder.model
-        world = ImaginedWorldConfig(model, own.held_out, own.held_out_cache, execution, gate)
-        worker: ImaginationWorker | None = None
-        results = []
-        for seed in seeds:
-            episode_id = f"{policy.name}-{seed}"
-            file = folder / f"{episode_id}.json"
-            if not file.exists():
-                worker = worker or ImaginationWorker(world)
-                episode = worker.imagine(RolloutJob(episode_id, store.path, self.task.env, (seed,), policy.folder))
-                if episode_id not in store:
-                    store.add(episode)
-                _, truth, _ = self.truth.replay(seed, episode.action_sent, _HOLD_STEPS)
-                result = {"success": episode.success is True, "score": worker.highest_success, "truth": truth}
-                write_atomic(file, json.dumps(result).encode())
-            with reading(file, "remove it to judge this attempt anew"):
-                results.append(read_json(file))
-        return results
 
     def _positions(self, cache: FrameCache, name: str) -> Float32Array:
         file = self._instruments.probe / f"{name}.npy"

@@ -27,7 +27,6 @@ from world_model.evaluation import HorizonConfig
 PARTS = ("model", "cost", "judge", "ablate", "gain")
 ABLATIONS = {
     "no-context-noise": ["dynamics.context_noise=0", "dynamics.state_noise=0", "dynamics.self_context=0"],
-    "no-proprioception": ["dynamics.proprioception_token=false"],
     "no-near-success": [],
 }
 # As far as an episode of the default task reaches; so long ones are mostly failures, hence a cell of their own.

@@ -7,6 +7,10 @@ from torch import Tensor, nn
 from vla_rl.core.errors import ConfigError
 from world_model.config import AutoencoderConfig, WorldSpec
 
+_MOVING_WEIGHT = 4.0  # how much more a pixel weighs that differs from the camera's median picture
+_LATENT_NOISE = 0.05  # in training, so that the decoder bears imagined latents
+_LATENT_PENALTY = 1e-3  # keeps that noise from being outgrown
+
 
 class ResidualBlock(nn.Module):
     """x + two 3 x 3 convolutions."""
@@ -123,16 +127,15 @@ class Autoencoder(nn.Module):
             images: uint8 [B, cameras, H, W, 3].
             generator: of the noise on latents.
         """
-        config = self.config
         pictures = _to_network(images)
         cells = self.encoder(pictures.flatten(0, 1))
         noise = torch.randn(cells.shape, generator=generator).to(cells.device)
-        rebuilt = self._decode(cells + config.latent_noise * noise)
+        rebuilt = self._decode(cells + _LATENT_NOISE * noise)
         error = (rebuilt - pictures).square()
         moving = (pictures - self.background).abs().amax(2, keepdim=True) > 0.06
-        weight = 1 + config.moving_weight * moving
+        weight = 1 + _MOVING_WEIGHT * moving
         reconstruction = (weight * error).mean() / weight.mean()
-        loss = reconstruction + config.latent_penalty * cells.square().mean()
+        loss = reconstruction + _LATENT_PENALTY * cells.square().mean()
         logs = {"reconstruction": float(reconstruction.detach()), "pixel_error": float(error.detach().mean())}
         return loss, logs
 

@@ -4,8 +4,38 @@ Presets are files in ``configs/world_model``: ``cpu-tiny``, ``gpu-small``, ``gpu
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from vla_rl.core.errors import ConfigError
+
+RETIRED: dict[str, Any] = {
+    "autoencoder": {"moving_weight": 4.0, "latent_noise": 0.05, "latent_penalty": 1e-3},
+    "dynamics": {
+        "action_tokens": True,
+        "action_adaln": True,
+        "proprioception_token": True,
+        "linear_servos": True,
+        "motion_input": True,
+        "residual": True,
+        "start_mass": 0.3,
+        "moving_weight": 1.0,
+    },
+    "heads": {
+        "reward_weight": 1.0,
+        "success_weight": 1.0,
+        "termination_weight": 0.5,
+        "proprioception_weight": 1.0,
+        "success_consistent": 1,
+    },
+    "training": {
+        "autoencoder_learning_rate": 2e-3,
+        "weight_decay": 0.01,
+        "max_gradient_norm": 1.0,
+        "beginning_share": 0.15,
+        "ending_share": 0.2,
+    },
+}
+"""Options that are gone, and what the program does now instead of asking."""
 
 
 @dataclass(frozen=True)
@@ -18,19 +48,12 @@ class AutoencoderConfig:
         latent_channels: channels of a cell of the latent grid, which is (image size / patch / 2) on a side.
         token_cells: cells on a side that make up one token, and all cameras' cells at a place share it; 0: a (square)
             picture is one token.
-        moving_weight: how much more a pixel weighs in the loss where the picture differs from the background (the
-            median picture of the camera); 0: all weigh the same.
-        latent_noise: standard deviation of the noise on latents in training, so that the decoder bears imagined ones.
-        latent_penalty: weight of the mean squared latent, which keeps that noise from being outgrown.
     """
 
     patch: int = 4
     widths: tuple[int, int] = (48, 96)
     latent_channels: int = 8
     token_cells: int = 2
-    moving_weight: float = 4.0
-    latent_noise: float = 0.05
-    latent_penalty: float = 1e-3
 
     def __post_init__(self) -> None:
         if self.token_cells < 0:
@@ -39,7 +62,7 @@ class AutoencoderConfig:
 
 @dataclass(frozen=True)
 class DynamicsConfig:
-    """The block-causal latent transformer with its flow head. Every mechanism can be switched off for ablation.
+    """The block-causal latent transformer with its flow head.
 
     Attributes:
         width: of all tokens.
@@ -51,25 +74,14 @@ class DynamicsConfig:
         window: frames that are attended to in full, the present one included.
         memory_frames: frames before the window that are attended to in compressed form; 0 switches the memory off.
         memory_pool: tokens on a side of the grid that are averaged into one in compressed frames.
-        action_tokens: the action of a frame is a token of it.
-        action_adaln: the action of a frame modulates all its tokens.
-        proprioception_token: the proprioception of a frame is a token of it.
         joined_tokens: proprioception and action are added to the tokens of the picture instead of being tokens of their
             own; cheaper where a picture has few.
         state_frequencies: sines and cosines of the proprioception, here and where linear servos would take it, that
             tokens are told; the first has a wavelength of 4 pi standard deviations, each other half of the one before.
             Where an edge of an arm is drawn depends on its pose that sharply (arXiv 2006.10739).
-        linear_servos: the proprioception head corrects a linear prediction (least squares over state, its motion and
-            the action), and tokens are told that prediction: where commands would take the robot if nothing were in its
-            way.
-        motion_input: tokens are also told their change since the frame before.
-        residual: the flow runs over the change from the frame before, in units of its standard deviation; if not, over
-            the latents themselves.
-        start_mass: share of the flow times in training that are exactly 0, where sampling begins.
         context_noise: largest standard deviation of the noise on latents of the context in training, drawn per window.
         state_noise: the same for proprioception, in its standard deviations.
         self_context: share of the training steps whose context is what the model itself imagines, open loop.
-        moving_weight: how much more a token weighs where it changes as much as the mean change.
         sampling_noise: standard deviation of the sampler's noise; 1 is the flow as trained, 0 its mode, which suits a
             world without chance: the noise of one frame is the next one's error.
     """
@@ -83,19 +95,11 @@ class DynamicsConfig:
     window: int = 6
     memory_frames: int = 8
     memory_pool: int = 2
-    action_tokens: bool = True
-    action_adaln: bool = True
-    proprioception_token: bool = True
     joined_tokens: bool = False
     state_frequencies: int = 0
-    linear_servos: bool = True
-    motion_input: bool = True
-    residual: bool = True
-    start_mass: float = 0.3
     context_noise: float = 0.15
     state_noise: float = 0.01
     self_context: float = 0.5
-    moving_weight: float = 1.0
     sampling_noise: float = 0.0
 
     def __post_init__(self) -> None:
@@ -105,8 +109,6 @@ class DynamicsConfig:
             raise ConfigError("dynamics: expected at least 1 layer, flow layer, flow step and window frame")
         if self.state_frequencies < 0:
             raise ConfigError(f"dynamics.state_frequencies is {self.state_frequencies}; expected a number from 0 on")
-        if not (self.action_tokens or self.action_adaln):
-            raise ConfigError("dynamics: without action_tokens and action_adaln the model cannot see actions; keep one")
 
 
 @dataclass(frozen=True)
@@ -115,21 +117,11 @@ class HeadsConfig:
 
     Attributes:
         hidden: units of their hidden layer.
-        reward_weight: of the squared error of the reward.
-        success_weight: of the cross-entropy of success at this step.
-        termination_weight: of the cross-entropy of the task's end at this step.
-        proprioception_weight: of the squared error of the next proprioception, in standard deviations of its change.
         success_threshold: success probability from which an imagined episode has succeeded (WoVR, World-VLA-Loop: .9).
-        success_consistent: steps in a row that must reach the threshold.
     """
 
     hidden: int = 128
-    reward_weight: float = 1.0
-    success_weight: float = 1.0
-    termination_weight: float = 0.5
-    proprioception_weight: float = 1.0
     success_threshold: float = 0.5
-    success_consistent: int = 1
 
 
 @dataclass(frozen=True)
@@ -139,19 +131,14 @@ class TrainingConfig:
     Attributes:
         autoencoder_steps: gradient steps of the autoencoder.
         autoencoder_batch: frames in each (every one with all cameras).
-        autoencoder_learning_rate: of AdamW.
         dynamics_steps: gradient steps of dynamics and heads.
         dynamics_batch: windows in each.
         window_frames: frames of a window.
         dynamics_learning_rate: of AdamW.
         warmup_steps: over which a learning rate rises; afterwards a cosine brings it down to a twentieth.
-        weight_decay: of matrices.
         bfloat16: matrix products of the dynamics' training in this precision, on a GPU and on processors that have
             instructions for it (AVX512-BF16, AMX), where they are several times faster.
-        max_gradient_norm: longer gradients are shortened to it.
         ema_decay: of the average of the weights that is used; shorter at first.
-        beginning_share: share of the windows that begin where an episode begins.
-        ending_share: share of the windows that end where an episode ends.
         checkpoint_every: gradient steps between checkpoints.
         cpu_seconds: processor time for both stages, counted over all resumptions; 0: no bound.
         autoencoder_share: of ``cpu_seconds`` that the autoencoder may use; the dynamics get what it leaves.
@@ -159,18 +146,13 @@ class TrainingConfig:
 
     autoencoder_steps: int = 1500
     autoencoder_batch: int = 16
-    autoencoder_learning_rate: float = 2e-3
     dynamics_steps: int = 4000
     dynamics_batch: int = 8
     window_frames: int = 16
     dynamics_learning_rate: float = 1e-3
     warmup_steps: int = 100
-    weight_decay: float = 0.01
     bfloat16: bool = False
-    max_gradient_norm: float = 1.0
     ema_decay: float = 0.995
-    beginning_share: float = 0.15
-    ending_share: float = 0.2
     checkpoint_every: int = 250
     cpu_seconds: float = 0.0
     autoencoder_share: float = 0.3

@@ -14,6 +14,8 @@ from world_model.config import WorldModelConfig, WorldSpec
 from world_model.heads import FlowHead, Outcome, OutcomeHeads, outcome_loss
 from world_model.transformer import BlockCausalTransformer, FrameLayout, Memory
 
+_START_MASS = 0.3  # share of the flow times in training that are exactly 0, where sampling begins
+
 
 @dataclass(frozen=True)
 class WorldBatch:
@@ -88,27 +90,21 @@ class Dynamics(nn.Module):
 
     def __init__(self, config: WorldModelConfig, spec: WorldSpec, grid: tuple[int, int], token_dim: int) -> None:
         super().__init__()
-        self.config, self.heads_config = config.dynamics, config.heads
+        self.config = config.dynamics
         self.in_bfloat16 = config.training.bfloat16
         width, mechanisms = self.config.width, self.config
-        extra = 0 if mechanisms.joined_tokens else mechanisms.proprioception_token + mechanisms.action_tokens
+        extra = 0 if mechanisms.joined_tokens else 2
         layout = FrameLayout(extra, grid, mechanisms.memory_pool)
         self.transformer = BlockCausalTransformer(mechanisms, layout)
-        inputs = 2 if mechanisms.motion_input else 1
         self.width, self.state_dim = width, spec.state_dim
-        self.latent_token = nn.Linear(inputs * token_dim, width)
+        self.latent_token = nn.Linear(2 * token_dim, width)
         self.place = nn.Parameter(0.02 * torch.randn(layout.tokens, width))
         poses = 2 + 4 * mechanisms.state_frequencies  # the state and where servos would take it, and their waves
-        if mechanisms.proprioception_token:
-            self.state_token = nn.Linear((inputs - 1 + poses) * spec.state_dim, width)
-        if mechanisms.action_tokens:
-            self.action_token = nn.Linear(spec.action_dim, width)
-        if mechanisms.action_adaln:
-            self.condition = nn.Sequential(
-                nn.Linear(spec.action_dim + (1 + poses) * spec.state_dim, width), nn.SiLU(), nn.Linear(width, width)
-            )
-        else:
-            self.same_condition = nn.Parameter(0.02 * torch.randn(width))
+        self.state_token = nn.Linear((1 + poses) * spec.state_dim, width)
+        self.action_token = nn.Linear(spec.action_dim, width)
+        self.condition = nn.Sequential(
+            nn.Linear(spec.action_dim + (1 + poses) * spec.state_dim, width), nn.SiLU(), nn.Linear(width, width)
+        )
         self.flow = FlowHead(mechanisms, token_dim)
         self.heads = OutcomeHeads(config.heads, width, extra, spec.state_dim)
         for name in ("state_mean", "state_std", "state_change_std"):
@@ -143,9 +139,7 @@ class Dynamics(nn.Module):
             flow, logs = self.flow_loss(hidden, condition, latents, batch.latents[:, 1:], has_next, generator)
             change = (batch.state[:, 1:] - state) / self.state_change_std - condition[..., self.width :]
             labels = (batch.success, batch.success, batch.termination)
-            outcome, outcome_logs = outcome_loss(
-                self.heads_config, self.heads(hidden), labels, change, inside, has_next
-            )
+            outcome, outcome_logs = outcome_loss(self.heads(hidden), labels, change, inside, has_next)
             return flow + outcome, logs | outcome_logs
 
     def flow_loss(
@@ -168,7 +162,7 @@ class Dynamics(nn.Module):
         """
         clean = self.to_flow(later, latents)
         time = torch.rand(has_next.shape, generator=generator)
-        time = torch.where(torch.rand(has_next.shape, generator=generator) < self.config.start_mass, 0.0, time)
+        time = torch.where(torch.rand(has_next.shape, generator=generator) < _START_MASS, 0.0, time)
         noise = torch.randn(clean.shape, generator=generator).to(clean.device)
         time = time.to(clean.device)
         noisy = torch.lerp(noise, clean, time[..., None, None])
@@ -243,11 +237,11 @@ class Dynamics(nn.Module):
 
     def to_flow(self, later: Tensor, latents: Tensor) -> Tensor:
         """What the flow generates for the next latents [B, T, N, D], given the present ones."""
-        return (later - latents) / self.latent_change_std if self.config.residual else later
+        return (later - latents) / self.latent_change_std
 
     def from_flow(self, end: Tensor, latents: Tensor) -> Tensor:
         """The inverse of `to_flow`."""
-        return latents + end * self.latent_change_std if self.config.residual else end
+        return latents + end * self.latent_change_std
 
     def picture_tokens(self, hidden: Tensor) -> Tensor:
         """Those of the hidden tokens [B, T, F, width] that stand for the picture, [B, T, N, width]."""
@@ -261,20 +255,13 @@ class Dynamics(nn.Module):
         change = (later - latents).detach().square().mean(-1)
         mean = (change * has_next[..., None]).sum() / (has_next.sum() * change.shape[-1]).clamp(min=1)
         moving = (change / mean.clamp(min=1e-8)).clamp(max=5.0)
-        return (1 + self.config.moving_weight * moving) * has_next[..., None]
+        return (1 + moving) * has_next[..., None]
 
     def _condition(self, context: Context) -> Tensor:
         """[B, T, width + S], see `hidden`."""
         _, motion, action = self._normalised(context)
-        servos = self._linear_change(context)
-        if not self.config.action_adaln:
-            return torch.cat([self.same_condition.expand(*action.shape[:2], -1), servos], -1)
-        poses = self._poses(context)
-        if not self.config.proprioception_token:
-            poses, motion = torch.zeros_like(poses), torch.zeros_like(motion)
-        elif not self.config.motion_input:
-            motion = torch.zeros_like(motion)
-        return torch.cat([self.condition(torch.cat([action, motion, poses], -1)), servos], -1)
+        seen = torch.cat([action, motion, self._poses(context)], -1)
+        return torch.cat([self.condition(seen), self._linear_change(context)], -1)
 
     def _poses(self, context: Context) -> Tensor:
         """The state, the change that linear servos would make, and the waves of where both are, [B, T, P]."""
@@ -289,8 +276,6 @@ class Dynamics(nn.Module):
     def _linear_change(self, context: Context) -> Tensor:
         """What linear servos would make of the action: the change of the state [B, T, S] in standard deviations."""
         state, motion, action = self._normalised(context)
-        if not (self.config.linear_servos and self.config.proprioception_token):
-            return torch.zeros_like(state)
         known = torch.cat([state, motion, action, torch.ones_like(action[..., :1])], -1)
         with torch.autocast(known.device.type, enabled=False):
             return known @ self.servos
@@ -303,22 +288,14 @@ class Dynamics(nn.Module):
 
     def _tokens(self, context: Context) -> Tensor:
         """[B, T, F, width]."""
-        config, others = self.config, []
         _, motion, action = self._normalised(context)
-        if config.proprioception_token:
-            poses = self._poses(context)
-            others.append(self.state_token(torch.cat([poses, motion], -1) if config.motion_input else poses))
-        if config.action_tokens:
-            others.append(self.action_token(action))
-        latents = [context.latents]
-        if config.motion_input:
-            latents.append(context.latent_motion / self.latent_change_std)
-        picture = self.latent_token(torch.cat(latents, -1))
-        if not config.joined_tokens:
-            return torch.cat([*(other[:, :, None] for other in others), picture], 2) + self.place
-        for other in others:
-            picture = picture + other[:, :, None]
-        return picture + self.place
+        pose = self.state_token(torch.cat([self._poses(context), motion], -1))[:, :, None]
+        command = self.action_token(action)[:, :, None]
+        latent_motion = context.latent_motion / self.latent_change_std
+        picture = self.latent_token(torch.cat([context.latents, latent_motion], -1))
+        if self.config.joined_tokens:
+            return picture + pose + command + self.place
+        return torch.cat([pose, command, picture], 2) + self.place
 
     def _corrupt(self, batch: WorldBatch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Noise on the context: latents [B, T, N, D] and state [B, T, S]."""

@@ -86,9 +86,7 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         self.single_action_space = gymnasium.spaces.Box(self._low, self._high)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        heads = model.config.heads
-        self._threshold = self.config.success_threshold or heads.success_threshold
-        self._needed = heads.success_consistent
+        self._threshold = self.config.success_threshold or model.config.heads.success_threshold
         # Placeholders until the first reset.
         self._latents = data.latents[:1].repeat(num_envs, 1, 1).to(model.device)
         self._state = data.state[:1].repeat(num_envs, 1).to(model.device)
@@ -97,7 +95,6 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         self._seeds = np.arange(num_envs, dtype=np.int64)
         self._tick = np.zeros(num_envs, np.int64)  # imagined steps
         self._elapsed = np.zeros(num_envs, np.int64)  # and the real ones before them
-        self._in_row: NDArray[np.int64] = np.zeros(num_envs, np.int64)
         self._ended = np.ones(num_envs, bool)
         self.starts: list[Start] = [Start(0, 0)] * num_envs
         self.last_action: Float32Array = np.zeros((num_envs, spec.action_dim), np.float32)
@@ -119,7 +116,7 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         if mask.all():
             self._memory.step = 0  # the same slots again, so that an episode replays bit by bit
         self._begin(torch.from_numpy(rows))
-        self._tick[rows] = self._in_row[rows] = 0
+        self._tick[rows] = 0
         self._ended[rows] = False
         return self._observe(), {"is_success": np.zeros(self.num_envs, bool)}
 
@@ -141,13 +138,12 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         self._elapsed += 1
         outcome = predicted.outcome
         probability = outcome.success_logit.sigmoid().cpu().numpy()
-        self._in_row = np.where(probability >= self._threshold, self._in_row + 1, 0)
         pictures = self.model.autoencoder.decode(self._latents)
         lost = np.zeros(self.num_envs, bool)
         if self.config.halt:
             coder = self.model.autoencoder
             lost = (coder.strangeness(pictures) > coder.familiar).cpu().numpy() & ~self._ended
-        success = (self._in_row >= self._needed) & ~self._ended & ~lost
+        success = (probability >= self._threshold) & ~self._ended & ~lost
         timed_out = ~success & ~lost & (self._elapsed >= self.model.spec.max_steps)
         bounded = (self._tick >= self.config.horizon) & (self.config.horizon > 0)
         cut = (lost | bounded) & ~success & ~timed_out
@@ -175,7 +171,7 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         self._state[own] = torch.from_numpy(np.asarray(state, np.float32))[None].to(device)
         self._memory.forget(own)
         self._seeds[row], self._ended[row] = seed, False
-        self._tick[row] = self._elapsed[row] = self._in_row[row] = 0
+        self._tick[row] = self._elapsed[row] = 0
         return self._observe()
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -43,6 +43,10 @@ FINAL_RATE = 0.05
 _STATISTICS_FRAMES = 512
 _FAMILIAR_EPISODES, _FAMILIAR_SHARE = 64, 0.95
 _SEEDS_APART = 1_000_003
+_AUTOENCODER_LEARNING_RATE = 2e-3
+_WEIGHT_DECAY = 0.01  # of matrices
+_MAX_GRADIENT_NORM = 1.0
+_BEGINNING_SHARE, _ENDING_SHARE = 0.15, 0.2  # of the windows, that begin or end where an episode does
 logger = logging.getLogger(__name__)
 
 type Loss = Callable[[int], tuple[Tensor, dict[str, float]]]
@@ -80,9 +84,8 @@ class ModuleTraining:
     def __init__(self, config: ModuleTrainingConfig, module: nn.Module, loss: Loss, folder: Path) -> None:
         self.config, self.module, self._loss, self._folder = config, module, loss, folder
         self.average = copy.deepcopy(module).requires_grad_(False)
-        decay = config.training.weight_decay
         groups = [
-            {"params": [p for p in module.parameters() if p.ndim >= 2], "weight_decay": decay},
+            {"params": [p for p in module.parameters() if p.ndim >= 2], "weight_decay": _WEIGHT_DECAY},
             {"params": [p for p in module.parameters() if p.ndim < 2], "weight_decay": 0.0},
         ]
         self._optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
@@ -131,7 +134,7 @@ class ModuleTraining:
         loss, logs = self._loss(self.step)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.module.parameters(), training.max_gradient_norm, foreach=True)
+        norm = nn.utils.clip_grad_norm_(self.module.parameters(), _MAX_GRADIENT_NORM, foreach=True)
         self._optimizer.step()
         self.step += 1
         decay = min(training.ema_decay, self.step / (self.step + 10.0))
@@ -201,7 +204,7 @@ def train_world_model(
         ModuleTrainingConfig(
             "autoencoder",
             training.autoencoder_steps,
-            training.autoencoder_learning_rate,
+            _AUTOENCODER_LEARNING_RATE,
             training.cpu_seconds * training.autoencoder_share,
             training,
         ),
@@ -275,7 +278,7 @@ def dynamics_loss(model: WorldModel, data: LatentEpisodes, seed: int) -> Loss:
 
     def loss(step: int) -> tuple[Tensor, dict[str, float]]:
         sizes = (training.dynamics_batch, training.window_frames)
-        batch = data.draw(seed, step, *sizes, training.ending_share, training.beginning_share)
+        batch = data.draw(seed, step, *sizes, _ENDING_SHARE, _BEGINNING_SHARE)
         moved = type(batch)(*(getattr(batch, name).to(model.device) for name in batch.__dataclass_fields__))
         return model.dynamics.loss(moved, keyed_generator(seed, step))
 

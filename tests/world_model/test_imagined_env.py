@@ -146,15 +146,6 @@ def test_an_episode_is_cut_where_its_pictures_are_strange(tmp_path: Path) -> Non
     torch.testing.assert_close(model.autoencoder.strangeness(frames), (again - latents).square().mean((1, 2)))
 
 
-def test_consistent_success_is_asked_for(tmp_path: Path) -> None:
-    model = make_model()
-    model.config = replace(model.config, heads=replace(model.config.heads, success_consistent=3))
-    data = LatentEpisodes(toy_cache(tmp_path, episodes=1), model.autoencoder)
-    env = ImaginedVectorEnv(model, data, StartBank(data), 1, ImaginedEnvConfig(success_threshold=1e-9))
-    env.reset(seed=500)
-    assert [bool(env.step(np.zeros((1, 2), np.float32))[2][0]) for _ in range(3)] == [False, False, True]
-
-
 def test_actions_that_are_not_finite_are_refused(world: tuple[WorldModel, LatentEpisodes]) -> None:
     model, data = world
     env = ImaginedEnv(model, data, StartBank(data))

@@ -27,8 +27,6 @@ def test_a_preset_loads_and_bounds_what_it_costs(name: str, pixels: int) -> None
 
 
 def test_settings_that_cannot_work_are_refused() -> None:
-    with pytest.raises(ConfigError, match="cannot see actions"):
-        DynamicsConfig(action_tokens=False, action_adaln=False)
     with pytest.raises(ConfigError, match="not a multiple of"):
         DynamicsConfig(width=100, heads=3)
     with pytest.raises(ConfigError, match="at least 1 layer"):

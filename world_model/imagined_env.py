@@ -21,8 +21,8 @@ from torch import Tensor
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array
 from world_model.model import WorldModel
-from world_model.open_loop import relive, sampler_noise
-from world_model.starts import Start, StartBank
+from world_model.open_loop import sampler_noise
+from world_model.starts import StartBank
 from world_model.windows import LatentEpisodes
 
 STATE_BOUND = 1e6  # of the observation space, in the robot's units: imagined states are not clipped
@@ -50,10 +50,9 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
     """B imagined environments that step together.
 
     Finished environments are not reset by themselves: call ``reset(options={"reset_mask": bool [B]})``. ``reset``
-    takes a seed (each environment then has seed + index) or one seed each; ``options["starts"]`` overrides the draw of
-    the starts, one `Start` each, so that a group can share its reset and differ in its seeds. Beside the task's limit
-    of time, an episode is truncated where it is cut (``info["is_cut"]``): by the horizon, or, ``info["is_lost"]``, by
-    ``halt``. Such an episode has no outcome.
+    takes a seed (each environment then has seed + index) or one seed each. Beside the task's limit of time, an episode
+    is truncated where it is cut (``info["is_cut"]``): by the horizon, or, ``info["is_lost"]``, by ``halt``. Such an
+    episode has no outcome.
 
     Args:
         model: in eval mode.
@@ -93,10 +92,9 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         with torch.no_grad():
             self._memory = model.dynamics.begin(self._latents, self._state)
         self._seeds = np.arange(num_envs, dtype=np.int64)
-        self._tick = np.zeros(num_envs, np.int64)  # imagined steps
-        self._elapsed = np.zeros(num_envs, np.int64)  # and the real ones before them
+        self._tick = np.zeros(num_envs, np.int64)
         self._ended = np.ones(num_envs, bool)
-        self.starts: list[Start] = [Start(0, 0)] * num_envs
+        self.begun_in = np.zeros(num_envs, np.int64)  # index of the real episode whose first frame it was
         self.last_action: Float32Array = np.zeros((num_envs, spec.action_dim), np.float32)
 
     def reset(
@@ -108,14 +106,13 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         given = [seed + row if isinstance(seed, int) else None for row in range(self.num_envs)]
         if isinstance(seed, Sequence):
             given = list(seed)
-        chosen: Sequence[Start] | None = options.get("starts")
         for row in rows:
             own = given[row]
             self._seeds[row] = np.random.default_rng().integers(2**31) if own is None else own
-            self.starts[row] = self.bank.choose(int(self._seeds[row])) if chosen is None else chosen[row]
+            self.begun_in[row] = self.bank.choose(int(self._seeds[row]))
         if mask.all():
             self._memory.step = 0  # the same slots again, so that an episode replays bit by bit
-        self._begin(torch.from_numpy(rows))
+        self._begin(rows)
         self._tick[rows] = 0
         self._ended[rows] = False
         return self._observe(), {"is_success": np.zeros(self.num_envs, bool)}
@@ -135,7 +132,6 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         self._latents, self._state = predicted.latents, predicted.state
         self.last_action = actions
         self._tick += 1
-        self._elapsed += 1
         outcome = predicted.outcome
         probability = outcome.success_logit.sigmoid().cpu().numpy()
         pictures = self.model.autoencoder.decode(self._latents)
@@ -144,7 +140,7 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
             coder = self.model.autoencoder
             lost = (coder.strangeness(pictures) > coder.familiar).cpu().numpy() & ~self._ended
         success = (probability >= self._threshold) & ~self._ended & ~lost
-        timed_out = ~success & ~lost & (self._elapsed >= self.model.spec.max_steps)
+        timed_out = ~success & ~lost & (self._tick >= self.model.spec.max_steps)
         bounded = (self._tick >= self.config.horizon) & (self.config.horizon > 0)
         cut = (lost | bounded) & ~success & ~timed_out
         self._ended |= success | timed_out | cut
@@ -171,26 +167,20 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         self._state[own] = torch.from_numpy(np.asarray(state, np.float32))[None].to(device)
         self._memory.forget(own)
         self._seeds[row], self._ended[row] = seed, False
-        self._tick[row] = self._elapsed[row] = 0
+        self._tick[row] = 0
         return self._observe()
 
     def close_extras(self, **kwargs: Any) -> None:
         """Nothing to close."""
 
-    def _begin(self, rows: Tensor) -> None:
-        """Live through the real frames up to the rows' starts."""
-        data, device = self.data, self.model.device
-        starts = [self.starts[row] for row in rows.tolist()]
-        episode = torch.tensor([start.episode for start in starts])
-        step = torch.tensor([start.step for start in starts])
-        now = data.start[episode] + step
-        self._memory.put(rows.to(device), relive(self.model, data, episode, step, self._memory.step))
-        self._latents[rows.to(device)] = data.latents[now].to(device)
-        self._state[rows.to(device)] = data.state[now].to(device)
-        self._elapsed[rows.numpy()] = step.numpy()
-        before = data.action[(now - 1).clamp(min=0)].numpy()
-        fresh = np.stack([self._rest_at_start(frame) for frame in now.tolist()])
-        self.last_action[rows.numpy()] = np.where(step.numpy()[:, None] > 0, before, fresh)
+    def _begin(self, rows: NDArray[np.int64]) -> None:
+        """Put the rows at the first frames of the episodes that they begin in."""
+        data, device, own = self.data, self.model.device, torch.from_numpy(rows).to(self.model.device)
+        frames = data.start[self.begun_in[rows]]
+        self._memory.forget(own)
+        self._latents[own], self._state[own] = data.latents[frames].to(device), data.state[frames].to(device)
+        for row, frame in zip(rows, frames.tolist(), strict=True):
+            self.last_action[row] = self._rest_at_start(frame)
 
     def _rest_at_start(self, frame: int) -> Float32Array:
         """Where nothing was sent yet, targets are where the robot is: the state, or what was sent first."""
@@ -227,20 +217,13 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self.was_cut = False  # whether it ended without an outcome
         self._seen: dict[str, Any] = {}
 
-    @property
-    def start(self) -> Start:
-        """Where the present episode began."""
-        return self.vector.starts[0]
-
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """``options["start"]``: a `Start` to begin at instead of the seed's."""
-        super().reset(seed=seed)
-        start = (options or {}).get("start")
-        observation, _ = self.vector.reset(seed=[seed], options=None if start is None else {"starts": [start]})
+        super().reset(seed=seed, options=options)
+        observation, _ = self.vector.reset(seed=[seed])
         self.was_cut = False
-        self.task_description = self.vector.data.episodes[self.start.episode].task
+        self.task_description = self.vector.data.episodes[self.vector.begun_in[0]].task
         return self._first(observation), {"is_success": False}
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:

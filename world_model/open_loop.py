@@ -39,7 +39,6 @@ def imagine(
     first: Tensor,
     actions: Tensor,
     seed: int = 0,
-    context_frames: int | None = None,
 ) -> Imagined:
     """Imagine what follows when the actions are sent from step ``first`` of the episodes on.
 
@@ -50,10 +49,9 @@ def imagine(
         first: int64 [B], the step at which the first action is sent.
         actions: [B, H, A], raw units.
         seed: of the sampler's noise.
-        context_frames: real frames before ``first`` that are read, at most; default: as far as the memory reaches.
     """
     dynamics, device, start = model.dynamics, model.device, data.start[episode]
-    memory = relive(model, data, episode, first, context_frames=context_frames)
+    memory = _relive(model, data, episode, first)
     latents, state = data.latents[start + first].to(device), data.state[start + first].to(device)
     rows, seeds = [], seed + np.arange(len(episode))
     for index in range(actions.shape[1]):
@@ -64,33 +62,14 @@ def imagine(
     return Imagined(*(torch.stack(column, 1) for column in zip(*rows, strict=True)))
 
 
-@torch.no_grad()
-def relive(
-    model: WorldModel,
-    data: LatentEpisodes,
-    episode: Tensor,
-    first: Tensor,
-    slot: int = 0,
-    context_frames: int | None = None,
-) -> Memory:
-    """The memory of streams that have lived through real episodes up to, and without, step ``first``.
-
+def _relive(model: WorldModel, data: LatentEpisodes, episode: Tensor, first: Tensor) -> Memory:
+    """The memory of streams that have lived through real episodes int64 [B] up to, and without, step ``first`` [B].
     Frames further back than the memory reaches are skipped.
-
-    Args:
-        model: in eval mode.
-        data: real episodes.
-        episode: int64 [B].
-        first: int64 [B].
-        slot: step count of the memory afterwards, to be put into another one that stands there.
-        context_frames: read so many frames at most; default: as far as the memory reaches.
     """
     dynamics, device, config = model.dynamics, model.device, model.config.dynamics
-    reach = config.window + config.memory_frames if context_frames is None else context_frames
-    frames = min(reach, int(first.max()))
+    frames = min(config.window + config.memory_frames, int(first.max()))
     start = data.start[episode]
     memory = dynamics.begin(data.latents[start].to(device), data.state[start].to(device))
-    memory.step = slot - frames
     for back in range(frames, 0, -1):
         step = first - back
         frame = start + step.clamp(min=0)

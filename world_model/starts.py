@@ -1,24 +1,9 @@
 """Where imagined episodes begin: at first frames of real ones."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from vla_rl.core.errors import UserError
 from world_model.windows import LatentEpisodes
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """A moment of a real episode.
-
-    Attributes:
-        episode: its index in `LatentEpisodes`.
-        step: at which imagination takes over.
-    """
-
-    episode: int
-    step: int = 0
 
 
 class StartBank:
@@ -37,10 +22,10 @@ class StartBank:
             raise UserError("there are no real episodes to begin imagined ones from")
         self._by_seed = {episode.seed: index for index, episode in enumerate(data.episodes) if episode.seed is not None}
 
-    def choose(self, seed: int) -> Start:
-        """The start of a seed: if a real episode was reset with it, the beginning of that one, so that imagined and
-        real outcomes can be compared; else a draw.
+    def choose(self, seed: int) -> int:
+        """The index of the episode that a seed begins in: the one that was reset with it, so that imagined and real
+        outcomes can be compared; else a draw.
         """
         if seed in self._by_seed:
-            return Start(self._by_seed[seed])
-        return Start(int(np.random.default_rng([seed, 0x7374]).integers(self._episodes)))
+            return self._by_seed[seed]
+        return int(np.random.default_rng([seed, 0x7374]).integers(self._episodes))

@@ -124,16 +124,6 @@ class Memory:
         """Begin the streams int64 [R] anew."""
         self.age[rows] = 0
 
-    def put(self, rows: Tensor, other: "Memory") -> None:
-        """Replace the streams int64 [R] by those of another memory that has taken as many steps."""
-        for ours, theirs in ((self.recent, other.recent), (self.compressed, other.compressed)):
-            for (key, value), (other_key, other_value) in zip(ours, theirs, strict=True):
-                key[rows], value[rows] = other_key, other_value
-        self.age[rows] = other.age
-        last = (self.last[0].clone(), self.last[1].clone())
-        last[0][rows], last[1][rows] = other.last
-        self.last = last
-
 
 class BlockCausalTransformer(nn.Module):
     """See the module.

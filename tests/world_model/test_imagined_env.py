@@ -1,4 +1,4 @@
-"""Imagined environments: seeds, starts, one loop for all, and reality that is lived through before a start."""
+"""Imagined environments: seeds, starts, and one loop for all."""
 
 import copy
 from dataclasses import replace
@@ -23,7 +23,7 @@ from vla_rl.execution.sources import Demonstrator
 from world_model.imagined_env import ImaginedEnv, ImaginedEnvConfig, ImaginedVectorEnv
 from world_model.model import WorldModel
 from world_model.open_loop import imagine
-from world_model.starts import Start, StartBank
+from world_model.starts import StartBank
 from world_model.windows import LatentEpisodes
 
 
@@ -54,7 +54,7 @@ def test_an_environment_does_not_depend_on_those_beside_it(world: tuple[WorldMod
     rows, _ = vector.reset(seed=seeds)
     for row, seed in enumerate(seeds):
         alone, _ = single.reset(seed=seed)
-        assert single.start == vector.starts[row]
+        assert single.vector.begun_in[0] == vector.begun_in[row]
         np.testing.assert_array_equal(rows["pixels"]["front"][row], alone["pixels"]["front"])
     last = {}
     for row, seed in enumerate(seeds):
@@ -76,26 +76,27 @@ def test_one_environment_restarts_while_the_others_go_on(world: tuple[WorldModel
         env.reset(seed=[100, 200])
         for _ in range(3):
             env.step(action)
-    options = {"reset_mask": np.array([False, True]), "starts": [None, Start(1, 6)]}
-    disturbed.reset(seed=[None, 300], options=options)
+    disturbed.reset(seed=[None, 1], options={"reset_mask": np.array([False, True])})
     for _ in range(4):
         calm, rows = undisturbed.step(action)[0], disturbed.step(action)[0]
     np.testing.assert_allclose(rows["agent_pos"][0], calm["agent_pos"][0], atol=1e-5)
-    expected = imagine(model, data, torch.tensor([1]), torch.tensor([6]), torch.full((1, 4, 2), 0.3), seed=300)
+    expected = imagine(model, data, torch.tensor([1]), torch.tensor([0]), torch.full((1, 4, 2), 0.3), seed=1)
     np.testing.assert_allclose(rows["agent_pos"][1], expected.state[0, -1], atol=1e-4)
 
 
-def test_groups_share_their_start_and_differ_in_noise(
+def test_seeds_that_begin_alike_differ_in_noise(
     world: tuple[WorldModel, LatentEpisodes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, data = world
-    env = ImaginedVectorEnv(model, data, StartBank(data), 2, never(model))
-    first, _ = env.reset(seed=[11, 12], options={"starts": [Start(2, 0)] * 2})
+    bank = StartBank(data)
+    alike = [seed for seed in range(100, 200) if bank.choose(seed) == 2][:2]
+    env = ImaginedVectorEnv(model, data, bank, 2, never(model))
+    first, _ = env.reset(seed=alike)
     np.testing.assert_array_equal(first["pixels"]["front"][0], first["pixels"]["front"][1])
     dynamics = model.dynamics
     for noise in (1.0, 0.0):
         monkeypatch.setattr(dynamics, "config", replace(dynamics.config, sampling_noise=noise))
-        env.reset(seed=[11, 12], options={"starts": [Start(2, 0)] * 2})
+        env.reset(seed=alike)
         later = env.step(np.zeros((2, 2), np.float32))[0]["pixels"]["front"]
         assert (later[0] != later[1]).any() == (noise > 0)
 
@@ -108,10 +109,9 @@ def test_episodes_end_by_success_time_and_horizon(world: tuple[WorldModel, Laten
     _, reward, terminated, truncated, info = easy.step(action)
     assert (reward[0], terminated[0], truncated[0], info["is_success"][0]) == (1.0, True, False, True)
     timed = ImaginedVectorEnv(model, data, StartBank(data), 1, never(model))
-    timed.reset(seed=500, options={"starts": [Start(0, 5)]})
-    steps = [timed.step(action) for _ in range(7)]
-    # 5 real steps and 7 imagined ones make the limit of 12
-    assert [own[3][0] for own in steps] == [False] * 6 + [True]
+    timed.reset(seed=500)
+    steps = [timed.step(action) for _ in range(12)]
+    assert [own[3][0] for own in steps] == [False] * 11 + [True]
     assert not steps[-1][4]["is_cut"][0], "out of time is a failure"
     cut = ImaginedVectorEnv(model, data, StartBank(data), 1, ImaginedEnvConfig(horizon=3, success_threshold=2.0))
     cut.reset(seed=500)
@@ -196,6 +196,6 @@ def test_an_episode_has_the_sentence_of_the_one_that_it_begins_in(world: tuple[W
 def test_a_known_seed_begins_as_reality_did(world: tuple[WorldModel, LatentEpisodes]) -> None:
     _, data = world
     bank = StartBank(data)
-    assert bank.choose(4) == Start(4)  # the toy episodes were reset with seeds 0 to 5
+    assert bank.choose(4) == 4  # the toy episodes were reset with seeds 0 to 5
     assert bank.choose(1000) == bank.choose(1000)
     assert len({bank.choose(seed) for seed in range(1000, 1050)}) > 2

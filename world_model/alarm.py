@@ -45,8 +45,7 @@ def unexplained(dynamics: FeatureDynamics, happened: Happened) -> dict[int, floa
     varying = scale > _LEAST_SCALE
     found = {}
     for lag, chunk in happened.chunks.items():
-        members = (torch.full((len(chunk),), member, device=chunk.device) for member in range(dynamics.config.members))
-        later = torch.stack([dynamics(happened.features, chunk, member)[0] for member in members]).mean(0)
+        later = dynamics.expected(happened.features, chunk)
         found[lag] = float(((later - happened.later) / scale)[:, varying].square().mean())
     return found
 

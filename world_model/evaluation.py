@@ -181,7 +181,7 @@ def _imagined(
         imagine(model, data, *rows, seed=seed)
         for rows in zip(episode.split(_BATCH), first.split(_BATCH), actions.split(_BATCH), strict=True)
     ]
-    columns = zip(*((p.latents, p.state, p.success, p.reward) for p in parts), strict=True)
+    columns = zip(*((p.latents, p.state, p.success) for p in parts), strict=True)
     return Imagined(*(torch.cat(column) for column in columns))
 
 

@@ -131,6 +131,14 @@ class FeatureDynamics(nn.Module):
         return later, out[:, -1].sigmoid()
 
     @torch.no_grad()
+    def expected(self, features: Tensor, actions: Tensor) -> Tensor:
+        """Features [B, F] after a chunk, the mean over members; arguments as of `forward`."""
+        members = (
+            torch.full((len(features),), member, device=features.device) for member in range(self.config.members)
+        )
+        return torch.stack([self(features, actions, member)[0] for member in members]).mean(0)
+
+    @torch.no_grad()
     def disagreement(self, features: Tensor, actions: Tensor) -> Tensor:
         """How far apart the members are about the features after a chunk, [B]: the root mean square over features of
         their standard deviation, in units of the usual change; arguments as of `forward`.

@@ -22,13 +22,11 @@ class Imagined:
         latents: [B, H, N, D], after each action.
         state: [B, H, S], raw units.
         success: [B, H], probability that the action ended the task in success.
-        reward: [B, H].
     """
 
     latents: Tensor
     state: Tensor
     success: Tensor
-    reward: Tensor
 
 
 @torch.no_grad()
@@ -58,7 +56,7 @@ def imagine(
         noise = sampler_noise(seeds, np.full(len(seeds), index), *latents.shape[1:]).to(device)
         step = dynamics.step(memory, latents, state, actions[:, index].to(device), noise)
         latents, state = step.latents, step.state
-        rows.append((latents.cpu(), state.cpu(), step.outcome.success_logit.sigmoid().cpu(), step.outcome.reward.cpu()))
+        rows.append((latents.cpu(), state.cpu(), step.outcome.success_logit.sigmoid().cpu()))
     return Imagined(*(torch.stack(column, 1) for column in zip(*rows, strict=True)))
 
 

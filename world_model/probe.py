@@ -4,9 +4,8 @@ PSNR cannot tell a world model from a still picture; the error of a probe can. T
 true positions, which only a simulator or a motion-capture system knows, and it is never shown to the world model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,14 +18,6 @@ from vla_rl.core.types import Episode, Float32Array
 from vla_rl.data.cache import FrameCache
 from world_model.config import WorldSpec
 from world_model.windows import pictures
-
-
-class GroundTruth(Protocol):
-    """Knows the true state of recorded episodes, for example by replaying their actions in the simulator."""
-
-    def __call__(self, episode: Episode) -> Float32Array:
-        """Positions of K points at every step, float32 [T, K, 3], metres, at the time of each observation."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -81,8 +72,14 @@ class StateProbe(nn.Module):
         return out * self.std + self.mean
 
 
-def true_positions(cache: FrameCache, truth: GroundTruth) -> Float32Array:
-    """Positions of all frames of the cache's real episodes, in their order, float32 [N, K, 3]."""
+def true_positions(cache: FrameCache, truth: Callable[[Episode], Float32Array]) -> Float32Array:
+    """Positions of all frames of the cache's real episodes, in their order, float32 [N, K, 3].
+
+    Args:
+        cache: the episodes.
+        truth: episode -> positions of K points at every observation, float32 [T, K, 3], metres, for example by sending
+            its actions again in the simulator.
+    """
     episodes = track(cache.real_episodes, "true positions", "episode")
     return np.concatenate([truth(cache.store.read(episode.episode_id)) for episode in episodes])
 

@@ -88,7 +88,7 @@ def test_curves_compare_every_future_with_its_own_moment(tmp_path: Path, monkeyp
         known = actions[..., 0] == expected
         latents = torch.where(known, expected + 1.0, -100.0)
         state = data.state[(expected + 1).clamp(max=len(data.state) - 1)]
-        return Imagined(latents[..., None, None], state, latents, latents)
+        return Imagined(latents[..., None, None], state, latents)
 
     def read(model: object, probe: object, latents: Tensor) -> Float32Array:
         return latents[..., 0].repeat(1, 1, 3)[:, :, None].numpy()

@@ -103,9 +103,7 @@ def _clip(
     features = every.features[frames[:1]]
     seen = [features]
     for frame in frames[:-1]:
-        chunk = every.actions[frame : frame + 1]
-        members = (torch.full((1,), member, device=features.device) for member in range(dynamics.config.members))
-        features = torch.stack([dynamics(features, chunk, member)[0] for member in members]).mean(0)
+        features = dynamics.expected(features, every.actions[frame : frame + 1])
         seen.append(features)
     rows = (_pictures(cache, frames), decoder.pictures(torch.cat(seen)).cpu().numpy())
     return np.concatenate([np.concatenate(list(row.swapaxes(0, 1)), axis=2) for row in rows], axis=1)

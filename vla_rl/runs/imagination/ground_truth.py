@@ -18,7 +18,7 @@ _TOLERANCE_M = 1e-4
 
 
 class SimulatorTruth:
-    """Implements `world_model.probe.GroundTruth` for the tasks of `sim`.
+    """The true positions that `world_model.probe.true_positions` asks for, of the tasks of `sim`.
 
     Args:
         task: the environment that the episodes were recorded in.
@@ -65,10 +65,6 @@ class SimulatorTruth:
         camera = model.camera("top").id
         height = float(model.cam_pos[camera][2])
         return 2 * height * math.tan(math.radians(float(model.cam_fovy[camera])) / 2) / image_size
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()
 
     def _positions(self) -> Float32Array:
         env = self._env

@@ -2,6 +2,7 @@
 have changed.
 """
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -41,6 +42,12 @@ def fsync_file(file: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def digest_of(file: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal digits."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def stamp_of(folder: Path) -> Stamp:

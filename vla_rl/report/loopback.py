@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
 
 from vla_rl.core.errors import UserError, one_line
 
@@ -38,6 +39,12 @@ class PageHandler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
         self.wfile.write(content)
+
+    def answer_page(self, package: str, name: str) -> None:
+        """A page that lies in a package, in the style of the report."""
+        page = resources.files(package).joinpath(name).read_text()
+        style = resources.files("vla_rl.report").joinpath("style.css").read_text()
+        self.answer(page.replace("/* style.css */", style).encode(), "text/html; charset=utf-8")
 
 
 @contextmanager

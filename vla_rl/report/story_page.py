@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from importlib import resources
 
 import numpy as np
 
@@ -48,9 +47,7 @@ class _Handler(PageHandler):
     def do_GET(self) -> None:
         report = self.story.run / "report.html" if self.story.run else None
         if self.path == "/":
-            page = resources.files("vla_rl.report").joinpath("story.html").read_text()
-            style = resources.files("vla_rl.report").joinpath("style.css").read_text()
-            self.answer(page.replace("/* style.css */", style).encode(), "text/html; charset=utf-8")
+            self.answer_page("vla_rl.report", "story.html")
         elif self.path == "/story":
             type(self).asked_s = time.monotonic()
             self.story.look()

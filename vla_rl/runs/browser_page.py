@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from importlib import resources
 from typing import Any
 
 from vla_rl.core.outside import parse_json
@@ -43,9 +42,7 @@ class _Handler(PageHandler):
         if self.path.startswith(_STREAM):
             self._stream(self.path.removeprefix(_STREAM))
         elif self.path == "/":
-            page = resources.files("vla_rl.runs").joinpath("browser.html").read_text()
-            style = resources.files("vla_rl.report").joinpath("style.css").read_text()
-            self.answer(page.replace("/* style.css */", style).encode(), "text/html; charset=utf-8")
+            self.answer_page("vla_rl.runs", "browser.html")
         else:
             self.send_error(HTTPStatus.NOT_FOUND)
 

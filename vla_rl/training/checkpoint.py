@@ -6,7 +6,6 @@ temporary name, flushed, and renamed last, so that a folder with a final name is
 every draw in training is keyed by (seed, purpose, step).
 """
 
-import hashlib
 import json
 import logging
 import shutil
@@ -19,11 +18,12 @@ import torch
 from safetensors import SafetensorError
 
 from vla_rl.core.errors import CheckpointError
-from vla_rl.core.files import fsync_directory, fsync_file
+from vla_rl.core.files import digest_of, fsync_directory, fsync_file
 from vla_rl.core.outside import check_seal, read_json, reading, sealed
 
 SCHEMA_VERSION = 2  # 1 had no digests
 _TENSOR = "__tensor__"
+_TENSORS = "tensors.safetensors"
 logger = logging.getLogger(__name__)
 
 
@@ -46,12 +46,12 @@ def save_checkpoint(directory: Path, step: int, state: Mapping[str, Any], keep: 
     tensors: dict[str, torch.Tensor] = {}
     structure = _take_tensors_out(state, tensors, path="")
     try:
-        safetensors.torch.save_file(tensors, temporary / "tensors.safetensors")
+        safetensors.torch.save_file(tensors, temporary / _TENSORS)
         state_file = {
             "schema": SCHEMA_VERSION,
             "step": step,
             "state": structure,
-            "tensors": _digest_of_tensors(temporary),
+            "tensors": digest_of(temporary / _TENSORS),
         }
         (temporary / "state.json").write_text(json.dumps(sealed(state_file, finite=False)))
         for file in temporary.iterdir():
@@ -87,15 +87,10 @@ def load_checkpoint(checkpoint: Path) -> tuple[int, dict[str, Any]]:
                 f"{checkpoint} has schema {schema}, this program reads {SCHEMA_VERSION}; use the version that wrote it"
             )
         check_seal(content, required=schema == SCHEMA_VERSION)
-        if content.get("tensors") not in (None, _digest_of_tensors(checkpoint)):
+        if content.get("tensors") not in (None, digest_of(checkpoint / _TENSORS)):
             raise ValueError("its tensors are not those that were written")
-        tensors = safetensors.torch.load_file(checkpoint / "tensors.safetensors")
+        tensors = safetensors.torch.load_file(checkpoint / _TENSORS)
         return step, _put_tensors_back(structure, tensors)
-
-
-def _digest_of_tensors(checkpoint: Path) -> str:
-    with (checkpoint / "tensors.safetensors").open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def load_newest_checkpoint(directory: Path) -> tuple[int, dict[str, Any]] | None:

@@ -6,7 +6,6 @@ folder's own description, which may name any class.
 """
 
 import contextlib
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.described import write_description
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
-from vla_rl.core.files import fsync_directory, fsync_file
+from vla_rl.core.files import digest_of, fsync_directory, fsync_file
 from vla_rl.core.outside import check_seal, check_version, plain_name, read_json
 from vla_rl.core.scaling import Statistics
 from vla_rl.core.signing import check_trusted
@@ -67,7 +66,7 @@ def write_folder(folder: Path, parts: list[Any], ours: Mapping[str, Any]) -> Non
         temporary.mkdir(parents=True)
         for part in parts:
             part.save_pretrained(temporary)
-        digests = {file.name: _digest(file) for file in temporary.iterdir() if file.is_file()}
+        digests = {file.name: digest_of(file) for file in temporary.iterdir() if file.is_file()}
         write_description(temporary / OURS, {"format_version": FORMAT_VERSION, **ours, "files": digests})
         for file in temporary.iterdir():
             fsync_directory(file) if file.is_dir() else fsync_file(file)
@@ -93,7 +92,7 @@ def read_ours(folder: Path) -> Description | None:
             raise ValueError(f"format version {raw['format_version']!r}, this program reads 1 and {FORMAT_VERSION}")
         check_seal(raw, required=raw["format_version"] == FORMAT_VERSION)
         for name, digest in raw.get("files", {}).items():
-            if _digest(folder / plain_name(name)) != digest:
+            if digest_of(folder / plain_name(name)) != digest:
                 raise ValueError(f"{name} is not the file that it was written with")
         check_trusted(folder)
         spec, statistics = config_from_dict(PolicySpec, raw["spec"]), Statistics.from_dict(raw["statistics"])
@@ -159,11 +158,6 @@ def explained(folder: Path) -> Iterator[None]:
         raise CheckpointError(f"{folder} is damaged, or no policy that lerobot 0.6 reads: {one_line(error)}") from error
     finally:
         constants.HF_HUB_OFFLINE = offline
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def hub_sentence(error: Exception) -> str:

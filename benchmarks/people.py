@@ -192,8 +192,8 @@ def table(result: dict[str, Any]) -> str:
         return "No run has been measured yet: `python -m benchmarks people`."
     head = [
         "| operators | task | method | seeds | success | steps to success | of the teachers' | successes an hour "
-        "| person-minutes to 80, 90, 95 % | effective samples |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| person-minutes | until 80, 90, 95 % | effective samples |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     groups = sorted({(cell["condition"], cell["task"], list(METHODS).index(cell["method"])) for cell in runs})
     rows = [
@@ -232,7 +232,8 @@ def _row(cells: list[dict[str, Any]]) -> str:
         f"| {cells[0]['condition']} | {cells[0]['task']} | `{cells[0]['method']}` | {len(cells)} "
         f"| {np.mean([entry['success'] for entry in last]):.1%} "
         f"| {f'{np.mean(steps):.0f} | {np.mean(_paces(cells)):.0%}' if steps else '- | -'} "
-        f"| {np.mean([_rate(cell) for cell in cells]):.0f} | {minutes} "
+        f"| {np.mean([_rate(cell) for cell in cells]):.0f} "
+        f"| {np.mean([entry['person_minutes'] for entry in last]):.1f} | {minutes} "
         f"| {f'{np.mean(effective):.0%}' if effective else ''} |"
     )
 

@@ -167,8 +167,8 @@ class PolicySession:
         """
         try:
             self._store_attempt()
-        except OSError as error:
-            reason = f"the last attempt is not stored ({error.strerror or error})"
+        except (OSError, UserError) as error:
+            reason = f"the last attempt is not stored: {error}"
             raise UserError(f"{reason}; make room, then call ~/rearm again: a new configuration loses it") from error
         if self._silent or self._planner is None or not self._planner.alive:
             self._stop_inference()
@@ -247,14 +247,15 @@ class PolicySession:
             self._store_attempt()
 
     def _store_attempt(self) -> None:
-        """What the store refuses is dropped; where the disk does not take it, it waits."""
+        """What the store refuses is dropped; what the disk does not take, which the store says itself, waits."""
         if self._unstored is None:
             return
         assert self._store is not None
         try:
             self._store.add(self._unstored)
-        except UserError:
-            self._unstored = None
+        except UserError as error:
+            if not isinstance(error.__cause__, OSError):
+                self._unstored = None
             raise
         self._unstored = None
 

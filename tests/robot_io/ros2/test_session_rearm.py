@@ -22,6 +22,7 @@ from tests.fakes.scheduled import ScheduledTakeover
 from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Origin
+from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import execution_config
 from vla_rl.runs import ros2_node
 from vla_rl.runs.attempt import Attempts
@@ -71,6 +72,13 @@ def make_session(duration_s=1.0, **gate):
     return session
 
 
+def told(act):
+    try:
+        return act() or ""
+    except UserError as error:
+        return str(error)
+
+
 def main():
     session = make_session()
     session._start_inference()
@@ -83,34 +91,26 @@ def main():
     os.kill(session._planner._process.pid, signal.SIGKILL)
     session._planner._process.join()
     works, ros2_node.ProcessPlanner = ros2_node.ProcessPlanner, Fails
-    try:
-        session.rearm()
-    except UserError as error:
-        said["restart"] = str(error)
+    said["restart"] = told(session.rearm)
     ros2_node.ProcessPlanner = works
     session.rearm()
     said["another"] = session.attempt(3, lambda: None)
 
-    class Store:
-        full, episodes = True, []
-        def add(self, episode):
-            if self.full:
-                raise OSError(28, "No space left on device")
-            self.episodes.append(episode.episode_id)
+    def full(_):
+        raise OSError(28, "No space left on device")
 
-    session._store, session._desk = Store(), SimpleNamespace(discarded=False, outcome=True)
-    try:
-        session.attempt(4, lambda: None)
-    except OSError as error:
-        said["full"] = str(error)
-    try:
-        session.rearm()
-    except UserError as error:
-        said["still full"] = str(error)
-    session._store.full = False
+    store = session._store = EpisodeStore(Path(__file__).with_name("store"))
+    session._desk = SimpleNamespace(discarded=False, outcome=True)
+    ros2_node._episode_id = lambda: "ros2-of-one-name"
+    fsync, os.fsync = os.fsync, full
+    said["full"] = told(lambda: session.attempt(4, lambda: None))
+    said["still full"] = told(session.rearm)
+    os.fsync = fsync
     session.rearm()
     session.rearm()
-    said["stored"] = session._store.episodes
+    said["stored"] = store.ids()
+    said["refused"] = told(lambda: session.attempt(5, lambda: None))
+    said["after a refusal"] = told(session.rearm)
     session._stop_inference()
 
     session = make_session(3.0, max_action_age_ms=600.0, stop_after_ms=50.0)  # the gate is faster than the executor
@@ -151,5 +151,11 @@ def test_a_restart_that_failed_can_be_tried_again(said: dict[str, Any]) -> None:
 
 def test_an_attempt_that_found_the_disk_full_is_stored_before_anything_moves_again(said: dict[str, Any]) -> None:
     assert "No space left" in said["full"]
-    assert "the last attempt is not stored (No space left on device); make room" in said["still full"]
-    assert len(said["stored"]) == 1
+    assert "the last attempt is not stored" in said["still full"]
+    assert "No space left on device; make room" in said["still full"]
+    assert said["stored"] == ["ros2-of-one-name"]
+
+
+def test_an_attempt_that_no_store_takes_does_not_keep_the_node_from_being_armed(said: dict[str, Any]) -> None:
+    assert "already has an episode" in said["refused"]
+    assert said["after a refusal"] == ""

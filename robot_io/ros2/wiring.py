@@ -154,14 +154,20 @@ class Wiring:
         until_s = time.monotonic() + timeout_s
         if not self._wait(self._resetting.wait_for_service, until_s):
             raise UserError(f"there is no service {name!r} (parameter reset_service)")
-        answered = threading.Event()
-        while not answered.is_set() and time.monotonic() < until_s:
+        answered, asked, again_s = threading.Event(), list[Any](), _ASK_AGAIN_S
+        while not asked or (not answered.is_set() and time.monotonic() < until_s):
             # A request that reaches a server which has just come up may be lost, and its answer too: ask again.
-            future = self._resetting.call_async(Trigger.Request())
-            future.add_done_callback(lambda _: answered.set())
-            if not self._wait(answered.wait, min(until_s, time.monotonic() + _ASK_AGAIN_S)):
-                self._resetting.remove_pending_request(future)
-        if not answered.is_set() or not future.result().success:
+            asked.append(self._resetting.call_async(Trigger.Request()))
+            asked[-1].add_done_callback(lambda _: answered.set())
+            self._wait(answered.wait, min(until_s, time.monotonic() + again_s))
+            again_s *= 2
+        if answered.is_set():  # it was only slow, and goes on with what it was asked since, one after the other
+            until_s += (len(asked) - 1) * timeout_s
+        while not asked[-1].done() and self._wait(answered.wait, until_s):
+            answered.clear()
+        for future in asked:
+            self._resetting.remove_pending_request(future)
+        if not asked[-1].done() or not asked[-1].result().success:
             raise UserError(f"the service {name!r} did not reset the world within {timeout_s:g} s")
 
     def _wait(self, wait: Callable[[float], bool], until_s: float) -> bool:

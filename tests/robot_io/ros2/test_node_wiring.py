@@ -92,7 +92,32 @@ def serve(name, dies):
 first = serve("first", True)
 began_s = time.monotonic()
 wiring._reset_world()
-said["asked"], said["reset_s"] = asked, time.monotonic() - began_s
+said["asked"], said["reset_s"] = list(asked), time.monotonic() - began_s
+
+slow = rclpy.create_node("slow")
+wiring._resetting = node.create_client(Trigger, "slow_reset")
+homed = []
+
+
+def home(_, response):
+    time.sleep(7.0)
+    homed.append(time.monotonic())
+    response.success = True
+    return response
+
+
+slow.create_service(Trigger, "slow_reset", home)
+executor = SingleThreadedExecutor()
+executor.add_node(slow)
+threading.Thread(target=executor.spin, daemon=True).start()
+try:
+    wiring._reset_world()
+    said["slow"] = ""
+except UserError as error:
+    said["slow"] = str(error)
+returned = len(homed)
+time.sleep(10.0)
+said["moved after"] = len(homed) - returned
 print(json.dumps(said), flush=True)
 import os
 os._exit(0)
@@ -107,6 +132,11 @@ def said() -> Any:
 def test_a_robot_that_restarts_during_a_reset_is_asked_again(said: dict[str, Any]) -> None:
     assert said["asked"] == ["first", "restarted"]
     assert said["reset_s"] < 20.0
+
+
+def test_a_reset_that_takes_its_time_is_waited_for_and_nothing_moves_after_it(said: dict[str, Any]) -> None:
+    assert said["slow"] == ""
+    assert said["moved after"] == 0
 
 
 def test_the_description_is_taken_from_its_topic_or_asked_for(said: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ class OperatorDesk:
         outcome: the label of the present attempt; None while there is none.
         discarded: the present attempt is not to be kept.
         closed: the node is not active.
-        in_attempt: there is an attempt to label: it runs, or it is not stored yet.
+        in_attempt: there is an attempt to label: it runs, or waits to be stored.
     """
 
     def __init__(self) -> None:
@@ -41,8 +41,14 @@ class OperatorDesk:
             self.discarded = False
             self.in_attempt = True
 
+    def settle(self) -> tuple[bool | None, bool]:
+        """The label with which the attempt is stored, and whether it was discarded: from here on neither can change."""
+        with self._changed:
+            self.in_attempt = False
+            return self.outcome, self.discarded
+
     def end(self) -> None:
-        """The attempt is over and stored."""
+        """The attempt is over."""
         with self._changed:
             self.in_attempt = False
 

@@ -240,10 +240,11 @@ class PolicySession:
         """Store the attempt with its label."""
         if episode.success is None:
             wait_for_label()
-        if self._store is not None and not self._desk.discarded:
+        outcome, discarded = self._desk.settle()
+        if self._store is not None and not discarded:
             newest = int(np.max(episode.extras["policy_version"], initial=-1))  # versions may change between chunks
             kept = recorded_as_steps(episode, self._added, self._gate.rest)
-            self._unstored = replace(kept, success=self._desk.outcome, policy_version=newest)
+            self._unstored = replace(kept, success=outcome, policy_version=newest)
             self._store_attempt()
 
     def _store_attempt(self) -> None:

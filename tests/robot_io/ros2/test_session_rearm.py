@@ -1,5 +1,5 @@
 """What ~/rearm brings back: an inference process that hangs, one whose first restart fails, an attempt that found the
-disk full.
+disk full. And whose label an attempt is stored with.
 """
 
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from robot_io.display import LoopStatistics
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.mock_robot import MockRobot, MockRobotConfig
+from robot_io.ros2.operator import OperatorDesk
 from tests.fakes.scheduled import ScheduledTakeover
 from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.errors import UserError
@@ -67,7 +68,7 @@ def make_session(duration_s=1.0, **gate):
     session._attempts = Attempts(robot, session._gate, Origin.REAL, "mock", counting, rearms=False)
     session._robot, session._takeover = SimpleNamespace(why=lambda: ""), ScheduledTakeover([], lambda *_: None)
     session._settings, session._store = {"realtime_priority": 0}, None
-    session._desk, session._corrector, session._added = SimpleNamespace(discarded=False), None, ()
+    session._desk, session._corrector, session._added = OperatorDesk(), None, ()
     session._unstored = None
     return session
 
@@ -100,25 +101,41 @@ def main():
         raise OSError(28, "No space left on device")
 
     store = session._store = EpisodeStore(Path(__file__).with_name("store"))
-    session._desk = SimpleNamespace(discarded=False, outcome=True)
+    session._desk = OperatorDesk()
+
+    def begun_and_labelled():
+        session._desk.begin()
+        session._desk.label(True)
+
     ros2_node._episode_id = lambda: "ros2-of-one-name"
     fsync, os.fsync = os.fsync, full
-    said["full"] = told(lambda: session.attempt(4, lambda: None))
+    said["full"] = told(lambda: session.attempt(4, begun_and_labelled))
     said["still full"] = told(session.rearm)
     os.fsync = fsync
     session.rearm()
     session.rearm()
     said["stored"] = store.ids()
-    said["refused"] = told(lambda: session.attempt(5, lambda: None))
+    said["refused"] = told(lambda: session.attempt(5, begun_and_labelled))
     said["after a refusal"] = told(session.rearm)
+
+    class Slow(EpisodeStore):
+        def add(self, episode):
+            said["late label"] = told(lambda: session._desk.label(False))
+            said["late discard"] = told(session._desk.discard)
+            super().add(episode)
+
+    session._store = Slow(store.path)
+    ros2_node._episode_id = lambda: "ros2-labelled-twice"
+    session.attempt(6, begun_and_labelled)
+    said["stored as"] = store.read("ros2-labelled-twice").success
     session._stop_inference()
 
     session = make_session(3.0, max_action_age_ms=600.0, stop_after_ms=50.0)  # the gate is faster than the executor
     session._load_policy = HangsOnce
     session._start_inference()
-    said["hangs on the way"] = session.attempt(5, lambda: None)
+    said["hangs on the way"] = session.attempt(7, lambda: None)
     session.rearm()
-    said["of the gate"] = session.attempt(6, lambda: None)
+    said["of the gate"] = session.attempt(8, lambda: None)
     session._stop_inference()
     print(json.dumps(said), flush=True)
 
@@ -154,6 +171,12 @@ def test_an_attempt_that_found_the_disk_full_is_stored_before_anything_moves_aga
     assert "the last attempt is not stored" in said["still full"]
     assert "No space left on device; make room" in said["still full"]
     assert said["stored"] == ["ros2-of-one-name"]
+
+
+def test_a_label_that_comes_while_the_attempt_is_stored_is_refused_and_not_lost(said: dict[str, Any]) -> None:
+    assert "no attempt that could be labelled" in said["late label"]
+    assert "no attempt that could be labelled" in said["late discard"]
+    assert said["stored as"] is True
 
 
 def test_an_attempt_that_no_store_takes_does_not_keep_the_node_from_being_armed(said: dict[str, Any]) -> None:

@@ -99,23 +99,29 @@ class LerobotTakeover(TakeoverSource):
         last = self._robot.last_command()
         try:
             action: Mapping[str, float] = self._device.get_action()  # first: keyboards learn of keys here
-            intervenes = self._intervenes()
+            self._human = self._intervenes()
+            told = self._told(action) if self._human else None
         except Exception as error:  # see robot_io.lerobot_robot
             wanted = self._human or self._is_engaged()
             doing = "the robot holds" if wanted else "nobody can take over"
-            _log.warning("the teleoperator failed (%s); %s", error, doing)
+            _log.warning("the teleoperator failed (%s: %s); %s", type(error).__name__, error, doing)
             return self._clutch.hold(last) if wanted else None
-        self._human = intervenes
-        if not intervenes:
+        if told is None:
             self._clutch.release()
             return None
         if self._gives_deltas:
             assert self._step is not None
-            motion = np.array([action[name] for name in _DELTAS], np.float32)
+            return self._step(self._clutch.hold(last), told[:-1], float(told[-1]))
+        return self._clutch.command(told, last)
+
+    def _told(self, action: Mapping[str, float]) -> Float32Array:
+        """The device's posture, or its motion and what the gripper does, float32. Some drivers leave numbers out when
+        they have lost a packet, and then this raises.
+        """
+        if self._gives_deltas:
             gripper = float(action.get("gripper", _GRIPPER_STAYS)) - _GRIPPER_STAYS
-            return self._step(self._clutch.hold(last), motion, gripper)
-        position = np.array([action[name] for name in self._robot.action_names], np.float32)
-        return self._clutch.command(position, last)
+            return np.array([*(action[name] for name in _DELTAS), gripper], np.float32)
+        return np.array([float(action[name]) for name in self._robot.action_names], np.float32)
 
     def _is_engaged(self) -> bool:
         """Whether the person holds the switch; not if that fails, too."""

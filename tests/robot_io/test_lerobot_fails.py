@@ -188,6 +188,18 @@ def test_a_person_who_takes_over_with_a_dead_leader_holds_the_robot() -> None:
     np.testing.assert_array_equal(command, Follower.command)
 
 
+@pytest.mark.parametrize("said", [{}, {"a.pos": None}, None])
+def test_a_leader_that_says_nonsense_holds_the_robot(said: Any) -> None:
+    """As drivers do that have lost a packet. And does not end the loop past the gate."""
+
+    class Nonsense(DeadLeader):
+        def get_action(self) -> dict[str, float]:
+            return said  # type: ignore[no-any-return]
+
+    command = LerobotTakeover(Nonsense(), Follower(), engaged=lambda: True).command(0, np.array([0.9], np.float32))
+    np.testing.assert_array_equal(command, Follower.command)
+
+
 def test_a_switch_that_fails_holds_nobody_and_ends_nothing() -> None:
     def unplugged() -> bool:
         raise OSError("the keyboard is gone")

@@ -134,6 +134,29 @@ def test_a_policy_that_raises_gives_no_plan_and_goes_on(planner: ProcessPlanner,
     assert len(await_plans(planner)) == 1
 
 
+class UnluckyPolicy(ReportingPolicy):
+    """Cannot begin with the seed 13 at first, as one that finds no memory left."""
+
+    tries = 0
+
+    def reset(self, seed: int) -> None:
+        self.tries += seed == 13
+        if self.tries == 1:
+            raise MemoryError("out of memory at seed 13")
+        super().reset(seed)
+
+
+def test_a_policy_that_cannot_begin_an_attempt_says_why_and_never_acts_as_in_the_one_before() -> None:
+    with ProcessPlanner(UnluckyPolicy, LAYOUT, CONFIG) as planner:
+        planner.reset(13)
+        planner.request(make_request(0), STRATEGY)
+        assert await_plans(planner, timeout_s=1.0) == []
+        assert planner.last_error == "MemoryError: out of memory at seed 13"
+        planner.request(make_request(1), STRATEGY)
+        (plan,) = await_plans(planner)
+        assert plan.chunk.actions[-1, 1] == 13.0
+
+
 def test_the_world_cannot_be_frozen(planner: ProcessPlanner) -> None:
     with pytest.raises(UserError, match=r"use execution\.sync_pause 'hold'"):
         planner.wait()

@@ -264,8 +264,12 @@ def serve(
         if message is None:  # a newer request, answered already, replaced the one that was posted
             continue
         if message["epoch"] != epoch:
+            try:
+                policy.reset(int(message["seed"]))
+            except Exception as error:  # told like those of its plans; the next request tries again
+                _publish_error(answers, int(message["epoch"]), int(message["request_id"]), error)
+                continue
             epoch = int(message["epoch"])
-            policy.reset(int(message["seed"]))
         _answer(policy, strategy, layout, message, answers)
 
 

@@ -42,6 +42,13 @@ def test_a_view_that_falls_behind_drops_steps(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
+def test_a_viewer_that_is_gone_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with LiveView("rerun+http://127.0.0.1:9/proxy", "robot") as view:
+        view.on_step(step(0))
+    assert "the live view did not show everything" in caplog.text
+
+
 def test_a_viewer_that_cannot_be_is_refused() -> None:
     with pytest.raises(UserError, match="cannot go to"):
         LiveView("nonsense://", "robot")

@@ -4,6 +4,7 @@ Steps are handed to a thread of its own, the newest first when it falls behind: 
 viewer. rerun is imported when a view is made.
 """
 
+import logging
 import queue
 import threading
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Self
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Subscriber
 from vla_rl.core.types import Episode, Source, Step
+
+_log = logging.getLogger(__name__)
 
 _WAITING_STEPS = 8
 _SERIES = ("observation_age_ms", "action_age_ms", "chunk_index", "gate_reasons", "policy_version")
@@ -64,7 +67,10 @@ class LiveView(Subscriber):
     ) -> None:
         self._steps.put(None)
         self._thread.join()
-        self._stream.flush()
+        try:
+            self._stream.flush()
+        except RuntimeError as gone:  # what was shown is no reason to leave a robot half closed
+            _log.warning("the live view did not show everything: %s", gone)
         self._stream.disconnect()
 
     def on_step(self, step: Step) -> None:

@@ -5,6 +5,7 @@ terminal is put back at the program's end.
 """
 
 import atexit
+import contextlib
 import os
 import queue
 import re
@@ -12,12 +13,14 @@ import termios
 import threading
 import tty
 from collections.abc import Callable
+from typing import Any
 
 from vla_rl.core.errors import UserError
 
 STANDARD_INPUT = 0
 _ARROWS = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left"}
 _KEY = re.compile(r"\x1b\[[A-D]|.", re.DOTALL)
+_CLOSED = "nobody can press a key any more: the terminal was closed"
 _OUTCOMES: dict[str, bool | None] = {"s": True, "f": False, "r": None}
 
 
@@ -44,6 +47,7 @@ class TerminalKeys:
         self._terminal = terminal
         self.engaged = False
         self._entered: threading.Event | None = None
+        self._closed = False
 
     def start(self) -> None:
         """Listen until the program ends.
@@ -54,8 +58,7 @@ class TerminalKeys:
         if not os.isatty(self._terminal):
             raise UserError("reading keys needs a terminal: do not redirect the standard input")
         self._entered = threading.Event()
-        before = termios.tcgetattr(self._terminal)
-        atexit.register(termios.tcsetattr, self._terminal, termios.TCSADRAIN, before)
+        atexit.register(_put_back, self._terminal, termios.tcgetattr(self._terminal))
         tty.setcbreak(self._terminal)
         threading.Thread(target=self._listen, name="keys", daemon=True).start()
 
@@ -64,21 +67,39 @@ class TerminalKeys:
         if self._entered is None:
             wait_for_enter(self._terminal)
             return
-        termios.tcflush(self._terminal, termios.TCIFLUSH)
+        with contextlib.suppress(termios.error):  # it was closed just now
+            termios.tcflush(self._terminal, termios.TCIFLUSH)
         self._entered.clear()
-        self._entered.wait()  # for the other thread, which reads the keys
+        if not self._closed:
+            self._entered.wait()  # for the other thread, which reads the keys
+        self._check_open()
 
     def wait_for_outcome(self) -> bool | None:
-        """The next s, f or r from now on, as an answer: it ends no attempt."""
+        """The next s, f or r from now on, as an answer: it ends no attempt.
+
+        Raises:
+            UserError: if there is no more of the terminal.
+        """
         self._answers = queue.SimpleQueue()
-        answer = self._answers.get()
+        answer = None if self._closed else self._answers.get()
         self._answers = None
+        self._check_open()
         return answer
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UserError(_CLOSED)
+
     def _listen(self) -> None:
-        while typed := os.read(self._terminal, 64).decode(errors="replace"):
-            for key in _KEY.findall(typed):
-                self._take(_ARROWS.get(key, key))
+        with contextlib.suppress(OSError):  # some systems end a terminal with an error
+            while typed := os.read(self._terminal, 64).decode(errors="replace"):
+                for key in _KEY.findall(typed):
+                    self._take(_ARROWS.get(key, key))
+        self._closed = True
+        if self._entered is not None:
+            self._entered.set()
+        if (answers := self._answers) is not None:
+            answers.put(None)
 
     def _take(self, key: str) -> None:
         if key == " ":
@@ -89,6 +110,11 @@ class TerminalKeys:
             self._entered.set()
         elif self._press is not None:
             self._press(key)
+
+
+def _put_back(terminal: int, settings: list[Any]) -> None:
+    with contextlib.suppress(termios.error):  # there is nobody left to see it
+        termios.tcsetattr(terminal, termios.TCSADRAIN, settings)
 
 
 def wait_for_enter(terminal: int = STANDARD_INPUT) -> None:
@@ -102,4 +128,4 @@ def wait_for_enter(terminal: int = STANDARD_INPUT) -> None:
     termios.tcflush(terminal, termios.TCIFLUSH)
     while b"\n" not in (line := os.read(terminal, 1024)):
         if not line:
-            raise UserError("nobody can press Enter any more: the terminal was closed")
+            raise UserError(_CLOSED)

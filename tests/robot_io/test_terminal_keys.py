@@ -49,3 +49,30 @@ def test_only_an_enter_after_the_question_begins(listening: bool) -> None:
     os.write(master, b"x\n")
     waiting.join(2.0)
     assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("question", ["wait_for_enter", "wait_for_outcome"])
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_a_terminal_that_is_closed_answers_nothing_more(question: str, asked_first: bool) -> None:
+    """As where a connection over SSH broke and the program goes on: it waited for ever, with the robot in its hands."""
+    master, terminal = pty.openpty()
+    keys = TerminalKeys(lambda outcome: None, terminal)
+    keys.start()
+    said: list[str] = []
+
+    def ask() -> None:
+        try:
+            getattr(keys, question)()
+        except UserError as error:
+            said.append(str(error))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    if asked_first:
+        asking.start()
+        time.sleep(0.05)
+    os.close(master)
+    time.sleep(0.05)
+    if not asked_first:
+        asking.start()
+    asking.join(2.0)
+    assert said == ["nobody can press a key any more: the terminal was closed"]

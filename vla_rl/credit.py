@@ -22,8 +22,8 @@ Rules for the policy segment that ends in a takeover:
 A person's device may command fewer dimensions than the robot has (the arm, but not the gripper): during an
 intervention the others still show what the policy left there, and `imitated_dims` keeps them out of the actor's loss.
 
-Three options are for people as they are, slow to get hold, late at the button and hesitant: `takeover_lead_steps`,
-`mark_margin_steps` and `idle_steps`. They only ever take steps away from a loss.
+Four options are for people as they are, slow to get hold, late at the button and hesitant: `takeover_lead_steps`,
+`mark_margin_steps` and `idle_steps`, which only ever take steps away from a loss, and `takeover_recovery_steps`.
 
 An unlabelled outcome (``success=None``) gives no label, trains no efficiency and excludes the policy's steps from the
 actor; what people did is still imitated. Pure numpy, vectorised over a flat array of many episodes. Source: arXiv
@@ -86,6 +86,9 @@ class CreditConfig:
         takeover_lead_steps: the first so many steps of an intervention are not imitated: the person is getting hold of
             the device, the robot hardly moves. They stay in the efficiency loss: the time passed. Where a person begins
             the episode, nobody is taken over from, and all of his steps count.
+        takeover_recovery_steps: of an intervention so many steps, after its lead, are the recovery; those that follow,
+            once the trouble is over, are the finish, and are imitated as demonstrations are. So the mixture's share of
+            interventions is spent where the policy went wrong. 0: all of it is recovery.
         mark_margin_steps: steps within so many of where policy and person change places are nobody's, because the mark
             may be off by as many: no loss sees them.
         idle_steps: a run of at least so many of a person's steps, taking over or demonstrating, whose commanded motion
@@ -100,6 +103,7 @@ class CreditConfig:
     timeout_is_failure: bool = True
     intervention_dims: tuple[int, ...] = ()
     takeover_lead_steps: int = 0
+    takeover_recovery_steps: int = 0
     mark_margin_steps: int = 0
     idle_steps: int = 0
     idle_motion: float = 0.01
@@ -114,7 +118,9 @@ class CreditConfig:
             )
         if min(self.intervention_dims, default=0) < 0:
             raise ConfigError(f"credit.intervention_dims is {self.intervention_dims}; dimensions are counted from 0")
-        for name in ("takeover_lead_steps", "mark_margin_steps", "idle_steps", "idle_motion"):
+        for name in (
+            "takeover_lead_steps", "takeover_recovery_steps", "mark_margin_steps", "idle_steps", "idle_motion",
+        ):  # fmt: skip
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"credit.{name} is {getattr(self, name)}; it cannot be negative")
 
@@ -133,8 +139,8 @@ class StepCredit:
         known: bool [N], whether it is known if it did.
         terminal_success: bool [N], the last step of each successful episode (d_t of the paper).
         chunk_stop: int64 [N], the first row that an action chunk starting here must not imitate: the end of the run
-            of steps with the same segment, actor kind and sureness. Keeps the policy's actions out of chunks that begin
-            in an intervention.
+            of steps with the same segment, actor kind and sureness; recovery and finish are one. Keeps the policy's
+            actions out of chunks that begin in an intervention.
         outcome_stop: int64 [N], the first row that a judgement of what was done from here on must not reach: as
             ``chunk_stop``, but that waiting for a plan, which nobody imitates either, led to the outcome as well.
         unsure: bool [N], the steps so near a mark that nobody knows whose they are, see ``mark_margin_steps``: no
@@ -239,6 +245,10 @@ def assign_batch(
         [ActorKind.EXCLUDED, ActorKind.DEMONSTRATION, ActorKind.INTERVENTION, ActorKind.ROLLOUT],
         ActorKind.EXCLUDED,
     ).astype(np.uint8)
+    chunk_stop = _run_stops(episode, segment, actor_kind, unsure)
+    if config.takeover_recovery_steps:
+        recovery = _near(begins, 0, config.takeover_lead_steps + config.takeover_recovery_steps, episode)
+        actor_kind[(actor_kind == ActorKind.INTERVENTION) & ~recovery] = ActorKind.DEMONSTRATION
     return StepCredit(
         segment=segment,
         viability_label=np.where(unsure, np.float32(0), viability_label),
@@ -248,7 +258,7 @@ def assign_batch(
         actor_outcome=outcome == 1,
         known=outcome != _UNKNOWN,
         terminal_success=terminal_success,
-        chunk_stop=_run_stops(episode, segment, actor_kind, unsure),
+        chunk_stop=chunk_stop,
         outcome_stop=_run_stops(episode, segment, wasted, unsure),
         unsure=unsure,
     )

@@ -74,6 +74,7 @@ METHODS = {
     "ours_late": [*_OURS, "takeover.options.stall_s=3"],
     "ours_seldom": [*_OURS, "takeover.options.rescue_probability=0.2"],
     "ours_always": [*_OURS, "takeover.options.rescue_probability=1"],
+    "hg_dagger_seldom": [*ALGORITHMS["hg_dagger"], "takeover.options.rescue_probability=0.2"],
     "ours_bold": [*_CRITIC, *WHOLE_EDITS],
 }
 _CLUMSY = ("mixed", "worse")
@@ -154,13 +155,15 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
     for cell in runs:
         grid.setdefault((cell["condition"], cell["method"]), {})[cell["task"], cell["seed"]] = cell
 
-    def pairs(condition: str, rival: str, figure: Callable[[dict[str, Any]], float]) -> NDArray[np.float64]:
+    def pairs(
+        condition: str, rival: str, figure: Callable[[dict[str, Any]], float], who: str = "ours"
+    ) -> NDArray[np.float64]:
         """Ours and the rival's, [2, runs]."""
-        ours, theirs = (grid.get((condition, method), {}) for method in ("ours", rival))
+        ours, theirs = (grid.get((condition, method), {}) for method in (who, rival))
         shared = [key for key in ours if key in theirs]
         return np.array([[figure(side[key]) for key in shared] for side in (ours, theirs)])
 
-    speed, rate, minutes = [], [], []
+    speed, rate, minutes, seldom = [], [], [], []
     for condition in _CLUMSY:
         if paces := _paces(list(grid.get((condition, "ours"), {}).values())):
             speed.append(float(np.mean(paces)))
@@ -169,10 +172,13 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
             rate.append(min(float(ours.mean() / theirs.mean()) for ours, theirs in rates))
         if (both := pairs(condition, "hg_dagger", _minutes)).size:
             minutes.append(float(both[0].mean() / both[1].mean()))
+        if (both := pairs(condition, "hg_dagger", _minutes, "ours_seldom")).size:
+            seldom.append(float(both[0].mean() / both[1].mean()))
     ratios = {
         "successes_per_hour_ratio": min(rate, default=None),
         "steps_ratio_to_teacher": max(speed, default=None),
         "person_minutes_ratio": max(minutes, default=None),
+        "person_minutes_ratio_seldom": max(seldom, default=None),
     }
     found = {name: value for name, value in ratios.items() if value is not None}
     off = np.concatenate([pairs(condition, "ours_marks_off", _success) for condition in CONDITIONS], axis=1)

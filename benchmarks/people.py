@@ -48,6 +48,8 @@ _CRITIC = [  # as many gradient steps of the policy as the others; those of the 
     "learning.discount=0.997",
 ]
 _OURS = [*_CRITIC, "learning.mixture.rollouts=0"]  # taught what people show alone, as HG-DAgger is
+_TAUGHT_BY_ITSELF = _CRITIC  # and by its own successes
+_SELDOM = ["takeover.options.rescue_probability=0.2"]
 _FOR_PEOPLE = [
     *_CUT,
     "learning.credit.takeover_lead_steps=10",
@@ -72,9 +74,11 @@ METHODS = {
     # When to take over, after how long without progress, and how often, of those in trouble.
     "ours_early": [*_OURS, "takeover.options.stall_s=0.4"],
     "ours_late": [*_OURS, "takeover.options.stall_s=3"],
-    "ours_seldom": [*_OURS, "takeover.options.rescue_probability=0.2"],
+    "ours_seldom": [*_OURS, *_SELDOM],
     "ours_always": [*_OURS, "takeover.options.rescue_probability=1"],
-    "hg_dagger_seldom": [*ALGORITHMS["hg_dagger"], "takeover.options.rescue_probability=0.2"],
+    "hg_dagger_seldom": [*ALGORITHMS["hg_dagger"], *_SELDOM],
+    "ours_own": _TAUGHT_BY_ITSELF,
+    "ours_own_seldom": [*_TAUGHT_BY_ITSELF, *_SELDOM],
     "ours_bold": [*_CRITIC, *WHOLE_EDITS],
 }
 _CLUMSY = ("mixed", "worse")

@@ -39,7 +39,7 @@ CONDITIONS = {
     "mixed": list(OPERATORS),
 }
 _CUT = ["learning.credit.idle_steps=4"]
-_CRITIC = [  # as many gradient steps of the policy as the others; those of the critic of chunks come on top
+_OURS = [  # as many gradient steps of the policy as the others; those of the critic of chunks come on top
     "algorithm=imagined_edit",
     "exploration=0.1",
     "budget.steps_per_round=650",
@@ -47,8 +47,8 @@ _CRITIC = [  # as many gradient steps of the policy as the others; those of the 
     *_CUT,
     "learning.discount=0.997",
 ]
-_OURS = [*_CRITIC, "learning.mixture.rollouts=0"]  # taught what people show alone, as HG-DAgger is
-_TAUGHT_BY_ITSELF = _CRITIC  # and by its own successes
+_BY_PEOPLE = [*_OURS, "learning.mixture.rollouts=0"]  # taught what people show alone, as HG-DAgger is
+_MARKS_OFF = ["takeover.options.mark_jitter_s=0.5"]  # by up to ten steps, whoever sets them
 _SELDOM = ["takeover.options.rescue_probability=0.2"]
 _FOR_PEOPLE = [
     *_CUT,
@@ -70,16 +70,18 @@ METHODS = {
         "learning.advantage.efficiency_scale=1",
     ],
     "ours": _OURS,
-    "ours_marks_off": [*_OURS, "takeover.options.mark_jitter_s=0.5"],  # by up to ten steps, whoever sets them
-    # When to take over, after how long without progress, and how often, of those in trouble.
-    "ours_early": [*_OURS, "takeover.options.stall_s=0.4"],
-    "ours_late": [*_OURS, "takeover.options.stall_s=3"],
+    "ours_marks_off": [*_OURS, *_MARKS_OFF],
+    # How many of those in trouble are rescued, in place of a half.
     "ours_seldom": [*_OURS, *_SELDOM],
     "ours_always": [*_OURS, "takeover.options.rescue_probability=1"],
     "hg_dagger_seldom": [*ALGORITHMS["hg_dagger"], *_SELDOM],
-    "ours_own": _TAUGHT_BY_ITSELF,
-    "ours_own_seldom": [*_TAUGHT_BY_ITSELF, *_SELDOM],
-    "ours_bold": [*_CRITIC, *WHOLE_EDITS],
+    "ours_bold": [*_OURS, *WHOLE_EDITS],
+    "by_people": _BY_PEOPLE,
+    "by_people_marks_off": [*_BY_PEOPLE, *_MARKS_OFF],
+    "by_people_seldom": [*_BY_PEOPLE, *_SELDOM],
+    # After how long without progress people take over, in place of 1 s.
+    "by_people_early": [*_BY_PEOPLE, "takeover.options.stall_s=0.4"],
+    "by_people_late": [*_BY_PEOPLE, "takeover.options.stall_s=3"],
 }
 _CLUMSY = ("mixed", "worse")
 _RIVALS = ("hg_dagger", "hg_dagger_idle_cut", "filtered_bc")

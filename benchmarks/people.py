@@ -60,6 +60,7 @@ METHODS = {
     **{name: ALGORITHMS[name] for name in ("sft", "hg_dagger", "filtered_bc", "recap", "awr", "habc_paper", "no_ve")},
     "sft_smooth_half": ALGORITHMS["sft"],
     "hg_dagger_idle_cut": [*ALGORITHMS["hg_dagger"], *_CUT],
+    "hg_dagger_recovery": [*ALGORITHMS["hg_dagger"], *_CUT, "learning.credit.takeover_recovery_steps=20"],
     "filtered_bc_idle_cut": [*ALGORITHMS["filtered_bc"], *_CUT],
     "hg_dagger_retimed": [*ALGORITHMS["hg_dagger"], *_CUT, "task.demonstration_speed=1.5"],
     "recap_guided": [*ALGORITHMS["recap"], "policy.guidance_scale=2"],  # the middle of the recommended 1.5 to 2.5

@@ -190,7 +190,14 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
         "person_minutes_ratio_seldom": max(seldom, default=None),
     }
     found = {name: value for name, value in ratios.items() if value is not None}
-    off = np.concatenate([pairs(condition, "ours_marks_off", _success) for condition in CONDITIONS], axis=1)
+    off = np.concatenate(
+        [
+            pairs(condition, f"{who}_marks_off", _success, who)
+            for condition in CONDITIONS
+            for who in ("ours", "by_people")
+        ],
+        axis=1,
+    )
     if off.size:
         found["marks_off_cost_points"] = 100 * float((off[0] - off[1]).mean())
     for rival in ("hg_dagger", "filtered_bc"):

@@ -72,6 +72,12 @@ def test_nothing_is_claimed_that_was_not_measured():
     assert summary([ours]) == {}
 
 
+def test_marks_that_are_off_cost_what_is_lost_beside_the_same_method():
+    made = {"ours": 0.9, "ours_marks_off": 0.88, "by_people": 0.8, "by_people_marks_off": 0.8}
+    runs = [cell(method, 1.0, [(success, 1.0)]) for method, success in made.items()]
+    assert summary(runs)["marks_off_cost_points"] == pytest.approx(1.0)
+
+
 def test_minutes_are_compared_over_the_runs_that_both_have():
     runs = [cell("ours", 1.0, [(0.9, minutes)], seed) for seed, minutes in enumerate([4.0, 100.0])]
     assert summary([*runs, cell("hg_dagger", 1.0, [(0.9, 8.0)])])["person_minutes_ratio"] == 0.5

@@ -172,7 +172,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
         shared = [key for key in ours if key in theirs]
         return np.array([[figure(side[key]) for key in shared] for side in (ours, theirs)])
 
-    speed, rate, minutes, seldom = [], [], [], []
+    speed, rate, minutes = [], [], []
     for condition in _CLUMSY:
         if paces := _paces(list(grid.get((condition, "ours"), {}).values())):
             speed.append(float(np.mean(paces)))
@@ -181,13 +181,10 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
             rate.append(min(float(ours.mean() / theirs.mean()) for ours, theirs in rates))
         if (both := pairs(condition, "hg_dagger", _minutes)).size:
             minutes.append(float(both[0].mean() / both[1].mean()))
-        if (both := pairs(condition, "hg_dagger", _minutes, "ours_seldom")).size:
-            seldom.append(float(both[0].mean() / both[1].mean()))
     ratios = {
         "successes_per_hour_ratio": min(rate, default=None),
         "steps_ratio_to_teacher": max(speed, default=None),
         "person_minutes_ratio": max(minutes, default=None),
-        "person_minutes_ratio_seldom": max(seldom, default=None),
     }
     found = {name: value for name, value in ratios.items() if value is not None}
     off = np.concatenate(

@@ -77,7 +77,6 @@ METHODS = {
     "ours_seldom": [*_OURS, *_SELDOM],
     "ours_always": [*_OURS, "takeover.options.rescue_probability=1"],
     "ours_alone": [*_OURS, "takeover.enabled=false"],
-    "hg_dagger_seldom": [*ALGORITHMS["hg_dagger"], *_SELDOM],
     "ours_bold": [*_OURS, *WHOLE_EDITS],
     "by_people": _BY_PEOPLE,
     "by_people_marks_off": [*_BY_PEOPLE, *_MARKS_OFF],

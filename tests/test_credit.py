@@ -261,20 +261,18 @@ def test_what_comes_before_a_person_has_got_hold_is_not_imitated():
     assert (person_alone.actor_kind == ActorKind.INTERVENTION).all()  # nobody was taken over from
 
 
-def test_the_finish_of_a_takeover_is_imitated_as_a_demonstration():
+def test_of_a_takeover_the_finish_is_told_from_the_recovery():
     source = [P] * 20 + [H] * 25 + [P] * 5 + [H] * 12
     options = CreditConfig(takeover_lead_steps=3, takeover_recovery_steps=10)
     plain, told = (assign(source, True, Origin.SIM, True, o) for o in (CreditConfig(takeover_lead_steps=3), options))
-    assert told.actor_kind.tolist() == [0] * 20 + [0] * 3 + [2] * 10 + [3] * 12 + [0] * 5 + [0] * 3 + [2] * 9
-    for same in (name for name in FIELDS if name != "actor_kind"):  # a chunk goes on from one into the other
+    assert np.flatnonzero(told.finish).tolist() == list(range(33, 45))
+    assert not plain.finish.any()
+    for same in FIELDS:  # a chunk goes on from one into the other
         np.testing.assert_array_equal(getattr(told, same), getattr(plain, same), err_msg=same)
-    # What a person does not command is not his in a finish either.
-    only = CreditConfig(takeover_recovery_steps=10, intervention_dims=(0,))
-    assert not imitated_dims(assign(source, True, Origin.SIM, True, only), 2, only)[20:45, 1].any()
     # Where nobody was taken over from, there is nothing to recover.
-    assert (assign([H] * 15, True, Origin.SIM, True, options).actor_kind == ActorKind.DEMONSTRATION).all()
+    assert assign([H] * 15, True, Origin.SIM, True, options).finish.all()
     spoilt = assign(source, False, Origin.SIM, True, options)
-    assert spoilt.actor_kind.tolist() == told.actor_kind.tolist()  # people are imitated, however it ends
+    assert spoilt.finish.tolist() == told.finish.tolist()  # people are imitated, however it ends
 
 
 def test_steps_around_a_mark_are_nobodys():

@@ -87,7 +87,7 @@ class CreditConfig:
             the device, the robot hardly moves. They stay in the efficiency loss: the time passed. Where a person begins
             the episode, nobody is taken over from, and all of his steps count.
         takeover_recovery_steps: of an intervention so many steps, after its lead, are the recovery; those that follow,
-            once the trouble is over, are the finish, and are imitated as demonstrations are. So the mixture's share of
+            once the trouble is over, are the finish, and are drawn with the demonstrations. So the mixture's share of
             interventions is spent where the policy went wrong. 0: all of it is recovery.
         mark_margin_steps: steps within so many of where policy and person change places are nobody's, because the mark
             may be off by as many: no loss sees them.
@@ -118,9 +118,8 @@ class CreditConfig:
             )
         if min(self.intervention_dims, default=0) < 0:
             raise ConfigError(f"credit.intervention_dims is {self.intervention_dims}; dimensions are counted from 0")
-        for name in (
-            "takeover_lead_steps", "takeover_recovery_steps", "mark_margin_steps", "idle_steps", "idle_motion",
-        ):  # fmt: skip
+        steps = ("takeover_lead_steps", "takeover_recovery_steps", "mark_margin_steps", "idle_steps")
+        for name in (*steps, "idle_motion"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"credit.{name} is {getattr(self, name)}; it cannot be negative")
 
@@ -139,12 +138,13 @@ class StepCredit:
         known: bool [N], whether it is known if it did.
         terminal_success: bool [N], the last step of each successful episode (d_t of the paper).
         chunk_stop: int64 [N], the first row that an action chunk starting here must not imitate: the end of the run
-            of steps with the same segment, actor kind and sureness; recovery and finish are one. Keeps the policy's
-            actions out of chunks that begin in an intervention.
+            of steps with the same segment, actor kind and sureness. Keeps the policy's actions out of chunks that begin
+            in an intervention.
         outcome_stop: int64 [N], the first row that a judgement of what was done from here on must not reach: as
             ``chunk_stop``, but that waiting for a plan, which nobody imitates either, led to the outcome as well.
         unsure: bool [N], the steps so near a mark that nobody knows whose they are, see ``mark_margin_steps``: no
             loss may see them.
+        finish: bool [N], the imitated steps of interventions after their recovery, see ``takeover_recovery_steps``.
     """
 
     segment: Uint8Array
@@ -158,6 +158,7 @@ class StepCredit:
     chunk_stop: Int64Array
     outcome_stop: Int64Array
     unsure: BoolArray
+    finish: BoolArray
 
     def __len__(self) -> int:
         return len(self.segment)
@@ -245,10 +246,10 @@ def assign_batch(
         [ActorKind.EXCLUDED, ActorKind.DEMONSTRATION, ActorKind.INTERVENTION, ActorKind.ROLLOUT],
         ActorKind.EXCLUDED,
     ).astype(np.uint8)
-    chunk_stop = _run_stops(episode, segment, actor_kind, unsure)
+    finish = np.zeros(len(source), dtype=bool)
     if config.takeover_recovery_steps:
         recovery = _near(begins, 0, config.takeover_lead_steps + config.takeover_recovery_steps, episode)
-        actor_kind[(actor_kind == ActorKind.INTERVENTION) & ~recovery] = ActorKind.DEMONSTRATION
+        finish = (actor_kind == ActorKind.INTERVENTION) & ~recovery
     return StepCredit(
         segment=segment,
         viability_label=np.where(unsure, np.float32(0), viability_label),
@@ -258,9 +259,10 @@ def assign_batch(
         actor_outcome=outcome == 1,
         known=outcome != _UNKNOWN,
         terminal_success=terminal_success,
-        chunk_stop=chunk_stop,
+        chunk_stop=_run_stops(episode, segment, actor_kind, unsure),
         outcome_stop=_run_stops(episode, segment, wasted, unsure),
         unsure=unsure,
+        finish=finish,
     )
 
 

@@ -12,7 +12,7 @@ from vla_rl.algorithms.cloning import weights_without_failures
 from vla_rl.algorithms.config import MixtureConfig
 from vla_rl.algorithms.round_data import RoundData, data_statistics
 from vla_rl.core.types import Origin
-from vla_rl.credit import ActorKind
+from vla_rl.credit import ActorKind, CreditConfig
 from vla_rl.policies.trainable import Indicator
 
 CREDIT = tiny("habc").credit
@@ -176,6 +176,18 @@ def test_imagined_steps_have_a_share_of_their_own(make_cache):
     assert 0.05 < weights[20]["imagined"] < 0.2
     ratios = [weights[count]["rollouts"] / weights[count]["interventions"] for count in (0, 20)]
     assert ratios[0] == pytest.approx(ratios[1])
+
+
+def test_the_finish_of_a_takeover_is_drawn_with_the_demonstrations_by_who_imitates_takeovers(make_cache):
+    cache = make_cache([make_episode("a", [P] * 5 + [H] * 8, True), make_episode("b", [D] * 3, True)])
+    parted = CreditConfig(min_human_steps=1, takeover_recovery_steps=3)
+    data = RoundData(cache, parted, None, make_model())
+    groups = data.actor_groups()
+    assert groups["interventions"].tolist() == [5, 6, 7]
+    assert groups["demonstrations"].tolist() == [*range(8, 13), *range(13, 16)]
+    alone = data.actor_groups(interventions=False)
+    assert alone["demonstrations"].tolist() == [13, 14, 15]
+    assert not len(alone["interventions"])
 
 
 @pytest.mark.parametrize("groups_left_out", [(), ("interventions",), ("demonstrations",)])

@@ -94,9 +94,10 @@ class RoundData:
         played = self.of_kind(ActorKind.ROLLOUT) & (rollouts != "none")
         if rollouts == "successes":
             played &= self.credit.actor_outcome
+        rescued = self.of_kind(ActorKind.INTERVENTION) & interventions
         return {
-            "demonstrations": np.flatnonzero(self.of_kind(ActorKind.DEMONSTRATION)),
-            "interventions": np.flatnonzero(self.of_kind(ActorKind.INTERVENTION) & interventions),
+            "demonstrations": np.flatnonzero(self.of_kind(ActorKind.DEMONSTRATION) | (rescued & self.credit.finish)),
+            "interventions": np.flatnonzero(rescued & ~self.credit.finish),
             "rollouts": np.flatnonzero(played & ~self.imagined),
             "imagined": np.flatnonzero(played & self.imagined),
         }

@@ -218,7 +218,8 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
         found.append("nothing that the actor may imitate: training would change nothing")
     elif teaches and total.imitated == total.demonstrations and learner.name != "sft":
         found.append("imitated are demonstrations only, which every algorithm weighs alike")
-    spoilt = sum(entry.outcome == "failure" for entry in episodes if entry.demonstrations)
+    shown = set(cache.episode_index[learner.data.of_kind(ActorKind.DEMONSTRATION)].tolist())
+    spoilt = sum(entry.outcome == "failure" for number, entry in enumerate(episodes) if number in shown)
     if spoilt:
         found.append(f"{spoilt} demonstrations are labelled failures and are imitated all the same: leave them out")
     if total.touches:

@@ -39,6 +39,7 @@ BENCHMARKS = (
     "imagination",
     "doors",
     "hostile",
+    "data_traps",
     "docs",
 )
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vla_rl.core.dimensions import UNDECLARED, Dimensions, match
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.outside import check_vector
 
@@ -141,6 +142,8 @@ class Episode:
         env_id: the environment or robot, so that data of another one is not mixed in by mistake.
         extras: further columns, name -> array [T, ...] (for example ``captured_ns.front``, ``chunk_id``,
             ``chunk_index``, ``action_age_ms``; `NOISE_SEED`, where the policy's noise has another seed than the reset).
+        state_dimensions: Names and units of the S numbers of the state.
+        action_dimensions: Names and units of the A numbers of both actions.
     """
 
     episode_id: str
@@ -158,6 +161,8 @@ class Episode:
     control_hz: float
     env_id: str
     extras: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+    state_dimensions: Dimensions = UNDECLARED
+    action_dimensions: Dimensions = UNDECLARED
 
     def __len__(self) -> int:
         return len(self.state)
@@ -213,6 +218,8 @@ class Episode:
             raise UserError(
                 f"episode {self.episode_id!r}: action_policy and action_sent have shapes {shapes}; they must be equal"
             )
+        self.state_dimensions.check_size(self.state.shape[1], f"episode {self.episode_id!r}: state")
+        self.action_dimensions.check_size(self.action_sent.shape[1], f"episode {self.episode_id!r}: action")
         if self.source.max(initial=0) > max(Source):
             raise UserError(
                 f"episode {self.episode_id!r}: source {self.source.max()} is unknown; known are 0 to {max(Source)}"
@@ -239,9 +246,10 @@ class PolicySpec:
         delta_dims: action dimensions that are steps, of which 0 holds still; the others are targets.
         sizes: (state, action) sizes of the robots that share the policy, if they differ. Then S and A are the largest;
             smaller vectors are filled up with their mean over the data.
+        dimensions: (state, action) dimensions of each robot in the order of `action_sizes`, or empty if undeclared.
 
     Raises:
-        ConfigError: for sizes and rates that no robot has.
+        ConfigError: for sizes and rates that no robot has, or for names that do not fit the sizes.
     """
 
     env_id: str
@@ -252,6 +260,7 @@ class PolicySpec:
     control_hz: float = 20.0
     delta_dims: tuple[int, ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
+    dimensions: tuple[tuple[Dimensions, Dimensions], ...] = ()
 
     def __post_init__(self) -> None:
         sizes = (("image_size", self.image_size, 2, 1), ("state_dim", (self.state_dim,), 1, 0))
@@ -269,11 +278,26 @@ class PolicySpec:
                 f"no policy can be connected to cameras {self.cameras} with delta_dims {self.delta_dims} of "
                 f"{self.action_dim} actions; each stands there once, dimensions count from 0"
             )
+        if not any(names for pair in self.dimensions for names in pair):
+            object.__setattr__(self, "dimensions", ())
+        elif len(self.dimensions) != len(self.action_sizes):
+            raise ConfigError(
+                f"a policy for robots of (state, action) sizes {list(self.action_sizes.items())} has the dimensions of "
+                f"{len(self.dimensions)}; give one pair for each"
+            )
+        for size, (state, action) in zip(self.action_sizes.items(), self.dimensions, strict=False):
+            state.check_size(size[0], "the policy's state")
+            action.check_size(size[1], "the policy's action")
 
     @property
     def action_sizes(self) -> dict[int, int]:
         """The action size of each robot that shares the policy, by the size of its state."""
         return dict(self.sizes or [(self.state_dim, self.action_dim)])
+
+    def dimensions_of(self, state_dim: int) -> tuple[Dimensions, Dimensions]:
+        """Return the state and action dimensions of the robot whose state has this many numbers."""
+        found = dict(zip(self.action_sizes, self.dimensions, strict=False))
+        return found.get(state_dim, (UNDECLARED, UNDECLARED))
 
     def of_robot(self, action_dim: int, state_dim: int | None = None) -> "PolicySpec":
         """The interface towards one of the robots that share the policy, without the dimensions that it lacks.
@@ -290,12 +314,14 @@ class PolicySpec:
             found = f"{action_dim} numbers of action" + ("" if state_dim is None else f" and {state_dim} of state")
             expected = " or ".join(f"{actions} and {size}" for size, actions in self.action_sizes.items())
             raise UserError(f"the robot has {found}, the policy was made for {expected}; was it trained on this robot?")
+        size = max(fitting) if state_dim is None else state_dim
         return replace(
             self,
-            state_dim=max(fitting) if state_dim is None else state_dim,
+            state_dim=size,
             action_dim=action_dim,
             delta_dims=tuple(dim for dim in self.delta_dims if dim < action_dim),
             sizes=(),
+            dimensions=(self.dimensions_of(size),),
         )
 
     def given(self, actions: Float32Array, horizon: int, mean: Float32Array) -> Float32Array:
@@ -351,9 +377,11 @@ def shared_spec(specs: Sequence[PolicySpec]) -> PolicySpec:
         if spec.delta_dims != tuple(dim for dim in largest.delta_dims if dim < spec.action_dim):
             raise ConfigError(f"{largest.env_id} and {spec.env_id} cannot share a policy: their delta actions differ")
     sizes = {spec.state_dim: spec.action_dim for spec in specs}
+    dimensions: dict[int, tuple[Dimensions, Dimensions]] = {}
     for spec in specs:
         if sizes[spec.state_dim] != spec.action_dim:
             raise ConfigError(f"{spec.env_id}: another task has the same state size and another action size")
+        _check_same_order(first, spec, dimensions)
     return PolicySpec(
         env_id=" ".join(spec.env_id for spec in specs),
         cameras=first.cameras,
@@ -363,7 +391,22 @@ def shared_spec(specs: Sequence[PolicySpec]) -> PolicySpec:
         control_hz=first.control_hz,
         delta_dims=largest.delta_dims,
         sizes=tuple(sorted(sizes.items())) if len(sizes) > 1 else (),
+        dimensions=tuple(dimensions[size] for size in sorted(sizes)),
     )
+
+
+def _check_same_order(first: PolicySpec, spec: PolicySpec, known: dict[int, tuple[Dimensions, Dimensions]]) -> None:
+    """Add the dimensions of a robot to those known by the size of its state; refuse another order or other units."""
+    ours, theirs = known.get(spec.state_dim, (UNDECLARED, UNDECLARED)), spec.dimensions_of(spec.state_dim)
+    for what, size, one, other in zip(
+        ("state", "action"), (spec.state_dim, spec.action_dim), ours, theirs, strict=True
+    ):
+        if match(one, other, size, first.env_id, spec.env_id, what).changes:
+            raise ConfigError(
+                f"{first.env_id} and {spec.env_id} cannot share a policy: their {what} dimensions are "
+                f"{list(one.names)} {list(one.units)} and {list(other.names)} {list(other.units)}; declare them alike"
+            )
+    known[spec.state_dim] = (ours[0] or theirs[0], ours[1] or theirs[1])
 
 
 def filled_up(vectors: Float32Array, mean: Float32Array) -> Float32Array:

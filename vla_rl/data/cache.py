@@ -16,8 +16,9 @@ Threading law: any number of processes may share a directory; refreshing takes a
 to one thread at a time. numpy only.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,12 @@ Int64Array = NDArray[np.int64]
 class CachedEpisode(EpisodeHeader):
     """A header, and where its steps stand in the cache: frames ``start`` to ``start + length - 1``."""
 
-    start: int
+    start: int = field(kw_only=True)
+
+    @classmethod
+    def at(cls, header: EpisodeHeader, start: int) -> Self:
+        """Return the header with the place of its first step."""
+        return cls(**{each.name: getattr(header, each.name) for each in fields(EpisodeHeader)}, start=start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +224,7 @@ class FrameCache:
         self.total_frames = self._index.total_frames
 
         entries = self._index.entries
-        self.episodes = [CachedEpisode(**entry.header.to_plain(), start=entry.start) for entry in entries]
+        self.episodes = [CachedEpisode.at(entry.header, entry.start) for entry in entries]
         starts = np.array([entry.start for entry in entries], dtype=np.int64)
         lengths = np.array([entry.header.length for entry in entries], dtype=np.int64)
         self.episode_index = np.repeat(np.arange(len(entries), dtype=np.int32), lengths)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from vla_rl.core.errors import StoreError, one_line
 from vla_rl.core.outside import check_seal, parse_json, sealed
 from vla_rl.core.types import Episode, Source
-from vla_rl.data.episode_header import COLUMN_NAME, EpisodeHeader
+from vla_rl.data.episode_header import COLUMN_NAME, EpisodeHeader, declared_dimensions
 
 SCHEMA_VERSION = 1
 SUFFIX = ".zarr.zip"
@@ -262,6 +262,8 @@ def _episode_of(header: EpisodeHeader, columns: Mapping[str, NDArray[Any]]) -> E
         control_hz=header.control_hz,
         env_id=header.env_id,
         extras={name: columns[f"extras/{name}"] for name in header.extras},
+        state_dimensions=header.state_dimensions,
+        action_dimensions=header.action_dimensions,
     )
 
 
@@ -314,7 +316,7 @@ def _header_of(episode: Episode) -> dict[str, Any]:
         "cameras": {name: list(image.shape[1:3]) for name, image in sorted(episode.images.items())},
         "extras": {name: [extra.dtype.str, list(extra.shape[1:])] for name, extra in sorted(episode.extras.items())},
         "human_steps": int(np.count_nonzero(episode.source == Source.HUMAN)),
-    }
+    } | declared_dimensions(episode.state_dimensions, episode.action_dimensions)
 
 
 def _plain(label: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import ConfigError, StoreError
 from vla_rl.core.types import Origin
 
@@ -15,6 +16,8 @@ COLUMN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 _HEADER_KINDS = {"episode_id": str, "length": int, "task": str, "terminated": bool, "policy_version": int}
 _HEADER_KINDS |= {"control_hz": float, "env_id": str, "state_dim": int, "action_dim": int, "human_steps": int}
 _HEADER_KINDS |= {"digest": str}
+DIMENSIONS = ("state_dimensions", "action_dimensions")
+"""The header fields that are written only where the source declares names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +50,18 @@ class EpisodeHeader:
     extras: Mapping[str, tuple[str, tuple[int, ...]]]
     human_steps: int
     digest: str
+    state_dimensions: Dimensions = UNDECLARED
+    action_dimensions: Dimensions = UNDECLARED
 
     def to_plain(self) -> dict[str, Any]:
         """The header as JSON data."""
-        return {field.name: getattr(self, field.name) for field in fields(EpisodeHeader)}
+        plain = {field.name: getattr(self, field.name) for field in fields(EpisodeHeader)}
+        return plain | declared_dimensions(plain.pop("state_dimensions"), plain.pop("action_dimensions"))
 
     @staticmethod
     def from_plain(raw: Mapping[str, Any]) -> "EpisodeHeader":
         """The header from JSON data. Raises KeyError, TypeError or ValueError if that is not what `to_plain` gives."""
-        values = {field.name: raw[field.name] for field in fields(EpisodeHeader)}
+        values = {field.name: raw[field.name] for field in fields(EpisodeHeader) if field.name not in DIMENSIONS}
         for name, kind in _HEADER_KINDS.items():
             if type(values[name]) is not kind:
                 raise TypeError(f"header field {name} is {values[name]!r}")
@@ -71,11 +77,20 @@ class EpisodeHeader:
         values["cameras"] = {str(name): (int(height), int(width)) for name, (height, width) in sizes}
         extras = values["extras"].items()
         values["extras"] = {str(name): (str(dtype), tuple(map(int, row))) for name, (dtype, row) in extras}
+        for name, size in zip(DIMENSIONS, (values["state_dim"], values["action_dim"]), strict=True):
+            found = Dimensions.from_plain(raw[name]) if name in raw else UNDECLARED
+            values[name] = found.check_size(size, f"header field {name}")
         check_episode_id(values["episode_id"])
         for name in (*values["cameras"], *values["extras"]):  # they become names of files
             if not COLUMN_NAME.fullmatch(name):
                 raise ValueError(f"header names a column {name[:120]!r}")
         return EpisodeHeader(**values)
+
+
+def declared_dimensions(state: Dimensions, action: Dimensions) -> dict[str, Any]:
+    """Return the header fields of names and units as JSON data, without those that are undeclared."""
+    pairs = zip(DIMENSIONS, (state, action), strict=True)
+    return {name: dimensions.to_plain() for name, dimensions in pairs if dimensions}
 
 
 def check_camera_names(names: Iterable[str], rename: str) -> None:

@@ -1,0 +1,59 @@
+"""Rebuilt inputs of public bug reports, sent through the package's entry points: what is silently wrong, what is
+refused without a remedy, what ends in a traceback.
+
+Example: python -m benchmarks data_traps
+"""
+
+import argparse
+import importlib
+import pkgutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.data_traps.traps import TRAPS, meet
+from vla_rl.core.progress import track
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kinds", nargs="*", default=[], metavar="KIND", help="only traps of these kinds")
+
+
+def load() -> None:
+    """Import every module of traps beside this one; importing registers its traps."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Meet all traps and count the verdicts."""
+    load()
+    chosen = [found for found in TRAPS if not options.kinds or found.kind in options.kinds]
+    outcomes = []
+    for found in track(chosen, "traps", "trap"):
+        with tempfile.TemporaryDirectory() as folder:
+            outcomes.append(meet(found, Path(folder)))
+    verdicts = Counter(outcome.verdict for outcome in outcomes)
+    return {
+        "inputs": len(outcomes),
+        "inputs_by_kind": dict(sorted(Counter(outcome.kind for outcome in outcomes).items())),
+        "right": verdicts["right"],
+        "refused": verdicts["refused"],
+        "silent_wrong": verdicts["silently wrong"],
+        "refused_without_remedy": verdicts["refused without remedy"],
+        "tracebacks": verdicts["traceback"],
+        "outcomes": [outcome.to_plain() for outcome in outcomes],
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return Markdown: one row per figure, then one row per input that was not met."""
+    names = ("inputs", "right", "refused", "silent_wrong", "refused_without_remedy", "tracebacks")
+    rows = [f"| {name.replace('_', ' ')} | {result[name]} |" for name in names]
+    missed = [
+        f"- {outcome['verdict']}: {outcome['input']} -> {outcome['printed']}"
+        for outcome in result["outcomes"]
+        if outcome["verdict"] not in ("right", "refused")
+    ]
+    return "\n".join(["| what | measured |", "|---|---|", *rows, *([""] if missed else []), *missed])

@@ -1,0 +1,89 @@
+"""What a trap is: a small input of a kind that public bug reports describe, and the check of what comes of it.
+
+A trap is one function. It builds its input in an empty folder, sends it through a public entry point and returns what
+was printed or computed. It raises `SilentlyWrong` if a wrong value came through without a word. A `UserError` counts as
+a refusal, which must name its remedy.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vla_rl.core.errors import UserError, one_line
+
+Meet = Callable[[Path], str]
+
+
+class SilentlyWrong(Exception):
+    """A wrong value came through without a word."""
+
+
+@dataclass(frozen=True)
+class Trap:
+    """One input and the check of it.
+
+    Attributes:
+        kind: Kind of defect, in a few words; traps of one kind share a mend.
+        input: The input, in one sentence.
+        remedy: Text that a refusal must contain: the option or command that helps. Empty: the input must be accepted.
+        meet: The function that builds the input and checks the result.
+    """
+
+    kind: str
+    input: str
+    remedy: str
+    meet: Meet
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one trap.
+
+    Attributes:
+        kind, input: As in `Trap`.
+        verdict: ``right``, ``refused`` with the remedy named, ``refused without remedy``, ``silently wrong`` or
+            ``traceback``.
+        printed: What the user sees, in one line.
+    """
+
+    kind: str
+    input: str
+    verdict: Literal["right", "refused", "refused without remedy", "silently wrong", "traceback"]
+    printed: str
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the outcome as JSON data."""
+        return asdict(self)
+
+
+TRAPS: list[Trap] = []
+
+
+def trap(kind: str, input: str, remedy: str = "") -> Callable[[Meet], Meet]:
+    """Register a function as a trap. Arguments as in `Trap`."""
+
+    def register(meet: Meet) -> Meet:
+        TRAPS.append(Trap(kind, input, remedy, meet))
+        return meet
+
+    return register
+
+
+def expect(right: bool, wrong: str) -> None:
+    """Raise `SilentlyWrong` with what is wrong unless the value that came through is right."""
+    if not right:
+        raise SilentlyWrong(wrong)
+
+
+def meet(found: Trap, folder: Path) -> Outcome:
+    """Run one trap in an empty folder and return what came of it."""
+    try:
+        return Outcome(found.kind, found.input, "right", one_line(found.meet(folder), 400))
+    except SilentlyWrong as error:
+        return Outcome(found.kind, found.input, "silently wrong", one_line(error, 400))
+    except UserError as error:
+        named = bool(found.remedy) and found.remedy in str(error)
+        return Outcome(found.kind, found.input, "refused" if named else "refused without remedy", one_line(error, 600))
+    except Exception as error:  # any other exception reaches the user as a traceback
+        return Outcome(found.kind, found.input, "traceback", f"{type(error).__name__}: {one_line(error, 400)}")

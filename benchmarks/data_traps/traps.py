@@ -79,7 +79,7 @@ def expect(right: bool, wrong: str) -> None:
 def meet(found: Trap, folder: Path) -> Outcome:
     """Run one trap in an empty folder and return what came of it."""
     try:
-        return Outcome(found.kind, found.input, "right", one_line(found.meet(folder), 400))
+        return Outcome(found.kind, found.input, "right", " ".join(found.meet(folder).split())[:400])
     except SilentlyWrong as error:
         return Outcome(found.kind, found.input, "silently wrong", one_line(error, 400))
     except UserError as error:

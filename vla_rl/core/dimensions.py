@@ -7,7 +7,7 @@ other, or refused. Where one side declares none, the vectors are matched by posi
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,7 +110,8 @@ class Dimensions:
 UNDECLARED = Dimensions()
 
 
-class Match(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Match:
     """How a found vector becomes the expected one: ``expected[i] = found[index[i]] * factor[i]``.
 
     Attributes:

@@ -35,7 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not demonstrations:
         raise UserError(f"{arguments.run} has no demonstrations to learn corrections from")
     model, _ = load_model(policy.path)
-    corrector, fit = train_corrector(model, [store.read(name) for name in demonstrations], config, arguments.seed)
+    read = [store.read(name) for name in demonstrations]
+    shown = [each.matched(model.spec.dimensions_of(each.state.shape[1]), f"the policy {policy.path}") for each in read]
+    corrector, fit = train_corrector(model, shown, config, arguments.seed)
     corrector.save(policy.path / FOLDER)
     print(
         f"{policy.path / FOLDER}: squared error of held-out actions {fit.planned_error:.4f} as planned, "

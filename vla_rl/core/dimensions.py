@@ -109,6 +109,9 @@ class Dimensions:
 
 UNDECLARED = Dimensions()
 
+Pair = tuple[Dimensions, Dimensions]
+"""Dimensions of a state and of an action."""
+
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -163,14 +166,35 @@ def match(expected: Dimensions, found: Dimensions, size: int, expected_in: str, 
     missing = [name for name in expected.names if name not in found.names]
     if missing:
         raise UserError(
-            f"the {what} of {found_in} has no dimension {missing[0]!r}. {expected_in} expects {list(expected.names)}; "
-            f"{found_in} has {list(found.names)}. Map the names, or use data of the same robot"
+            f"{found_in}: the {what} has no dimension {missing[0]!r}. Found: {list(found.names)}. Expected by "
+            f"{expected_in}: {list(expected.names)}. Map the names, or use data of the same robot"
         )
     index = np.array([found.names.index(name) for name in expected.names], dtype=np.int64)
     taken = found.take(index.tolist()).unit_of_each()
     pairs = zip(expected.names, taken, expected.unit_of_each(), strict=True)
     factors = [_factor(unit, wanted, name, what, found_in, expected_in) for name, unit, wanted in pairs]
     return Match(index, np.array(factors, dtype=np.float64), by_name=True)
+
+
+def match_both(
+    expected: Pair, found: Pair, sizes: tuple[int, int], expected_in: str, found_in: str
+) -> tuple[Match, Match]:
+    """Match the state and the action of a source with those of a receiver.
+
+    Args:
+        expected: State and action dimensions that the receiver declares.
+        found: Those of the source.
+        sizes: S and A.
+        expected_in, found_in: Names of both, for the error.
+
+    Raises:
+        UserError: As `match` does.
+    """
+    state, action = (
+        match(one, other, size, expected_in, found_in, what)
+        for one, other, size, what in zip(expected, found, sizes, ("state", "action"), strict=True)
+    )
+    return state, action
 
 
 def _factor(unit: str, wanted: str, name: str, what: str, found_in: str, expected_in: str) -> float:
@@ -181,7 +205,7 @@ def _factor(unit: str, wanted: str, name: str, what: str, found_in: str, expecte
     wanted_base, wanted_factor = _SCALES.get(wanted, (wanted, 1.0))
     if base != wanted_base:
         raise UserError(
-            f"the {what} {name!r} of {found_in} is in {unit}, {expected_in} expects {wanted}, and there is no "
-            f"conversion. Declare the units, or convert the data to {wanted}"
+            f"{found_in}: the unit of {what} {name!r} is {unit}. Expected by {expected_in}: {wanted}. There is no "
+            f"conversion; convert the data to {wanted}, or correct the declared units"
         )
     return factor / wanted_factor

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.core.dimensions import UNDECLARED, Dimensions, match
+from vla_rl.core.dimensions import UNDECLARED, Dimensions, Pair, match_both
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.outside import check_vector
 
@@ -226,6 +226,32 @@ class Episode:
             )
         return self
 
+    @property
+    def dimensions(self) -> Pair:
+        """Dimensions of the state and of the actions."""
+        return self.state_dimensions, self.action_dimensions
+
+    def matched(self, expected: Pair, expected_in: str) -> "Episode":
+        """Return the episode with state and actions in the expected order and units.
+
+        Args:
+            expected: What the receiver declares; undeclared dimensions match by position.
+            expected_in: Name of the receiver, for the error.
+
+        Raises:
+            UserError: If a name is missing, or declared units cannot be converted.
+        """
+        sizes = (self.state.shape[1], self.action_sent.shape[1])
+        states, actions = match_both(expected, self.dimensions, sizes, expected_in, f"episode {self.episode_id!r}")
+        return replace(
+            self,
+            state=states.apply(self.state),
+            action_policy=actions.apply(self.action_policy),
+            action_sent=actions.apply(self.action_sent),
+            state_dimensions=expected[0] or self.state_dimensions,
+            action_dimensions=expected[1] or self.action_dimensions,
+        )
+
     def with_success(self, success: bool | None) -> "Episode":
         """The same episode with another outcome label."""
         return replace(self, success=success)
@@ -260,7 +286,7 @@ class PolicySpec:
     control_hz: float = 20.0
     delta_dims: tuple[int, ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
-    dimensions: tuple[tuple[Dimensions, Dimensions], ...] = ()
+    dimensions: tuple[Pair, ...] = ()
 
     def __post_init__(self) -> None:
         sizes = (("image_size", self.image_size, 2, 1), ("state_dim", (self.state_dim,), 1, 0))
@@ -294,7 +320,7 @@ class PolicySpec:
         """The action size of each robot that shares the policy, by the size of its state."""
         return dict(self.sizes or [(self.state_dim, self.action_dim)])
 
-    def dimensions_of(self, state_dim: int) -> tuple[Dimensions, Dimensions]:
+    def dimensions_of(self, state_dim: int) -> Pair:
         """Return the state and action dimensions of the robot whose state has this many numbers."""
         found = dict(zip(self.action_sizes, self.dimensions, strict=False))
         return found.get(state_dim, (UNDECLARED, UNDECLARED))
@@ -377,7 +403,7 @@ def shared_spec(specs: Sequence[PolicySpec]) -> PolicySpec:
         if spec.delta_dims != tuple(dim for dim in largest.delta_dims if dim < spec.action_dim):
             raise ConfigError(f"{largest.env_id} and {spec.env_id} cannot share a policy: their delta actions differ")
     sizes = {spec.state_dim: spec.action_dim for spec in specs}
-    dimensions: dict[int, tuple[Dimensions, Dimensions]] = {}
+    dimensions: dict[int, Pair] = {}
     for spec in specs:
         if sizes[spec.state_dim] != spec.action_dim:
             raise ConfigError(f"{spec.env_id}: another task has the same state size and another action size")
@@ -395,17 +421,18 @@ def shared_spec(specs: Sequence[PolicySpec]) -> PolicySpec:
     )
 
 
-def _check_same_order(first: PolicySpec, spec: PolicySpec, known: dict[int, tuple[Dimensions, Dimensions]]) -> None:
+def _check_same_order(first: PolicySpec, spec: PolicySpec, known: dict[int, Pair]) -> None:
     """Add the dimensions of a robot to those known by the size of its state; refuse another order or other units."""
     ours, theirs = known.get(spec.state_dim, (UNDECLARED, UNDECLARED)), spec.dimensions_of(spec.state_dim)
-    for what, size, one, other in zip(
-        ("state", "action"), (spec.state_dim, spec.action_dim), ours, theirs, strict=True
-    ):
-        if match(one, other, size, first.env_id, spec.env_id, what).changes:
-            raise ConfigError(
-                f"{first.env_id} and {spec.env_id} cannot share a policy: their {what} dimensions are "
-                f"{list(one.names)} {list(one.units)} and {list(other.names)} {list(other.units)}; declare them alike"
-            )
+    matches = match_both(ours, theirs, (spec.state_dim, spec.action_dim), first.env_id, spec.env_id)
+    if any(each.changes for each in matches):
+        lists = " and ".join(
+            str([list(zip(each.names, each.unit_of_each(), strict=True)) for each in pair]) for pair in (ours, theirs)
+        )
+        raise ConfigError(
+            f"{first.env_id} and {spec.env_id} cannot share a policy: their state and action dimensions are {lists}; "
+            "declare them in the same order and units"
+        )
     known[spec.state_dim] = (ours[0] or theirs[0], ours[1] or theirs[1])
 
 

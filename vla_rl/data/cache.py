@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from vla_rl.core.errors import StoreError
 from vla_rl.core.progress import track
-from vla_rl.core.types import Float32Array, Origin, Uint8Array
+from vla_rl.core.types import Float32Array, Origin, PolicySpec, Uint8Array
 from vla_rl.data.cache_files import (
     Index,
     append_episode,
@@ -92,6 +92,12 @@ class FrameCache:
         episode_index: int32 [N], index into ``episodes``.
         position: int32 [N], the step within its episode.
 
+    Args:
+        store: Of the episodes.
+        directory: Folder of the cache's files; made if missing.
+        retention: Which episodes are held; None: all.
+        expected: Interface of the policy that reads the rows. They follow its names; None: those of the first episode.
+
     Raises:
         StoreError: if the directory cannot be used.
     """
@@ -102,8 +108,15 @@ class FrameCache:
     action_sent: Float32Array
     source: Uint8Array
 
-    def __init__(self, store: EpisodeStore, directory: Path, retention: RetentionConfig | None = None) -> None:
+    def __init__(
+        self,
+        store: EpisodeStore,
+        directory: Path,
+        retention: RetentionConfig | None = None,
+        expected: PolicySpec | None = None,
+    ) -> None:
         self.store = store
+        self._expected = expected
         self.directory = Path(directory)
         self._retention = retention or RetentionConfig()
         try:
@@ -129,6 +142,7 @@ class FrameCache:
         Raises:
             StoreError: for a damaged episode, one whose cameras differ from the others', or a full disk. What
                 had been taken in before the error stays.
+            UserError: For an episode whose names or units do not match those of the others, or of the policy.
         """
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -175,7 +189,7 @@ class FrameCache:
         known = {name: entry.header for name, entry in current.items()}
         known |= {name: header for name, (header, stamp) in old.dropped.items() if stamps.get(name) == stamp}
         headers = {name: known.get(name) or self.store.read_header(name) for name in stamps}  # in the order of ids
-        layout = common_layout(list(headers.values()))
+        layout = common_layout(list(headers.values()), self._expected)
         if layout != old.layout:  # rows of another width are of no use
             current = {}
         to_drop = episodes_to_drop(list(headers.values()), self._retention)
@@ -224,7 +238,8 @@ class FrameCache:
         self.total_frames = self._index.total_frames
 
         entries = self._index.entries
-        self.episodes = [CachedEpisode.at(entry.header, entry.start) for entry in entries]
+        layout = self._index.layout
+        self.episodes = [CachedEpisode.at(layout.ordered(entry.header), entry.start) for entry in entries if layout]
         starts = np.array([entry.start for entry in entries], dtype=np.int64)
         lengths = np.array([entry.header.length for entry in entries], dtype=np.int64)
         self.episode_index = np.repeat(np.arange(len(entries), dtype=np.int32), lengths)

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vla_rl.core.dimensions import UNDECLARED, Dimensions, Pair, match_both
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.files import fsync_directory, write_atomic
 from vla_rl.core.outside import parse_json
-from vla_rl.core.types import PICTURED, Episode
+from vla_rl.core.types import PICTURED, Episode, PolicySpec
 from vla_rl.data.episode_header import EpisodeHeader
 
-CACHE_VERSION = 2
+CACHE_VERSION = 3
 _GENERATION = re.compile(r"g\d+")
 
 Rows = Mapping[str, NDArray[Any]]
@@ -27,15 +28,18 @@ Rows = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The sizes of the columns. ``cameras``: camera name -> (H, W). Shorter states and actions are filled with 0."""
+    """Sizes and meaning of the columns.
+
+    Attributes:
+        state_dim, action_dim: Numbers in a row; shorter vectors are filled with 0.
+        cameras: Camera name -> (H, W).
+        dimensions: Size of the state -> (state, action) dimensions of the rows of that size.
+    """
 
     state_dim: int
     action_dim: int
     cameras: Mapping[str, tuple[int, int]]
-
-    @staticmethod
-    def of(header: EpisodeHeader) -> "Layout":
-        return Layout(header.state_dim, header.action_dim, dict(sorted(header.cameras.items())))
+    dimensions: Mapping[int, Pair] = field(default_factory=dict)
 
     def columns(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """Column name -> (dtype, shape of a row)."""
@@ -48,21 +52,72 @@ class Layout:
         }
         return columns | {f"images.{camera}": (uint8, (*size, 3)) for camera, size in self.cameras.items()}
 
+    def dimensions_of(self, state_dim: int) -> Pair:
+        """Return the (state, action) dimensions of the rows whose state has this many numbers."""
+        return self.dimensions.get(state_dim, (UNDECLARED, UNDECLARED))
 
-def common_layout(headers: Sequence[EpisodeHeader]) -> Layout | None:
-    """A layout that all episodes fit in; None for no episodes. Raises StoreError if their cameras differ."""
+    def ordered(self, header: EpisodeHeader) -> EpisodeHeader:
+        """Return the header of an episode as its rows stand in the columns."""
+        state, action = self.dimensions_of(header.state_dim)
+        return replace(header, state_dimensions=state, action_dimensions=action)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the layout as JSON data."""
+        pairs = sorted(self.dimensions.items())
+        plain = [[size, *(dimensions.to_plain() for dimensions in pair)] for size, pair in pairs]
+        cameras = {name: list(size) for name, size in self.cameras.items()}
+        return {"state_dim": self.state_dim, "action_dim": self.action_dim, "cameras": cameras, "dimensions": plain}
+
+    @staticmethod
+    def from_plain(raw: Mapping[str, Any]) -> "Layout":
+        """Return the layout from JSON data. Raises KeyError, TypeError or ValueError for anything else."""
+        cameras = {str(name): (int(height), int(width)) for name, (height, width) in raw["cameras"].items()}
+        pairs = {
+            int(size): (Dimensions.from_plain(state), Dimensions.from_plain(action))
+            for size, state, action in raw["dimensions"]
+        }
+        return Layout(int(raw["state_dim"]), int(raw["action_dim"]), cameras, pairs)
+
+
+def common_layout(headers: Sequence[EpisodeHeader], expected: PolicySpec | None = None) -> Layout | None:
+    """Return a layout that all episodes fit in; None for no episodes.
+
+    Rows of one size follow the names that ``expected`` declares, else those of the first episode that declares any.
+
+    Args:
+        headers: Of the episodes.
+        expected: Interface of the policy that reads the rows.
+
+    Raises:
+        StoreError: If their cameras differ.
+        UserError: If an episode lacks a dimension that the others of its size have.
+    """
     if not headers:
         return None
-    layouts = [Layout.of(header) for header in headers]
-    for header, layout in zip(headers, layouts, strict=True):
-        if layout.cameras != layouts[0].cameras:
+    first = headers[0]
+    dimensions: dict[int, Pair] = {}
+    for header in headers:
+        if header.cameras != first.cameras:
             raise StoreError(
-                f"these episodes have different cameras: {headers[0].episode_id!r} has {layouts[0].cameras}, "
-                f"{header.episode_id!r} has {layout.cameras}; keep them in separate stores"
+                f"these episodes have different cameras: {first.episode_id!r} has {dict(first.cameras)}, "
+                f"{header.episode_id!r} has {dict(header.cameras)}; keep them in separate stores"
             )
+        _check_names(header, dimensions, expected)
     return Layout(
-        max(layout.state_dim for layout in layouts), max(layout.action_dim for layout in layouts), layouts[0].cameras
+        max(header.state_dim for header in headers),
+        max(header.action_dim for header in headers),
+        dict(sorted(first.cameras.items())),
+        {size: pair for size, pair in sorted(dimensions.items()) if any(pair)},
     )
+
+
+def _check_names(header: EpisodeHeader, known: dict[int, Pair], policy: PolicySpec | None) -> None:
+    """Add an episode's dimensions to those of its size, or refuse it because they cannot be matched."""
+    size = header.state_dim
+    ours = known.get(size) or (policy.dimensions_of(size) if policy else (UNDECLARED, UNDECLARED))
+    theirs, sizes = header.dimensions, (size, header.action_dim)
+    match_both(ours, theirs, sizes, "the policy" if policy else "the other episodes", f"episode {header.episode_id!r}")
+    known[size] = (ours[0] or theirs[0], ours[1] or theirs[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +170,7 @@ class Index:
             for name, row_bytes in _row_bytes(index.layout).items():
                 if (folder / f"{name}.bin").stat().st_size < total * row_bytes:
                     return Index()
-        except (OSError, ValueError, KeyError, TypeError, StoreError):
+        except (OSError, ValueError, KeyError, TypeError, UserError):
             return Index()
         return index
 
@@ -125,7 +180,7 @@ class Index:
         for plain, stamp, crc32 in raw["entries"]:
             start = entries[-1].end if entries else 0
             entries.append(Entry(EpisodeHeader.from_plain(plain), start, (stamp[0], stamp[1]), crc32))
-        layout = Layout.of(entries[0].header) if entries else None
+        layout = Layout.from_plain(raw["layout"]) if raw["layout"] else None
         if not _GENERATION.fullmatch(raw["generation"] or "g0"):
             raise ValueError(f"generation {raw['generation']!r}")
         left_out = [(EpisodeHeader.from_plain(plain), (stamp[0], stamp[1])) for plain, stamp in raw["dropped"]]
@@ -135,7 +190,8 @@ class Index:
     def save(self, directory: Path) -> None:
         """Flush the columns, then replace the index file. Nothing is written if nothing has changed."""
         entries = [[entry.header.to_plain(), entry.stamp, entry.crc32] for entry in self.entries]
-        raw = {"version": CACHE_VERSION, "generation": self.generation, "entries": entries}
+        raw: dict[str, Any] = {"version": CACHE_VERSION, "generation": self.generation, "entries": entries}
+        raw["layout"] = self.layout.to_plain() if self.layout is not None else None
         raw["dropped"] = [[header.to_plain(), stamp] for header, stamp in self.dropped.values()]
         body = json.dumps(raw).encode()
         crc = b"%08x" % zlib.crc32(body)
@@ -168,6 +224,7 @@ def episode_rows(episode: Episode, layout: Layout) -> dict[str, NDArray[Any]]:
     Raises:
         UserError: if it was simulated without a picture at every step.
     """
+    episode = episode.matched(layout.dimensions_of(episode.state.shape[1]), "the other episodes")
     if not episode.extras.get(PICTURED, np.ones(1)).all():
         raise UserError(
             f"episode {episode.episode_id!r} has no picture at every step, so nothing can be trained on it; it was "

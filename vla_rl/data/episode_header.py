@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from vla_rl.core.dimensions import UNDECLARED, Dimensions
+from vla_rl.core.dimensions import UNDECLARED, Dimensions, Pair
 from vla_rl.core.errors import ConfigError, StoreError
 from vla_rl.core.types import Origin
 
@@ -52,6 +52,11 @@ class EpisodeHeader:
     digest: str
     state_dimensions: Dimensions = UNDECLARED
     action_dimensions: Dimensions = UNDECLARED
+
+    @property
+    def dimensions(self) -> Pair:
+        """Dimensions of the state and of the actions."""
+        return self.state_dimensions, self.action_dimensions
 
     def to_plain(self) -> dict[str, Any]:
         """The header as JSON data."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from robot_io.pictures import resize
+from vla_rl.core.dimensions import match_both
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.progress import track
@@ -144,9 +145,9 @@ def _check_fit(header: EpisodeHeader, spec: PolicySpec) -> None:
     sides = np.array(shown, dtype=np.int64).reshape(-1, 2) >= spec.image_size
     square = spec.image_size[0] == spec.image_size[1]
     fit = bool((sides.any(1) if square else sides.all(1)).all())
-    expected = dict.fromkeys(spec.cameras, spec.image_size)
+    wanted = dict.fromkeys(spec.cameras, spec.image_size)
     pairs = {
-        "cameras": (expected if fit else dict(header.cameras), expected),
+        "cameras": (wanted if fit else dict(header.cameras), wanted),
         "state numbers": (header.state_dim, spec.state_dim),
         "action numbers": (header.action_dim, spec.action_dim),
         "steps a second": (header.control_hz, spec.control_hz),
@@ -157,12 +158,16 @@ def _check_fit(header: EpisodeHeader, spec: PolicySpec) -> None:
             f"demonstration {header.episode_id!r} does not fit {spec.env_id}: {'; '.join(differs)}; set the task "
             "(task.image_size, task.declare) as it was then, or leave the episode out: label it a failure"
         )
+    sizes = (spec.state_dim, spec.action_dim)
+    expected, name = spec.dimensions_of(spec.state_dim), f"demonstration {header.episode_id!r}"
+    match_both(expected, header.dimensions, sizes, f"the task {spec.env_id}", name)
 
 
 def _as_demonstration(episode: Episode, episode_id: str, task: str, spec: PolicySpec) -> Episode:
-    """The episode with the task's cameras in their size, every step a demonstrator's. What a person sent is what he
-    wanted.
+    """Return the episode as a demonstration of the task: its cameras, sizes, order and units; every step is a
+    demonstrator's. The action that a person sent is the one that they wanted.
     """
+    episode = episode.matched(spec.dimensions_of(spec.state_dim), f"the task {task}")
     by_person = (episode.source == Source.HUMAN)[:, None]
     return replace(
         episode,

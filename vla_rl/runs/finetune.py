@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vla_rl.algorithms.config import check_teaching
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.described import critic_of
+from vla_rl.core.dimensions import match_both
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.processes import learner_threads
@@ -152,9 +153,18 @@ def _open_cache(folder: RunFolder, config: FinetuneConfig) -> "FrameCache":
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore
 
-    cache = FrameCache(EpisodeStore(folder.episodes), folder.cache, config.retention)
+    expected = _start_spec(folder.policy(0)) if folder.policy_exists(0) else None
+    cache = FrameCache(EpisodeStore(folder.episodes), folder.cache, config.retention, expected)
     cache.refresh()
     return cache
+
+
+def _start_spec(start: Path) -> PolicySpec | None:
+    """Return the interface of the policy to start from; None if it is lerobot's own, which does not declare it."""
+    from vla_rl.policies.lerobot_adapter import is_lerobots_own
+    from vla_rl.runs.policy_folder import find_policy
+
+    return None if is_lerobots_own(start) else find_policy(start).spec
 
 
 def make_learner(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") -> "Algorithm":
@@ -187,21 +197,21 @@ def _make_model(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") 
 
 
 def check_start(config: FinetuneConfig) -> None:
-    """Refuse a policy to start from that does not fit the episode stores in the data, before anything is copied.
+    """Refuse episode stores that do not fit each other or the policy to start from, before anything is copied.
     LeRobotDatasets and bags become episodes only by being taken in; what does not fit in them is refused then.
 
     Raises:
         UserError: with what differs.
     """
+    from vla_rl.data.cache_files import common_layout
     from vla_rl.data.sources import find_store
-    from vla_rl.policies.lerobot_adapter import is_lerobots_own
-    from vla_rl.runs.policy_folder import find_policy
 
-    start = Path(config.start)
     stores = [store for path in config.data if (store := find_store(Path(path))) is not None]
     headers = [store.read_header(name) for store in stores for name in store.ids()]
-    if config.start and headers and not is_lerobots_own(start):
-        check_fit(find_policy(start).spec, spec_of(headers), start)
+    spec = _start_spec(Path(config.start)) if config.start else None
+    layout = common_layout(headers, spec)
+    if spec is not None and layout is not None:
+        check_fit(spec, spec_of([layout.ordered(header) for header in headers]), Path(config.start))
 
 
 def spec_of(episodes: Sequence["EpisodeHeader"], delta_dims: tuple[int, ...] = ()) -> PolicySpec:
@@ -231,6 +241,7 @@ def _spec_of_one(episode: "EpisodeHeader", cameras: tuple[str, ...], delta_dims:
         action_dim=episode.action_dim,
         control_hz=episode.control_hz,
         delta_dims=tuple(dim for dim in delta_dims if dim < episode.action_dim),
+        dimensions=(episode.dimensions,),
     )
 
 
@@ -251,4 +262,8 @@ def check_fit(policy: PolicySpec, data: PolicySpec, path: Path) -> None:
         raise UserError(
             f"the policy {path} is for robots of (state, action) sizes {sorted(ours.items())}, the data is of "
             f"{sorted(theirs.items())}; map the data, or start anew"
+        )
+    for size, actions in theirs.items():
+        match_both(
+            policy.dimensions_of(size), data.dimensions_of(size), (size, actions), f"the policy {path}", "the data"
         )

@@ -8,8 +8,9 @@ Dependency law: rosbags and PIL are imported where they are used.
 
 import contextlib
 import io
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ _CHANNELS = {"rgb8": (3, (0, 1, 2)), "bgr8": (3, (2, 1, 0)), "rgba8": (4, (0, 1,
 _CHANNELS["mono8"] = (1, (0, 0, 0))
 # Of a message without a named field: the part of it that means something as a vector.
 _DEFAULT_FIELDS = {"sensor_msgs/msg/JointState": "position", "trajectory_msgs/msg/JointTrajectory": "points"}
-_NOT_NUMBERS = ("header", "layout", "name", "joint_names", "time_from_start")
+_NAMES = ("name", "joint_names")
+_NOT_NUMBERS = (*_NAMES, "header", "layout", "time_from_start")
 
 
 def is_bag(path: Path) -> bool:
@@ -64,6 +66,9 @@ class BagReader:
             known = {connection.topic for connection in self._reader.connections}
             raise UserError(f"{self.path} has no topic {topic!r}.{did_you_mean(topic, known)}")
         kind = connections[0].msgtype
+        if len({connection.msgtype for connection in connections}) > 1:
+            kinds = sorted({connection.msgtype for connection in connections})
+            raise UserError(f"{self.path}: {topic} holds messages of the types {kinds}; record one type per topic")
         if kind not in self._typestore.types:
             raise UserError(f"{self.path}: {topic} is a {kind}, which is none of the common ROS 2 types; leave it out")
         with self._reading():
@@ -96,44 +101,68 @@ def capture_time_ns(message: Any) -> int:
     return 0 if stamp is None else int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
 
 
-def vector(
-    bag: BagReader, topic: str, kind: str, message: Any, path: str, joints: Sequence[str]
-) -> NDArray[np.float64]:
-    """The numbers of a message of a type, or of one field of it; of a JointState in the order of ``joints``."""
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers of one message, or of one field of it.
+
+    Attributes:
+        joints: Names that the message gives its joints, in its own order; None if messages of its type carry no names.
+        labels: Where each number stands in the message (``points.0.positions.3``).
+        values: float64 [D].
+    """
+
+    joints: tuple[str, ...] | None
+    labels: tuple[str, ...]
+    values: NDArray[np.float64]
+
+
+def numbers_of(bag: BagReader, topic: str, kind: str, message: Any, path: str) -> Numbers:
+    """Return the numbers of a message in the order of its fields.
+
+    Args:
+        path: Field to take them from (``points.0.positions``); empty: what `_DEFAULT_FIELDS` has, or all fields.
+
+    Raises:
+        UserError: If there is no such field.
+    """
     path = path or _DEFAULT_FIELDS.get(kind, "")
     value = message
     for part in filter(None, path.split(".")):
-        if not is_dataclass(value) or not hasattr(value, part):
-            known = [item.name for item in fields(value)] if is_dataclass(value) else []
+        if re.fullmatch(r"-?\d+", part) and isinstance(value, list | np.ndarray):
+            if not -len(value) <= int(part) < len(value):
+                raise UserError(f"{bag.path}: {topic} has {len(value)} entries before {part!r} in {path}; name another")
+            value = value[int(part)]
+        elif part in (known := _fields(value)):
+            value = getattr(value, part)
+        else:
             raise UserError(f"{bag.path}: {topic} has no field {part!r}.{did_you_mean(part, known)}")
-        value = getattr(value, part)
-    numbers = np.array(_numbers(value), dtype=np.float64)
-    if joints and hasattr(message, "position") and hasattr(message, "name"):
-        missing = [joint for joint in joints if joint not in message.name]
-        if missing or len(numbers) != len(message.name):
-            raise UserError(f"{bag.path}: {topic} has the joints {list(message.name)}, asked for are {list(joints)}")
-        numbers = numbers[[message.name.index(joint) for joint in joints]]
-    if not len(numbers):
-        raise UserError(f"{bag.path}: {topic} holds no numbers in {path or 'its fields'}; name a field as TOPIC#FIELD")
-    return numbers
+    leaves = list(_leaves(value, path))
+    named = [tuple(found) for name in _NAMES if isinstance(found := getattr(message, name, None), list)]
+    labels = tuple(label.lstrip(".") for label, _ in leaves)
+    return Numbers(named[0] if named else None, labels, np.array([number for _, number in leaves], np.float64))
 
 
-def _numbers(value: Any) -> list[float]:
-    """All numbers of a message, depth first in the order of its fields."""
-    if isinstance(value, np.ndarray):
-        return [float(number) for number in value.ravel()]
-    if isinstance(value, bool | int | float | np.number):
-        return [float(value)]
-    if isinstance(value, list | tuple):
-        return [number for item in value for number in _numbers(item)]
-    if is_dataclass(value):
-        names = [item.name for item in fields(value) if item.name not in _NOT_NUMBERS]
-        return [number for name in names if name != "__msgtype__" for number in _numbers(getattr(value, name))]
-    return []
+def _leaves(value: Any, label: str) -> Iterator[tuple[str, float]]:
+    """Yield each number of a message with its place, depth first in the order of the fields."""
+    if isinstance(value, bool | int | float | np.generic):
+        yield label, float(value)
+    elif isinstance(value, list | tuple | np.ndarray):
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{label}.{index}")
+    else:
+        for name in _fields(value):
+            if name not in _NOT_NUMBERS:
+                yield from _leaves(getattr(value, name), f"{label}.{name}")
 
 
-def decode_picture(bag: BagReader, topic: str, kind: str, message: Any, size: tuple[int, int] | None) -> Uint8Array:
-    """A picture message as uint8 [H, W, 3]."""
+def _fields(value: Any) -> list[str]:
+    """Return the fields of a message without the constants of its type."""
+    found = fields(value) if is_dataclass(value) else ()
+    return [item.name for item in found if not str(item.type).startswith("ClassVar")]
+
+
+def decode_picture(bag: BagReader, topic: str, kind: str, message: Any) -> Uint8Array:
+    """Return a picture message as uint8 [H, W, 3]."""
     from PIL import Image
 
     if kind == "sensor_msgs/msg/CompressedImage":
@@ -156,6 +185,13 @@ def decode_picture(bag: BagReader, topic: str, kind: str, message: Any, size: tu
         picture = Image.fromarray(np.ascontiguousarray(rows.reshape(message.height, -1, channels)[..., list(order)]))
     else:
         raise UserError(f"{bag.path}: {topic} is a {kind}; a camera is a sensor_msgs Image or CompressedImage")
-    if size is not None and picture.size != (size[1], size[0]):
-        picture = picture.resize((size[1], size[0]), Image.Resampling.BOX)
     return np.asarray(picture)
+
+
+def scaled(picture: Uint8Array, size: tuple[int, int] | None) -> Uint8Array:
+    """Return a picture at the height and width ``size``; None: as it is."""
+    from PIL import Image
+
+    if size is None or picture.shape[:2] == tuple(size):
+        return picture
+    return np.asarray(Image.fromarray(picture).resize((size[1], size[0]), Image.Resampling.BOX))

@@ -1,14 +1,14 @@
-"""ROS 2 bags in (mcap and sqlite3): topics become episodes, synchronised by nearest capture time. No ROS is needed.
+"""Import ROS 2 bags (mcap and sqlite3): topics become episodes, synchronized by the nearest capture time.
 
-Every tick of an episode takes, of each topic, the message that was captured nearest to it: the time stamp in the
-message's header, or where there is none the time at which the bag recorded it. Pictures are decoded only where a tick
-takes them, an episode at a time.
-
-Dependency law: no more than `rosbag_files`, which reads the messages.
+No ROS is needed. Every tick of an episode takes, of each topic, the message that was captured nearest to it. The
+capture time is the stamp in the message's header, or where the topic has no stamps the time of recording. Pictures are
+decoded only where a tick takes them, one episode at a time.
 """
 
+import itertools
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.core.errors import ConfigError, StoreError
+from vla_rl.core.dimensions import UNDECLARED, Dimensions
+from vla_rl.core.errors import ConfigError, StoreError, UserError
 from vla_rl.core.types import Episode, Float32Array, Origin, Source, Uint8Array
-from vla_rl.data.rosbag_files import BagReader, capture_time_ns, decode_picture, vector
+from vla_rl.data.rosbag_files import BagReader, decode_picture, scaled
+from vla_rl.data.rosbag_streams import Int64Array, NumberStream, PictureStream, Stream, StreamReader
 from vla_rl.data.store import EpisodeStore, add_unless_same
 
-Int64Array = NDArray[np.int64]
-_OUTCOME_DELAY_NS = 1_000_000_000  # an outcome may be said so long after the mark of an end, before the next begin
+logger = logging.getLogger(__name__)
+
+_OUTCOME_DELAY_NS = 1_000_000_000  # an outcome may come so long after the mark of an end, before the next begin
+_NOTABLE_S = 1.0  # drivers start one after the other; more than that is worth a line
+_FROZEN_S = 1.0  # a camera that repeats its picture for so long while the state moves is frozen
+_MOVES = 0.05  # of the range of a number of the state in the episode
+_AT_REST = 1e-3  # rad or m: noise of a robot at rest
 
 
 @dataclass(frozen=True)
@@ -41,19 +48,26 @@ class BagMapping:
         control_hz: 20
         task: put the peg into the socket
 
-    A topic is written ``/topic`` or ``/topic#field.of.message``; without a field, a JointState gives its positions and
+    A topic is written ``/topic`` or ``/topic#field.of.message``. Without a field, a JointState gives its positions and
     other messages all their numbers, one behind the other (a pose: x y z, then the quaternion x y z w).
+
+    Messages that carry names (JointState, JointTrajectory, MultiDOFJointState ...) are matched by name, message for
+    message, and the names become those of the episode's dimensions. Messages of one topic that carry different joints
+    are merged: the result is as old as the oldest joint in it.
 
     Attributes:
         cameras: our camera name -> topic of sensor_msgs Image or CompressedImage.
         state: the topics that make up the state, one behind the other.
         action: the topics of the command that was sent, one behind the other.
-        joints: the order of the joints in every JointState; empty: as the messages have it.
+        joints: order of the joints in messages that carry names; joints that are not in it are left out. Empty: the
+            order of the first message of each topic.
+        units: name of a dimension -> its unit (``rad``, ``deg``, ``m`` ...), since a bag declares none.
         intervention: topic of std_msgs Bool, true while a person decides; empty: nobody took over.
         success: topic of std_msgs Bool, the outcome: the last message of an episode; empty: not labelled.
         episode: topic of std_msgs Bool, true begins an episode and false ends it; empty: the bag is one episode.
         control_hz: ticks per second.
-        max_gap_s: the farthest that a message may be from its tick.
+        max_gap_s: the farthest that a message may be from its tick, and a stamp behind an earlier one.
+        header_stamps: header stamps are capture times; false: the times of recording are.
         image_size: height and width that pictures are scaled to; null: as they are.
         task: the task sentence.
         env_id: of the episodes.
@@ -65,11 +79,13 @@ class BagMapping:
     state: tuple[str, ...] = ("/joint_states",)
     action: tuple[str, ...] = ("/commands",)
     joints: tuple[str, ...] = ()
+    units: dict[str, str] = field(default_factory=dict)
     intervention: str = ""
     success: str = ""
     episode: str = ""
     control_hz: float = 20.0
     max_gap_s: float = 0.1
+    header_stamps: bool = True
     image_size: tuple[int, int] | None = None
     task: str = ""
     env_id: str = "ros2"
@@ -89,114 +105,130 @@ def import_bag(bag: Path, store: EpisodeStore, mapping: BagMapping) -> list[str]
     """Add the episodes of a ROS 2 bag to a store.
 
     With a topic of interventions, the steps at which it is true are a person's, the others a policy's, and the origin
-    is ``real``; else a demonstrator's episodes have the origin ``demo``. The capture times of all streams are kept as
-    extra columns ``captured_ns.STREAM``. Episodes that the store already has, with the same content, are left out;
-    another one under a taken id gets an id ending in ``.2``, ``.3`` ...
+    is ``real``. Without one, a demonstrator's episodes have the origin ``demo``. The capture times of all streams are
+    kept as extra columns ``captured_ns.STREAM``. Episodes that the store already has, with the same content, are left
+    out; another one under a taken id gets an id ending in ``.2``, ``.3`` ...
 
     Returns:
-        the ids of the episodes that were added.
+        Ids of the episodes that were added.
 
     Raises:
-        StoreError: for a bag that cannot be read, lacks messages, has a gap, or holds no episode.
-        UserError: for a topic that the bag does not have, or a message of another kind than its place needs.
+        StoreError: For a bag that cannot be read, lacks messages, has a gap or a frozen camera, or holds no episode.
+        UserError: For a topic that the bag does not have, a message of another kind than its place needs, joints that
+            are missing or doubled, or clocks that differ.
     """
     with BagReader(Path(bag)) as opened:
-        streams = _read_streams(opened, mapping)
-        spans = _spans(opened, mapping, streams)
+        source = _read_topics(opened, mapping)
         prefix = mapping.episode_prefix or re.sub(r"[^A-Za-z0-9._-]", "_", opened.path.resolve().stem).lstrip("._-")
         added = []
-        for number, span in enumerate(spans):
+        for number, span in enumerate(_spans(source)):
             name = f"{prefix[:90] or 'bag'}-{number:06d}"
-            episode_id = add_unless_same(store, _assemble(opened, mapping, streams, span, name))
+            episode_id = add_unless_same(store, _assemble(source, span, name))
             if episode_id is not None:
                 added.append(episode_id)
     return added
 
 
-@dataclass(frozen=True, slots=True)
-class _Stream:
-    """One topic, or one field of it, in the order of capture.
+@dataclass(frozen=True)
+class _Bag:
+    """An open bag and the streams that the mapping names.
 
     Attributes:
-        topic: its name.
-        captured_ns: int64 [M], ascending.
-        values: float64 [M, D]; None for pictures.
-        rank: int64 [M], of each message its place in the order of recording.
-        recorded_ns: int64 [M], in the order of recording.
+        cameras: By our camera name.
+        vectors: ``state`` and ``action`` -> streams that make it up.
+        dimensions: The same -> names and units of its numbers.
+        marks: ``intervention``, ``success`` and ``episode`` -> 0 and 1, where the mapping names a topic.
+        picture_sizes: Camera topic -> shape of its first picture.
     """
 
-    topic: str
-    captured_ns: Int64Array
-    values: NDArray[np.float64] | None
-    rank: Int64Array
-    recorded_ns: Int64Array
+    reader: BagReader
+    mapping: BagMapping
+    cameras: Mapping[str, PictureStream]
+    vectors: Mapping[str, Sequence[NumberStream]]
+    dimensions: Mapping[str, Dimensions]
+    marks: Mapping[str, NumberStream]
+    picture_sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def nearest(self, ticks_ns: Int64Array) -> Int64Array:
-        """The index of the message captured nearest to each tick; of two equally near, the earlier one."""
-        after = np.searchsorted(self.captured_ns, ticks_ns).clip(1, max(len(self.captured_ns) - 1, 1))
-        before = after - 1
-        after = np.minimum(after, len(self.captured_ns) - 1)
-        closer = self.captured_ns[after] - ticks_ns < ticks_ns - self.captured_ns[before]
-        return np.where(closer, after, before)
+    @property
+    def path(self) -> Path:
+        return self.reader.path
 
-    def latest(self, ticks_ns: Int64Array) -> Int64Array:
-        """The index of the last message captured at or before each tick; -1 where there is none yet."""
-        return np.searchsorted(self.captured_ns, ticks_ns, side="right") - 1
+    def streams(self) -> list[Stream]:
+        """Return the streams that every tick needs."""
+        return [*self.cameras.values(), *(stream for group in self.vectors.values() for stream in group)]
 
 
-def _read_streams(bag: BagReader, mapping: BagMapping) -> dict[str, list[_Stream]]:
-    """All streams that the mapping names, by the part of the episode that they go to."""
-    parts = {camera: [topic] for camera, topic in sorted(mapping.cameras.items())}
-    for camera in parts:
-        if camera in ("state", "action", "intervention", "success"):
+def _read_topics(reader: BagReader, mapping: BagMapping) -> _Bag:
+    """Read all streams, and compare their clocks, names and rates."""
+    for camera in mapping.cameras:
+        if camera in ("state", "action"):
             raise ConfigError(f"bag mapping: a camera cannot be called {camera!r}; choose another name")
-    streams = {name: [_read_stream(bag, topic, None, ()) for topic in topics] for name, topics in parts.items()}
-    for name, topics in (("state", mapping.state), ("action", mapping.action)):
-        streams[name] = [_read_vector(bag, topic, mapping.joints) for topic in topics]
-    for name, topic in (("intervention", mapping.intervention), ("success", mapping.success)):
-        if topic:
-            streams[name] = [_read_vector(bag, topic, ())]
-    return streams
-
-
-def _read_vector(bag: BagReader, topic: str, joints: Sequence[str]) -> _Stream:
-    name, _, path = topic.partition("#")
-    return _read_stream(bag, name, path, joints)
-
-
-def _read_stream(bag: BagReader, topic: str, path: str | None, joints: Sequence[str]) -> _Stream:
-    """One stream; ``path`` is the field to take numbers from, None for pictures, of which only the times are read."""
-    captured, recorded, values = [], [], []
-    for recorded_ns, kind, message in bag.messages(topic):
-        recorded.append(recorded_ns)
-        captured.append(capture_time_ns(message) or recorded_ns)
-        if path is not None:
-            values.append(vector(bag, topic, kind, message, path, joints))
-    if not recorded:
-        raise StoreError(f"{bag.path}: {topic} holds no messages")
-    widths = {len(value) for value in values}
-    if len(widths) > 1:
-        raise StoreError(
-            f"{bag.path}: the messages of {topic} have {sorted(widths)} numbers; they must be equally many"
+    streams = StreamReader(reader, mapping.header_stamps, mapping.max_gap_s)
+    cameras = {camera: streams.pictures(topic) for camera, topic in sorted(mapping.cameras.items())}
+    parts = {"state": mapping.state, "action": mapping.action}
+    vectors = {part: [streams.numbers(topic, mapping.joints) for topic in topics] for part, topics in parts.items()}
+    topics = {"intervention": mapping.intervention, "success": mapping.success, "episode": mapping.episode}
+    marks = {part: streams.marks(topic, part) for part, topic in topics.items() if topic}
+    streams.check_clocks()
+    dimensions = {part: _dimensions(reader.path, group, mapping) for part, group in vectors.items()}
+    if mapping.joints and not any(stream.joints for group in vectors.values() for stream in group):
+        raise UserError(
+            f"{reader.path}: no topic carries names, asked for are {list(mapping.joints)}. Leave `joints` out"
         )
-    order = np.argsort(np.array(captured, dtype=np.int64), kind="stable")
-    return _Stream(
-        topic,
-        np.array(captured, dtype=np.int64)[order],
-        np.array(values, dtype=np.float64)[order] if path is not None else None,
-        order,
-        np.array(recorded, dtype=np.int64),
-    )
+    names = {name for each in dimensions.values() for name in each.names}
+    if unknown := sorted(mapping.units.keys() - names):
+        raise UserError(f"{reader.path}: `units` names {unknown[0]!r}, the state and action have {sorted(names)}")
+    for stream in vectors["action"]:
+        if not 0.9 < stream.rate_hz / mapping.control_hz < 1.1:
+            each = "repeated" if stream.rate_hz < mapping.control_hz else "left out"
+            logger.warning(
+                "%s: %s has %.4g messages per second and control_hz is %.4g, so commands are %s. Set control_hz to the "
+                "rate of the commands to take each once",
+                reader.path,
+                stream.topic,
+                stream.rate_hz,
+                mapping.control_hz,
+                each,
+            )
+    return _Bag(reader, mapping, cameras, vectors, dimensions, marks)
+
+
+def _dimensions(path: Path, streams: Sequence[NumberStream], mapping: BagMapping) -> Dimensions:
+    """Return the names and units of the state or the action; undeclared if one of its topics has no names.
+
+    Raises:
+        UserError: If a joint of the mapping is missing, or stands in two topics of which each has a part of the joints.
+    """
+    named = [stream for stream in streams if stream.dimensions]
+    found = [joint for stream in named for joint in stream.joints]
+    names = [name for stream in named for name in stream.dimensions.names]
+    repeated = [name for name in names if names.count(name) > 1]
+    faults = [f"{joint!r} never comes" for joint in mapping.joints if named and joint not in found]
+    faults += [f"{joint!r} stands twice" for joint in mapping.joints if mapping.joints.count(joint) > 1]
+    if mapping.joints and len({stream.joints for stream in named}) > 1:
+        faults += [f"{name!r} comes from several topics" for name in repeated]
+    if faults:
+        topics = " and ".join(stream.topic for stream in named or streams)
+        seen = [*dict.fromkeys(joint for stream in named for joint in stream.seen)]
+        raise UserError(
+            f"{path}: {topics} has the joints {seen}, asked for are {list(mapping.joints)}: {faults[0]}. Correct "
+            "`joints` of the mapping, or leave it out"
+        )
+    if len(named) < len(streams):
+        return UNDECLARED
+    if repeated:  # such as those of two arms in namespaces of their own
+        names = [f"{stream.topic.partition('#')[0]}:{name}" for stream in named for name in stream.dimensions.names]
+    return Dimensions(tuple(names), tuple(mapping.units.get(name, "") for name in names))
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """When an episode was, in ns.
+    """Time of an episode, in ns.
 
     Attributes:
-        begin: the first moment at which it was marked and all of its streams speak.
-        end: the last one.
-        outcome_end: the last moment at which its outcome may be said.
+        begin: First moment at which it was marked and all of its streams have messages.
+        end: Last one.
+        outcome_end: Last moment at which its outcome may come.
     """
 
     begin: int
@@ -204,16 +236,29 @@ class _Span:
     outcome_end: int
 
 
-def _spans(bag: BagReader, mapping: BagMapping, streams: dict[str, list[_Stream]]) -> list[_Span]:
-    """The spans of all episodes, in order. Raises StoreError if there are none."""
-    needed = [stream for name, group in streams.items() if name not in ("intervention", "success") for stream in group]
-    first = max(int(stream.captured_ns[0]) for stream in needed)
-    last = min(int(stream.captured_ns[-1]) for stream in needed)
-    end_of_bag = max(int(stream.captured_ns[-1]) for group in streams.values() for stream in group)
+def _common_time(bag: _Bag) -> tuple[int, int]:
+    """Return the first and the last moment at which all streams have messages; log what lies outside."""
+    needed = bag.streams()
+    late = max(needed, key=lambda stream: stream.captured_ns[0])
+    early = min(needed, key=lambda stream: stream.captured_ns[-1])
+    first, last = int(late.captured_ns[0]), int(early.captured_ns[-1])
+    before_s = (first - min(int(stream.captured_ns[0]) for stream in needed)) / 1e9
+    after_s = (max(int(stream.captured_ns[-1]) for stream in needed) - last) / 1e9
+    for lost_s, topic, edge in (
+        (before_s, late.topic, "begins %.1f s after"),
+        (after_s, early.topic, "ends %.1f s before"),
+    ):
+        if lost_s > _NOTABLE_S:
+            logger.warning("%s: %s %s other topics; their messages there are left out", bag.path, topic, edge % lost_s)
+    return first, last
+
+
+def _spans(bag: _Bag) -> list[_Span]:
+    """Return the spans of all episodes, in order. Raises StoreError if there are none."""
+    first, last = _common_time(bag)
+    end_of_bag = max(int(stream.captured_ns[-1]) for stream in [*bag.streams(), *bag.marks.values()])
     marked = [(first, end_of_bag)]
-    if mapping.episode:
-        marks = _read_vector(bag, mapping.episode, ())
-        assert marks.values is not None
+    if marks := bag.marks.get("episode"):
         marked, begun = [], None
         for moment, value in zip(marks.captured_ns.tolist(), marks.values[:, 0], strict=True):
             if value and begun is None:
@@ -234,41 +279,38 @@ def _spans(bag: BagReader, mapping: BagMapping, streams: dict[str, list[_Stream]
     return spans
 
 
-def _assemble(
-    bag: BagReader, mapping: BagMapping, streams: dict[str, list[_Stream]], span: _Span, name: str
-) -> Episode:
-    """The episode of a span of time."""
+def _assemble(bag: _Bag, span: _Span, name: str) -> Episode:
+    """Return the episode of a span of time."""
+    mapping = bag.mapping
     period_ns = 1e9 / mapping.control_hz
     count = int((span.end - span.begin) / period_ns + 1e-6) + 1
     ticks_ns = span.begin + np.rint(np.arange(count) * period_ns).astype(np.int64)  # [T]
-    extras: dict[str, NDArray[Any]] = {}
-
-    def chosen(part: str) -> list[tuple[_Stream, Int64Array]]:
-        picks = [(stream, stream.nearest(ticks_ns)) for stream in streams[part]]
-        for stream, index in picks:
-            _check_gaps(bag, mapping, stream, stream.captured_ns[index], ticks_ns)
-        extras[f"captured_ns.{part}"] = picks[0][0].captured_ns[picks[0][1]]
-        return picks
-
-    def stacked(part: str) -> Float32Array:
-        columns = [stream.values[index] for stream, index in chosen(part) if stream.values is not None]
-        return np.concatenate(columns, axis=1).astype(np.float32)
-
-    images = {camera: _pictures(bag, mapping, *chosen(camera)[0]) for camera in sorted(mapping.cameras)}
-    state, action = stacked("state"), stacked("action")
+    picks = {part: [_pick(bag, stream, ticks_ns) for stream in group] for part, group in bag.vectors.items()}
+    looks = {camera: _pick(bag, stream, ticks_ns) for camera, stream in bag.cameras.items()}
+    extras: dict[str, NDArray[Any]] = {
+        f"captured_ns.{camera}": stream.captured_ns[looks[camera]] for camera, stream in bag.cameras.items()
+    }
+    vectors: dict[str, Float32Array] = {}
+    for part, group in bag.vectors.items():
+        columns = [stream.values[index] for stream, index in zip(group, picks[part], strict=True)]
+        vectors[part] = np.concatenate(columns, axis=1).astype(np.float32)
+        extras[f"captured_ns.{part}"] = group[0].captured_ns[picks[part][0]]
+    images = {camera: _pictures(bag, stream, looks[camera]) for camera, stream in bag.cameras.items()}
+    for camera, stream in bag.cameras.items():
+        _refuse_frozen(bag, stream, stream.captured_ns[looks[camera]], images[camera], vectors["state"])
     source: Uint8Array = np.full(count, Source.DEMO if mapping.demonstrations else Source.POLICY, np.uint8)
     demonstrated = mapping.demonstrations
     if mapping.intervention:
         demonstrated = False
-        by_person = _switched_on(streams["intervention"][0], ticks_ns)
+        by_person = _switched_on(bag.marks["intervention"], ticks_ns)
         source = np.where(by_person, Source.HUMAN, Source.POLICY).astype(np.uint8)
-    success = _outcome(streams["success"][0], span) if mapping.success else None
+    success = _outcome(bag.marks["success"], span) if mapping.success else None
     return Episode(
         episode_id=name,
         images=images,
-        state=state,
-        action_policy=action,
-        action_sent=action,
+        state=vectors["state"],
+        action_policy=vectors["action"],
+        action_sent=vectors["action"],
         source=source,
         task=mapping.task,
         success=success,
@@ -279,49 +321,80 @@ def _assemble(
         control_hz=float(mapping.control_hz),
         env_id=mapping.env_id,
         extras=extras,
+        state_dimensions=bag.dimensions["state"],
+        action_dimensions=bag.dimensions["action"],
     ).validate()
 
 
-def _check_gaps(
-    bag: BagReader, mapping: BagMapping, stream: _Stream, captured: Int64Array, ticks_ns: Int64Array
-) -> None:
-    gap_s = np.abs(captured - ticks_ns) / 1e9
+def _pick(bag: _Bag, stream: Stream, ticks_ns: Int64Array) -> Int64Array:
+    """Return the index of the message for each tick. Raises StoreError for a tick without one."""
+    index = stream.nearest(ticks_ns)
+    gap_s = np.abs(stream.captured_ns[index] - ticks_ns) / 1e9
     worst = int(gap_s.argmax())
-    if gap_s[worst] > mapping.max_gap_s:
+    if gap_s[worst] > bag.mapping.max_gap_s:
+        whole = " with every joint" if isinstance(stream, NumberStream) and stream.joints else ""
         raise StoreError(
-            f"{bag.path}: {stream.topic} has no message within {mapping.max_gap_s} s of {ticks_ns[worst] / 1e9:.3f} s "
-            f"(the nearest is {gap_s[worst]:.3f} s away); raise max_gap_s, or mark the episodes around the gap"
+            f"{bag.path}: {stream.topic} has no message within {bag.mapping.max_gap_s} s of "
+            f"{ticks_ns[worst] / 1e9:.3f} s (the nearest{whole} is {gap_s[worst]:.3f} s away); raise max_gap_s, or "
+            "mark the episodes around the gap"
         )
+    return index
 
 
-def _switched_on(stream: _Stream, ticks_ns: Int64Array) -> NDArray[np.bool_]:
-    """What a topic of Bool last said at each tick; False before its first message."""
-    assert stream.values is not None
+def _switched_on(stream: NumberStream, ticks_ns: Int64Array) -> NDArray[np.bool_]:
+    """Return the last value of a topic of Bool at each tick; False before its first message."""
     index = stream.latest(ticks_ns)
     return (index >= 0) & (stream.values[index, 0] != 0)
 
 
-def _outcome(stream: _Stream, span: _Span) -> bool | None:
-    """What was said last about the outcome of an episode; None for nothing."""
-    assert stream.values is not None
+def _outcome(stream: NumberStream, span: _Span) -> bool | None:
+    """Return the last outcome of an episode; None if there is none."""
     index = int(stream.latest(np.array([span.outcome_end]))[0])
     if index < 0 or stream.captured_ns[index] < span.begin:
         return None
     return bool(stream.values[index, 0])
 
 
-def _pictures(bag: BagReader, mapping: BagMapping, stream: _Stream, index: Int64Array) -> Uint8Array:
-    """The pictures of one camera at the messages ``index`` [T], uint8 [T, H, W, 3]."""
+def _pictures(bag: _Bag, stream: PictureStream, index: Int64Array) -> Uint8Array:
+    """Return the pictures of one camera at the messages ``index`` [T], uint8 [T, H, W, 3]."""
     ranks = stream.rank[index]
     needed = set(ranks.tolist())
     start_ns, stop_ns = int(stream.recorded_ns[min(needed)]), int(stream.recorded_ns[max(needed)]) + 1
     rank = int(np.searchsorted(stream.recorded_ns, start_ns))
     decoded: dict[int, Uint8Array] = {}
-    for _, kind, message in bag.messages(stream.topic, start_ns, stop_ns):
+    for _, kind, message in bag.reader.messages(stream.topic, start_ns, stop_ns):
         if rank in needed:
-            decoded[rank] = decode_picture(bag, stream.topic, kind, message, mapping.image_size)
+            picture = decode_picture(bag.reader, stream.topic, kind, message)
+            if picture.shape != (first := bag.picture_sizes.setdefault(stream.topic, picture.shape)):
+                raise StoreError(
+                    f"{bag.path}: the pictures of {stream.topic} have the shapes {list(first)} and "
+                    f"{list(picture.shape)}; expected one. Record one size, or cut the bag where it changes"
+                )
+            decoded[rank] = scaled(picture, bag.mapping.image_size)
         rank += 1
-    shapes = {picture.shape for picture in decoded.values()}
-    if len(shapes) != 1 or len(decoded) != len(needed):
-        raise StoreError(f"{bag.path}: the pictures of {stream.topic} have the shapes {sorted(shapes)}; expected one")
+    if len(decoded) != len(needed):
+        raise StoreError(f"{bag.path}: {stream.topic} has {len(decoded)} of {len(needed)} pictures; copy the bag anew")
     return np.stack([decoded[rank] for rank in ranks.tolist()])
+
+
+def _refuse_frozen(
+    bag: _Bag, stream: PictureStream, captured_ns: Int64Array, pictures: Uint8Array, state: Float32Array
+) -> None:
+    """Raise StoreError if a camera repeats one picture while the state [T, S] moves.
+
+    Args:
+        captured_ns: int64 [T], of the pictures.
+        pictures: uint8 [T, H, W, 3].
+    """
+    differs = [(one != other).any() for one, other in itertools.pairwise(pictures)]
+    starts = np.flatnonzero([True, *differs])  # of runs of equal pictures
+    moved_at_least = np.maximum(_MOVES * np.ptp(state, axis=0), _AT_REST)
+    for start, stop in zip(starts, [*starts[1:], len(pictures)], strict=True):
+        lasts_s = (captured_ns[stop - 1] - captured_ns[start]) / 1e9
+        moved = np.ptp(state[start:stop], axis=0)
+        if lasts_s >= _FROZEN_S and (moved > moved_at_least).any():
+            since_s = captured_ns[start] / 1e9
+            raise StoreError(
+                f"{bag.path}: {stream.topic} repeats one picture for {lasts_s:.2f} s from {since_s:.3f} s on, while "
+                f"the state moves by {moved.max():.3g}. Leave the camera out, or mark the episodes around it"
+            )

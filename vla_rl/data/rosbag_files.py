@@ -7,6 +7,7 @@ Dependency law: rosbags and PIL are imported where they are used.
 """
 
 import contextlib
+import functools
 import io
 import re
 from collections.abc import Iterator
@@ -138,15 +139,28 @@ def numbers_of(bag: BagReader, topic: str, kind: str, message: Any, path: str) -
             raise UserError(f"{bag.path}: {topic} has no field {part!r}.{did_you_mean(part, known)}")
     leaves = list(_leaves(value, path))
     named = [tuple(found) for name in _NAMES if isinstance(found := getattr(message, name, None), list)]
-    labels = tuple(label.lstrip(".") for label, _ in leaves)
+    labels = _shared(tuple(label.lstrip(".") for label, _ in leaves))
     return Numbers(named[0] if named else None, labels, np.array([number for _, number in leaves], np.float64))
+
+
+@functools.lru_cache(maxsize=256)
+def _shared(labels: tuple[str, ...]) -> tuple[str, ...]:
+    """Return one object for equal labels: all messages of a topic have the same."""
+    return labels
+
+
+@functools.lru_cache(maxsize=256)
+def _indexed(label: str, count: int) -> list[str]:
+    return [f"{label}.{index}" for index in range(count)]
 
 
 def _leaves(value: Any, label: str) -> Iterator[tuple[str, float]]:
     """Yield each number of a message with its place, depth first in the order of the fields."""
     if isinstance(value, bool | int | float | np.generic):
         yield label, float(value)
-    elif isinstance(value, list | tuple | np.ndarray):
+    elif isinstance(value, np.ndarray):
+        yield from zip(_indexed(label, value.size), map(float, value.ravel()), strict=True)
+    elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from _leaves(item, f"{label}.{index}")
     else:

@@ -47,6 +47,19 @@ def find_store(source: Path) -> EpisodeStore | None:
     return next((EpisodeStore(folder, create=False) for folder in folders), None)
 
 
+def as_store(source: Path, staging: Path, mapping: DataMapping) -> EpisodeStore:
+    """Return the store that a source is, or a new one in the folder ``staging`` that the source was taken into.
+
+    Raises:
+        UserError: If the source holds no episodes, or cannot be read.
+    """
+    found = find_store(Path(source))
+    if found is None:
+        found = EpisodeStore(staging)
+        take_in(source, found, mapping)
+    return found
+
+
 def _reader(source: Path) -> Callable[[EpisodeStore, DataMapping], list[str]]:
     """What takes a source in."""
     found = find_store(source)

@@ -17,7 +17,7 @@ from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Float32Array, Origin, PolicySpec, Source, Uint8Array
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.retiming import retimed
-from vla_rl.data.sources import DataMapping, find_store, take_in
+from vla_rl.data.sources import DataMapping, as_store, find_store
 from vla_rl.data.store import EpisodeStore
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def bring_demonstrations(
     if (run / _DONE).exists():
         return False
     with tempfile.TemporaryDirectory(prefix=".demonstrations-", dir=run) as staging:
-        found = _as_store(source, Path(staging))
+        found = as_store(source, Path(staging), DataMapping())
         shown = _demonstrations(found, source)
         chosen = _of_tasks(shown, specs)
         taken = chosen[:most] if most else chosen
@@ -95,14 +95,6 @@ def check_demonstrations(source: Path, specs: Mapping[str, PolicySpec]) -> None:
             f"task.demonstrations={source} is no episode store (store.json), no run folder and no LeRobotDataset v3 "
             "(meta/info.json)"
         )
-
-
-def _as_store(source: Path, staging: Path) -> EpisodeStore:
-    found = find_store(source)
-    if found is None:
-        found = EpisodeStore(staging)
-        take_in(source, found, DataMapping())
-    return found
 
 
 def _demonstrations(store: EpisodeStore, source: Path) -> list[EpisodeHeader]:

@@ -100,6 +100,7 @@ def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
 
 def describe_data(folder: RunFolder, config: FinetuneConfig) -> str:
     """What each loss would see, as text."""
+    from vla_rl.data.health import check_episodes
     from vla_rl.training.offline import count_segments, format_segments, warn_of_segments
 
     with folder:
@@ -111,8 +112,9 @@ def describe_data(folder: RunFolder, config: FinetuneConfig) -> str:
     warnings = [f"warning: {sentence}" for sentence in warn_of_segments(rows, cache, learner)]
     if any(entry.outcome == "unknown" for entry in rows):
         warnings.append(f"label them with: vla-rl label {folder.episodes}")
+    health = check_episodes(cache.store.read(episode.episode_id) for episode in cache.episodes)
     after = f"nothing was trained; go on with: vla-rl finetune --resume {folder.path}"
-    return "\n".join([format_segments(rows, learner), *warnings, after])
+    return "\n".join([format_segments(rows, learner), *warnings, health.table(), after])
 
 
 def finetune(folder: RunFolder, config: FinetuneConfig) -> dict[str, Any]:

@@ -44,7 +44,7 @@ SMALLER = {
     r"vla-rl finetune\b": ["steps=4", "checkpoint_every=2", "learning.actor.batch_size=8"],
     r"vla-rl eval\b": ["--episodes", "2"],
     r"vla-rl record\b": ["--episodes", "2"],
-    r"vla-rl corrector\b": ["--set", "steps=4"],
+    r"vla-rl corrector\b": ["steps=4"],
     r"vla-rl rollout\b.*--inject": [],
     r"vla-rl rollout\b": ["--episodes", "1"],
     r"python -m benchmarks imagination\b": ["--out", "measured"],

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=50, help="counterfactual pairs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the gain")
     parser.add_argument("--tasks", nargs="+", default=list(world_gain.DEFAULT_TASKS), help="of the gain")
-    parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="changes to the preset")
+    parser.add_argument(nargs="*", default=[], metavar="section.key=value", help="changes to the preset")
     parser.add_argument("--gain-config", default="algorithms", help="of the gain's runs: a small real budget")
     parser.add_argument("--variants", nargs="+", default=list(world_gain.VARIANTS), help="of the gain")
     parser.add_argument("--ablations", nargs="+", default=list(ABLATIONS), help="of the model")
@@ -81,7 +81,7 @@ def open_cells(options: argparse.Namespace) -> Cells:
     """The cells of one world model, under the present settings."""
     settings = {
         "preset": read_yaml(world_preset(options.preset)),
-        "changes": [options.set, ABLATIONS],
+        "changes": [options.overrides, ABLATIONS],
         "run": str(options.run),
         "near_success": asdict(PerturbationConfig()),
         "sizes": [options.near_success, options.episodes, options.pairs],
@@ -114,7 +114,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _measure_model(options: argparse.Namespace, cells: Cells) -> None:
-    _train(options, options.runs / "world", options.set, options.near_success)
+    _train(options, options.runs / "world", options.overrides, options.near_success)
     cells.once("horizons", lambda: _judge(options.runs / "world").horizons())
     cells.once("horizons-long", lambda: _judge(options.runs / "world").horizons(_LONG))
 
@@ -157,7 +157,7 @@ def _measure_ablations(options: argparse.Namespace, cells: Cells) -> None:
             scripted = options.runs / "world" / "near"
             if near and scripted.exists():  # the same episodes, not ones like them
                 shutil.copytree(scripted, place / "near", dirs_exist_ok=True)
-            _train(options, place, [*options.set, *changes], near)
+            _train(options, place, [*options.overrides, *changes], near)
             judge = _judge(place, instruments=options.runs / "world")
             return {
                 "horizons": judge.horizons(),
@@ -173,7 +173,7 @@ def _train(options: argparse.Namespace, place: Path, changes: list[str], near: i
     from vla_rl.cli.main import main
 
     arguments = ["imagine", "train", str(options.run), "--out", str(place), "--preset", options.preset]
-    if main([*arguments, "--near-success", str(near), "--set", *changes]):
+    if main([*arguments, "--near-success", str(near), *changes]):
         raise UserError(f"the world model in {place} could not be trained; see the message above")
 
 

@@ -223,7 +223,7 @@ def _row(option: Option) -> str:
 
 
 _OPTIONS_INTRODUCTION = """Generated from the dataclasses: what stands here is what the code reads. Every option is
-`section.key=value` at the end of a command (`vla-rl train ... budget.rounds=5`), or after `--set`; or stands in a YAML
+`section.key=value` at the end of a command (`vla-rl train ... budget.rounds=5`), or stands in a YAML
 file under its sections. The resolved options of a run are in its `config.yaml`. A section of which a name decides
 (`algorithm`, `execution.strategy`, `policy.kind`, `takeover.supervisor`) has the options of the chosen part, and no
 others; choose another one and its options are below, under its name."""

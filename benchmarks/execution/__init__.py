@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=300.0, help="of jitter, for each of the two")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="policies or cells at a time")
     parser.add_argument("--runs", type=Path, default=Path("runs/bench-execution"), help="where policies are kept")
-    parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", help="of configs/execution.yaml")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="section.key=value", help="of configs/execution.yaml"
+    )
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -45,14 +47,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for part in options.parts:
         if part not in PARTS:
             raise UserError(f"there is no part {part!r} of this benchmark.{did_you_mean(part, PARTS)}")
-    config = load_config(RunConfig, config_file("execution"), options.set)
-    settings = {"config": read_yaml(config_file("execution")), "changes": options.set, "variants": VARIANTS}
+    config = load_config(RunConfig, config_file("execution"), options.overrides)
+    settings = {"config": read_yaml(config_file("execution")), "changes": options.overrides, "variants": VARIANTS}
     cells = Cells(options.out / "execution", settings)
     runs = options.runs / cells.digest
     wanted = grid.wanted(options.strategies, options.delays, options.other_tasks, config.task.env)
     missing = grid.missing(wanted, cells, options.episodes) if "grid" in options.parts else []
     if missing:
-        train_policies({(cell.task, cell.variant) for cell in missing}, runs, options.set, options.jobs)
+        train_policies({(cell.task, cell.variant) for cell in missing}, runs, options.overrides, options.jobs)
         grid.measure(missing, cells, runs, config.task, options.episodes, options.jobs)
     if "faults" in options.parts:
         trials.measure_faults(cells, options.trials, options.jobs)
@@ -61,7 +63,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     # Timings come last and alone: nothing of this benchmark runs beside them.
     if "host" in options.parts:
         host_cost.measure(cells)
-        train_policies({(config.task.env, "plain")}, runs, options.set, options.jobs)
+        train_policies({(config.task.env, "plain")}, runs, options.overrides, options.jobs)
         host_cost.measure_corrector(cells, policy_folder(runs, config.task.env, "plain"))
     if "jitter" in options.parts:
         jitter.measure(cells, options.seconds)

@@ -1,7 +1,7 @@
 """A robot of one's own: anything with these verbs can be driven. Here a cart on a rail with a camera above it.
 
 pip install examples/own_robot
-vla-rl rollout POLICY --robot cart --realtime --set robot.rail_m=1.5
+vla-rl rollout POLICY --robot cart --realtime robot.rail_m=1.5
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """An execution strategy of one's own: a new chunk fades in over a few ticks, where `naive` jumps to it in one.
 
 pip install examples/own_strategy
-vla-rl rollout runs/demo --robot sim --strategy fade_in --set execution.fade_ticks=3 latency.typical=4
+vla-rl rollout runs/demo --robot sim --strategy fade_in execution.fade_ticks=3 latency.typical=4
 """
 
 from dataclasses import dataclass

@@ -160,7 +160,7 @@ def test_counterfactuals_part_from_one_state(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_train_evaluate_and_roll_out(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = tmp_path / "world"
-    train = ["imagine", "train", str(run), "--out", str(world), "--near-success", "1", "--set", *TINY]
+    train = ["imagine", "train", str(run), "--out", str(world), "--near-success", "1", *TINY]
     assert main(train) == 0
     assert len(EpisodeStore(world / "episodes")) == 3
     (file,) = (world / "model").glob("*.safetensors")

@@ -49,7 +49,7 @@ def test_a_robot_that_is_ready(
 def test_a_setting_that_is_no_number_is_refused_before_anything_is_asked(
     policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["robot", "check", str(policy), "--robot", "mock", "--set", "gate.max_observation_age_ms=.nan"]
+    arguments = ["robot", "check", str(policy), "--robot", "mock", "gate.max_observation_age_ms=.nan"]
     assert main(arguments) == 2
     assert "not finite" in capsys.readouterr().err
 
@@ -62,14 +62,14 @@ def test_a_setting_that_is_no_number_is_refused_before_anything_is_asked(
             ["--strategy", "a2c2"],
             "the policy supports the execution strategy: execution strategy 'a2c2' needs",
         ),
-        (["--set", "robot.control_hz=50"], "the rate is the policy's: control_hz is 50"),
-        (["--set", "gate.low=[-1,-1]", "gate.high=[1,1]", "gate.max_velocity=[1,1]"], "limits are"),
+        (["robot.control_hz=50"], "the rate is the policy's: control_hz is 50"),
+        (["gate.low=[-1,-1]", "gate.high=[1,1]", "gate.max_velocity=[1,1]"], "limits are"),
         (
-            ["--set", "gate.low=[0.9,0.9,0.9]"],
+            ["gate.low=[0.9,0.9,0.9]"],
             "readings agree, and the rest posture is inside the limits: the robot",
         ),
-        (["--set", "robot.cameras=[top]"], "the robot fits policy and limits"),
-        (["--set", "robot.image_size=8"], "cameras have the policy's names and sizes"),
+        (["robot.cameras=[top]"], "the robot fits policy and limits"),
+        (["robot.image_size=8"], "cameras have the policy's names and sizes"),
     ],
 )
 def test_one_no_is_enough(policy: Path, capsys: pytest.CaptureFixture[str], more: list[str], question: str) -> None:

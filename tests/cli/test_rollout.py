@@ -56,7 +56,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_episodes_are_recorded_through_gate_and_delay(policy: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     arguments = ["rollout", str(policy), "--robot", "sim", "--episodes", "2", "--seed", "7", "--out", str(store)]
-    changes = ["--set", "latency.typical=3", "robot.difficulty=0.2"]
+    changes = ["latency.typical=3", "robot.difficulty=0.2"]
     assert main([*arguments, *changes]) == 0
     assert main([*arguments, "--strategy", "rtc", *changes]) == 0
     episodes = EpisodeStore(store, create=False)
@@ -80,7 +80,7 @@ def test_grippers_that_nobody_declared_are_those_of_the_robots_gate(
             super().__init__(planner, config, *others)
 
     monkeypatch.setattr(rollout, "Executor", Watched)
-    start = ["rollout", str(policy), "--robot", "sim", "--set", "robot.difficulty=0.2"]
+    start = ["rollout", str(policy), "--robot", "sim", "robot.difficulty=0.2"]
     assert main(start) == main([*start, "execution.discrete_dims=[7]"]) == 0
     assert [config.discrete_dims for config in seen] == [(3, 7), (7,)]
 
@@ -96,7 +96,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-SMALLER = ["--robot", "mock", "--set", "robot.joints=4", "robot.state_size=4", "robot.duration_s=1.5"]
+SMALLER = ["--robot", "mock", "robot.joints=4", "robot.state_size=4", "robot.duration_s=1.5"]
 
 
 def test_a_smaller_robot_has_its_own_grippers_of_a_shared_policy(shared: Path, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_messages_have_the_sizes_of_the_robot_that_acts(shared: Path, monkeypatc
 
     monkeypatch.setattr(rollout, "ProcessPlanner", in_this_process)
     soft = ["realtime.priority=0", "realtime.lock_memory=false", "robot.duration_s=0.2"]
-    for robot in (SMALLER, ["--robot", "mock", "--set"]):
+    for robot in (SMALLER, ["--robot", "mock"]):
         assert main(["rollout", str(shared), "--realtime", "--strategy", "naive", *robot, *soft]) == 0
     assert [(layout.state_size, layout.action_size) for layout in seen] == [(4, 4), (8, 8)]
 
@@ -147,7 +147,7 @@ def test_in_real_time_the_control_process_has_no_torch(policy: Path, tmp_path: P
     code = (
         "import sys; from vla_rl.cli.main import main; "
         f"assert main(['rollout', {str(policy)!r}, '--robot', 'mock', '--realtime', '--out', {str(tmp_path)!r}, "
-        "'--set', 'robot.duration_s=0.5', 'realtime.priority=0', 'execution.cold_start_ticks=10000']) == 0; "
+        "'robot.duration_s=0.5', 'realtime.priority=0', 'execution.cold_start_ticks=10000']) == 0; "
         "assert 'torch' not in sys.modules and 'mujoco' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
@@ -168,7 +168,7 @@ def test_a_real_robot_that_was_stopped_waits_for_a_person(
     policy: Path, tmp_path: Path, real: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["rollout", str(policy), "--robot", "mock", "--episodes", "3", "--out"]
-    starved = ["--set", "latency.drop_probability=1", "execution.cold_start_ticks=5"]
+    starved = ["latency.drop_probability=1", "execution.cold_start_ticks=5"]
     assert main([*arguments, str(tmp_path / "real"), *starved]) == 2
     error = capsys.readouterr().err
     assert "the robot was stopped: the policy gave no plan in time; look at the robot" in error
@@ -184,7 +184,7 @@ def test_a_person_lets_every_attempt_of_a_real_robot_begin(
     stored: list[int] = []
     real["wait_for_person"] = lambda: stored.append(len(EpisodeStore(tmp_path / "store", create=False).ids()))
     arguments = ["rollout", str(policy), "--robot", "mock", "--episodes", "2", "--out", str(tmp_path / "store")]
-    short = ["--set", "robot.duration_s=0.2"]
+    short = ["robot.duration_s=0.2"]
     assert main([*arguments, *short]) == 2, "there is no terminal"
     assert stored == []
     assert main([*arguments, "--unattended", *short]) == 0
@@ -207,7 +207,7 @@ def test_a_teleoperator_is_started_before_the_real_time_priority(
         return ScheduledTakeover([(5, 10)], lambda tick, proposed: proposed)
 
     real["make_takeover"] = make_takeover
-    arguments = ["rollout", str(policy), "--robot", "mock", "--realtime", "--takeover", "--out", str(tmp_path), "--set"]
+    arguments = ["rollout", str(policy), "--robot", "mock", "--realtime", "--takeover", "--out", str(tmp_path)]
     assert main([*arguments, "robot.duration_s=0.5", "realtime.priority=0", "realtime.lock_memory=false"]) == 0
     assert started == [True]
     assert Source.HUMAN in EpisodeStore(tmp_path, create=False).read("rollout-000000").source
@@ -222,16 +222,16 @@ def test_a_teleoperator_is_started_before_the_real_time_priority(
         (["--robot", "sim", "--episodes", "0"], "must be at least 1"),
         (["--robot", "sim", "--strategy", "naiv"], "Did you mean 'naive'"),
         (["--robot", "sim", "--strategy", "a2c2"], "vla-rl corrector"),
-        (["--robot", "mock", "--set", "robot.joint=3"], "unknown key 'joint'"),
+        (["--robot", "mock", "robot.joint=3"], "unknown key 'joint'"),
         (
-            ["--robot", "mock", "--set", "robot.joints=3"],
+            ["--robot", "mock", "robot.joints=3"],
             "8 numbers of state and 3 of action, the policy was trained on 8",
         ),
         (
-            ["--robot", "mock", "--set", "robot.cameras=[frnt,top]"],
+            ["--robot", "mock", "robot.cameras=[frnt,top]"],
             "needs a camera 'front', the robot has none. Did you",
         ),
-        (["--robot", "sim", "--set", "latency.drop_probability=2"], "must be from 0 to 1"),
+        (["--robot", "sim", "latency.drop_probability=2"], "must be from 0 to 1"),
         (["--robot", "sim", "--limits", "nowhere.yaml"], "cannot read the config nowhere.yaml"),
     ],
 )

@@ -81,21 +81,21 @@ def test_a_strategy_fades_a_new_chunk_in(installed: Path, tmp_path: Path) -> Non
     assert [action.tolist() for action, _ in acted] == [[0.25, 1], [0.5, 1], [0.75, 1], [1, 1], [1, 1]]
     policy = save_policy(tmp_path / "policy", PolicySpec("vla_rl/PegInsert-v0", ("front", "top"), (32, 32), 8, 8))
     start = ["rollout", str(policy), "--robot", "sim", "--strategy", "fade_in", "--out", str(tmp_path / "store")]
-    assert main([*start, "--set", "execution.fade_ticks=3", "latency.typical=3", "robot.difficulty=0.2"]) == 0
+    assert main([*start, "execution.fade_ticks=3", "latency.typical=3", "robot.difficulty=0.2"]) == 0
     assert len(EpisodeStore(tmp_path / "store")) == 1
 
 
 def test_an_option_of_another_strategy_is_refused(installed: Path, tmp_path: Path, capsys) -> None:
     policy = save_policy(tmp_path / "policy", PolicySpec("vla_rl/PegInsert-v0", ("front", "top"), (32, 32), 8, 8))
     start = ["rollout", str(policy), "--robot", "sim"]
-    assert main([*start, "--strategy", "naive", "--set", "execution.fade_ticks=4"]) == 2
+    assert main([*start, "--strategy", "naive", "execution.fade_ticks=4"]) == 2
     assert "unknown key 'execution.fade_ticks'" in capsys.readouterr().err
 
 
 def test_a_robot_is_driven_and_its_episodes_are_kept(installed: Path, tmp_path: Path) -> None:
     policy = save_policy(tmp_path / "policy", PolicySpec("cart", ("top",), (32, 32), 1, 1))
     out = tmp_path / "store"
-    assert main(["rollout", str(policy), "--robot", "cart", "--out", str(out), "--set", "robot.rail_m=0.5"]) == 0
+    assert main(["rollout", str(policy), "--robot", "cart", "--out", str(out), "robot.rail_m=0.5"]) == 0
     episode = EpisodeStore(out).read("rollout-000000")
     assert (episode.env_id, len(episode), episode.success) == ("cart", 40, None)
     assert episode.action_sent.min() >= 0

@@ -1,11 +1,12 @@
 """Train the residual head of execution strategy a2c2 for a policy of a run, from the run's demonstrations.
 
-Example: vla-rl corrector runs/demo && vla-rl rollout runs/demo --robot sim --strategy a2c2 --set latency.typical=4
+Example: vla-rl corrector runs/demo && vla-rl rollout runs/demo --robot sim --strategy a2c2 latency.typical=4
 """
 
 import argparse
 from pathlib import Path
 
+from vla_rl.cli.parser import add_settings
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
@@ -16,8 +17,8 @@ from vla_rl.runs.policy_folder import find_policy
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="the run folder")
     parser.add_argument("--version", type=int, help="policy version (default: the newest)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--set", nargs="+", default=[], metavar="key=value", help="see CorrectorConfig")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
+    add_settings(parser, "see CorrectorConfig")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_rl.policies.folders import load_model
 
     torch.set_num_threads(1)
-    config = load_config(CorrectorConfig, overrides=arguments.set)
+    config = load_config(CorrectorConfig, overrides=arguments.overrides)
     policy = find_policy(arguments.run, arguments.version)
     store = EpisodeStore(arguments.run / "episodes", create=False)
     demonstrations = [name for name in store.ids() if store.read_header(name).origin == Origin.DEMO]

@@ -16,7 +16,7 @@ from vla_rl.training.run_folder import RunFolder
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="the run folder")
     parser.add_argument("--version", type=int, help="policy version (default: the newest)")
-    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--episodes", type=int, default=100, help="number of held-out seeds")
     parser.add_argument("--difficulty", type=float, help="another difficulty than the run's")
     parser.add_argument("--out", type=Path, help="store of the episodes; several policies may share one")
 

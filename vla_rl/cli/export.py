@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibration", type=Path, metavar="STORE", help="episodes to calibrate and to compare on")
     parser.add_argument("--modelopt", type=Path, metavar="PYTHON", help="interpreter of an environment with ModelOpt")
     parser.add_argument("--build", choices=("trt", "trt-rtx"), help="build engines, on the computer that will run them")
-    parser.add_argument("--verify", metavar="BACKEND", default="ort-cpu", help="backend to verify (default: ort-cpu)")
+    parser.add_argument(
+        "--verify", nargs="?", metavar="BACKEND", const="ort-cpu", default="ort-cpu", help="backend to verify"
+    )
     parser.add_argument(
         "--closed-loop", type=int, default=0, metavar="EPISODES", help="also compare success in simulation with torch's"
     )

@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vla_rl.cli.parser import add_settings
 from vla_rl.core.config import config_to_dict, load_config
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.data.sources import DataMapping
@@ -27,14 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", type=Path, metavar="FOLDER", help="the policy to start from (default: a new one)")
     parser.add_argument("--algorithm", help="what is done to the policy (default: habc)")
     parser.add_argument("--config", help=f"a YAML file, or one of {', '.join(OF_FINETUNE)} (default: {OF_FINETUNE[0]})")
-    parser.add_argument("--seed", type=int)
+    parser.add_argument("--seed", type=int, help="of weights and batches (default: the config's)")
     parser.add_argument("--out", type=Path, help="the run folder to make (default: runs/finetune)")
     parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with a run; needs nothing else")
     parser.add_argument("--dry-run", action="store_true", help="take the data in, print what each loss sees, and stop")
     parser.add_argument(
         "--lerobot", type=Path, metavar="DIR", help="also export the data with its weights, for lerobot-train"
     )
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes to the config")
+    add_settings(parser, "changes to the config")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from vla_rl.core.errors import UserError, one_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("way", choices=("push", "pull"))
+    parser.add_argument("way", choices=("push", "pull"), help="upload, or download")
     parser.add_argument("source", help="push: a folder of this machine; pull: a place")
     parser.add_argument("target", help="push: a place; pull: a new folder of this machine")
     parser.add_argument("--episodes", action="store_true", help="of a run its episodes, of the hub a dataset")

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from vla_rl.cli.parser import add_settings
 from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="train, branches, rank: a run folder; else the world model's folder")
     parser.add_argument("--out", type=Path, help="train: the world model's folder; else the clip (.mp4, .webp, .png)")
     parser.add_argument("--preset", default="cpu-tiny", help="train: cpu-tiny, gpu-small, gpu-base or a YAML file")
-    parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="train: changes to it")
+    add_settings(parser, "train: changes to it")
     parser.add_argument("--near-success", type=int, default=300, help="train: scripted episodes beside the run's")
     parser.add_argument("--device", default="cpu", help="train: where to compute")
     parser.add_argument("--windows", type=int, default=192, help="evaluate: futures behind the horizon curves")
@@ -74,7 +75,7 @@ def _train(arguments: argparse.Namespace) -> int:
         raise UserError("imagine train needs --out, the folder of the world model")
     torch.set_num_threads(1)
     source, config = RunFolder.open(arguments.folder, RunConfig)
-    world = load_config(WorldModelConfig, world_preset(arguments.preset), arguments.set)
+    world = load_config(WorldModelConfig, world_preset(arguments.preset), arguments.overrides)
     check_device(arguments.device)
     folder = WorldFolder(arguments.out)
     if (folder.model / "config.json").exists() and (

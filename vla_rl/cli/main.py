@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 import vla_rl
+from vla_rl.cli.parser import HelpFormatter, VerbParser
 from vla_rl.core.errors import UserError, did_you_mean, in_library, one_line
 from vla_rl.core.registry import OUR_PACKAGES, declared_packages
 from vla_rl.core.stopping import Terminated, stops_on_sigterm
@@ -167,8 +168,7 @@ def _main(argv: list[str]) -> int:
 def make_parser(name: str) -> argparse.ArgumentParser:
     """The parser of a verb. Its module's docstring is the help: what the verb does, and one example."""
     module = _module(name)
-    as_written = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(f"vla-rl {name}", description=module.__doc__, formatter_class=as_written)
+    parser = VerbParser(f"vla-rl {name}", description=module.__doc__, formatter_class=HelpFormatter)
     module.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="the traceback of an error, before its line")
     return parser

@@ -10,6 +10,7 @@ Example: vla-rl record vla_rl/PickPlace-v0 --with keyboard --rerun spawn --episo
 import argparse
 from pathlib import Path
 
+from vla_rl.cli.parser import add_settings
 from vla_rl.core.errors import UserError
 
 
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limits", type=Path, metavar="YAML", help="limits of the gate, such as configs/robots/*.yaml")
     parser.add_argument("--rerun", metavar="TARGET", help="live view in rerun: FILE.rrd, spawn, or a viewer's address")
     parser.add_argument("--out", type=Path, required=True, metavar="STORE", help="episode store to add to")
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="see RecordConfig")
+    add_settings(parser, "see RecordConfig")
 
 
 def run(arguments: argparse.Namespace) -> int:

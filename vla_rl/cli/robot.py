@@ -6,6 +6,7 @@ Example: vla-rl robot check runs/demo --robot mock --limits my_limits.yaml
 import argparse
 from pathlib import Path
 
+from vla_rl.cli.parser import add_settings
 from vla_rl.core.registry import names
 from vla_rl.runs.policy_folder import find_policy
 from vla_rl.runs.robot_check import check_robot
@@ -21,12 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--strategy", help="execution strategy (default: the best that the policy supports)")
     parser.add_argument("--limits", type=Path, metavar="YAML", help="limits of the gate, such as configs/robots/*.yaml")
-    parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", help="see vla-rl rollout")
+    add_settings(parser, "see vla-rl rollout")
 
 
 def run(arguments: argparse.Namespace) -> int:
     policy = find_policy(arguments.policy, arguments.version)
-    config = resolve_config(policy, arguments.limits, arguments.strategy, arguments.set, realtime=True)
+    config = resolve_config(policy, arguments.limits, arguments.strategy, arguments.overrides, realtime=True)
     items = check_robot(arguments.robot, policy, config, config.robot)
     print("before it moves your arm:")
     for item in items:

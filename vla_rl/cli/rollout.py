@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from robot_io.faults import findings_table
+from vla_rl.cli.parser import add_settings
 from vla_rl.core.registry import names
 from vla_rl.core.signing import TRUSTED
 from vla_rl.data.store import EpisodeStore
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--robot", required=True, metavar="NAME", help=f"{', '.join(names('robots'))}, or module:function"
     )
     parser.add_argument("--realtime", action="store_true", help="absolute deadlines, inference in its own process")
-    parser.add_argument("--episodes", type=int, default=1)
+    parser.add_argument("--episodes", type=int, default=1, help="number of attempts")
     parser.add_argument("--seed", type=int, default=0, help="of the first episode; the next one has the next seed")
     parser.add_argument("--strategy", help="execution strategy, short for execution.strategy=NAME")
     parser.add_argument("--limits", type=Path, metavar="YAML", help="limits of the gate, such as configs/robots/*.yaml")
@@ -39,14 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rerun", metavar="TARGET", help="live view in rerun: FILE.rrd, spawn, or a viewer's address")
     parser.add_argument("--out", type=Path, metavar="STORE", help="episode store to add to (default: keep nothing)")
-    parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", help="see RolloutConfig")
+    add_settings(parser, "see RolloutConfig")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.trust:
         os.environ[TRUSTED] = os.pathsep.join(str(file.absolute()) for file in arguments.trust)  # for inference, too
     policy = find_policy(arguments.policy, arguments.version)
-    config = resolve_config(policy, arguments.limits, arguments.strategy, arguments.set, arguments.realtime)
+    config = resolve_config(policy, arguments.limits, arguments.strategy, arguments.overrides, arguments.realtime)
     order = RolloutOrder(
         policy=policy,
         robot=arguments.robot,

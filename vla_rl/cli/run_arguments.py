@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from vla_rl.cli.parser import add_settings
 from vla_rl.runs.config_files import config_names
 
 
@@ -17,4 +18,4 @@ def add_run_arguments(parser: argparse.ArgumentParser, config: str, out: str) ->
     parser.add_argument(
         "--from", dest="start", type=Path, metavar="RUN_DIR", help="share demonstrations and supervised policy of a run"
     )
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes to the config")
+    add_settings(parser, "changes to the config")

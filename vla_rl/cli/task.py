@@ -10,16 +10,19 @@ Example: vla-rl task check own_task:Dot-v0 task.image_size=48 --picture runs/dot
 import argparse
 from pathlib import Path
 
+from vla_rl.cli.parser import add_settings
 from vla_rl.core.errors import UserError
 from vla_rl.core.registry import names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["list", "check"])
+    parser.add_argument("action", choices=["list", "check"], help="name the known tasks, or play one and report")
     parser.add_argument("task", nargs="?", help="its name")
     parser.add_argument("--seconds", type=float, default=5.0, help="of the task's own time to play (default: 5)")
-    parser.add_argument("--picture", type=Path, default=Path("runs/task-check.png"), metavar="PNG")
-    parser.add_argument("overrides", nargs="*", metavar="task.key=value", help="settings of the task, as for training")
+    parser.add_argument(
+        "--picture", type=Path, default=Path("runs/task-check.png"), metavar="PNG", help="file for its pictures"
+    )
+    add_settings(parser, "settings of the task, as for training")
 
 
 def run(arguments: argparse.Namespace) -> int:

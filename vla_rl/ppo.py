@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.ranges import check_ranges
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,8 @@ class PPOConfig:
     largest_divergence: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.epochs, self.batch_size) < 1:
-            raise ConfigError("epochs and batch_size of an edit's updates must be at least 1")
-        if not self.learning_rate > 0 or not 0 < self.clip < 1:
-            raise ConfigError("an edit's updates: expected learning_rate > 0 and 0 < clip < 1")
-        if not self.distance_cost >= 0 or not self.largest_divergence >= 0:
-            raise ConfigError("an edit's updates: distance_cost and largest_divergence cannot be negative")
+        check_ranges(self, "ppo", epochs=">= 1", batch_size=">= 1", learning_rate="> 0", clip="(0, 1)")
+        check_ranges(self, "ppo", distance_cost=">= 0", largest_divergence=">= 0")
 
 
 class Tried(NamedTuple):

@@ -16,6 +16,7 @@ from torch import Tensor
 from vla_rl import ppo
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.progress import track
+from vla_rl.core.ranges import check_ranges
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,7 @@ class BranchConfig(ppo.PPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.updates, self.branches, self.chunks) < 1:
-            raise ConfigError("branches: updates, branches and chunks must be at least 1")
-        if not self.spread > 0 or not 0 <= self.carry <= 1:
-            raise ConfigError("branches: expected spread > 0 and carry in [0, 1]")
+        check_ranges(self, "branches", updates=">= 1", branches=">= 1", chunks=">= 1", spread="> 0", carry="[0, 1]")
         for name in ("alarm_ratio", "halt"):
             times = getattr(self, name)
             if times and not 1 < times < float("inf"):

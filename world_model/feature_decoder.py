@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.progress import track
+from vla_rl.core.ranges import check_ranges
 
 _LEAST_SCALE = 1e-3
 _MOVING = 0.06  # difference to the mean picture from which a pixel shows something that moves
@@ -40,8 +41,9 @@ class FeatureDecoderConfig:
     moving_weight: float = 10.0
 
     def __post_init__(self) -> None:
-        if min(self.hidden, self.cells, self.channels, self.steps, self.batch_size) < 1 or self.channels % 4:
-            raise ConfigError("decoder: sizes and steps must be positive, and channels divisible by 4")
+        check_ranges(self, "decoder", hidden=">= 1", cells=">= 1", channels=">= 1", steps=">= 1", batch_size=">= 1")
+        if self.channels % 4:
+            raise ConfigError(f"decoder.channels is {self.channels}; expected a multiple of 4")
 
 
 class FeatureDecoder(nn.Module):

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_rl.core.errors import ConfigError
 from vla_rl.core.progress import track
+from vla_rl.core.ranges import check_ranges
 from vla_rl.policies.heads import EnsembleHead
 
 _LEAST_SCALE = 1e-3
@@ -65,12 +65,8 @@ class FeatureDynamicsConfig:
     input_noise: float = 0.03
 
     def __post_init__(self) -> None:
-        if min(self.members, self.steps, self.batch_size) < 1 or not self.hidden:
-            raise ConfigError("dynamics: members, steps, batch_size and hidden must be positive")
-        if not self.learning_rate > 0 or min(self.weight_decay, self.ridge, self.input_noise) < 0:
-            raise ConfigError(
-                "dynamics: expected learning_rate > 0, and weight_decay, ridge and input_noise of at least 0"
-            )
+        check_ranges(self, "dynamics", members=">= 1", steps=">= 1", batch_size=">= 1", hidden=">= 1")
+        check_ranges(self, "dynamics", learning_rate="> 0", weight_decay=">= 0", ridge=">= 0", input_noise=">= 0")
 
 
 class FeatureDynamics(nn.Module):

@@ -326,7 +326,7 @@ def test_several_sources_are_one_set_of_data(logs: Path, tmp_path: Path) -> None
         (["--data", "{logs}/episodes"], "is no episode store"),
         ([], "--data is missing"),
         (["--data", "{logs}", "--algorithm", "hab"], "Did you mean 'habc'"),
-        (["--data", "{logs}", "steps=0"], "must be at least 1"),
+        (["--data", "{logs}", "steps=0"], "steps is 0; expected >= 1"),
         (["--data", "{logs}", "policy.horizn=4"], "Did you mean|unknown key"),
         (["--data", "{logs}", "--algorithm", "chunk_critic"], "trains no policy: name one that it starts from"),
         (["--data", "{logs}", "--algorithm", "residual_ppo"], "trains no policy: name one that it starts from"),

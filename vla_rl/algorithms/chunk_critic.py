@@ -31,6 +31,7 @@ from vla_rl.algorithms.config import CloningLearning
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
 from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.ranges import check_ranges
 from vla_rl.credit import CreditConfig, SegmentKind
 from vla_rl.critics.backbones import Backbone
 from vla_rl.data.cache import FrameCache
@@ -70,12 +71,8 @@ class ChunkCriticTrainingConfig:
     bootstrap_chunks: int = 0
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or not self.learning_rate > 0:
-            raise ConfigError("critic_training: batch_size and learning_rate must be positive")
-        if not self.weight_decay >= 0 or not self.input_noise >= 0:
-            raise ConfigError("critic_training: weight_decay and input_noise cannot be negative")
-        if self.bootstrap_chunks < 0:
-            raise ConfigError(f"critic_training.bootstrap_chunks is {self.bootstrap_chunks}; it cannot be negative")
+        check_ranges(self, "critic_training", batch_size=">= 1", learning_rate="> 0", bootstrap_chunks=">= 0")
+        check_ranges(self, "critic_training", weight_decay=">= 0", input_noise=">= 0")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from vla_rl.advantage import WeightingConfig
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.ranges import check_ranges
 from vla_rl.credit import CreditConfig
 from vla_rl.critics.hierarchical import ViabilityConfig
 
@@ -87,13 +88,8 @@ class ActorConfig:
             raise ConfigError(
                 f"actor.processes is {self.processes}; it must be from 1 to batch_size, which is {self.batch_size}"
             )
-        if self.batch_size < 1 or not self.learning_rate > 0:
-            raise ConfigError("actor: batch_size and learning_rate must be positive")
-        for name in ("warmup_steps", "decay_steps", "random_shift"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"actor.{name} is {getattr(self, name)}; it cannot be negative")
-        if not 0 <= self.ema_decay < 1:
-            raise ConfigError(f"actor.ema_decay is {self.ema_decay}; it must be in [0, 1)")
+        check_ranges(self, "actor", batch_size=">= 1", learning_rate="> 0", ema_decay="[0, 1)")
+        check_ranges(self, "actor", warmup_steps=">= 0", decay_steps=">= 0", random_shift=">= 0")
 
 
 def check_teaching(learning: object, steps: int, option: str) -> None:
@@ -133,10 +129,8 @@ class CriticTrainingConfig:
     learning_rate: float = 5e-4
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or not self.steps_per_actor_step > 0 or not self.learning_rate > 0:
-            raise ConfigError("critic_training: batch_size, steps_per_actor_step and learning_rate must be positive")
-        if not self.steps_before_round >= 0:
-            raise ConfigError(f"critic_training.steps_before_round is {self.steps_before_round}; it cannot be negative")
+        check_ranges(self, "critic_training", batch_size=">= 1", steps_per_actor_step="> 0", learning_rate="> 0")
+        check_ranges(self, "critic_training", steps_before_round=">= 0")
 
 
 @dataclass(frozen=True)
@@ -155,8 +149,7 @@ class ViabilityTrainingConfig(CriticTrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.folds < 1:
-            raise ConfigError(f"critic_training.folds is {self.folds}; it must be at least 1")
+        check_ranges(self, "critic_training", folds=">= 1")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from vla_rl.algorithms.hierarchical import CRITIC_GRADIENT_NORM, CRITIC_WEIGHT_D
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.ranges import check_ranges
 from vla_rl.credit import ActorKind
 from vla_rl.critics.backbones import Backbone, make_backbone
 from vla_rl.critics.distributional import (
@@ -58,12 +59,8 @@ class RecapConfig:
     warmup_steps: int = 500
 
     def __post_init__(self) -> None:
-        if not 0 < self.positive_fraction < 1:
-            raise ConfigError(f"recap.positive_fraction is {self.positive_fraction}; it must be in (0, 1)")
-        if self.warmup_steps < 0:
-            raise ConfigError(f"recap.warmup_steps is {self.warmup_steps}; it cannot be negative")
-        if min(self.lookahead, self.threshold_every, self.threshold_frames) < 1:
-            raise ConfigError("recap: lookahead, threshold_every and threshold_frames must be at least 1")
+        check_ranges(self, "recap", positive_fraction="(0, 1)", warmup_steps=">= 0", lookahead=">= 1")
+        check_ranges(self, "recap", threshold_every=">= 1", threshold_frames=">= 1")
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_rl.core.errors import ConfigError
 from vla_rl.core.progress import track
+from vla_rl.core.ranges import check_ranges
 from vla_rl.policies.heads import EnsembleHead
 
 _LEAST_SCALE = 1e-2
@@ -40,10 +40,8 @@ class OutcomeValueConfig:
     input_noise: float = 0.05
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.look_every, self.batch_size) < 1 or not self.hidden:
-            raise ConfigError("value: steps, look_every, batch_size and hidden must be positive")
-        if not self.learning_rate > 0 or min(self.weight_decay, self.input_noise) < 0:
-            raise ConfigError("value: learning_rate must be positive, weight_decay and input_noise not negative")
+        check_ranges(self, "value", steps=">= 1", look_every=">= 1", batch_size=">= 1", hidden=">= 1")
+        check_ranges(self, "value", learning_rate="> 0", weight_decay=">= 0", input_noise=">= 0")
 
 
 class OutcomeValue(nn.Module):

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.errors import UserError
+from vla_rl.core.ranges import check_ranges
 from vla_rl.core.types import Episode
 from vla_rl.policies.augmentation import random_shift
 from vla_rl.policies.corrector import CorrectorSpec, ResidualCorrector, age_features
@@ -54,10 +55,8 @@ class CorrectorConfig:
     held_out: float = 0.15
 
     def __post_init__(self) -> None:
-        if min(self.width, self.steps, self.batch_size, self.plans_per_frame) < 1 or self.layers < 2:
-            raise ConfigError("corrector: width, steps, batch_size and plans_per_frame need at least 1, layers 2")
-        if not 0 < self.held_out < 1 or not self.learning_rate > 0:
-            raise ConfigError("corrector: held_out must be between 0 and 1, and learning_rate positive")
+        check_ranges(self, "", width=">= 1", layers=">= 2", steps=">= 1", batch_size=">= 1", plans_per_frame=">= 1")
+        check_ranges(self, "", held_out="(0, 1)", learning_rate="> 0")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from sim.operators import operator_config
 from vla_rl.algorithms.config import Learning, check_teaching
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.ranges import check_ranges
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig
@@ -159,12 +160,9 @@ class RunConfig:
         fill_parts(self)
         if not 0 <= self.seed < 1000:  # of the environments' seeds, those from 1,000,000,000 on are the evaluation's
             raise ConfigError(f"seed is {self.seed}; it must be from 0 to 999")
-        if not 0 <= self.exploration <= 1:
-            raise ConfigError(f"exploration is {self.exploration}; it must be from 0 to 1")
-        if self.workers < 0 or self.torch_threads < 0 or self.environments_per_worker < 1:
-            raise ConfigError(
-                "workers and torch_threads cannot be negative; environments_per_worker must be at least 1"
-            )
+        check_ranges(
+            self, "", exploration="[0, 1]", workers=">= 0", torch_threads=">= 0", environments_per_worker=">= 1"
+        )
         if self.imagination.coevolution.mode != "off":
             self._check_imagination()
         if self.budget.staleness and (self.workers == 0 or self.imagination.coevolution.mode != "off"):

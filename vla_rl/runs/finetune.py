@@ -15,6 +15,7 @@ from vla_rl.core.dimensions import match_both
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.processes import learner_threads
+from vla_rl.core.ranges import check_ranges
 from vla_rl.core.types import PolicySpec, shared_spec
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.sources import DataMapping
@@ -74,8 +75,7 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         fill_parts(self)
-        if self.steps < 1 or self.checkpoint_every < 1 or self.torch_threads < 0 or self.seed < 0:
-            raise ConfigError("steps and checkpoint_every must be at least 1, torch_threads and seed at least 0")
+        check_ranges(self, "", steps=">= 1", checkpoint_every=">= 1", torch_threads=">= 0", seed=">= 0")
         check_teaching(self.learning, self.steps, "steps")
 
 

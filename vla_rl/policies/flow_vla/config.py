@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.ranges import check_ranges
 from vla_rl.core.retired import without
 from vla_rl.policies.encoders import TextConfig, VisionConfig
 from vla_rl.policies.trainable import PolicyConfig
@@ -131,11 +132,7 @@ class FlowVLAConfig(PolicyConfig):
         for name, size in sizes.items():
             if size < 1:
                 raise ConfigError(f"{name} is {size}; it must be at least 1")
-        if not self.guidance_scale >= 0:
-            raise ConfigError(f"guidance_scale is {self.guidance_scale}; it cannot be negative")
-        for name in ("prefix_hiding", "indicator_dropout"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; a probability is in [0, 1]")
+        check_ranges(self, "policy", guidance_scale=">= 0", prefix_hiding="[0, 1]", indicator_dropout="[0, 1]")
         if not len(vision.widths) == len(vision.kernels) == len(vision.strides) > 0:
             raise ConfigError(
                 "vision: widths, kernels and strides must have the same length, one entry per convolution"
@@ -167,10 +164,7 @@ class FlowVLAConfig(PolicyConfig):
             raise ConfigError(f"rotary positions need an even head size, found {expert.width // expert.heads}")
         if not 0 <= self.prefix_max < self.horizon:
             raise ConfigError(f"prefix_max={self.prefix_max} must lie in 0 .. horizon-1 = {self.horizon - 1}")
-        if self.future_state_max < 0:
-            raise ConfigError(f"future_state_max is {self.future_state_max}; it cannot be negative")
-        if self.flow_samples < 1 or self.sampling_steps < 1:
-            raise ConfigError("flow_samples and sampling_steps must be at least 1")
+        check_ranges(self, "policy", future_state_max=">= 0", flow_samples=">= 1", sampling_steps=">= 1")
 
 
 def preset(name: str) -> FlowVLAConfig:

@@ -1,7 +1,7 @@
 """A deployment folder -> a policy on the best backend that works here, and one line on what is missing."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +77,7 @@ def load_deployed(
         check_name(require)
     deployment = Deployment.read(folder)
     missing: dict[str, str] = {}
+    failed: list[str] = []
     for name in ORDER if require is None else (require,):
         found = probe(name) if name != "torch" or torch_policy else None
         if found is None:
@@ -88,11 +89,17 @@ def load_deployed(
                 policy = _open(deployment, name, threads, torch_policy)
             except UserError as error:
                 missing[name] = str(error)
+                failed.append(name)
                 continue
             logger.info(_sentence(name, missing))
             return policy
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
-    raise UserError(f"no backend runs {folder}: {reasons}")
+    raise UserError(f"no backend runs {folder}: {_reasons(missing, failed)}")
+
+
+def _reasons(missing: dict[str, str], failed: Sequence[str]) -> str:
+    """Return why no backend runs: first those that work here and could not open the folder, then those that do not."""
+    ordered = [*failed, *(name for name in missing if name not in failed)]
+    return "; ".join(f"{name}: {missing[name]}" for name in ordered)
 
 
 def _open(deployment: Deployment, name: BackendName, threads: int, torch_policy: Callable[[], Policy] | None) -> Policy:

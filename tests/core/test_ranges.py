@@ -43,7 +43,10 @@ def test_range(value: object, expected: str, is_within: bool) -> None:
     [
         ("learning.actor.learning_rate=-1", "actor.learning_rate is -1.0; expected > 0"),
         ("learning.actor.batch_size=0", "actor.batch_size is 0; expected >= 1"),
-        ("learning.critic_training.steps_per_actor_step=-1", "critic_training.steps_per_actor_step is -1.0; expected > 0"),
+        (
+            "learning.critic_training.steps_per_actor_step=-1",
+            "critic_training.steps_per_actor_step is -1.0; expected > 0",
+        ),
         ("workers=-1", "workers is -1; expected >= 0"),
     ],
 )

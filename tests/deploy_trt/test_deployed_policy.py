@@ -95,6 +95,17 @@ def test_a_damaged_folder_is_named(exported: Path, tmp_path: Path) -> None:
         load_manifest(tmp_path)
 
 
+def test_the_reason_of_a_folder_stands_before_backends_that_are_not_installed(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise CheckpointError("it plans another chunk than was recorded")
+
+    monkeypatch.setattr("deploy_trt.runtime.loading._try", fail)
+    with pytest.raises(UserError, match=r"no backend runs [^;]*: ort-cpu: it plans another chunk.*; trt: "):
+        load_deployed(exported)
+
+
 def test_a_required_backend_that_is_missing_is_an_error_and_a_wished_one_a_line(
     exported: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.docs_commands import ROOT
 from benchmarks.docs_picture import PICTURE, draw
+from vla_rl.core.registry import names
 
 mkdocs = pytest.importorskip("mkdocs", reason="needs the group docs")
 OTHER_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -43,6 +44,12 @@ def test_generated_pages_hold_what_they_are_for(site: Path) -> None:
     assert "--closed-loop EPISODES" in (site / "reference" / "commands" / "index.html").read_text()
     assert 'id="vla_rl.core.types.ActionChunk"' in (site / "reference" / "api" / "core" / "index.html").read_text()
     assert "look_into_a_store-0.svg" in (site / "notebooks" / "look_into_a_store" / "index.html").read_text()
+
+
+def test_pages_state_how_many_algorithms_there_are() -> None:
+    counted = {12: "twelve", 13: "thirteen", 14: "fourteen", 15: "fifteen"}[len(names("algorithms"))]
+    for page in ("README.md", "docs/algorithms.md"):
+        assert re.search(rf"\b{counted}\b[^.]*\balgorithms", (ROOT / page).read_text(), re.IGNORECASE), page
 
 
 def test_every_option_has_a_meaning(monkeypatch: pytest.MonkeyPatch) -> None:

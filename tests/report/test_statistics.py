@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_rl.core.errors import UserError
-from vla_rl.report.statistics import fisher_p, wilson_interval
+from vla_rl.report.run_files import Evaluation
+from vla_rl.report.statistics import fisher_p, mcnemar_p, wilson_interval
 
 # Newcombe, Statistics in Medicine 17 (1998), table I, method 3.
 NEWCOMBE = [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)]
@@ -72,3 +73,26 @@ def test_no_trials_are_no_evidence():
 def test_impossible_arguments_are_refused(call):
     with pytest.raises(UserError):
         call()
+
+
+def test_mcnemar_is_the_sign_test_of_the_seeds_that_differ():
+    assert mcnemar_p(0, 0) == 1
+    assert mcnemar_p(1, 9) == pytest.approx(2 * 11 / 1024)
+    assert mcnemar_p(9, 1) == mcnemar_p(1, 9)
+    assert mcnemar_p(5, 5) == 1
+
+
+def test_policies_on_the_same_seeds_are_compared_in_pairs():
+    """Ten of a hundred seeds differ, nine of them for the better: a clear gain that an unpaired test cannot see."""
+    before = {f"env {seed}": seed < 50 for seed in range(100)}
+    after = {**before, "env 0": False, **{f"env {seed}": True for seed in range(50, 59)}}
+
+    def evaluation(round: int, outcomes: dict[str, bool]) -> Evaluation:
+        entry = {"round": round, "successes": sum(outcomes.values()), "episodes": 100, "outcomes": outcomes}
+        return Evaluation.from_summary(entry)
+
+    first, last = evaluation(0, before), evaluation(1, after)
+    assert last.p_value(first) == pytest.approx(mcnemar_p(9, 1))
+    assert fisher_p(58, 100, 50, 100) > 0.3
+    other_seeds = evaluation(1, {f"env {seed + 100}": True for seed in range(100)})
+    assert other_seeds.p_value(first) == pytest.approx(fisher_p(100, 100, 50, 100))

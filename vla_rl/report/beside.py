@@ -12,8 +12,7 @@ from vla_rl.report.markup import lead, missing, problems, section, table
 from vla_rl.report.players import Redraw
 from vla_rl.report.run_episodes import last_pairs, open_store
 from vla_rl.report.run_files import Evaluation, Run, read_run
-from vla_rl.report.statistics import fisher_p
-from vla_rl.report.wording import percent, percent_interval
+from vla_rl.report.wording import P_VALUE, percent, percent_interval
 
 _UNKNOWN = "\N{EN DASH}"
 
@@ -35,8 +34,7 @@ def build_comparison(run_dir: Path, other_dir: Path, redraw: Redraw | None = Non
             raise UserError(f"{run.path} has no evaluated policy yet; let it finish its first evaluation")
     names = [run.path.resolve().name for run in runs]
     last, other = (run.policies[-1] for run in runs)
-    p = fisher_p(last.successes, last.episodes, other.successes, other.episodes)
-    told = f"{names[0]} {_rate(last)}, {names[1]} {_rate(other)}: p {p:.2g}"
+    told = f"{names[0]} {_rate(last)}, {names[1]} {_rate(other)}: p {last.p_value(other):.2g}"
     parts = [_success(runs, names), _clips(runs, names, redraw), _differences(runs, names)]
     return save_page(run_dir / f"beside-{names[1]}.html", page_of(f"{names[0]} beside {names[1]}", told, (), parts))
 
@@ -54,13 +52,13 @@ def _success(runs: tuple[Run, Run], names: list[str]) -> str:
         ours, theirs = both
         p = ""
         if ours is not None and theirs is not None:
-            p = f"{fisher_p(ours.successes, ours.episodes, theirs.successes, theirs.episodes):.2g}"
+            p = f"{ours.p_value(theirs):.2g}"
         rows.append([f"round {number}" if number else "supervised", *cells, p])
     figures = "".join(
         f"<figure><figcaption>{html.escape(name)}</figcaption>{charts.success_chart(run.policies, (), ())}</figure>"
         for run, name in zip(runs, names, strict=True)
     )
-    words = "Wilson's 95 % interval; the last column has p of Fisher's exact test, two-sided."
+    words = f"Intervals are Wilson's 95 % interval. {P_VALUE}"
     heads = ["policy", *names, "p (could it be chance?)"]
     return section("Success", lead(words) + f'<div class="two">{figures}</div>' + table(heads, rows))
 

@@ -14,7 +14,7 @@ import yaml
 
 from vla_rl.core.errors import UserError
 from vla_rl.report.sinks import read_records
-from vla_rl.report.statistics import wilson_interval
+from vla_rl.report.statistics import fisher_p, mcnemar_p, wilson_interval
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Evaluation:
         mean_success_length: steps of a successful episode; None without one.
         control: name of the control that this policy belongs to; None for the policies of the run itself.
         tasks: (successes, episodes) of each task, where one policy has several.
+        outcomes: Environment and seed -> whether the policy succeeded; empty if the summary does not have them.
     """
 
     round: int
@@ -42,6 +43,7 @@ class Evaluation:
     mean_success_length: float | None
     control: str | None
     tasks: dict[str, tuple[int, int]]
+    outcomes: dict[str, bool]
 
     @classmethod
     def from_summary(cls, entry: dict[str, Any]) -> Self:
@@ -60,12 +62,23 @@ class Evaluation:
                 str(task): (int(own["successes"]), int(own["episodes"]))
                 for task, own in dict(entry.get("tasks") or {}).items()
             },
+            outcomes={str(seed): bool(success) for seed, success in dict(entry.get("outcomes") or {}).items()},
         )
         if evaluation.episodes < 1:
             raise ValueError("an evaluation without episodes")
         for successes, episodes in [(evaluation.successes, evaluation.episodes), *evaluation.tasks.values()]:
             wilson_interval(successes, episodes)
         return evaluation
+
+    def p_value(self, other: "Evaluation") -> float:
+        """Return the two-sided p-value that another policy succeeds equally often.
+
+        McNemar's exact test where both were evaluated on the same seeds, else Fisher's exact test.
+        """
+        if self.outcomes and self.outcomes.keys() == other.outcomes.keys():
+            pairs = [(success, other.outcomes[seed]) for seed, success in self.outcomes.items()]
+            return mcnemar_p(pairs.count((True, False)), pairs.count((False, True)))
+        return fisher_p(self.successes, self.episodes, other.successes, other.episodes)
 
     @property
     def rate(self) -> float:

@@ -10,8 +10,8 @@ import numpy as np
 from vla_rl.report import charts
 from vla_rl.report.markup import lead, legend, missing, section, table
 from vla_rl.report.run_files import Evaluation, Run
-from vla_rl.report.statistics import fisher_p, wilson_interval
-from vla_rl.report.wording import duration, percent, percent_interval
+from vla_rl.report.statistics import wilson_interval
+from vla_rl.report.wording import P_VALUE, duration, percent, percent_interval
 
 _CURVES = (
     ("Actor loss", ("actor_loss",)),
@@ -66,8 +66,8 @@ def success(run: Run) -> str:
         f"p (could it be chance?), against {last}",
     ]
     words = (
-        "On episodes that training never sees. Band and bars: Wilson's 95 % interval. "
-        "The last column has p of Fisher's exact test, two-sided. Trained on: demonstrations and practice episodes."
+        f"On episodes that training never sees. Band and bars: Wilson's 95 % interval. {P_VALUE} "
+        "Trained on: demonstrations and practice episodes."
     )
     chart = charts.success_chart(run.policies, run.controls, names)
     return section("Success", lead(words) + f"<figure>{chart}</figure>" + table(heads, rows) + _per_task(run))
@@ -273,7 +273,7 @@ def _against_last(run: Run, evaluation: Evaluation) -> str:
     last = run.policies[-1] if run.policies else evaluation
     if evaluation is last:
         return ""
-    return f"{fisher_p(last.successes, last.episodes, evaluation.successes, evaluation.episodes):.2g}"
+    return f"{last.p_value(evaluation):.2g}"
 
 
 def _float(value: Any, default: float = math.nan) -> float:

@@ -41,6 +41,21 @@ def fisher_p(successes_1: int, n_1: int, successes_2: int, n_2: int) -> float:
     return sum(way for way in ways if way <= found) / math.comb(n_1 + n_2, successes)
 
 
+def mcnemar_p(first_only: int, other_only: int) -> float:
+    """Return the two-sided p-value that two policies succeed equally often on the same seeds: McNemar's exact test.
+
+    Only seeds on which one of them succeeds and the other one fails count (Q. McNemar, 1947).
+
+    Args:
+        first_only: Number of seeds on which only the first policy succeeds.
+        other_only: Number of seeds on which only the other one does.
+    """
+    differing = first_only + other_only
+    check_counts(first_only, differing)
+    fewer = min(first_only, other_only)
+    return min(1.0, 2 * sum(math.comb(differing, k) for k in range(fewer + 1)) / 2**differing)
+
+
 def check_counts(successes: int, n: int) -> None:
     """Raise a UserError unless 0 <= successes <= trials."""
     if not 0 <= successes <= n:

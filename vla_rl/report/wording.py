@@ -2,6 +2,10 @@
 
 from vla_rl.report.run_files import Evaluation, Run
 
+P_VALUE = (
+    "The last column has the two-sided p: McNemar's exact test for policies on the same seeds, Fisher's exact test for "
+    "others."
+)
 GLOSSARY = {
     "advantage": "how much better the steps after an action went than the critic had expected before it",
     "advantage gate": "a factor from 0 to 2 on what the policy imitates: near 0 where an action was worse than usual, "

@@ -331,6 +331,7 @@ class PracticeRun(LearningRun):
             "successes": len(lengths),
             "episodes": len(episodes),
             "mean_success_length": float(np.mean(lengths)) if lengths else None,
+            "outcomes": {f"{episode.env_id} {episode.seed}": episode.success is True for episode in episodes},
         }
         if len(self.tasks) > 1:
             result["tasks"] = {

@@ -37,7 +37,7 @@ def every_kind_of_episode() -> list[Episode]:
     extras |= {"captured_ns.wrist_image": np.arange(5) * 50_000_000, "nothing": np.zeros((5, 0))}
     return [
         make_episode("all-extras", extras=extras, source=np.array([2, 2, 2, 2, 2], np.uint8)),
-        make_episode("plain", length=1, seed=3, success=None, terminated=False, task="another task", policy_version=7),
+        make_episode("plain", length=1, seed=3, success=False, terminated=False, task="another task", policy_version=7),
         make_episode(
             "failed", length=8, seed=4, success=False, origin=Origin.IMAGINED, env_id="other", policy_version=-1
         ),

@@ -144,6 +144,8 @@ class Episode:
             ``chunk_index``, ``action_age_ms``; `NOISE_SEED`, where the policy's noise has another seed than the reset).
         state_dimensions: Names and units of the S numbers of the state.
         action_dimensions: Names and units of the A numbers of both actions.
+        source_columns: Columns of the dataset that the episode was read from: column -> the part of the episode that
+            it became, its shape and its names, as JSON data. An export writes them again.
     """
 
     episode_id: str
@@ -163,6 +165,7 @@ class Episode:
     extras: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     state_dimensions: Dimensions = UNDECLARED
     action_dimensions: Dimensions = UNDECLARED
+    source_columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.state)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from vla_rl.core.errors import StoreError, one_line
 from vla_rl.core.outside import check_seal, parse_json, sealed
 from vla_rl.core.types import Episode, Source
-from vla_rl.data.episode_header import COLUMN_NAME, EpisodeHeader, declared_dimensions
+from vla_rl.data.episode_header import COLUMN_NAME, EpisodeHeader, declared_by_source
 
 SCHEMA_VERSION = 1
 SUFFIX = ".zarr.zip"
@@ -264,6 +264,7 @@ def _episode_of(header: EpisodeHeader, columns: Mapping[str, NDArray[Any]]) -> E
         extras={name: columns[f"extras/{name}"] for name in header.extras},
         state_dimensions=header.state_dimensions,
         action_dimensions=header.action_dimensions,
+        source_columns=header.source_columns,
     )
 
 
@@ -298,6 +299,11 @@ def episode_digest(episode: Episode) -> str:
     return _digest(_header_of(episode), storable_columns(episode))
 
 
+def header_of(episode: Episode) -> EpisodeHeader:
+    """The header that the episode would have in a store, without its digest."""
+    return EpisodeHeader.from_plain({**_header_of(episode), "digest": ""})
+
+
 def _header_of(episode: Episode) -> dict[str, Any]:
     """The header as plain data, without the digest."""
     return {
@@ -316,7 +322,7 @@ def _header_of(episode: Episode) -> dict[str, Any]:
         "cameras": {name: list(image.shape[1:3]) for name, image in sorted(episode.images.items())},
         "extras": {name: [extra.dtype.str, list(extra.shape[1:])] for name, extra in sorted(episode.extras.items())},
         "human_steps": int(np.count_nonzero(episode.source == Source.HUMAN)),
-    } | declared_dimensions(episode.state_dimensions, episode.action_dimensions)
+    } | declared_by_source(episode)
 
 
 def _plain(label: Any) -> Any:

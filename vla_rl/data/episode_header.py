@@ -3,12 +3,12 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from vla_rl.core.dimensions import UNDECLARED, Dimensions, Pair
 from vla_rl.core.errors import ConfigError, StoreError
-from vla_rl.core.types import Origin
+from vla_rl.core.types import Episode, Origin
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
 COLUMN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
@@ -18,6 +18,7 @@ _HEADER_KINDS |= {"control_hz": float, "env_id": str, "state_dim": int, "action_
 _HEADER_KINDS |= {"digest": str}
 DIMENSIONS = ("state_dimensions", "action_dimensions")
 """The header fields that are written only where the source declares names."""
+_OPTIONAL = (*DIMENSIONS, "source_columns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class EpisodeHeader:
     digest: str
     state_dimensions: Dimensions = UNDECLARED
     action_dimensions: Dimensions = UNDECLARED
+    source_columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def dimensions(self) -> Pair:
@@ -60,13 +62,13 @@ class EpisodeHeader:
 
     def to_plain(self) -> dict[str, Any]:
         """The header as JSON data."""
-        plain = {field.name: getattr(self, field.name) for field in fields(EpisodeHeader)}
-        return plain | declared_dimensions(plain.pop("state_dimensions"), plain.pop("action_dimensions"))
+        names = [each.name for each in fields(EpisodeHeader) if each.name not in _OPTIONAL]
+        return {name: getattr(self, name) for name in names} | declared_by_source(self)
 
     @staticmethod
     def from_plain(raw: Mapping[str, Any]) -> "EpisodeHeader":
         """The header from JSON data. Raises KeyError, TypeError or ValueError if that is not what `to_plain` gives."""
-        values = {field.name: raw[field.name] for field in fields(EpisodeHeader) if field.name not in DIMENSIONS}
+        values = {each.name: raw[each.name] for each in fields(EpisodeHeader) if each.name not in _OPTIONAL}
         for name, kind in _HEADER_KINDS.items():
             if type(values[name]) is not kind:
                 raise TypeError(f"header field {name} is {values[name]!r}")
@@ -85,6 +87,10 @@ class EpisodeHeader:
         for name, size in zip(DIMENSIONS, (values["state_dim"], values["action_dim"]), strict=True):
             found = Dimensions.from_plain(raw[name]) if name in raw else UNDECLARED
             values[name] = found.check_size(size, f"header field {name}")
+        values["source_columns"] = raw.get("source_columns", {})
+        for column in values["source_columns"].values():
+            if not isinstance(column["part"], str) or not all(type(size) is int for size in column.get("shape", ())):
+                raise TypeError(f"header field source_columns holds {str(column)[:120]}")
         check_episode_id(values["episode_id"])
         for name in (*values["cameras"], *values["extras"]):  # they become names of files
             if not COLUMN_NAME.fullmatch(name):
@@ -92,10 +98,24 @@ class EpisodeHeader:
         return EpisodeHeader(**values)
 
 
-def declared_dimensions(state: Dimensions, action: Dimensions) -> dict[str, Any]:
-    """Return the header fields of names and units as JSON data, without those that are undeclared."""
-    pairs = zip(DIMENSIONS, (state, action), strict=True)
-    return {name: dimensions.to_plain() for name, dimensions in pairs if dimensions}
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is known of a source of episodes before they are taken in.
+
+    Attributes:
+        headers: Of the episodes that it will become, without digests; empty if only taking them in tells.
+        outcomes: Where their outcomes come from, in words; empty for episodes that carry their own.
+    """
+
+    headers: tuple[EpisodeHeader, ...] = ()
+    outcomes: str = ""
+
+
+def declared_by_source(episode: "Episode | EpisodeHeader") -> dict[str, Any]:
+    """Return the header fields that only some sources declare as JSON data, without those that are undeclared."""
+    pairs = zip(DIMENSIONS, (episode.state_dimensions, episode.action_dimensions), strict=True)
+    declared = {name: dimensions.to_plain() for name, dimensions in pairs if dimensions}
+    return declared | ({"source_columns": episode.source_columns} if episode.source_columns else {})
 
 
 def check_camera_names(names: Iterable[str], rename: str) -> None:

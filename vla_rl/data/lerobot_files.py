@@ -1,13 +1,13 @@
 """Reads the files of a LeRobotDataset v3, an episode at a time: parquet tables, PNG images, videos.
 
-Random access through lerobot decodes frame by frame; episodes are decoded here as a whole, which is some hundred times
+Random access through lerobot decodes frame by frame. Episodes are decoded here as a whole, which is some hundred times
 faster for video. pyarrow, PIL and PyAV are imported where they are used.
 """
 
 import contextlib
 import io
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,13 @@ from numpy.typing import NDArray
 from vla_rl.core.errors import StoreError, UserError, one_line
 from vla_rl.core.outside import read_json
 from vla_rl.core.types import Uint8Array
+from vla_rl.data.lerobot_features import picture_size
+from vla_rl.data.lerobot_times import Float64Array, VideoSpan, check_frames, check_stamps
+from vla_rl.data.pictures import scaled
 
 logger = logging.getLogger(__name__)
+Size = tuple[int, int]
+_PICTURES = ("image", "video")
 
 
 class LeRobotFiles:
@@ -36,7 +41,7 @@ class LeRobotFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with self._reading():
+        with self.reading():
             import pyarrow.parquet as parquet
 
             info = read_json(folder / "meta/info.json")
@@ -48,60 +53,76 @@ class LeRobotFiles:
                 )
             self.features: dict[str, dict[str, Any]] = info["features"]
             self.fps = float(info["fps"])
-            self.robot_type = str(info["robot_type"] or "")
-            self._data_path, self._video_path = info["data_path"], info["video_path"]
+            self.robot_type = str(info.get("robot_type") or "")
+            self._data_path, self._video_path = info["data_path"], info.get("video_path") or ""
             files = sorted((folder / "meta/episodes").glob("*/*.parquet"))
             rows = [row for file in files for row in parquet.read_table(file).to_pylist()]
             self.episodes = sorted(rows, key=lambda row: int(row["episode_index"]))
             if len(self.episodes) != info["total_episodes"]:
                 raise ValueError(f"{len(self.episodes)} of {info['total_episodes']} episodes; was it finalized?")
 
-    def task(self, index: int, table: dict[str, Any]) -> str:
-        """The episode's task sentence: an episode of ours has one. Of several, which stand there in no order of time,
-        it is the one that most of the frames in its table have, and that is said.
-        """
+    def task(self, index: int, table: Mapping[str, Any]) -> str:
+        """The episode's task sentence; of several, which stand there in no order of time, that of most of its rows."""
         named = [str(task) for task in self.episodes[index]["tasks"]]
         if len(named) == 1:
             return named[0]
         import pyarrow.parquet as parquet
 
-        with self._reading():
+        with self.reading():
             every = parquet.read_table(self.folder / "meta/tasks.parquet").to_pydict()
             sentences = next(column for name, column in every.items() if name != "task_index")
             most = int(np.bincount(self.numbers(table["task_index"])).argmax())
-            task = str(sentences[every["task_index"].index(most)])
-        logger.warning(
-            "episode %d of %s has the tasks %s; all of it is taken as %r, which most of its frames have: split it if "
-            "they are to be told apart",
-            index,
-            self.folder,
-            named,
-            task,
-        )
-        return task
+            return str(sentences[every["task_index"].index(most)])
+
+    def warn_of_tasks(self, index: int, task: str) -> None:
+        """Log which of several sentences was taken."""
+        if len(self.episodes[index]["tasks"]) > 1:
+            logger.warning(
+                "episode %d of %s has the tasks %s; all of it is taken as %r, which most of its rows have: split it if "
+                "they are to be told apart",
+                index,
+                self.folder,
+                list(self.episodes[index]["tasks"]),
+                task,
+            )
 
     def cameras(self) -> list[str]:
         """The columns that hold pictures."""
-        return [key for key, feature in self.features.items() if feature["dtype"] in ("image", "video")]
+        return [key for key, feature in self.features.items() if feature["dtype"] in _PICTURES]
 
-    def table(self, index: int) -> dict[str, Any]:
-        """The episode's columns, name -> pyarrow column, without those that are in videos."""
+    def table(self, index: int, pictures: bool = True) -> dict[str, Any]:
+        """The episode's columns, name -> pyarrow column, without those that are in videos.
+
+        Args:
+            index: Number of the episode.
+            pictures: False leaves out the columns of images, which are most of the bytes.
+        """
         import pyarrow.parquet as parquet
 
-        with self._reading():
-            row = self.episodes[index]
-            file = self._data_path.format(chunk_index=row["data/chunk_index"], file_index=row["data/file_index"])
+        with self.reading():
+            row, file = self.episodes[index], self._data_file(index)
             filters = [("episode_index", "==", row["episode_index"])]
-            table = parquet.read_table(self._inside(file), filters=filters)
+            names = parquet.read_schema(self._inside(file)).names
+            wanted = [name for name in names if pictures or name not in self.cameras()]
+            table = parquet.read_table(self._inside(file), columns=wanted, filters=filters)
             if len(table) != row["length"]:
                 raise ValueError(f"{file} has {len(table)} of {row['length']} steps of episode {index}")
             return {key: table[key] for key in table.column_names}
+
+    def whole(self, key: str) -> NDArray[Any]:
+        """A numeric column of all files, [N, ...]."""
+        import pyarrow.parquet as parquet
+
+        with self.reading():
+            files = sorted({self._data_file(index) for index in range(len(self.episodes))})
+            columns = [parquet.read_table(self._inside(file), columns=[key])[key] for file in files]
+            return np.concatenate([self.numbers(column) for column in columns])
 
     def numbers(self, column: Any) -> NDArray[Any]:
         """A numeric column of a table as an array [T, ...], [T] for single numbers."""
         import pyarrow
 
-        with self._reading():
+        with self.reading():
             values = column.combine_chunks()
             length = len(values)
             row: list[int] = []
@@ -113,37 +134,91 @@ class LeRobotFiles:
                     row.append(len(values) // outer)
             return values.to_numpy(zero_copy_only=False).reshape(length, *row)
 
-    def pictures(self, index: int, key: str, table: dict[str, Any]) -> Uint8Array:
-        """The pictures of one camera, uint8 [T, H, W, 3]."""
-        feature = self.features[key]
-        is_depth = (feature.get("info") or {}).get("is_depth_map", False)
-        if is_depth or 3 not in (feature["shape"][0], feature["shape"][-1]):
-            raise UserError(
-                f"{self.folder}: {key} has the shape {feature['shape']} and is not an RGB camera; "
-                "name the cameras to import in mapping.cameras"
-            )
-        with self._reading():
-            if feature["dtype"] == "video":
-                return self._video(index, key)
-            return np.stack([_decode_picture(cell) for cell in table[key].to_pylist()])
+    def pictures(self, index: int, key: str, table: dict[str, Any], size: Size | None = None) -> Uint8Array:
+        """The pictures of one camera, uint8 [T, H, W, 3].
 
-    def _video(self, index: int, key: str) -> Uint8Array:
+        Args:
+            index: Number of the episode.
+            key: Column of the camera.
+            table: Of the episode, with pictures.
+            size: Height and width to scale to, averaging; None: as recorded.
+
+        Raises:
+            StoreError: For pictures of another size than the column declares, or video frames at other times than
+                the rows.
+        """
+        declared, where = self.declared_size(key), f"{self.folder}: episode {index}, camera {key}"
+        with self.reading():
+            if self.features[key]["dtype"] == "video":
+                decoded = self._video(index, key, self.stamps(index, table), where)
+            else:
+                decoded = map(_decode_picture, table[key].to_pylist())
+            return np.stack([_checked(picture, declared, where, size) for picture in decoded])
+
+    def declared_size(self, key: str) -> Size:
+        """Height and width of a camera's pictures. Raises UserError for a column that holds no RGB pictures."""
+        found = picture_size(self.features[key])
+        if found is None or self.features[key]["dtype"] not in _PICTURES:
+            raise UserError(
+                f"{self.folder}: {key} has the shape {self.features[key]['shape']} and is not an RGB camera; "
+                "name the cameras to import in mapping.lerobot.cameras"
+            )
+        return found
+
+    def stamps(self, index: int, table: dict[str, Any]) -> Float64Array:
+        """The times of an episode's rows from its start, float64 [T], s.
+
+        Raises:
+            StoreError: Unless they rise step by step at the rate of the dataset.
+        """
+        length, where = int(self.episodes[index]["length"]), f"{self.folder}: episode {index}"
+        rows = self.numbers(table["frame_index"]) if "frame_index" in table else np.arange(length)
+        if not np.array_equal(rows, np.arange(length)):
+            raise StoreError(f"{where}: frame_index is {rows[:8].tolist()}..., expected 0 to {length - 1} in order")
+        if "timestamp" not in table:
+            return np.arange(length) / self.fps
+        stamps = self.numbers(table["timestamp"]).astype(np.float64).reshape(length)
+        check_stamps(stamps, self.fps, where)
+        return stamps
+
+    def span(self, index: int, key: str) -> VideoSpan:
+        """Where an episode's pictures of a camera stand in a video."""
+        with self.reading():
+            row = self.episodes[index]
+            place = {"chunk_index": row[f"videos/{key}/chunk_index"], "file_index": row[f"videos/{key}/file_index"]}
+            file = str(self._video_path.format(video_key=key, **place))
+            return VideoSpan(file, row[f"videos/{key}/from_timestamp"], row[f"videos/{key}/to_timestamp"])
+
+    def frame_times(self, file: str) -> Float64Array:
+        """The times of all frames of a video in the order of showing, float64 [N], s. Decodes nothing."""
         import av
 
-        row = self.episodes[index]
-        start_s, length = row[f"videos/{key}/from_timestamp"], row["length"]
-        place = {"chunk_index": row[f"videos/{key}/chunk_index"], "file_index": row[f"videos/{key}/file_index"]}
-        file = self._video_path.format(video_key=key, **place)
-        frames: list[Uint8Array] = []
-        with av.open(str(self._inside(file))) as container:
+        with self.reading():
+            with av.open(str(self._inside(file))) as container:
+                stream = container.streams.video[0]
+                shown = [packet.pts for packet in container.demux(stream) if packet.pts is not None]
+            return np.sort(np.array(shown, dtype=np.float64)) * float(stream.time_base or 1)
+
+    def _video(self, index: int, key: str, stamps: Float64Array, where: str) -> Iterator[Uint8Array]:
+        import av
+
+        span = self.span(index, key)
+        expected, row = span.start_s + stamps, 0
+        with av.open(str(self._inside(span.file))) as container:
             stream = container.streams.video[0]
-            container.seek(round(start_s / stream.time_base), stream=stream)  # to the key frame at or before
+            container.seek(round(expected[0] / stream.time_base), stream=stream)  # to the key frame at or before
             for frame in container.decode(stream):
-                if frame.time > start_s - 0.5 / self.fps:
-                    frames.append(np.asarray(frame.to_ndarray(format="rgb24"), dtype=np.uint8))
-                if len(frames) == length:
-                    return np.stack(frames)
-        raise ValueError(f"{file} has {len(frames)} of {length} frames of episode {index}")
+                if frame.time > expected[0] - 0.5 / self.fps:
+                    check_frames(np.array([frame.time]), expected[row : row + 1], self.fps, where)
+                    yield np.asarray(frame.to_ndarray(format="rgb24"), dtype=np.uint8)
+                    row += 1
+                if row == len(expected):
+                    return
+        raise ValueError(f"{span.file} has {row} of {len(expected)} frames of episode {index}")
+
+    def _data_file(self, index: int) -> str:
+        row = self.episodes[index]
+        return str(self._data_path.format(chunk_index=row["data/chunk_index"], file_index=row["data/file_index"]))
 
     def _inside(self, file: str) -> Path:
         """A file of the dataset. Raises ValueError for one that lies outside of its folder, whatever the info says."""
@@ -152,7 +227,8 @@ class LeRobotFiles:
         return self.folder / file
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
+    def reading(self) -> Iterator[None]:
+        """Turn whatever reading the files raises into one StoreError that names the folder."""
         try:
             yield
         except UserError:
@@ -163,6 +239,15 @@ class LeRobotFiles:
             ) from error
         except Exception as error:  # JSON, parquet, picture and video readers raise dozens of kinds
             raise StoreError(f"cannot read {self.folder} as a LeRobotDataset v3: {one_line(error)}") from error
+
+
+def _checked(picture: Uint8Array, declared: Size, where: str, size: Size | None) -> Uint8Array:
+    if picture.shape[:2] != declared:
+        raise StoreError(
+            f"{where}: a picture is {picture.shape[0]} x {picture.shape[1]}, meta/info.json declares {declared[0]} x "
+            f"{declared[1]}; correct the shape in meta/info.json"
+        )
+    return scaled(picture, size)
 
 
 def _decode_picture(cell: dict[str, Any]) -> Uint8Array:

@@ -1,21 +1,16 @@
-"""Exchange with LeRobotDataset v3: episodes out for lerobot's tools, and in from what lerobot has recorded.
+"""Exchange with LeRobotDataset v3: episodes in from what lerobot has recorded, and out for its tools.
 
-Export goes through lerobot's own writer, so that statistics, tasks and videos are what its tools expect. What lerobot
-has no field for travels in columns named ``vla_rl.*`` (names that begin with ``action`` or ``observation`` would become
-inputs and outputs of lerobot's policies), so that an episode comes back bit by bit; only video is lossy. Import reads
-the files themselves, in whole episodes: it needs neither lerobot's import time nor its way of asking a hub for what it
-does not find.
+Import reads the files themselves, in whole episodes: it needs neither lerobot's import time nor its way of asking a hub
+for what it does not find. All that can be checked without decoding a picture is checked before the first episode is
+added. What `export_lerobot` wrote comes back bit by bit; only video is lossy.
 
-Dependency law: lerobot, pyarrow, PIL and PyAV are imported where they are used.
+Dependency law: pyarrow, PIL and PyAV are imported where they are used.
 """
 
-import json
 import math
-import os
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,24 +18,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.core.errors import StoreError, UserError, did_you_mean
+from vla_rl.core.dimensions import UNDECLARED, Dimensions
+from vla_rl.core.errors import ConfigError, StoreError, UserError, did_you_mean
 from vla_rl.core.outside import parse_json
 from vla_rl.core.progress import track
-from vla_rl.core.types import Episode, Origin, Source
-from vla_rl.data.cache_files import common_layout
-from vla_rl.data.episode_header import EpisodeHeader
+from vla_rl.core.types import Episode, Origin, Source, Uint8Array
+from vla_rl.data.episode_file import header_of, storable_columns
+from vla_rl.data.episode_header import EpisodeHeader, Survey, check_camera_names
+from vla_rl.data.lerobot_export import export_lerobot
+from vla_rl.data.lerobot_features import (
+    ENVIRONMENT,
+    EPISODE_LABELS,
+    LABELS,
+    LABELS_VERSION,
+    ExtraColumn,
+    described,
+    dimensions_of,
+)
 from vla_rl.data.lerobot_files import LeRobotFiles
+from vla_rl.data.lerobot_outcomes import Outcomes, find_outcomes
+from vla_rl.data.lerobot_times import video_errors
 from vla_rl.data.store import EpisodeStore, add_unless_same
 
-LABELS = "vla_rl.labels"
-LABELS_VERSION = 1
+__all__ = ["LeRobotMapping", "export_lerobot", "import_lerobot", "survey_lerobot"]
 
-# What lerobot writes into every dataset, and what an export derives from the rest of an episode.
+# What lerobot writes into every dataset.
 _BOOKKEEPING = frozenset(["timestamp", "frame_index", "episode_index", "index", "task_index"])
 _INTERVENTION = ("intervention", "complementary_info.is_intervention")  # of its rollouts, of its HIL-SERL's buffers
-_NARROWEST_VIDEO = 32  # pixels
 _NOT_NUMERIC = frozenset(["image", "video", "string", "language"])
-_EPISODE_LABELS = ("episode_id", "success", "terminated", "origin", "policy_version", "seed", "control_hz", "env_id")
 
 
 @dataclass(frozen=True)
@@ -51,207 +56,38 @@ class LeRobotMapping:
 
         state: [observation.state, observation.velocity]
         cameras: {front: observation.images.laptop}
-        success: true
+        image_size: [96, 96]
+        success: next.reward>=0.95
 
     Attributes:
         state: the columns that make up the state, one behind the other.
         action: the column of the action that was executed.
         cameras: our camera name -> column; empty: every camera, under the end of its own name.
+        image_size: height and width that the pictures of every camera are scaled to; null: as they are.
+        units: name of a dimension -> its unit (``rad``, ``deg``, ``m`` ...), since lerobot declares none.
         env_id: of the episodes; empty: ``lerobot/ROBOT_TYPE``.
         episode_prefix: episodes are called PREFIX-000000 and so on; empty: the name of the dataset's folder.
         demonstrations: without a column ``intervention``, whether a demonstrator acted (else a policy).
-        success: the outcome of the episodes if there is no column ``next.success``; null: not labelled.
+        success: ``COLUMN`` of 0 and 1, or ``COLUMN>=NUMBER``: an episode with such a row is a success. true or false:
+            the outcome if there is no column ``next.success``. null: ``next.success``, else ``next.reward`` if it holds
+            0 and 1, else not labelled.
+        leave_out: numbers of episodes that are not taken in.
     """
 
     state: tuple[str, ...] = ("observation.state",)
     action: str = "action"
     cameras: dict[str, str] = field(default_factory=dict)
+    image_size: tuple[int, int] | None = None
+    units: dict[str, str] = field(default_factory=dict)
     env_id: str = ""
     episode_prefix: str = ""
     demonstrations: bool = True
-    success: bool | None = None
+    success: bool | str | None = None
+    leave_out: tuple[int, ...] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class _ExtraColumn:
-    """How an extra column [T, *row] stands in a LeRobotDataset: as [T, width], under a name that lerobot can bear."""
-
-    key: str
-    dtype: str
-    row: tuple[int, ...]
-
-    @property
-    def width(self) -> int:
-        return math.prod(self.row)
-
-    @property
-    def stored_dtype(self) -> np.dtype[Any]:
-        dtype = np.dtype(self.dtype)
-        return np.dtype(np.int64) if dtype == np.uint64 else dtype  # the bits, since torch reads no uint64
-
-    def pack(self, extra: NDArray[Any] | None, length: int) -> NDArray[Any]:
-        """An episode's extra as lerobot's column [T, width]; zeros for an episode that does not have it."""
-        if extra is None:
-            return np.zeros((length, self.width), self.stored_dtype)
-        return np.ascontiguousarray(extra).view(self.stored_dtype).reshape(length, self.width)
-
-    def unpack(self, values: NDArray[Any], length: int) -> NDArray[Any]:
-        """The extra [T, *row] from lerobot's column."""
-        return values.astype(self.stored_dtype, copy=False).view(self.dtype).reshape(length, *self.row)
-
-
-@contextmanager
-def _own_scheduling() -> Iterator[None]:
-    """As root, the encoder of AV1 gives the whole process the highest real-time priority, and leaves it so."""
-    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
-    try:
-        yield
-    finally:
-        if os.sched_getscheduler(0) != policy:
-            os.sched_setscheduler(0, policy, parameters)
-
-
-def export_lerobot(store: EpisodeStore, out_dir: Path, ids: Sequence[str] | None = None, video: bool = False) -> Path:
-    """Write episodes as a LeRobotDataset v3.
-
-    ``action`` is what imitation should reproduce (`Episode.imitation_action`); ``next.reward`` is 1 at the last step of
-    a success; ``intervention`` marks the steps that a person decided.
-
-    Args:
-        store: where the episodes are.
-        out_dir: the folder to make; it appears when it is complete.
-        ids: the episodes, in this order; None for all.
-        video: cameras as AV1 video (small, lossy) instead of PNG images (exact).
-
-    Raises:
-        StoreError: for a folder that exists, no episodes, episodes of unequal shapes or rates, or a rate that is not a
-            whole number (lerobot knows no others).
-        UserError: if lerobot is not installed.
-    """
-    try:
-        from lerobot.datasets.lerobot_dataset import LeRobotDataset
-        from lerobot.utils.utils import SuppressProgressBars
-    except ImportError as error:
-        raise UserError(f"exporting needs {error.name}; install vla-rl with the extra 'train'") from error
-
-    out_dir = Path(out_dir)
-    if out_dir.exists():
-        raise StoreError(f"{out_dir} exists; export to a new folder")
-    headers = [store.read_header(episode_id) for episode_id in (store.ids() if ids is None else ids)]
-    fps = _common_fps(headers)
-    if video and any(width < _NARROWEST_VIDEO for _, width in headers[0].cameras.values()):
-        raise StoreError(
-            f"the encoder of AV1 crashes on cameras narrower than {_NARROWEST_VIDEO} pixels, these are "
-            f"{dict(headers[0].cameras)}; export images instead of video"
-        )
-    extras = _extra_columns(headers)
-    environments = {header.env_id for header in headers}
-    temporary = out_dir.with_name(f".{out_dir.name}.{os.getpid()}.tmp")
-    try:
-        dataset = LeRobotDataset.create(
-            repo_id=f"local/{out_dir.name}",
-            fps=fps,
-            root=temporary,
-            features=_features(headers[0], extras, video),
-            robot_type=environments.pop() if len(environments) == 1 else None,
-            use_videos=video,
-            video_backend="pyav",
-        )
-        with SuppressProgressBars(), _own_scheduling():
-            for header in track(headers, "exporting", "episode"):
-                for frame in _frames(store.read(header.episode_id), extras):
-                    dataset.add_frame(frame)
-                dataset.save_episode(parallel_encoding=False)
-        dataset.finalize()
-        temporary.rename(out_dir)
-    except OSError as error:
-        raise StoreError(f"cannot export to {out_dir}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return out_dir
-
-
-def _common_fps(headers: Sequence[EpisodeHeader]) -> int:
-    """Their control rate; raises StoreError unless there are episodes, of equal shapes, at one whole rate."""
-    if common_layout(headers) is None:
-        raise StoreError("there are no episodes to export")
-    sizes = sorted({(header.state_dim, header.action_dim) for header in headers})
-    if len(sizes) > 1:
-        raise StoreError(f"these episodes have the state and action sizes {sizes}: export them apart")
-    rates = sorted({header.control_hz for header in headers})
-    if len(rates) > 1:
-        raise StoreError(f"these episodes have the rates {rates} Hz; a LeRobotDataset has one: export them apart")
-    if not rates[0].is_integer():
-        raise StoreError(f"the episodes have {rates[0]} steps per second; lerobot knows whole numbers only")
-    return int(rates[0])
-
-
-def _extra_columns(headers: Sequence[EpisodeHeader]) -> dict[str, _ExtraColumn]:
-    """The columns for the extras that any of the episodes has, by extra."""
-    columns: dict[str, _ExtraColumn] = {}
-    for header in headers:
-        for name, (dtype, row) in header.extras.items():
-            # lerobot takes every column with "image" in its name for pictures when it merges statistics.
-            column = _ExtraColumn(f"vla_rl.extras.{re.sub('image', 'img', name, flags=re.IGNORECASE)}", dtype, row)
-            if columns.setdefault(name, column) != column:
-                raise StoreError(
-                    f"the extra column {name!r} is {dtype} {list(row)} in {header.episode_id!r} and "
-                    f"{columns[name].dtype} {list(columns[name].row)} in others; export them apart"
-                )
-    if len({column.key for column in columns.values()}) < len(columns):
-        raise StoreError(f"two of the extra columns {sorted(columns)} have the same name for lerobot; rename one")
-    return columns
-
-
-def _features(header: EpisodeHeader, extras: Mapping[str, _ExtraColumn], video: bool) -> dict[str, dict[str, Any]]:
-    """lerobot's description of the columns."""
-    features: dict[str, dict[str, Any]] = {
-        f"observation.images.{camera}": {
-            "dtype": "video" if video else "image",
-            "shape": (*size, 3),
-            "names": ["height", "width", "channels"],
-        }
-        for camera, size in header.cameras.items()
-    }
-    vectors = {"observation.state": ("state", header.state_dim)}
-    vectors |= dict.fromkeys(("action", "vla_rl.action_policy", "vla_rl.action_sent"), ("action", header.action_dim))
-    for key, (name, size) in vectors.items():
-        names = [f"{name}_{number}" for number in range(size)]
-        features[key] = {"dtype": "float32", "shape": (size,), "names": names}
-    scalars = {"next.reward": "float32", "next.done": "bool", "next.success": "bool", "intervention": "bool"}
-    scalars |= {"vla_rl.source": "uint8", LABELS: "string"}
-    features |= {key: {"dtype": dtype, "shape": (1,), "names": None} for key, dtype in scalars.items()}
-    for column in extras.values():
-        features[column.key] = {"dtype": column.stored_dtype.name, "shape": (column.width,), "names": None}
-    return {key: feature for key, feature in features.items() if 0 not in feature["shape"]}  # lerobot has no empty ones
-
-
-def _frames(episode: Episode, extras: Mapping[str, _ExtraColumn]) -> Iterator[dict[str, Any]]:
-    """The steps of an episode as lerobot takes them."""
-    length = len(episode)
-    last = np.arange(length)[:, None] == length - 1  # [T, 1]
-    succeeded = last & bool(episode.success)
-    columns: dict[str, NDArray[Any]] = {
-        "observation.state": episode.state,
-        "action": episode.imitation_action(),
-        "vla_rl.action_policy": episode.action_policy,
-        "vla_rl.action_sent": episode.action_sent,
-        "vla_rl.source": episode.source[:, None],
-        "intervention": episode.source[:, None] == Source.HUMAN,
-        "next.reward": succeeded.astype(np.float32),
-        "next.done": last,
-        "next.success": succeeded,
-    }
-    columns |= {f"observation.images.{camera}": image for camera, image in episode.images.items()}
-    for name, column in extras.items():
-        columns[column.key] = column.pack(episode.extras.get(name), length)
-    columns = {key: column for key, column in columns.items() if column.size > 0}
-    labels = {name: getattr(episode, name) for name in _EPISODE_LABELS}
-    labels["version"] = LABELS_VERSION
-    labels["extras"] = {name: [extras[name].key, extras[name].dtype, extras[name].row] for name in episode.extras}
-    constants = {"task": episode.task, LABELS: json.dumps(labels)}
-    for step in range(length):
-        yield {key: column[step] for key, column in columns.items()} | constants
+    def __post_init__(self) -> None:
+        if self.image_size is not None and min(self.image_size) < 1:
+            raise ConfigError(f"mapping.lerobot.image_size is {list(self.image_size)}; expected pixels, [96, 96]")
 
 
 def import_lerobot(dataset_dir: Path, store: EpisodeStore, mapping: LeRobotMapping | None = None) -> list[str]:
@@ -267,67 +103,212 @@ def import_lerobot(dataset_dir: Path, store: EpisodeStore, mapping: LeRobotMappi
         the ids of the episodes that were added.
 
     Raises:
-        StoreError: for a folder that is not a whole LeRobotDataset v3.
+        StoreError: for a folder that is not a whole LeRobotDataset v3, or whose rate, rows and videos disagree. Nothing
+            is added unless all that is known without the pictures is right.
         UserError: for a column of the mapping that the dataset does not have, or an episode that is not valid.
     """
-    files = LeRobotFiles(Path(dataset_dir))
-    mapping = _complete(mapping or LeRobotMapping(), files)
+    reader = _reader(dataset_dir, mapping)
+    reader.survey()
     added = []
-    for index in track(range(len(files.episodes)), "importing", "episode"):
-        episode_id = add_unless_same(store, _read_episode(files, index, mapping).validate())
+    for index in track(reader.chosen, "importing", "episode"):
+        episode_id = add_unless_same(store, reader.read(index))
         if episode_id is not None:
             added.append(episode_id)
     return added
 
 
+def survey_lerobot(dataset_dir: Path, mapping: LeRobotMapping | None = None) -> Survey:
+    """Check a LeRobotDataset v3 as far as that goes without decoding a picture, and return what it holds.
+
+    Raises:
+        StoreError, UserError: as `import_lerobot`; the message names every episode that is wrong.
+    """
+    return _reader(dataset_dir, mapping).survey()
+
+
+def _reader(folder: Path, mapping: LeRobotMapping | None) -> "_Reader":
+    files = LeRobotFiles(Path(folder))
+    with files.reading():
+        return _Reader(files, mapping or LeRobotMapping())
+
+
+class _Reader:
+    """Reads the episodes of a dataset under a mapping.
+
+    Attributes:
+        chosen: Numbers of the episodes that are taken in.
+    """
+
+    def __init__(self, files: LeRobotFiles, mapping: LeRobotMapping) -> None:
+        self._files, folder, features = files, files.folder, files.features
+        count = len(files.episodes)
+        if beyond := sorted({*mapping.leave_out} - {*range(count)}):
+            raise UserError(f"mapping.lerobot.leave_out names {beyond}; {folder} has the episodes 0 to {count - 1}")
+        self.chosen = [index for index in range(count) if index not in mapping.leave_out]
+        self._mapping = mapping = _complete(mapping, files)
+        try:
+            vectors = [
+                dimensions_of({key: features[key] for key in keys}) for keys in (mapping.state, [mapping.action])
+            ]
+        except UserError as error:
+            raise UserError(f"{folder}: {error}") from error
+        names = {name for vector in vectors for name in vector.names}
+        if unknown := sorted(mapping.units.keys() - names):
+            raise UserError(
+                f"mapping.lerobot.units names {unknown[0]!r}; the state and action of {folder} have {sorted(names)}"
+            )
+        self._state, self._action = (
+            Dimensions(vector.names, tuple(mapping.units.get(name, "") for name in vector.names)) for vector in vectors
+        )
+        told = LABELS in features or not count
+        self._outcomes = Outcomes(LABELS) if told else find_outcomes(files, mapping.success)
+
+    def survey(self) -> Survey:
+        """Compare everything but the pictures, and return the headers. Raises StoreError or UserError."""
+        with self._files.reading():
+            headers, errors = self._headers()
+            if wrong := {index: errors[index] for index in self.chosen if index in errors}:
+                first, left_out = next(iter(wrong.values())), sorted({*self._mapping.leave_out, *wrong})
+                others = f". To take in the others: mapping.lerobot.leave_out={left_out}"
+                raise type(first)(f"{first}{others if len(wrong) < len(self.chosen) else ''}") from first
+        found = Counter(header.success for header in headers)
+        counts = f"{found[True]} success, {found[False]} failure, {found[None]} unknown"
+        return Survey(tuple(headers), f"{self._outcomes.source}: {counts}")
+
+    def _headers(self) -> tuple[list[EpisodeHeader], dict[int, UserError]]:
+        """The headers of the episodes that are right, and what is wrong with the others."""
+        files, cameras = self._files, self._mapping.cameras
+        sizes = {name: self._mapping.image_size or files.declared_size(key) for name, key in sorted(cameras.items())}
+        stamps = {number: np.arange(row["length"]) / files.fps for number, row in enumerate(files.episodes)}
+        headers: list[EpisodeHeader] = []
+        errors: dict[int, UserError] = {}
+        for index in track(self.chosen, "checking", "episode"):
+            try:
+                table = files.table(index, pictures=False)
+                stamps[index] = files.stamps(index, table)
+                headers.append(replace(header_of(self._episode(index, table, {})), cameras=sizes))
+            except UserError as error:
+                errors[index] = error
+        for key in sorted({*cameras.values()}):
+            if files.features[key]["dtype"] == "video":
+                spans = {index: files.span(index, key) for index in stamps}
+                times = {file: files.frame_times(file) for file in {span.file for span in spans.values()}}
+                where = f"{files.folder}, camera {key}"
+                errors = {**video_errors(times, spans, stamps, files.fps, where), **errors}
+        return headers, errors
+
+    def read(self, index: int) -> Episode:
+        """Return an episode. Raises StoreError or UserError."""
+        size, keys = self._mapping.image_size, sorted(self._mapping.cameras.items())
+        with self._files.reading():
+            table = self._files.table(index)
+            images = {name: self._files.pictures(index, key, table, size) for name, key in keys}
+            episode = self._episode(index, table, images)
+        self._files.warn_of_tasks(index, episode.task)
+        return episode
+
+    def _episode(self, index: int, table: Mapping[str, Any], images: Mapping[str, Uint8Array]) -> Episode:
+        files, mapping = self._files, self._mapping
+        length = int(files.episodes[index]["length"])
+
+        def numbers(key: str) -> NDArray[Any]:
+            if key not in table:
+                raise StoreError(f"{files.folder}: meta/info.json declares {key}, its data files lack it; copy it anew")
+            return files.numbers(table[key])
+
+        state = [numbers(key).astype(np.float32).reshape(length, -1) for key in mapping.state]
+        action = numbers(mapping.action).astype(np.float32).reshape(length, -1)
+        episode = Episode(
+            episode_id=f"{mapping.episode_prefix}-{index:06d}",
+            images=images,
+            state=np.concatenate([np.empty((length, 0), np.float32), *state], axis=1),
+            action_policy=action,
+            action_sent=action,
+            source=np.full(length, Source.DEMO if mapping.demonstrations else Source.POLICY, np.uint8),
+            task=files.task(index, table),
+            success=None,
+            terminated=False,
+            origin=Origin.DEMO if mapping.demonstrations else Origin.REAL,
+            policy_version=-1 if mapping.demonstrations else 0,
+            seed=None,
+            control_hz=files.fps,
+            env_id=mapping.env_id,
+            state_dimensions=self._state,
+            action_dimensions=self._action,
+        )
+        if LABELS in table:
+            episode = _restore(episode, str(table[LABELS][0].as_py()), numbers)
+        else:
+            used = {*_BOOKKEEPING, *mapping.state, mapping.action}
+            unused = [key for key in table if key not in used and files.features[key]["dtype"] not in _NOT_NUMERIC]
+            success = self._outcomes.of(numbers)  # next.done is true for an episode that was cut, too: a success ended
+            episode = replace(episode, success=success, terminated=bool(success))
+            episode = self._interpret(episode, {key: numbers(key) for key in unused})
+        storable_columns(episode)
+        return episode.validate()
+
+    def _interpret(self, episode: Episode, others: Mapping[str, NDArray[Any]]) -> Episode:
+        """The episode with what lerobot's own optional columns say about it; the others become extras."""
+        features, mapping, names = self._files.features, self._mapping, {key: _plain(key) for key in others}
+        if repeated := [name for name, count in Counter(names.values()).items() if count > 1]:
+            raise UserError(f"{self._files.folder}: two columns become the extra {repeated[0]!r}; rename one of them")
+        source = {key: described(features[key], "state") for key in mapping.state}
+        source[mapping.action] = described(features[mapping.action], "action")
+        source |= {key: {"part": f"images/{camera}"} for camera, key in mapping.cameras.items()}
+        source |= {key: described(features[key], f"extras/{name}") for key, name in names.items()}
+        if self._outcomes.column in names:
+            source[self._outcomes.column]["success_at_least"] = self._outcomes.least
+        if marked := [others[key] for key in _INTERVENTION if key in others]:
+            by_person = marked[0].reshape(len(episode)).astype(bool)
+            acted = np.where(by_person, Source.HUMAN, Source.POLICY).astype(np.uint8)
+            episode = replace(episode, source=acted, origin=Origin.REAL, policy_version=0)
+        return replace(episode, extras={name: others[key] for key, name in names.items()}, source_columns=source)
+
+
+def _plain(key: str) -> str:
+    """The name of a column as the name of a file."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", key)
+
+
 def _complete(mapping: LeRobotMapping, files: LeRobotFiles) -> LeRobotMapping:
     """The mapping with its defaults filled in from the dataset. Raises UserError for columns that are not there."""
-    cameras = mapping.cameras or {key.split(".", 2)[-1]: key for key in files.cameras()}
-    state = mapping.state if LABELS not in files.features else tuple(k for k in mapping.state if k in files.features)
-    for key in (*state, mapping.action, *cameras.values()):
+    parts = _exported_parts(files)
+    names = {key: _plain(key.split(".", 2)[-1]) for key in files.cameras()}
+    count = Counter(names.values())
+    names = {key: name if count[name] == 1 else _plain(key.removeprefix("observation.")) for key, name in names.items()}
+    cameras = mapping.cameras or parts.get("cameras") or {name: key for key, name in names.items()}
+    state, action = mapping.state, mapping.action
+    if LABELS in files.features:  # an export names its own columns, and has none for an empty state
+        default = LeRobotMapping()
+        state = tuple(parts.get("state", state)) if state == default.state else state
+        state = tuple(key for key in state if key in files.features)
+        action = parts.get("action", [action])[0] if action == default.action else action
+    for key in (*state, action, *cameras.values()):
         if key not in files.features:
             raise UserError(f"{files.folder} has no column {key!r}.{did_you_mean(key, files.features)}")
-    folder_name = re.sub(r"[^A-Za-z0-9._-]", "_", files.folder.resolve().name).lstrip("._-") or "lerobot"
+    check_camera_names(cameras, "mapping.lerobot.cameras={NAME: COLUMN}")
+    folder_name = _plain(files.folder.resolve().name).lstrip("._-") or "lerobot"
     return replace(
         mapping,
         state=state,
+        action=action,
         cameras=cameras,
-        env_id=mapping.env_id or f"lerobot/{files.robot_type or 'unknown'}",
+        env_id=mapping.env_id or "/".join(filter(None, (ENVIRONMENT, files.robot_type))),
         episode_prefix=mapping.episode_prefix or folder_name[:90],
     )
 
 
-def _read_episode(files: LeRobotFiles, index: int, mapping: LeRobotMapping) -> Episode:
-    table = files.table(index)
-    length = int(files.episodes[index]["length"])
-    images = {camera: files.pictures(index, key, table) for camera, key in sorted(mapping.cameras.items())}
-
-    def numbers(key: str) -> NDArray[Any]:
-        return files.numbers(table[key])
-
-    state = [numbers(key).astype(np.float32).reshape(length, -1) for key in mapping.state]
-    action = numbers(mapping.action).astype(np.float32).reshape(length, -1)
-    episode = Episode(
-        episode_id=f"{mapping.episode_prefix}-{index:06d}",
-        images=images,
-        state=np.concatenate([np.empty((length, 0), np.float32), *state], axis=1),
-        action_policy=action,
-        action_sent=action,
-        source=np.full(length, Source.DEMO if mapping.demonstrations else Source.POLICY, np.uint8),
-        task=files.task(index, table),
-        success=mapping.success,
-        terminated=False,
-        origin=Origin.DEMO if mapping.demonstrations else Origin.REAL,
-        policy_version=-1 if mapping.demonstrations else 0,
-        seed=None,
-        control_hz=files.fps,
-        env_id=mapping.env_id,
-    )
-    if LABELS in table:
-        return _restore(episode, str(table[LABELS][0].as_py()), numbers)
-    used = {*_BOOKKEEPING, *mapping.state, mapping.action}
-    unused = [key for key in table if key not in used and files.features[key]["dtype"] not in _NOT_NUMERIC]
-    return _interpret(episode, unused, numbers)
+def _exported_parts(files: LeRobotFiles) -> dict[str, Any]:
+    """Which columns `export_lerobot` wrote the state, the action and the cameras to; empty for another's dataset."""
+    if LABELS not in files.features or not files.episodes:
+        return {}
+    try:
+        labels = parse_json(str(files.table(0, pictures=False)[LABELS][0].as_py()))
+        parts: dict[str, Any] = labels.get("parts", {})  # exports of earlier versions have none
+        cameras = {str(name): str(key) for name, key in parts.get("cameras", {}).items()}
+        return {**parts, "cameras": cameras}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StoreError(f"the column {LABELS} is damaged: {error!r}") from error
 
 
 def _restore(episode: Episode, text: str, numbers: Callable[[str], NDArray[Any]]) -> Episode:
@@ -339,31 +320,33 @@ def _restore(episode: Episode, text: str, numbers: Callable[[str], NDArray[Any]]
             raise StoreError(f"{LABELS} has version {labels['version']!r}, this program reads {LABELS_VERSION}")
         extras = {}
         for name, (key, dtype, row) in labels["extras"].items():
-            column = _ExtraColumn(key, dtype, tuple(row))
-            values = numbers(key) if column.width > 0 else np.empty(0, dtype)
-            extras[name] = column.unpack(values, length)
-        known = {name: labels[name] for name in _EPISODE_LABELS} | {"origin": Origin(labels["origin"])}
+            row = tuple(row)
+            values = numbers(key) if math.prod(row) > 0 else np.empty(0, dtype)
+            extras[name] = ExtraColumn(key, dtype, row, row).unpack(values, length)
+        known = {name: labels[name] for name in EPISODE_LABELS} | {"origin": Origin(labels["origin"])}
         return replace(
             episode,
             action_policy=numbers("vla_rl.action_policy").reshape(length, -1),
             action_sent=numbers("vla_rl.action_sent").reshape(length, -1),
             source=numbers("vla_rl.source").astype(np.uint8),
             extras=extras,
+            state_dimensions=_restored(episode.state_dimensions, labels.get("state_dimensions")),
+            action_dimensions=_restored(episode.action_dimensions, labels.get("action_dimensions")),
+            source_columns=labels.get("source_columns", {}),
             **known,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreError(f"the column {LABELS} is damaged: {error!r}") from error
 
 
-def _interpret(episode: Episode, unused: Sequence[str], numbers: Callable[[str], NDArray[Any]]) -> Episode:
-    """The episode with what lerobot's own optional columns say about it; the others become extras."""
-    extras = {re.sub(r"[^A-Za-z0-9._-]", "_", key): numbers(key) for key in unused}
-    success = episode.success
-    if "next.success" in extras:
-        success = bool(extras["next.success"].any())
-    if marked := [extras[key] for key in _INTERVENTION if key in extras]:
-        by_person = marked[0].reshape(len(episode)).astype(bool)
-        source = np.where(by_person, Source.HUMAN, Source.POLICY).astype(np.uint8)
-        episode = replace(episode, source=source, origin=Origin.REAL, policy_version=0)
-    # lerobot's next.done does not tell an episode that ended from one that was cut; a success has ended.
-    return replace(episode, success=success, terminated=bool(success), extras=extras)
+def _restored(found: Dimensions, raw: dict[str, Any] | None) -> Dimensions:
+    """The dimensions that an episode declared before it was exported; the columns' own names must be theirs."""
+    if raw is None:
+        return UNDECLARED
+    declared = Dimensions.from_plain(raw)
+    if declared.names != found.names:
+        raise StoreError(
+            f"meta/info.json names the dimensions {list(found.names)}, {LABELS} {list(declared.names)}; export anew"
+        )
+    units = zip(found.unit_of_each(), declared.unit_of_each(), strict=True)
+    return Dimensions(found.names, tuple(given or known for given, known in units))  # those of the mapping come first

@@ -200,12 +200,3 @@ def decode_picture(bag: BagReader, topic: str, kind: str, message: Any) -> Uint8
     else:
         raise UserError(f"{bag.path}: {topic} is a {kind}; a camera is a sensor_msgs Image or CompressedImage")
     return np.asarray(picture)
-
-
-def scaled(picture: Uint8Array, size: tuple[int, int] | None) -> Uint8Array:
-    """Return a picture at the height and width ``size``; None: as it is."""
-    from PIL import Image
-
-    if size is None or picture.shape[:2] == tuple(size):
-        return picture
-    return np.asarray(Image.fromarray(picture).resize((size[1], size[0]), Image.Resampling.BOX))

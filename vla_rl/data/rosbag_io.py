@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import ConfigError, StoreError, UserError
 from vla_rl.core.types import Episode, Float32Array, Origin, Source, Uint8Array
-from vla_rl.data.rosbag_files import BagReader, decode_picture, scaled
+from vla_rl.data.pictures import scaled
+from vla_rl.data.rosbag_files import BagReader, decode_picture
 from vla_rl.data.rosbag_streams import Int64Array, NumberStream, PictureStream, Stream, StreamReader
 from vla_rl.data.store import EpisodeStore, add_unless_same
 

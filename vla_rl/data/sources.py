@@ -10,7 +10,8 @@ from pathlib import Path
 
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.progress import track
-from vla_rl.data.lerobot_io import LeRobotMapping, import_lerobot
+from vla_rl.data.episode_header import Survey
+from vla_rl.data.lerobot_io import LeRobotMapping, import_lerobot, survey_lerobot
 from vla_rl.data.rosbag_files import is_bag
 from vla_rl.data.rosbag_io import BagMapping, import_bag
 from vla_rl.data.store import EpisodeStore, add_unless_same
@@ -41,10 +42,30 @@ def take_in(source: Path, store: EpisodeStore, mapping: DataMapping) -> list[str
     return _reader(Path(source))(store, mapping)
 
 
+def survey(source: Path, mapping: DataMapping) -> Survey:
+    """Check a source as far as that goes without taking it in, and return what it holds.
+
+    Raises:
+        UserError: if the source is none of those of `take_in`, or is wrong.
+    """
+    found = find_store(source)
+    if found is not None:
+        return Survey(tuple(found.read_header(name) for name in found.ids()))
+    if is_lerobot(source):
+        return survey_lerobot(source, mapping.lerobot)
+    _reader(source)
+    return Survey()  # the messages of a bag are read only once
+
+
 def find_store(source: Path) -> EpisodeStore | None:
     """The episode store in a folder, or in that of a run; None if it holds neither."""
     folders = (folder for folder in (source / "episodes", source) if (folder / "store.json").is_file())
     return next((EpisodeStore(folder, create=False) for folder in folders), None)
+
+
+def is_lerobot(source: Path) -> bool:
+    """Whether a folder looks like a LeRobotDataset."""
+    return (source / "meta" / "info.json").is_file()
 
 
 def as_store(source: Path, staging: Path, mapping: DataMapping) -> EpisodeStore:
@@ -65,7 +86,7 @@ def _reader(source: Path) -> Callable[[EpisodeStore, DataMapping], list[str]]:
     found = find_store(source)
     if found is not None:
         return lambda store, _: _copy(found, store)
-    if (source / "meta" / "info.json").is_file():
+    if is_lerobot(source):
         return lambda store, mapping: import_lerobot(source, store, mapping.lerobot)
     bags = [source] if is_bag(source) else _bags_in(source)
     if bags:

@@ -15,7 +15,7 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.data.sources import DataMapping, take_in
 from vla_rl.data.store import EpisodeStore
 from vla_rl.runs.demonstrations import bring_demonstrations, check_demonstrations
-from vla_rl.runs.finetune import FinetuneConfig, check_fit, check_start, spec_of
+from vla_rl.runs.finetune import FinetuneConfig, check_data, check_fit, spec_of
 
 _JOINTS = Dimensions(("pan", "lift", "grip"), ("rad", "rad", ""))
 _KIND = "names in stores"
@@ -142,7 +142,7 @@ def cache_for_another_policy(folder: Path) -> str:
 def finetune_of_two_robots(folder: Path) -> str:
     for name, joints in (("A", _JOINTS), ("B", Dimensions(("a", "b", "c")))):
         _store(folder / name, _episode(name.lower(), joints))
-    check_start(FinetuneConfig(data=(str(folder / "A"), str(folder / "B"))))
+    check_data(FinetuneConfig(data=(str(folder / "A"), str(folder / "B"))))
     return "accepted"
 
 

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, FinetuneConfig]":
     """The run folder that the arguments name, made or found, and its config."""
-    from vla_rl.runs.finetune import FinetuneConfig
+    from vla_rl.runs.finetune import FinetuneConfig, start_run
 
     if arguments.resume:
         names = ("data", "mapping", "policy", "algorithm", "config", "seed", "out", "overrides")
@@ -80,7 +80,7 @@ def _open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, FinetuneConfig
         FinetuneConfig, config_file(arguments.config or OF_FINETUNE[0]), [*overrides, *changes, *arguments.overrides]
     )
     _check(config)
-    return RunFolder.create(arguments.out or Path("runs/finetune"), config), config
+    return start_run(arguments.out or Path("runs/finetune"), config), config
 
 
 def _check(config: "FinetuneConfig") -> None:
@@ -89,7 +89,6 @@ def _check(config: "FinetuneConfig") -> None:
 
     from vla_rl.algorithms.base import find_algorithm
     from vla_rl.algorithms.data_parallel import check_gpus
-    from vla_rl.runs.finetune import check_start
 
     for path in config.data:
         if not Path(path).exists():
@@ -97,7 +96,6 @@ def _check(config: "FinetuneConfig") -> None:
     check_gpus("learning.actor.processes", config.learning.actor.processes, torch.device(config.device))
     algorithm = find_algorithm(config.algorithm)
     if config.start:
-        check_start(config)
         return
     algorithm.check(config.policy)
     if not config.learning.trains_policy:

@@ -80,7 +80,11 @@ def _pull(arguments: argparse.Namespace) -> str:
         if not found.is_dir():
             raise UserError(f"there is no folder {found}; a place on the hub is named USER/NAME")
         if (found / "meta" / "info.json").exists():
-            names = import_lerobot(found, EpisodeStore(target))
+            try:
+                names = import_lerobot(found, EpisodeStore(target))
+            except UserError:
+                shutil.rmtree(target)
+                raise
             return f"{len(names)} episodes in {target}"
         return str(_copied(found, target))
 

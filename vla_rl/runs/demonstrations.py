@@ -17,7 +17,7 @@ from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Float32Array, Origin, PolicySpec, Source, Uint8Array
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.retiming import retimed
-from vla_rl.data.sources import DataMapping, as_store, find_store
+from vla_rl.data.sources import DataMapping, as_store, find_store, is_lerobot, survey
 from vla_rl.data.store import EpisodeStore
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def bring_demonstrations(
         return False
     with tempfile.TemporaryDirectory(prefix=".demonstrations-", dir=run) as staging:
         found = as_store(source, Path(staging), DataMapping())
-        shown = _demonstrations(found, source)
+        shown = _demonstrations([found.read_header(name) for name in found.ids()], source)
         chosen = _of_tasks(shown, specs)
         taken = chosen[:most] if most else chosen
         for index, header in enumerate(track(taken, "demonstrations", "episode")):
@@ -82,24 +82,21 @@ def bring_demonstrations(
 
 
 def check_demonstrations(source: Path, specs: Mapping[str, PolicySpec]) -> None:
-    """Refuse a source that does not fit, as far as can be seen without converting it.
+    """Refuse a source that does not fit, before anything is copied.
 
     Raises:
         UserError: see `bring_demonstrations`.
     """
-    found = find_store(source)
-    if found is not None:
-        _of_tasks(_demonstrations(found, source), specs)
-    elif not (source / "meta" / "info.json").is_file():
+    if find_store(source) is None and not is_lerobot(source):
         raise UserError(
             f"task.demonstrations={source} is no episode store (store.json), no run folder and no LeRobotDataset v3 "
             "(meta/info.json)"
         )
+    _of_tasks(_demonstrations(survey(source, DataMapping()).headers, source), specs)
 
 
-def _demonstrations(store: EpisodeStore, source: Path) -> list[EpisodeHeader]:
-    """The demonstrations in a store, in the order of their names. Raises UserError if there are none."""
-    headers = [store.read_header(name) for name in store.ids()]
+def _demonstrations(headers: Sequence[EpisodeHeader], source: Path) -> list[EpisodeHeader]:
+    """The demonstrations among episodes. Raises UserError if there are none."""
     shown = [header for header in headers if header.policy_version < 0 and header.success is not False]
     if not shown:
         raise UserError(

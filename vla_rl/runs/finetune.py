@@ -3,6 +3,7 @@
 import functools
 import json
 import logging
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -79,14 +80,40 @@ class FinetuneConfig:
         check_teaching(self.learning, self.steps, "steps")
 
 
+def start_run(path: Path, config: FinetuneConfig) -> RunFolder:
+    """Make a run folder and take its data in. A run that is refused leaves nothing behind.
+
+    Raises:
+        UserError: if the folder holds a run, or the data do not fit.
+    """
+    before = {*path.iterdir()} if path.is_dir() else None
+    folder = RunFolder.create(path, config)
+    try:
+        with folder:
+            take_in_data(folder, config)
+    except UserError:
+        for entry in {*path.iterdir()} - (before or set()):
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        if before is None:
+            path.rmdir()
+        raise
+    return folder
+
+
 def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
-    """Copy the data and the policy to start from into the run, once; what a killed process had copied stays."""
+    """Copy the data and the policy to start from into the run, once; what a killed process had copied stays.
+
+    Raises:
+        UserError: if the data cannot be read, or do not fit each other or the policy. Before anything is copied, if
+            that can be known.
+    """
     from vla_rl.data.sources import take_in
     from vla_rl.data.store import EpisodeStore
 
     done = folder.path / "data.json"
     if done.exists():
         return
+    outcomes = check_data(config)
     if config.start and not folder.policy_exists(0):
         folder.keep_policy(0, Path(config.start))
         if critic_of(Path(config.start)) is not None:
@@ -95,12 +122,57 @@ def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
     taken = {path: len(take_in(Path(path), store, config.mapping)) for path in config.data}
     if not len(store):
         raise UserError(f"there are no episodes in {', '.join(config.data)}")
-    write_atomic(done, json.dumps({"episodes_taken": taken}, indent=1).encode())
+    _check_headers([store.read_header(name) for name in store.ids()], config)
+    write_atomic(done, json.dumps({"episodes_taken": taken, "outcomes": outcomes}, indent=1).encode())
+
+
+def check_data(config: FinetuneConfig) -> dict[str, str]:
+    """Refuse data that do not fit each other or the policy to start from, before anything is copied. Bags become
+    episodes only by being taken in; what does not fit in them is refused then.
+
+    Returns:
+        Source -> where its outcomes come from, for sources that have no outcomes of their own.
+
+    Raises:
+        UserError: with what differs.
+    """
+    from vla_rl.data.sources import survey
+    from vla_rl.runs.picture_cost import large_pictures
+
+    found = {path: survey(Path(path), config.mapping) for path in config.data}
+    headers = [header for source in found.values() for header in source.headers]
+    if headers:
+        _check_headers(headers, config)
+        if not _has_size(config) and (cost := large_pictures(headers)):
+            logger.warning("%s", cost)
+    return {path: source.outcomes for path, source in found.items() if source.outcomes}
+
+
+def _check_headers(headers: Sequence["EpisodeHeader"], config: FinetuneConfig) -> None:
+    """Refuse episodes that cannot be learned from together, or by the policy to start from."""
+    from vla_rl.algorithms.base import find_algorithm
+    from vla_rl.data.cache_files import common_layout
+    from vla_rl.policies.folders import policy_class
+
+    start = _start_spec(Path(config.start)) if config.start else None
+    layout = common_layout(headers, start)
+    assert layout is not None  # there are episodes
+    spec = spec_of([layout.ordered(header) for header in headers], config.delta_dims)
+    if start is not None:
+        check_fit(start, spec, Path(config.start))
+    elif not config.start:
+        laid_out = functools.partial(policy_class(config.policy.kind).laid_out, config.policy, spec)
+        find_algorithm(config.algorithm).check_fit(config.learning, laid_out)
+
+
+def _has_size(config: FinetuneConfig) -> bool:
+    return bool(config.mapping.lerobot.image_size or config.mapping.bag.image_size)
 
 
 def describe_data(folder: RunFolder, config: FinetuneConfig) -> str:
     """What each loss would see, as text."""
     from vla_rl.data.health import check_episodes
+    from vla_rl.runs.picture_cost import gradient_step_s, large_pictures
     from vla_rl.training.offline import count_segments, format_segments, warn_of_segments
 
     with folder:
@@ -109,12 +181,17 @@ def describe_data(folder: RunFolder, config: FinetuneConfig) -> str:
         learner = make_learner(folder, config, cache)
         learner.begin_round(cache, 1)
     rows = count_segments(cache, learner)
-    warnings = [f"warning: {sentence}" for sentence in warn_of_segments(rows, cache, learner)]
+    outcomes = json.loads((folder.path / "data.json").read_text()).get("outcomes", {})  # earlier versions have none
+    notes = [f"outcomes of {path} come from {source}" for path, source in outcomes.items()]
+    warnings = warn_of_segments(rows, cache, learner)
+    if not _has_size(config) and large_pictures(cache.episodes):
+        warnings.append(large_pictures(cache.episodes, config.steps, gradient_step_s(learner)))
+    notes += [f"warning: {sentence}" for sentence in warnings]
     if any(entry.outcome == "unknown" for entry in rows):
-        warnings.append(f"label them with: vla-rl label {folder.episodes}")
+        notes.append(f"label them with: vla-rl label {folder.episodes}")
     health = check_episodes(cache.store.read(episode.episode_id) for episode in cache.episodes)
     after = f"nothing was trained; go on with: vla-rl finetune --resume {folder.path}"
-    return "\n".join([format_segments(rows, learner), *warnings, health.table(), after])
+    return "\n".join([format_segments(rows, learner), *notes, health.table(), after])
 
 
 def finetune(folder: RunFolder, config: FinetuneConfig) -> dict[str, Any]:
@@ -198,24 +275,6 @@ def _make_model(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") 
     return policy_class(config.policy.kind).build(config.policy, spec, statistics)
 
 
-def check_start(config: FinetuneConfig) -> None:
-    """Refuse episode stores that do not fit each other or the policy to start from, before anything is copied.
-    LeRobotDatasets and bags become episodes only by being taken in; what does not fit in them is refused then.
-
-    Raises:
-        UserError: with what differs.
-    """
-    from vla_rl.data.cache_files import common_layout
-    from vla_rl.data.sources import find_store
-
-    stores = [store for path in config.data if (store := find_store(Path(path))) is not None]
-    headers = [store.read_header(name) for store in stores for name in store.ids()]
-    spec = _start_spec(Path(config.start)) if config.start else None
-    layout = common_layout(headers, spec)
-    if spec is not None and layout is not None:
-        check_fit(spec, spec_of([layout.ordered(header) for header in headers]), Path(config.start))
-
-
 def spec_of(episodes: Sequence["EpisodeHeader"], delta_dims: tuple[int, ...] = ()) -> PolicySpec:
     """The interface of a policy for episodes, of one robot or of several.
 
@@ -234,7 +293,10 @@ def _spec_of_one(episode: "EpisodeHeader", cameras: tuple[str, ...], delta_dims:
     """The interface of a policy for one episode, its cameras in this order if they are these."""
     sizes = sorted(set(episode.cameras.values()))
     if len(sizes) != 1:
-        raise UserError(f"a policy needs cameras of one size, the episodes have {sizes or 'none'}; scale them alike")
+        raise UserError(
+            f"a policy needs cameras of one size, the episodes have {sizes or 'none'}; scale them "
+            "alike: mapping.lerobot.image_size=[96,96] or mapping.bag.image_size"
+        )
     return PolicySpec(
         env_id=episode.env_id,
         cameras=cameras if set(cameras) == set(episode.cameras) else tuple(episode.cameras),

@@ -351,6 +351,36 @@ def test_a_policy_of_another_robot_is_refused(logs: Path, tmp_path: Path, capsys
     start = str(tmp_path / "first" / "policies" / "version_0001")
     assert main(["finetune", "--data", str(store.path), "--policy", start, "--out", str(tmp_path / "second")]) == 2
     assert "sizes [(3, 2)], the data is of [(7, 2)]" in capsys.readouterr().err
+    assert (
+        main(
+            [
+                "finetune",
+                "--data",
+                str(logs),
+                "--policy",
+                start,
+                "--out",
+                str(tmp_path / "second"),
+                "--algorithm",
+                "recap",
+            ]
+        )
+        == 2
+    )
+    assert "policy.indicator=true" in capsys.readouterr().err
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_refused_run_takes_nothing_of_another_folder_with_it(logs: Path, tmp_path: Path) -> None:
+    """What copying alone can tell: an episode whose content is not what was written."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    damaged = logs / "episodes" / "held.zarr.zip"
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    assert finetune(logs, "run") == 2
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.slow

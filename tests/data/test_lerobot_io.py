@@ -209,6 +209,7 @@ def test_what_lerobot_records_is_imported_unchanged(recorded: Path, tmp_path: Pa
         assert (episode.task, episode.success, episode.terminated) == (f"task {number}", number == 1, number == 1)
         assert (episode.control_hz, episode.env_id, episode.origin) == (30.0, "lerobot/so101", Origin.REAL)
         assert set(episode.images) == {"laptop", "phone"}
+        assert (episode.state_dimensions.names, episode.action_dimensions.names) == (("a", "b", "c"), ("a", "b"))
         assert set(episode.extras) == {"observation.velocity", "intervention", "next.success"}
         for step in range(len(episode)):
             frame = recorded_frame(number, step)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, nargs="+", metavar="PATH", help="stores, runs, LeRobotDatasets, bags")
-    parser.add_argument("--mapping", type=Path, help="YAML with sections lerobot and bag: topics and columns")
+    parser.add_argument("--mapping", type=Path, help="YAML with sections lerobot and bag: columns, topics, sizes")
     parser.add_argument("--policy", type=Path, metavar="FOLDER", help="the policy to start from (default: a new one)")
     parser.add_argument("--algorithm", help="what is done to the policy (default: habc)")
     parser.add_argument("--config", help=f"a YAML file, or one of {', '.join(OF_FINETUNE)} (default: {OF_FINETUNE[0]})")

@@ -28,7 +28,7 @@ from vla_rl.training.run_folder import RunFolder
 if TYPE_CHECKING:
     from vla_rl.algorithms.base import Algorithm
     from vla_rl.data.cache import FrameCache
-    from vla_rl.data.episode_header import EpisodeHeader
+    from vla_rl.data.episode_header import EpisodeHeader, Survey
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
     done = folder.path / "data.json"
     if done.exists():
         return
-    outcomes = check_data(config)
+    surveys = check_data(config)
     if config.start and not folder.policy_exists(0):
         folder.keep_policy(0, Path(config.start))
         if critic_of(Path(config.start)) is not None:
@@ -122,16 +122,18 @@ def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
     taken = {path: len(take_in(Path(path), store, config.mapping)) for path in config.data}
     if not len(store):
         raise UserError(f"there are no episodes in {', '.join(config.data)}")
-    _check_headers([store.read_header(name) for name in store.ids()], config)
+    if not all(found.headers for found in surveys.values()):  # of a bag
+        _check_headers([store.read_header(name) for name in store.ids()], config)
+    outcomes = {path: found.outcomes for path, found in surveys.items() if found.outcomes}
     write_atomic(done, json.dumps({"episodes_taken": taken, "outcomes": outcomes}, indent=1).encode())
 
 
-def check_data(config: FinetuneConfig) -> dict[str, str]:
-    """Refuse data that do not fit each other or the policy to start from, before anything is copied. Bags become
-    episodes only by being taken in; what does not fit in them is refused then.
+def check_data(config: FinetuneConfig) -> dict[str, "Survey"]:
+    """Refuse data that do not fit each other, the algorithm or the policy to start from, before anything is copied.
+    Bags become episodes only by being taken in; what does not fit in them is refused then.
 
     Returns:
-        Source -> where its outcomes come from, for sources that have no outcomes of their own.
+        Source -> what is known of it.
 
     Raises:
         UserError: with what differs.
@@ -139,30 +141,35 @@ def check_data(config: FinetuneConfig) -> dict[str, str]:
     from vla_rl.data.sources import survey
     from vla_rl.runs.picture_cost import large_pictures
 
-    found = {path: survey(Path(path), config.mapping) for path in config.data}
-    headers = [header for source in found.values() for header in source.headers]
+    surveys = {path: survey(Path(path), config.mapping) for path in config.data}
+    headers = [header for found in surveys.values() for header in found.headers]
     if headers:
         _check_headers(headers, config)
         if not _has_size(config) and (cost := large_pictures(headers)):
             logger.warning("%s", cost)
-    return {path: source.outcomes for path, source in found.items() if source.outcomes}
+    return surveys
 
 
 def _check_headers(headers: Sequence["EpisodeHeader"], config: FinetuneConfig) -> None:
-    """Refuse episodes that cannot be learned from together, or by the policy to start from."""
+    """Refuse episodes that cannot be learned from together, by this algorithm and by the policy to start from."""
     from vla_rl.algorithms.base import find_algorithm
     from vla_rl.data.cache_files import common_layout
-    from vla_rl.policies.folders import policy_class
+    from vla_rl.policies.folders import load_model, policy_class
+    from vla_rl.policies.lerobot_adapter import LeRobotPolicyConfig, is_lerobots_own
 
-    start = _start_spec(Path(config.start)) if config.start else None
-    layout = common_layout(headers, start)
+    start, algorithm = Path(config.start), find_algorithm(config.algorithm)
+    model = load_model(start)[0] if config.start and not is_lerobots_own(start) else None
+    layout = common_layout(headers, model.spec if model else None)
     assert layout is not None  # there are episodes
     spec = spec_of([layout.ordered(header) for header in headers], config.delta_dims)
-    if start is not None:
-        check_fit(start, spec, Path(config.start))
-    elif not config.start:
-        laid_out = functools.partial(policy_class(config.policy.kind).laid_out, config.policy, spec)
-        find_algorithm(config.algorithm).check_fit(config.learning, laid_out)
+    if model:
+        check_fit(model.spec, spec, start)
+        algorithm.check(model.config)
+        algorithm.check_fit(config.learning, lambda: model)
+    else:
+        policy = LeRobotPolicyConfig(folder=str(start)) if config.start else config.policy
+        algorithm.check(policy)
+        algorithm.check_fit(config.learning, functools.partial(policy_class(policy.kind).laid_out, policy, spec))
 
 
 def _has_size(config: FinetuneConfig) -> bool:

@@ -104,12 +104,13 @@ def _measure_cell(cell: Path, runs: Path, seed: int, algorithm: str, steps: int)
 def _evaluate(source: Path, target: Path) -> int:
     """Successes of the fine-tuned policy on the evaluation seeds of the environment that the data came from."""
     from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs, run_missing
+    from vla_rl.runs.evaluation import evaluation_jobs, run_missing
+    from vla_rl.runs.simulator import SimulatorWorker
     from vla_rl.training.run_folder import RunFolder
     from vla_rl.training.workers import RolloutPool
 
     _, config = RunFolder.open(source, RunConfig)
     folder = RunFolder(target)
-    jobs = evaluation_jobs(config.task.envs, folder.policy(1), folder.evaluation, EVALUATION_EPISODES, "v0001-")
+    jobs = evaluation_jobs(config, folder.policy(1), folder.evaluation, EVALUATION_EPISODES)
     with RolloutPool(functools.partial(SimulatorWorker, config), config.workers) as pool:
         return sum(header.success is True for header in run_missing(pool, jobs, target.name))

@@ -291,14 +291,16 @@ def _closed_loop(kind: str, options: argparse.Namespace) -> dict[str, Any]:
     """Success on the evaluation's seeds, as the run's own evaluation plays them."""
     from vla_rl.report.statistics import wilson_interval
     from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs, run_missing
+    from vla_rl.runs.evaluation import evaluation_jobs, run_missing
+    from vla_rl.runs.simulator import SimulatorWorker
     from vla_rl.training.run_folder import RunFolder
     from vla_rl.training.workers import RolloutPool
 
     _, config = RunFolder.open(options.run, RunConfig)
-    jobs = evaluation_jobs(config.task.envs, _policy(options), options.store / kind, options.episodes, collects=True)
+    config = replace(config, rollout_precision=kind)
+    jobs = evaluation_jobs(config, _policy(options), options.store / kind, options.episodes, collects=True)
     calibration = _observations(options, 64) if kind == "int8-static" else ()
-    build = functools.partial(SimulatorWorker, replace(config, rollout_precision=kind), tuple(calibration))
+    build = functools.partial(SimulatorWorker, config, tuple(calibration))
     with RolloutPool(build, workers=0) as pool:
         successes = sum(header.success is True for header in run_missing(pool, jobs, kind))
     return {"successes": successes, "episodes": len(jobs), "interval": list(wilson_interval(successes, len(jobs)))}

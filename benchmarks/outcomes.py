@@ -308,7 +308,8 @@ def _without_search(run: Path) -> dict[str, float]:
     import torch
 
     from vla_rl.policies.folders import load_model
-    from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs
+    from vla_rl.runs.evaluation import evaluation_jobs
+    from vla_rl.runs.simulator import SimulatorWorker
 
     torch.set_num_threads(1)
     newest = max((run / "policies").glob("version_*"))
@@ -316,13 +317,11 @@ def _without_search(run: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder) / "policy", {**meta, "algorithm": "sft"})
         config = load_config(RunConfig, run / "config.yaml")
-        jobs = evaluation_jobs(
-            config.task.envs, Path(folder) / "policy", Path(folder) / "episodes", config.budget.evaluation_episodes
-        )
+        policy, store = Path(folder) / "policy", EpisodeStore(Path(folder) / "episodes")
+        jobs = evaluation_jobs(config, policy, store.path, config.budget.evaluation_episodes)
         worker = SimulatorWorker(config)
         list(worker.run([replace(job, pictures=False) for job in jobs]))
         worker.close()
-        store = EpisodeStore(Path(folder) / "episodes")
         return {"success": float(np.mean([store.read_header(name).success is True for name in store.ids()]))}
 
 
@@ -332,7 +331,8 @@ def _speed(base: Path) -> dict[str, float]:
     """
     import torch
 
-    from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs
+    from vla_rl.runs.evaluation import evaluation_jobs
+    from vla_rl.runs.simulator import SimulatorWorker
 
     torch.set_num_threads(1)
     config = load_config(RunConfig, base / "config.yaml")
@@ -341,7 +341,7 @@ def _speed(base: Path) -> dict[str, float]:
         for at_once in (1, _AT_ONCE):
             worker = SimulatorWorker(replace(config, environments_per_worker=at_once))
             store = Path(folder) / str(at_once)
-            jobs = evaluation_jobs(config.task.envs, base / "policies" / "version_0000", store, 2 * _AT_ONCE)
+            jobs = evaluation_jobs(config, base / "policies" / "version_0000", store, 2 * _AT_ONCE)
             jobs = [replace(job, pictures=at_once == 1) for job in jobs]
             list(worker.run(jobs[:_AT_ONCE]))  # builds the environments
             started_s = time.process_time()

@@ -4,7 +4,6 @@ Example: vla-rl eval runs/demo --version 3 --episodes 200
 """
 
 import argparse
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +17,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", type=int, help="policy version (default: the newest)")
     parser.add_argument("--episodes", type=int, default=100, help="number of held-out seeds")
     parser.add_argument("--difficulty", type=float, help="another difficulty than the run's")
-    parser.add_argument("--out", type=Path, help="store of the episodes; several policies may share one")
+    parser.add_argument("--out", type=Path, help="episode store; several policies and settings may share one")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from vla_rl.data.store import EpisodeStore
     from vla_rl.runs.config import RunConfig
+    from vla_rl.runs.evaluation import evaluation_jobs, run_missing
     from vla_rl.runs.practice import make_pool
-    from vla_rl.runs.simulator import evaluation_jobs, run_missing
 
     if arguments.episodes < 1:
         raise UserError(f"--episodes is {arguments.episodes}; it must be at least 1")
@@ -37,12 +37,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{arguments.run} has no policy version {version}; it has {versions}")
     if arguments.difficulty is not None:
         config = replace(config, task=replace(config.task, difficulty=arguments.difficulty))
-    own = "" if arguments.difficulty is None else f"-difficulty-{config.task.difficulty:g}"
-    out = arguments.out or folder.path / f"eval-v{version:04d}{own}"
-    # Episodes that are there already count, so their names say whose they are: several policies may share a store.
-    digest = hashlib.sha256((folder.policy(version) / "config.json").read_bytes()).hexdigest()[:8]
-    prefix = f"v{version:04d}-{digest}{own}-"
-    jobs = evaluation_jobs(config.task.envs, folder.policy(version), out, arguments.episodes, prefix)
+    out = arguments.out or folder.path / f"eval-v{version:04d}"
+    jobs = evaluation_jobs(config, folder.policy(version), out, arguments.episodes)
+    store = EpisodeStore(out)
+    reused = sum(job.episode_id in store for job in jobs)
     with make_pool(config) as pool:
         headers = run_missing(pool, jobs)
     for task in config.task.envs:
@@ -52,4 +50,5 @@ def run(arguments: argparse.Namespace) -> int:
             low, high = wilson_interval(successes, len(outcomes))
             rate = successes / len(outcomes)
             print(f"{task} version {version}: {successes}/{len(outcomes)} = {rate:.1%} [{low:.1%}, {high:.1%}]")
+    print(f"{out}: {reused} of {len(jobs)} episodes reused; episodes of other policies or settings are not counted")
     return 0

@@ -167,8 +167,9 @@ def _closed_loop(arguments: argparse.Namespace, deployment: Path, config: "RunCo
     evaluation's seeds.
     """
     from vla_rl.report.statistics import wilson_interval
+    from vla_rl.runs.evaluation import evaluation_jobs, run_missing
     from vla_rl.runs.policy_folder import find_policy
-    from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs, run_missing
+    from vla_rl.runs.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutPool
 
     build = functools.partial(SimulatorWorker, config, backend=arguments.verify)
@@ -176,7 +177,7 @@ def _closed_loop(arguments: argparse.Namespace, deployment: Path, config: "RunCo
     episodes, outcomes = arguments.closed_loop, {}
     with tempfile.TemporaryDirectory() as scratch, RolloutPool(build, workers=0) as pool:
         for name, policy in policies.items():
-            jobs = evaluation_jobs(config.task.envs, policy, Path(scratch) / name, episodes)
+            jobs = evaluation_jobs(config, policy, Path(scratch) / name, episodes)
             outcomes[name] = sum(header.success is True for header in run_missing(pool, jobs, name))
     bounds = [wilson_interval(successes, episodes) for successes in outcomes.values()]
     passed = bounds[0][0] <= bounds[1][1] and bounds[1][0] <= bounds[0][1]

@@ -205,6 +205,7 @@ def practise(
     """
     import torch
 
+    from vla_rl.runs.evaluation import acting_settings
     from vla_rl.training.rounds import PracticeRun
 
     playing = config.workers if config.budget.staleness else 0
@@ -225,6 +226,7 @@ def practise(
             retention=config.retention,
             bring=_bringer(folder, config),
             imagination=make_imagination(folder, config),
+            acting=acting_settings(config),
         ).run()
     return folder.read_summary()
 

@@ -15,10 +15,8 @@ import numpy as np
 from deploy_trt.runtime import is_deployment, load_deployed
 from deploy_trt.runtime.probe import BackendName
 from vla_rl.core.errors import UserError
-from vla_rl.core.progress import track
 from vla_rl.core.protocols import Policy, Signs, TakeoverSource
 from vla_rl.core.types import NOISE_SEED, OPERATOR, Episode, Observation, Origin, shared_spec
-from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.plan import ActionSource
@@ -32,8 +30,7 @@ from vla_rl.policies.folders import load_policy
 from vla_rl.runs.action_kinds import with_action_kinds
 from vla_rl.runs.config import FULL_PRECISION, RunConfig
 from vla_rl.runs.task import Station
-from vla_rl.training.plan import evaluation_seed
-from vla_rl.training.workers import RolloutJob, Rollouts
+from vla_rl.training.workers import RolloutJob
 
 if TYPE_CHECKING:
     from deploy_trt.exploration import ExplorationPolicies
@@ -213,29 +210,3 @@ def _low_precision(precision: str, calibration: Sequence[Observation]) -> "Explo
     from deploy_trt.exploration import ExplorationPolicies
 
     return ExplorationPolicies(precision, calibration)
-
-
-def evaluation_jobs(
-    tasks: Sequence[str], policy: Path, store: Path, episodes: int, prefix: str = "", collects: bool = False
-) -> list[RolloutJob]:
-    """The first episodes of the held-out evaluation seeds, each under every one of several tasks."""
-    return [
-        RolloutJob(
-            f"{prefix}{index:06d}",
-            store,
-            tasks[index % len(tasks)],
-            (evaluation_seed(index // len(tasks)),),
-            policy,
-            collects=collects,
-        )
-        for index in range(episodes)
-    ]
-
-
-def run_missing(pool: Rollouts, jobs: Sequence[RolloutJob], label: str = "") -> list[EpisodeHeader]:
-    """Run the jobs whose episodes are not in their store yet; returns the headers of all, in the order of the jobs."""
-    stores = {job.store: EpisodeStore(job.store) for job in jobs}
-    missing = [job for job in jobs if job.episode_id not in stores[job.store]]
-    for _ in track(pool.run(missing), label, "episode", len(missing)):
-        pass
-    return [stores[job.store].read_header(job.episode_id) for job in jobs]

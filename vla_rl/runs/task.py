@@ -216,6 +216,15 @@ def _creator(spec: gymnasium.envs.registration.EnvSpec) -> Callable[..., Any]:
     return creator
 
 
+def env_creator(name: str) -> Callable[..., Any]:
+    """Return the class or function that makes the environments of a task.
+
+    Raises:
+        ConfigError: for an unknown name.
+    """
+    return _creator(_find(name))
+
+
 def _make_one(name: str, creator: Callable[..., Any], **arguments: Any) -> gymnasium.Env[Any, Any]:
     """One environment, out of a vector of one if need be."""
     env = creator(**arguments)

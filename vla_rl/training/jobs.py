@@ -4,6 +4,8 @@ is missing after a crash is known from the names alone.
 
 from collections.abc import Sequence
 
+from vla_rl.core.errors import StoreError
+from vla_rl.data.store import EpisodeStore
 from vla_rl.training import plan
 from vla_rl.training.plan import BudgetConfig, Stage
 from vla_rl.training.run_folder import RunFolder
@@ -101,6 +103,23 @@ class StageJobs:
 
     def _start(self, index: int) -> int:
         return index // len(self._tasks)
+
+
+def is_stored(job: RolloutJob, store: EpisodeStore) -> bool:
+    """Return whether a store holds the episode of a job. Demonstrations may come from elsewhere, with any seed.
+
+    Raises:
+        StoreError: if the episode of that name is of another task or seed.
+    """
+    if job.episode_id not in store:
+        return False
+    header = store.read_header(job.episode_id)
+    if job.policy is not None and (header.env_id, header.seed) != (job.task, job.seeds[0]):
+        raise StoreError(
+            f"{store.path}: episode {job.episode_id!r} is of {header.env_id} and seed {header.seed}, expected "
+            f"{job.task} and seed {job.seeds[0]}; move it away, or use another store"
+        )
+    return True
 
 
 def is_demonstration(episode_id: str) -> bool:

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from vla_rl.core.errors import CheckpointError
+from vla_rl.core.errors import CheckpointError, StoreError
+from vla_rl.core.keys import key_of
 from vla_rl.core.progress import track
 from vla_rl.credit import CreditConfig, assign_batch
 from vla_rl.critics.calibration import calibration_record
@@ -23,7 +24,7 @@ from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.training import plan
 from vla_rl.training.background import BackgroundRollouts
 from vla_rl.training.check import Check, acting_policy, success_of
-from vla_rl.training.jobs import StageJobs, is_demonstration, practice_prefix
+from vla_rl.training.jobs import StageJobs, is_demonstration, is_stored, practice_prefix
 from vla_rl.training.learning import Learner, LearningRun, RunRecords
 from vla_rl.training.plan import BudgetConfig, Stage
 from vla_rl.training.run_folder import RunFolder, is_policy
@@ -65,6 +66,7 @@ class PracticeRun(LearningRun):
         retention: which episodes to hold.
         bring: brings demonstrations into the store, instead of asking an expert; returns whether it did anything.
         imagination: adds imagined episodes in every round; None: there are none.
+        acting: settings that decide how a policy acts, ingredients of the key of its episodes.
     """
 
     def __init__(
@@ -81,12 +83,13 @@ class PracticeRun(LearningRun):
         retention: RetentionConfig | None = None,
         bring: Callable[[EpisodeStore], bool] | None = None,
         imagination: Imagination | None = None,
+        acting: Any = None,
     ) -> None:
         super().__init__(folder, budget.checkpoint_every, records, retention)
         self.budget, self.tasks, self.pool = budget, tasks, pool
         self._jobs = StageJobs(folder, budget, seed, tasks, takeover)
         self._make_supervised, self._make_practised = supervised, practised
-        self._bring, self._imagination = bring, imagination
+        self._bring, self._imagination, self._acting = bring, imagination, acting
         self._stages, self._background = plan.plan(budget), BackgroundRollouts(pool)
         self.evaluation_store = EpisodeStore(folder.evaluation)
         self._ahead = EpisodeStore(folder.ahead) if budget.staleness else None
@@ -126,6 +129,7 @@ class PracticeRun(LearningRun):
         if self._was_learnt_from(stage):
             return False
         jobs = self._jobs.practice(stage)
+        self._note_player(stage, jobs, self.store)
         worked = self._background.wait(stage)
         for job in jobs:
             if self._ahead is not None and job.episode_id in self._ahead:
@@ -158,6 +162,7 @@ class PracticeRun(LearningRun):
             ahead = stage.round - learnt.round
             if stage.kind == "collect" and 0 < ahead <= self.budget.staleness and not self._was_learnt_from(stage):
                 jobs = [replace(job, store=self.folder.ahead) for job in self._jobs.practice(stage)]
+                self._note_player(stage, jobs, self._ahead)
                 have = (self.store, self._ahead)
                 self._background.start(
                     stage, [job for job in jobs if not any(job.episode_id in store for store in have)]
@@ -165,7 +170,8 @@ class PracticeRun(LearningRun):
         for stage in self._stages:
             if stage.kind == "evaluate" and stage.policy_version < learnt.policy_version:
                 jobs = self._jobs.evaluation(stage)
-                self._background.start(stage, [job for job in jobs if job.episode_id not in self.evaluation_store])
+                self._note_player(stage, jobs, self.evaluation_store)
+                self._background.start(stage, [job for job in jobs if not is_stored(job, self.evaluation_store)])
 
     def _gather(self, jobs: Sequence[RolloutJob], stage: Stage) -> bool:
         """Add the stage's episodes to the store and say how they went."""
@@ -187,6 +193,7 @@ class PracticeRun(LearningRun):
 
     def _evaluate(self, stage: Stage) -> bool:
         jobs = self._jobs.evaluation(stage)
+        self._note_player(stage, jobs, self.evaluation_store)
         worked = self._background.wait(stage)
         worked |= self._rollouts(jobs, self.evaluation_store, stage)
         self._note_evaluation(stage, [job.episode_id for job in jobs])
@@ -222,6 +229,7 @@ class PracticeRun(LearningRun):
         if self._was_made(version):
             return False
         candidate, jobs = self.folder.candidate(version), self._jobs.check(stage)
+        self._note_player(stage, jobs, self.store)
         self._rollouts(jobs, self.store, stage)
         check = Check(
             acting=acting_policy(self._checks(), version - 1),
@@ -310,13 +318,36 @@ class PracticeRun(LearningRun):
 
     def _rollouts(self, jobs: Sequence[RolloutJob], store: EpisodeStore, stage: Stage) -> bool:
         """Run the jobs whose episodes are missing; True if there were any."""
-        missing = [job for job in jobs if job.episode_id not in store]
+        missing = [job for job in jobs if not is_stored(job, store)]
         if not missing:
             return False
         self._background.wait_for_all()  # there is one pool
         for _ in track(self.pool.run(missing), stage.name, "episode", len(missing)):
             pass
         return True
+
+    def _note_player(self, stage: Stage, jobs: Sequence[RolloutJob], store: EpisodeStore) -> None:
+        """Note the key of what plays a stage's episodes: the content of the policy, and the settings.
+
+        Raises:
+            StoreError: if the store holds episodes of the stage under another key: a policy that has been learned anew
+                since, or settings that were edited.
+        """
+        if not jobs or jobs[0].policy is None or not is_policy(jobs[0].policy):
+            return  # a policy that has gone since plays no more
+        key = key_of({"policy": jobs[0].policy, "acting": self._acting})
+        summary = self.folder.read_summary()
+        noted = summary.setdefault("played", {})
+        played = [job.episode_id for job in jobs if job.episode_id in store]
+        if played and noted.get(stage.name, key) != key:
+            files = store.episodes_dir / f"{played[0].rpartition('-')[0]}-*"
+            raise StoreError(
+                f"{stage.name}: another policy or other settings played {len(played)} of its episodes; move them away "
+                f"to play them anew: {files}"
+            )
+        if noted.get(stage.name) != key:
+            noted[stage.name] = key
+            self.folder.write_summary(summary)
 
     def _note_evaluation(self, stage: Stage, episode_ids: Sequence[str]) -> None:
         """Record the success of a policy version, once."""

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import io
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -17,6 +18,7 @@ from vla_rl.cli.main import make_parser
 from vla_rl.core.config import load_config, save_config
 from vla_rl.core.keys import code_of
 from vla_rl.core.types import Episode, Origin, Source
+from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.config_files import config_file
@@ -267,3 +269,39 @@ def _learned_anew(folder: Path) -> str:
     edited = run.config_file.read_text().replace("learning_rate: 0.0005", "learning_rate: 0.05")
     run.config_file.write_text(edited)
     return _verb("train", "--resume", run.path)
+
+
+@trap("frame cache after a change", "a label that replaces another of the same size, with the same modification time")
+def _relabeled(folder: Path) -> str:
+    store = EpisodeStore(folder / "store")
+    store.add(_demonstration(0))
+    store.label("demo-00000", True)
+    label = store.label_file("demo-00000")
+    stat = label.stat()
+    FrameCache(store, folder / "cache").refresh()
+    store.label("demo-00000", None)
+    os.utime(label, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    expect(label.stat().st_size == stat.st_size, "the labels differ in size")
+    cache = FrameCache(store, folder / "cache")
+    cache.refresh()
+    found = cache.episodes[0].success
+    expect(found is None, f"the outcome is unknown now, and the cache says {found}")
+    return f"outcome in the cache: {found}"
+
+
+@trap("frame cache after a change", "an episode file restored from a backup of the same size and modification time")
+def _restored(folder: Path) -> str:
+    store, other = EpisodeStore(folder / "store"), EpisodeStore(folder / "other")
+    store.add(_demonstration(0))
+    other.add(replace(_demonstration(1), seed=0, episode_id="demo-00000"))
+    FrameCache(store, folder / "cache").refresh()
+    file, backup = (each.episodes_dir / "demo-00000.zarr.zip" for each in (store, other))
+    stat = file.stat()
+    expect(backup.stat().st_size == stat.st_size, "the files differ in size")
+    shutil.copy(backup, file)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    cache = FrameCache(store, folder / "cache")
+    cache.refresh()
+    wanted = other.read("demo-00000").action_sent
+    expect(np.array_equal(cache.action_sent, wanted), "the cache holds the rows of the file before")
+    return "the cache holds the rows of the restored file"

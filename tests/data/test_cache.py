@@ -113,6 +113,16 @@ def test_a_label_given_later_reaches_training(store: EpisodeStore, tmp_path: Pat
     ]
 
 
+def test_rows_that_other_code_has_filled_are_decoded_again(
+    store: EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add(make_episode("a"))
+    FrameCache(store, tmp_path / "cache").refresh()
+    assert FrameCache(store, tmp_path / "cache").refresh() == []
+    monkeypatch.setattr("vla_rl.data.cache_files.code_of", lambda *_: "another version")
+    assert [header.episode_id for header in FrameCache(store, tmp_path / "cache").refresh()] == ["a"]
+
+
 def test_columns_cannot_be_written_to(store: EpisodeStore, tmp_path: Path) -> None:
     store.add(make_episode("a"))
     cache = FrameCache(store, tmp_path / "cache")

@@ -6,7 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
-Stamp = tuple[tuple[str, int, int], ...]
+FileStamp = tuple[int, ...]
+Stamp = tuple[tuple[str, FileStamp], ...]
 
 
 def write_atomic(file: Path, content: bytes) -> None:
@@ -51,6 +52,16 @@ def digest_of(file: Path) -> str:
 
 
 def stamp_of(folder: Path) -> Stamp:
-    """Names, sizes and times of all files in a folder and below it: another stamp means other content."""
-    stats = [(file.relative_to(folder).as_posix(), file.stat()) for file in sorted(folder.rglob("*")) if file.is_file()]
-    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+    """Return names and stamps of all files in a folder and below it: another stamp means other content."""
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
+    return tuple((file.relative_to(folder).as_posix(), stamp_of_file(file)) for file in files)
+
+
+def stamp_of_file(file: Path) -> FileStamp:
+    """Return inode, time of the last change and size. Unlike the modification time, nothing can set that time back.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+    """
+    stat = file.stat()
+    return stat.st_ino, stat.st_ctime_ns, stat.st_size

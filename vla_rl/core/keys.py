@@ -39,12 +39,9 @@ def key_of(ingredients: Any) -> str:
 
 @functools.cache
 def code_of(*modules: str) -> str:
-    """Return the digest of the source files of modules, each with the whole package that it belongs to."""
-    sha = hashlib.sha256()
-    for package in sorted({module.partition(".")[0] for module in modules}):
-        for root, file in _source_files(package):
-            sha.update(f"{package}/{file.relative_to(root)}\0{digest_of(file)}\0".encode())
-    return sha.hexdigest()
+    """Return the digest of the source files of modules, and of packages with all that is in them."""
+    files = [entry for module in sorted(set(modules)) for entry in _source_files(module)]
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
 def versions_of(*packages: str) -> dict[str, str]:
@@ -72,12 +69,11 @@ def _plain(value: Any) -> Any:
     return value.tolist()  # numpy's
 
 
-def _source_files(package: str) -> list[tuple[Path, Path]]:
-    """List the files of a top-level module or package, each with the folder that it lies in."""
-    module = importlib.import_module(package)
-    folders = [Path(folder) for folder in getattr(module, "__path__", ())]
-    found = [(folder, file) for folder in folders for file in sorted(folder.rglob("*")) if file.suffix in _SOURCES]
-    if not folders and getattr(module, "__file__", None):
-        file = Path(str(module.__file__))
-        found.append((file.parent, file))
-    return found
+def _source_files(module: str) -> list[tuple[str, str, str]]:
+    """List the source files of a module or package: its name, the file's and its digest."""
+    found = importlib.import_module(module)
+    folders = [Path(folder) for folder in getattr(found, "__path__", ())]
+    files = [(file, folder) for folder in folders for file in sorted(folder.rglob("*")) if file.suffix in _SOURCES]
+    if not folders and getattr(found, "__file__", None):
+        files.append((Path(str(found.__file__)), Path(str(found.__file__)).parent))
+    return [(module, file.relative_to(folder).as_posix(), digest_of(file)) for file, folder in files]

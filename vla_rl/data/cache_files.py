@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from vla_rl.core.dimensions import UNDECLARED, Dimensions, Pair, match_both
 from vla_rl.core.errors import StoreError, UserError
-from vla_rl.core.files import fsync_directory, write_atomic
+from vla_rl.core.files import FileStamp, fsync_directory, write_atomic
+from vla_rl.core.keys import code_of
 from vla_rl.core.outside import parse_json
 from vla_rl.core.types import PICTURED, Episode, PolicySpec
 from vla_rl.data.episode_header import EpisodeHeader
 
-CACHE_VERSION = 3
+# The modules that fill rows: those of another version of them are not read.
+_CODE = ("vla_rl.data.cache_files", "vla_rl.data.episode_file", "vla_rl.data.store", "vla_rl.core")
 _GENERATION = re.compile(r"g\d+")
 
 Rows = Mapping[str, NDArray[Any]]
@@ -126,7 +128,7 @@ class Entry:
 
     header: EpisodeHeader
     start: int
-    stamp: tuple[int, int]
+    stamp: FileStamp
     crc32: int
 
     @property
@@ -150,7 +152,7 @@ class Index:
     generation: str = ""
     layout: Layout | None = None
     entries: list[Entry] = field(default_factory=list)
-    dropped: dict[str, tuple[EpisodeHeader, tuple[int, int]]] = field(default_factory=dict)
+    dropped: dict[str, tuple[EpisodeHeader, FileStamp]] = field(default_factory=dict)
     file_crc: bytes = b""
 
     @property
@@ -165,7 +167,7 @@ class Index:
             if crc != b"%08x" % zlib.crc32(body):
                 return Index()
             raw = parse_json(body)
-            index = Index._parse(raw, crc) if raw["version"] == CACHE_VERSION else Index()
+            index = Index._parse(raw, crc) if raw["code"] == code_of(*_CODE) else Index()
             folder, total = directory / index.generation, index.total_frames
             for name, row_bytes in _row_bytes(index.layout).items():
                 if (folder / f"{name}.bin").stat().st_size < total * row_bytes:
@@ -179,18 +181,18 @@ class Index:
         entries: list[Entry] = []
         for plain, stamp, crc32 in raw["entries"]:
             start = entries[-1].end if entries else 0
-            entries.append(Entry(EpisodeHeader.from_plain(plain), start, (stamp[0], stamp[1]), crc32))
+            entries.append(Entry(EpisodeHeader.from_plain(plain), start, tuple(map(int, stamp)), crc32))
         layout = Layout.from_plain(raw["layout"]) if raw["layout"] else None
         if not _GENERATION.fullmatch(raw["generation"] or "g0"):
             raise ValueError(f"generation {raw['generation']!r}")
-        left_out = [(EpisodeHeader.from_plain(plain), (stamp[0], stamp[1])) for plain, stamp in raw["dropped"]]
+        left_out = [(EpisodeHeader.from_plain(plain), tuple(map(int, stamp))) for plain, stamp in raw["dropped"]]
         dropped = {header.episode_id: (header, stamp) for header, stamp in left_out}
         return Index(raw["generation"], layout, entries, dropped, crc)
 
     def save(self, directory: Path) -> None:
         """Flush the columns, then replace the index file. Nothing is written if nothing has changed."""
         entries = [[entry.header.to_plain(), entry.stamp, entry.crc32] for entry in self.entries]
-        raw: dict[str, Any] = {"version": CACHE_VERSION, "generation": self.generation, "entries": entries}
+        raw: dict[str, Any] = {"code": code_of(*_CODE), "generation": self.generation, "entries": entries}
         raw["layout"] = self.layout.to_plain() if self.layout is not None else None
         raw["dropped"] = [[header.to_plain(), stamp] for header, stamp in self.dropped.values()]
         body = json.dumps(raw).encode()
@@ -244,7 +246,7 @@ def cached_rows(directory: Path, index: Index, entry: Entry) -> dict[str, NDArra
     return {name: column[entry.start : entry.end] for name, column in map_columns(directory, index).items()}
 
 
-def append_episode(directory: Path, index: Index, header: EpisodeHeader, stamp: tuple[int, int], rows: Rows) -> None:
+def append_episode(directory: Path, index: Index, header: EpisodeHeader, stamp: FileStamp, rows: Rows) -> None:
     """Write an episode's rows behind the last ones, over whatever a crash left there, and enter it in the index."""
     start = index.total_frames
     for name, row_bytes in _row_bytes(index.layout).items():

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from vla_rl.core.described import write_description
 from vla_rl.core.errors import StoreError
-from vla_rl.core.files import fsync_directory, fsync_file
+from vla_rl.core.files import FileStamp, fsync_directory, fsync_file, stamp_of_file
 from vla_rl.core.outside import check_seal, read_json
 from vla_rl.core.types import Episode
 from vla_rl.data.episode_file import (
@@ -113,8 +113,8 @@ class EpisodeStore:
             raise StoreError(f"cannot list {self.episodes_dir}: {error.strerror}") from error
         return sorted(name for name in names if is_episode_id(name))
 
-    def stamps(self) -> dict[str, tuple[int, int]]:
-        """Id -> (modification time in ns, size in bytes) of its file and its label, by id.
+    def stamps(self) -> dict[str, FileStamp]:
+        """Id -> stamps of its file and of its label, by id.
 
         Another stamp means another episode under that id, or another label.
         """
@@ -122,10 +122,8 @@ class EpisodeStore:
         stamps = {}
         for episode_id in self.ids():
             with contextlib.suppress(FileNotFoundError):  # set aside by the doctor since it was listed
-                stats = [self._file(episode_id).stat()]
-                if f"{episode_id}.json" in labelled:
-                    stats.append(self.label_file(episode_id).stat())
-                stamps[episode_id] = (max(stat.st_mtime_ns for stat in stats), sum(stat.st_size for stat in stats))
+                label = stamp_of_file(self.label_file(episode_id)) if f"{episode_id}.json" in labelled else ()
+                stamps[episode_id] = (*stamp_of_file(self._file(episode_id)), *label)
         return stamps
 
     def read(self, episode_id: str) -> Episode:

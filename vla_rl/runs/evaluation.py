@@ -42,14 +42,15 @@ def evaluation_key(config: RunConfig, policy: Path) -> str:
     """
     parts = [find("strategies", config.execution.strategy), find("policies", config.policy.kind)]
     parts += [env_creator(env_id) for env_id in config.task.envs]
-    modules = (module.__name__ for part in parts if (module := inspect.getmodule(part)) is not None)
+    found = (inspect.getmodule(part) for part in parts)
+    packages = {module.__name__.partition(".")[0] for module in found if module is not None}
     return key_of(
         {
             **acting_settings(config),
             "policy": policy,
             "device": config.rollout_device,
             "at once": config.environments_per_worker,
-            "code": code_of(*OUR_PACKAGES, *modules),
+            "code": code_of(*OUR_PACKAGES, *sorted(packages)),
             "libraries": versions_of(*_LIBRARIES),
         }
     )

@@ -8,7 +8,6 @@ builder accept every graph. Each build runs in a process of its own, since a lib
 """
 
 import argparse
-import hashlib
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from deploy_trt.runtime.folder import Deployment, materialised
 from deploy_trt.runtime.probe import MODULES, BackendName, run_probe
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.keys import code_of, key_of
 
 RTX_WITHOUT_GPU = "SM89"  # what a build without a GPU is for: GeForce RTX 40
 _TIMEOUT_S = 1800
@@ -79,10 +79,18 @@ def check_version(version: str) -> None:
         raise UserError(f"TensorRT {version} is too old; 10.x and 11.x are supported")
 
 
-def engine_key(graph_sha256: str, version: str, compute_capability: int, precision: str, config: BuildConfig) -> str:
-    """The name of an engine: a digest of all that it depends on. Weights that can be replaced are no part of it."""
-    parts = [graph_sha256, version, compute_capability, precision, asdict(config)]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
+def engine_key(deployment: Deployment, graph: str, library: tuple[BackendName, str, int], config: BuildConfig) -> str:
+    """Return the key of an engine.
+
+    Args:
+        deployment: Of the graph; an engine holds the weights that it was built with.
+        graph: Name of the graph.
+        library: Backend, its version and the GPU's compute capability.
+        config: How it is built.
+    """
+    weights = deployment.manifest.weights
+    contents = [deployment.manifest.graphs[graph].sha256, weights.sha256 if weights else ""]
+    return key_of([contents, library, deployment.manifest.precision, config, code_of("deploy_trt.build")])
 
 
 def build_engines(folder: Path, backend: BackendName, config: BuildConfig) -> list[BuiltEngine]:
@@ -102,10 +110,8 @@ def build_engines(folder: Path, backend: BackendName, config: BuildConfig) -> li
     engines.mkdir(exist_ok=True)
     built = []
     with materialised(deployment.graphs, deployment.weights) as graphs:
-        for name, graph in deployment.manifest.graphs.items():
-            weights = deployment.manifest.weights
-            identity = graph.sha256 + ("" if config.refit or weights is None else weights.sha256)
-            key = engine_key(identity, version, capability, deployment.manifest.precision, config)
+        for name in deployment.manifest.graphs:
+            key = engine_key(deployment, name, (backend, version, capability), config)
             file = engines / f"{name}-{key}.engine"
             if file.exists():
                 built.append(BuiltEngine(name, file, cached=True, wall_s=0.0))

@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -169,13 +170,26 @@ def test_8_engines_are_built_to_be_refitted_with_other_weights() -> None:
     assert "BuilderFlag.REFIT)" in source
     assert "REFIT_IDENTICAL" not in source
     assert "STRIP_PLAN" not in source
+
+
+def test_an_engine_is_found_again_under_all_that_it_depends_on(exported: Path) -> None:
+    deployment = Deployment.read(exported)
+    manifest = deployment.manifest
+    assert manifest.weights is not None
+    refreshed = replace(manifest, weights=replace(manifest.weights, sha256="0" * 64))
     keys = {
-        engine_key("a", "10.3", 87, precision, BuildConfig(refit=refit))
-        for precision in ("fp32", "bf16")
+        engine_key(
+            replace(deployment, manifest=found),
+            next(iter(manifest.graphs)),
+            (backend, version, 87),
+            BuildConfig(refit=refit),
+        )
+        for found in (manifest, refreshed, replace(manifest, precision="bf16"))
+        for backend in ("trt", "trt-rtx")
+        for version in ("10.3", "10.4")
         for refit in (True, False)
     }
-    assert len(keys) == 4
-    assert engine_key("a", "10.3", 87, "fp32", BuildConfig()) != engine_key("a", "10.4", 87, "fp32", BuildConfig())
+    assert len(keys) == 24, "an engine with the weights before a refresh would act in place of the new ones"
 
 
 def test_a_refused_checkpoint_leaves_the_policy_as_it_is(

@@ -103,7 +103,7 @@ def test_some_episodes_fling_the_arms_about_and_counterfactuals_never_do(
     always = functools.partial(PerturbationConfig, rough=1.0)
     monkeypatch.setattr("vla_rl.runs.imagination.near_success.PerturbationConfig", always)
     parting = collect_counterfactuals(TASK, RunConfig().gate, store, 1, first_seed=30, before_end=20)
-    spoilt = store.read("pair-00000-spoilt")
+    spoilt = store.read(next(name for name in parting if name.endswith("-00000-spoilt")))
     sent = np.abs(spoilt.action_sent - spoilt.action_policy)[parting[spoilt.episode_id] :, [0, 1, 2, 4, 5, 6]]
     assert np.median(sent) < 0.02
 
@@ -158,7 +158,9 @@ def test_counterfactuals_part_from_one_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_train_evaluate_and_roll_out(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_evaluate_and_roll_out(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = tmp_path / "world"
     train = ["imagine", "train", str(run), "--out", str(world), "--near-success", "1", *TINY]
     assert main(train) == 0
@@ -168,10 +170,16 @@ def test_train_evaluate_and_roll_out(run: Path, tmp_path: Path, capsys: pytest.C
     assert main(train) == 0  # nothing is left to do
     assert file.read_bytes() == weights
     assert main([*train, "dynamics.width=64"]) == 2
-    assert "with other settings; give another --out" in capsys.readouterr().err
+    assert "with other settings; choose another --out" in capsys.readouterr().err
+    grown = tmp_path / "grown"
+    shutil.copytree(run, grown)
+    EpisodeStore(grown / "episodes").label("near-00000", None)
+    assert main([*train[:2], str(grown), *train[3:]]) == 2
+    assert "of other episodes" in capsys.readouterr().err
     assert main([*train[:3], "--out", str(tmp_path / "no"), "--device", "nope"]) == 2
     assert "the device 'nope' cannot be used" in capsys.readouterr().err
-    WorldJudge(WorldFolder(world)).probe(ProbeConfig(steps=5))
+    quick = functools.partial(ProbeConfig, steps=5)
+    monkeypatch.setattr("vla_rl.runs.imagination.world_evaluation.ProbeConfig", quick)
     assert main(["imagine", "evaluate", str(world), "--windows", "3", "--pairs", "1"]) == 0
     assert "shuffled actions" in capsys.readouterr().out
     result = json.loads((world / "model" / "evaluation.json").read_text())

@@ -20,6 +20,7 @@ from vla_rl.cli.parser import add_settings
 from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
+from vla_rl.core.keys import claim, key_of
 
 ACTIONS = ("train", "evaluate", "rollout", "branches", "rank")
 _FUTURES = 4
@@ -63,12 +64,11 @@ def _train(arguments: argparse.Namespace) -> int:
     from vla_rl.runs.config import RunConfig, world_preset
     from vla_rl.runs.imagination.near_success import collect_near_success, near_success_ratio
     from vla_rl.runs.imagination.run import NEAR_SUCCESS_SEED, world_spec
-    from vla_rl.runs.imagination.world_data import gather_episodes, open_cache
+    from vla_rl.runs.imagination.world_data import episodes_of, gather_episodes, open_cache
     from vla_rl.runs.imagination.world_evaluation import WorldFolder
     from vla_rl.runs.practice import check_device
     from vla_rl.training.run_folder import RunFolder
     from world_model.config import WorldModelConfig
-    from world_model.model import load_world_model
     from world_model.training import train_world_model
 
     if arguments.out is None:
@@ -78,10 +78,14 @@ def _train(arguments: argparse.Namespace) -> int:
     world = load_config(WorldModelConfig, world_preset(arguments.preset), arguments.overrides)
     check_device(arguments.device)
     folder = WorldFolder(arguments.out)
-    if (folder.model / "config.json").exists() and (
-        folder.task() != config.task or load_world_model(folder.model)[0].config != world
-    ):
-        raise UserError(f"{folder.path} holds a world model of another task or with other settings; give another --out")
+    episodes = [episodes_of(EpisodeStore(path, create=False)) for path in (source.episodes, source.evaluation)]
+    claim(
+        folder.path / "key",
+        key_of([config.task, config.gate, world, arguments.near_success, episodes]),
+        f"{folder.path} holds a world model of another task, of other episodes or with other settings; choose another "
+        "--out",
+        made=(folder.model / "config.json").exists(),
+    )
     folder.path.mkdir(parents=True, exist_ok=True)
     save_config(config.task, folder.task_file)
     near = EpisodeStore(folder.near)

@@ -16,7 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from vla_rl.core.files import digest_of
+from vla_rl.core.errors import UserError
+from vla_rl.core.files import digest_of, write_atomic
 
 KEY_LENGTH = 12
 _SOURCES = frozenset({".py", ".xml", ".yaml", ".yml", ".json", ".toml", ".urdf"})
@@ -35,6 +36,26 @@ def key_of(ingredients: Any) -> str:
     """
     text = json.dumps(ingredients, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+
+
+def claim(file: Path, key: str, found: str, made: bool = False) -> None:
+    """Note the key of what is made beside a file, or refuse what was begun under another key.
+
+    Args:
+        file: Holds the key.
+        key: Of what is to be made, or gone on with.
+        found: What lies there if the key is another one, as a sentence that ends with the remedy.
+        made: Whether something is there already; without a file it was made by an earlier version.
+
+    Raises:
+        UserError: in that case.
+    """
+    known = file.read_text().strip() if file.exists() else None
+    if known != key and (made or known is not None):
+        raise UserError(found)
+    if known is None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, f"{key}\n".encode())
 
 
 @functools.cache

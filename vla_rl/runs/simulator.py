@@ -15,6 +15,7 @@ import numpy as np
 from deploy_trt.runtime import is_deployment, load_deployed
 from deploy_trt.runtime.probe import BackendName
 from vla_rl.core.errors import UserError
+from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.protocols import Policy, Signs, TakeoverSource
 from vla_rl.core.types import NOISE_SEED, OPERATOR, Episode, Observation, Origin, shared_spec
 from vla_rl.data.store import EpisodeStore
@@ -57,8 +58,8 @@ class SimulatorWorker:
         self.specs = {env_id: stations[0].spec() for env_id, stations in self._stations.items()}
         self.spec = shared_spec(list(self.specs.values()))
         self._mute: set[str] = set()
-        self._heads: dict[Path, ResidualCorrector] = {}  # of the newest policy
-        self._policies: dict[bool, tuple[Path, Policy]] = {}  # the newest of full and of low precision
+        self._heads: dict[tuple[Path, Stamp], ResidualCorrector] = {}  # of the newest policy
+        self._policies: dict[bool, tuple[Path, Stamp, Policy]] = {}  # the newest of full and of low precision
 
     def check(self, demonstrates: bool, supervises: bool) -> None:
         """Build everything that a job may need but the policy.
@@ -187,20 +188,22 @@ class SimulatorWorker:
             return None
         if folder is None or (version == 0 and not (folder / FOLDER).exists()):
             return NoCorrection()
-        if self._heads.get(folder) is None:
-            self._heads = {folder: ResidualCorrector.load(folder / FOLDER)}
-        return self._heads[folder]
+        key = folder, stamp_of(folder / FOLDER)
+        if key not in self._heads:
+            self._heads = {key: ResidualCorrector.load(folder / FOLDER)}
+        return self._heads[key]
 
     def _load(self, folder: Path, in_low_precision: bool) -> Policy:
-        known, policy = self._policies.get(in_low_precision, (None, None))
-        if policy is None or folder != known:
+        stamp = stamp_of(folder)
+        *known, policy = self._policies.get(in_low_precision, (None, None, None))
+        if policy is None or known != [folder, stamp]:
             if in_low_precision and self._low_precision is not None:
                 policy = self._low_precision.load(folder)
             elif is_deployment(folder):
                 policy = load_deployed(folder, require=self._backend)
             else:
                 policy = load_policy(folder, self._config.rollout_device, expected=self.spec)
-            self._policies[in_low_precision] = (folder, policy)
+            self._policies[in_low_precision] = (folder, stamp, policy)
         return policy
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import sim
 from robot_io.gate import GateConfig
 from sim.experts.base import CorrelatedNoise
+from vla_rl.core.keys import code_of, key_of
 from vla_rl.core.progress import track
 from vla_rl.core.types import Float32Array, Origin
 from vla_rl.data.store import EpisodeStore
@@ -202,7 +203,7 @@ def collect_counterfactuals(
     Args:
         task: the environment.
         gate: limits of the robot.
-        store: where they go, ``pair-00000-expert`` and ``pair-00000-spoilt``; those that are there stay.
+        store: where they go, ``pair-KEY-00000-expert`` and ``pair-KEY-00000-spoilt``; those that are there stay.
         pairs: how many.
         first_seed: the environment's seed of the first pair; the others follow.
         before_end: they part so many steps before the expert is done.
@@ -211,9 +212,10 @@ def collect_counterfactuals(
         episode id -> the step at which the pair parts.
     """
     station, config = _ExpertStation(task, gate, store), PerturbationConfig(accurate=0.0, blind=0.0, rough=0.0)
+    key = key_of([task, gate, config, first_seed, before_end, code_of("sim", __name__)])
     parting: dict[str, int] = {}
     for index in track(range(pairs), "counterfactuals", "pair"):
-        clean, spoilt = (f"pair-{index:05d}-{kind}" for kind in ("expert", "spoilt"))
+        clean, spoilt = (f"pair-{key}-{index:05d}-{kind}" for kind in ("expert", "spoilt"))
         station.record(clean, first_seed + index, PerturbedExpert(station.env, config, spoilt_from=_NEVER))
         step = max(store.read_header(clean).length - before_end, 1)
         station.record(spoilt, first_seed + index, PerturbedExpert(station.env, config, spoilt_from=step))

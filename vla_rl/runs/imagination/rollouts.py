@@ -9,6 +9,7 @@ from pathlib import Path
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
 from vla_rl.core.errors import UserError
+from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
@@ -67,8 +68,7 @@ class ImaginationWorker:
         limits = config.gate.filled(space.low, space.high, self._env.gripper_dims)  # type: ignore[attr-defined]
         gate = SafetyGate(limits, self._robot.control_hz)
         self._attempts = Attempts(self._robot, gate, Origin.IMAGINED, self._env.vector.model.spec.env_id)
-        self._policy: Policy | None = None
-        self._policy_folder: Path | None = None
+        self._policy: tuple[Path, Stamp, Policy] | None = None
         self._robot.connect()
 
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
@@ -91,6 +91,7 @@ class ImaginationWorker:
         self._robot.close()
 
     def _load(self, folder: Path) -> Policy:
-        if self._policy is None or folder != self._policy_folder:
-            self._policy, self._policy_folder = load_policy(folder), folder
-        return self._policy
+        stamp = stamp_of(folder)
+        if self._policy is None or self._policy[:2] != (folder, stamp):
+            self._policy = folder, stamp, load_policy(folder)
+        return self._policy[2]

@@ -11,7 +11,8 @@ from vla_rl.data.store import EpisodeStore
 
 
 def gather_episodes(store: EpisodeStore, sources: dict[str, Path], env_id: str) -> None:
-    """Copy the episodes of other stores that happened in an environment; what is there already stays.
+    """Copy the episodes of other stores that happened in an environment; what is there already stays, but for its
+    label.
 
     Args:
         store: where they go, under the source's name and their own id.
@@ -23,11 +24,20 @@ def gather_episodes(store: EpisodeStore, sources: dict[str, Path], env_id: str) 
         for episode_id in track(source.ids(), f"episodes of {name}", "episode"):
             copied = f"{name}-{episode_id}"
             if copied in store:
+                success = source.read_header(episode_id).success
+                if store.read_header(copied).success is not success:
+                    store.label(copied, success)
                 continue
             episode = source.read(episode_id)
             if episode.env_id == env_id and episode.origin is not Origin.IMAGINED:
                 # Simulated captures, chunks and ages tell a world model nothing.
                 store.add(replace(episode, episode_id=copied, extras={}))
+
+
+def episodes_of(store: EpisodeStore) -> list[tuple[str, str, bool | None]]:
+    """Return id, digest and outcome of each episode, as ingredients of a key."""
+    headers = (store.read_header(name) for name in store.ids())
+    return [(header.episode_id, header.digest, header.success) for header in headers]
 
 
 def open_cache(folder: Path, directory: Path) -> FrameCache:

@@ -24,6 +24,7 @@ from robot_io.gate import GateConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.keys import code_of, key_of
 from vla_rl.core.outside import reading
 from vla_rl.core.types import Float32Array
 from vla_rl.data.cache import FrameCache
@@ -31,7 +32,7 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.runs.config import TaskConfig
 from vla_rl.runs.imagination.ground_truth import SimulatorTruth
 from vla_rl.runs.imagination.near_success import collect_counterfactuals
-from vla_rl.runs.imagination.world_data import open_cache
+from vla_rl.runs.imagination.world_data import episodes_of, open_cache
 from world_model.evaluation import HorizonConfig, horizon_curves, judge_successes, probe_floor
 from world_model.model import load_world_model
 from world_model.open_loop import imagine
@@ -79,23 +80,24 @@ class WorldJudge:
 
     def probe(self, config: ProbeConfig | None = None) -> StateProbe:
         """The state probe, trained on the episodes of its folder when it is first asked for."""
-        folder = self._instruments
-        file = folder.probe / "probe.safetensors"
-        config = config or ProbeConfig()
+        folder, config = self._instruments, config or ProbeConfig()
+        learned_from = episodes_of(EpisodeStore(folder.episodes, create=False))
+        key = key_of([config, self.model.spec, self.task, learned_from, code_of("world_model", "sim")])
+        file = folder.probe / f"probe-{key}.safetensors"
         if file.exists():
             probe = StateProbe(config, self.model.spec, len(self.truth.names))
             with reading(file, "remove it to train the probe anew"):
                 probe.load_state_dict(safetensors.torch.load_file(file))
             return probe.eval()
         cache = open_cache(folder.episodes, folder.cache)
-        probe = train_probe(config, self.model.spec, cache, self._positions(cache, "train"))
+        probe = train_probe(config, self.model.spec, cache, self._positions(cache))
         folder.probe.mkdir(exist_ok=True)
         write_atomic(file, safetensors.torch.save(probe.state_dict()))
         return probe
 
     def horizons(self, config: HorizonConfig | None = None) -> dict[str, Any]:
         """Floor of the probe and horizon curves on held-out episodes, millimetres and pixels."""
-        probe, positions = self.probe(), self._positions(self.cache, "held_out")
+        probe, positions = self.probe(), self._positions(self.cache)
         points: dict[str, Sequence[int]] = {"objects": self.truth.objects, "all": range(len(self.truth.names))}
         pixel_m = self.truth.metres_per_pixel(self.model.spec.image_size[0])
         floor = probe_floor(self.model, self.cache, probe, positions)
@@ -153,12 +155,13 @@ class WorldJudge:
         threshold = self.model.config.heads.success_threshold
         return {name: judge_successes(scores[name], truths[name], threshold) for name in scores}
 
-    def _positions(self, cache: FrameCache, name: str) -> Float32Array:
-        file = self._instruments.probe / f"{name}.npy"
+    def _positions(self, cache: FrameCache) -> Float32Array:
+        episodes = [(episode.episode_id, episode.digest) for episode in cache.episodes]
+        key = key_of([self.task, episodes, code_of("sim")])
+        file = self._instruments.probe / f"positions-{key}.npy"
         if file.exists():
             with reading(file, "remove it to replay the episodes anew"):
                 known: Float32Array = np.load(file, allow_pickle=False)
-            if len(known) == cache.total_frames:
                 return known
         positions = true_positions(cache, self.truth)
         self._instruments.probe.mkdir(exist_ok=True)

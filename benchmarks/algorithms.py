@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.algorithm_plots import save_algorithm_plot
-from benchmarks.cells import Cells, digest_of, origin
+from benchmarks.cells import Cells, origin
 from benchmarks.practices import WHOLE_EDITS
-from benchmarks.runs import Cell, evaluations, start_verb
+from benchmarks.runs import Cell, evaluations, run_verb
 from benchmarks.statistics import bootstrap_interval, paired_p, stratified_p
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.keys import key_of
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.statistics import wilson_interval
@@ -159,13 +160,13 @@ def _pooled(cells: list[dict[str, Any]]) -> tuple[float, str]:
 
 def _run_base(cell: Cell, runs: Path) -> None:
     """Demonstrations, supervised policy and its evaluation."""
-    start_verb(["train", *_common(cell), "budget.rounds=0"], runs / cell.base).wait_or_fail()
+    run_verb(["train", *_common(cell), "budget.rounds=0"], runs / cell.base)
 
 
 def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
     start = ["--from", str(runs / cell.base)]
-    own = runs / f"{cell.name}-{digest_of(ALGORITHMS[cell.method])}"
-    start_verb(["train", *_common(cell), *start, *ALGORITHMS[cell.method]], own).wait_or_fail()
+    own = runs / f"{cell.name}-{key_of(ALGORITHMS[cell.method])}"
+    run_verb(["train", *_common(cell), *start, *ALGORITHMS[cell.method]], own)
     rounds = evaluations(own)
     last = rounds[-1]
     reached = [entry["real_episodes"] for entry in rounds if entry["successes"] >= ENOUGH * entry["episodes"]]

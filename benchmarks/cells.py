@@ -1,10 +1,9 @@
 """Cells of a benchmark: one small JSON file each, kept between calls, so that a long benchmark fills up bit by bit.
 
-Every cell says on which processor, at which commit and with which settings it was measured. Cells of other settings
-are never mixed in.
+Every cell says on which processor, at which commit, with which settings and of which inputs it was measured. Cells of
+other settings or inputs are never mixed in; the commits of all stand under their table.
 """
 
-import hashlib
 import json
 import subprocess
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.keys import key_of
 from vla_rl.runs.machine import describe_machine
 
 
@@ -21,29 +21,34 @@ class Cells:
 
     Args:
         folder: made if it is missing.
-        settings: plain data; what decides what a cell measures, beside the program, which its commit stands for.
+        settings: Ingredients of the cells' key (`vla_rl.core.keys`), beside the program, which the commit stands for.
+        inputs: Files and folders that are measured; None: there are none, or they are not at hand to gather cells.
+            Cells that were published without a record of them are taken as they are.
 
     Attributes:
-        digest: of the settings; also good for naming folders of intermediate results.
+        digest: Key of the settings; also good for naming folders of intermediate results.
 
     Raises:
-        UserError: if the folder holds a cell that was measured with other settings.
+        UserError: if the folder holds a cell that was measured with other settings or of other inputs.
     """
 
-    def __init__(self, folder: Path, settings: Any) -> None:
+    def __init__(self, folder: Path, settings: Any, inputs: Any = None) -> None:
         self.folder = folder
-        self.digest = digest_of(settings)
+        self.digest = key_of(settings)
+        self._inputs = None if inputs is None else key_of(inputs)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder of results {folder}: {error.strerror}") from error
         for file in self._files():
-            found = _read(file).get("measured", {}).get("settings")
-            if found != self.digest:
-                raise UserError(
-                    f"{file} was measured with other settings ({found}, now {self.digest}); "
-                    "move it away to measure anew, or give another --out"
-                )
+            measured = _read(file).get("measured", {})
+            for name, now in (("settings", self.digest), ("inputs", self._inputs)):
+                found = measured.get(name)
+                if found != now and (name == "settings" or None not in (found, now)):
+                    raise UserError(
+                        f"{file} was measured with other {name} ({found}, now {now}); "
+                        "move it away to measure anew, or give another --out"
+                    )
 
     def __contains__(self, name: str) -> bool:
         return (self.folder / f"{name}.json").exists()
@@ -51,6 +56,8 @@ class Cells:
     def write(self, name: str, values: dict[str, Any]) -> None:
         """Keep a cell."""
         measured = {"commit": commit(), "settings": self.digest, "cpu": describe_machine()["cpu"]}
+        if self._inputs is not None:
+            measured["inputs"] = self._inputs
         cell = {**values, "measured": measured}
         write_atomic(self.folder / f"{name}.json", (json.dumps(cell, indent=1) + "\n").encode())
 
@@ -69,11 +76,6 @@ class Cells:
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("*.json"))
-
-
-def digest_of(settings: Any) -> str:
-    """Twelve characters that stand for plain data."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _read(file: Path) -> dict[str, Any]:

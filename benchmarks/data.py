@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import data_kills, data_offline, data_windows
+from benchmarks.data_offline import keep_once
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.files import write_atomic
 
 PARTS = ("windows", "kills", "offline")
 
@@ -35,15 +35,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if part not in PARTS:
             raise UserError(f"there is no part {part!r} in this benchmark.{did_you_mean(part, PARTS)}")
     if "windows" in options.parts:
-        _once(folder / "windows.json", lambda: data_windows.measure(options.episodes, options.samples))
+        sizes = [options.episodes, options.samples]
+        keep_once(folder / "windows.json", sizes, lambda: data_windows.measure(*sizes))
     if "kills" in options.parts:
-        _once(folder / "kills.json", lambda: data_kills.measure(options.trials))
+        keep_once(folder / "kills.json", [options.trials], lambda: data_kills.measure(options.trials))
     if "offline" in options.parts:
         data_offline.measure(folder, options.runs, options.seeds, options.algorithms, options.steps)
     result: dict[str, Any] = {}
     for name in ("windows", "kills"):
         if (folder / f"{name}.json").exists():
             result |= json.loads((folder / f"{name}.json").read_text())
+    result.pop("settings", None)
     return result | data_offline.gather(folder)
 
 
@@ -78,8 +80,3 @@ def table(result: dict[str, Any]) -> str:
         )
     machine = result["machine"]
     return "\n".join([*rows, "", f"{machine['cpu']}, one process. Command: `{result['command']}`."])
-
-
-def _once(file: Path, measure: Any) -> None:
-    if not file.exists():
-        write_atomic(file, (json.dumps(measure(), indent=1) + "\n").encode())

@@ -8,14 +8,17 @@ shared by all. A finished cell is kept; a run that was interrupted goes on.
 import functools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs import start_verb
+from benchmarks.runs import run_verb
+from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
+from vla_rl.core.keys import key_of
 from vla_rl.report.statistics import wilson_interval
+from vla_rl.runs.config_files import OF_FINETUNE, config_file
 
 ALGORITHMS = ("habc", "bc", "filtered_bc", "hg_dagger", "imagined_edit")
 _CRITIC_STEPS = 400  # of the steps of `imagined_edit`, the last, in which the critic of chunks learns
@@ -28,11 +31,24 @@ def measure(folder: Path, runs: Path, seeds: Sequence[int], algorithms: Sequence
         if name not in ALGORITHMS:
             raise UserError(f"there is no algorithm {name!r} in this benchmark.{did_you_mean(name, ALGORITHMS)}")
     for seed in seeds:
-        missing = [name for name in algorithms if not _cell(folder, seed, name).exists()]
-        if missing:
-            start_verb(["train", *_collecting(seed)], runs / f"seed-{seed}").wait_or_fail()
-        for name in missing:
-            _measure_cell(_cell(folder, seed, name), runs, seed, name, steps)
+        for name in algorithms:
+            settings = [_collecting(seed), _presets(), _options(name, steps), EVALUATION_EPISODES]
+            cell = folder / f"offline-{seed}-{name}.json"
+            keep_once(cell, settings, functools.partial(_measure_cell, runs, seed, name, steps))
+
+
+def keep_once(file: Path, settings: Any, measure: Callable[[], dict[str, Any]]) -> None:
+    """Measure what a file is to hold unless it is there.
+
+    Raises:
+        UserError: if it was measured with other settings. A file that was published without a record of them is taken
+            as it is.
+    """
+    key = key_of(settings)
+    if not file.exists():
+        write_atomic(file, (json.dumps({**measure(), "settings": key}, indent=1) + "\n").encode())
+    elif json.loads(file.read_text()).get("settings", key) != key:
+        raise UserError(f"{file} was measured with other settings; move it away to measure anew, or give another --out")
 
 
 def gather(folder: Path) -> dict[str, Any]:
@@ -67,10 +83,6 @@ def difference_interval(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[f
     return 100 * (gain - low), 100 * (gain + high)
 
 
-def _cell(folder: Path, seed: int, algorithm: str) -> Path:
-    return folder / f"offline-{seed}-{algorithm}.json"
-
-
 def _collecting(seed: int) -> list[str]:
     """The run that records the episodes: supervision, one round of practice episodes, no learning from them."""
     budget = {"demonstrations": DEMONSTRATIONS, "rounds": 1, "episodes_per_round": ROLLOUTS, "steps_per_round": 0}
@@ -78,27 +90,34 @@ def _collecting(seed: int) -> list[str]:
     return ["--config", "demo", "--seed", str(seed), *(f"budget.{name}={value}" for name, value in budget.items())]
 
 
-def _measure_cell(cell: Path, runs: Path, seed: int, algorithm: str, steps: int) -> None:
-    source, target = runs / f"seed-{seed}", runs / f"seed-{seed}-{algorithm}"
-    command = ["finetune", "--data", str(source / "episodes"), "--algorithm", algorithm, "--seed", str(seed)]
-    cloned = steps
-    changes = [f"steps={steps}"]
+def _presets() -> list[dict[str, Any]]:
+    return [read_yaml(config_file(name)) for name in ("demo", *OF_FINETUNE)]
+
+
+def _options(algorithm: str, steps: int) -> list[str]:
+    cloned, changes = steps, [f"steps={steps}"]
     if algorithm == "imagined_edit":
         cloned -= _CRITIC_STEPS
         changes += ["--config", "offline", f"learning.teach_steps={cloned}"]
-    changes.append(f"learning.actor.decay_steps={cloned}")
-    start_verb([*command, *changes], target).wait_or_fail()
+    return [*changes, f"learning.actor.decay_steps={cloned}"]
+
+
+def _measure_cell(runs: Path, seed: int, algorithm: str, steps: int) -> dict[str, Any]:
+    source, target = runs / f"seed-{seed}", runs / f"seed-{seed}-{algorithm}"
+    run_verb(["train", *_collecting(seed)], source)
+    command = ["finetune", "--data", str(source / "episodes"), "--algorithm", algorithm, "--seed", str(seed)]
+    options = _options(algorithm, steps)
+    run_verb([*command, *options], target)
     successes = _evaluate(source, target)
-    result = {
+    return {
         "seed": seed,
         "algorithm": algorithm,
-        "options": changes,
+        "options": options,
         "successes": successes,
         "episodes": EVALUATION_EPISODES,
         "gradient_steps": steps,
         "data": {"demonstrations": DEMONSTRATIONS, "rollouts": ROLLOUTS},
     }
-    write_atomic(cell, (json.dumps(result, indent=1) + "\n").encode())
 
 
 def _evaluate(source: Path, target: Path) -> int:

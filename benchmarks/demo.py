@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import Cells, origin
-from benchmarks.runs import evaluations, start_verb
+from benchmarks.runs import claim_run, evaluations, run_verb, start_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.report.html import build_report
 from vla_rl.report.statistics import wilson_interval
 from vla_rl.runs.beside import NAME as ALONE
+from vla_rl.runs.beside import own_settings
 from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
@@ -39,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what is missing and gather all cells."""
-    config = read_yaml(config_file("demo"))
-    cells = Cells(options.out / "demo", {"config": config, "controls": CONTROLS})
+    settings = {"config": read_yaml(config_file("demo")), "controls": CONTROLS, "alone": own_settings("alone")}
+    cells = Cells(options.out / "demo", settings)
     runs = options.runs / cells.digest
     missing = [seed for seed in options.seeds if f"seed-{seed}" not in cells]
     setup_s = _measure_setup_s() if missing else 0.0
@@ -105,10 +106,12 @@ def _measure_setup_s() -> float:
 def _run_demo(seed: int, runs: Path) -> None:
     """The demo in one go: one that was interrupted is begun anew, since its wall clock is a result."""
     main = RunFolder(runs / f"seed-{seed}")
+    arguments = ["demo", "--seed", str(seed)]
     if main.is_finished():
+        claim_run(arguments, main.path)
         return
     shutil.rmtree(main.path, ignore_errors=True)
-    wall_s = start_verb(["demo", "--seed", str(seed)], main.path).wait_or_fail()
+    wall_s = start_verb(arguments, main.path).wait_or_fail()
     write_atomic(main.path.with_suffix(".wall_s"), f"{wall_s:.1f}\n".encode())
 
 
@@ -117,10 +120,8 @@ def _run_controls(seed: int, runs: Path) -> None:
     main = RunFolder(runs / f"seed-{seed}")
     for name, overrides in CONTROLS.items():
         folder = _control_folder(seed, runs, name)
-        if not RunFolder(folder).is_finished():
-            arguments = ["train", "--config", "demo", "--seed", str(seed), "--from", str(main.path)]
-            overrides = [*overrides, "budget.evaluate_every_round=false", "workers=1"]
-            start_verb([*arguments, *overrides], folder).wait_or_fail()
+        arguments = ["train", "--config", "demo", "--seed", str(seed), "--from", str(main.path)]
+        run_verb([*arguments, *overrides, "budget.evaluate_every_round=false", "workers=1"], folder)
         summary, last = main.read_summary(), evaluations(folder)[-1]
         own = [entry for entry in summary["evaluations"] if entry.get("control") != name]
         main.write_summary({**summary, "evaluations": [*own, {**last, "control": name}]})

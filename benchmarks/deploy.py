@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import deploy_choice
 from benchmarks.cells import Cells, origin
-from benchmarks.runs import evaluations, start_verb
+from benchmarks.runs import evaluations, run_verb
 from benchmarks.timing import BLOCK_CHUNKS, block_ms, perturb
 
 PRECISIONS = ("fp32", "fp16", "int8-dynamic", "int8-static")
@@ -39,7 +39,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     names = ("run", "episodes", "blocks", "refreshes")
-    cells = Cells(options.out / "deploy", {name: str(getattr(options, name)) for name in names})
+    settings = {name: str(getattr(options, name)) for name in names}
+    cells = Cells(options.out / "deploy", settings, _policy(options) if options.run.exists() else None)
     measures: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
         "speed": _speed,
         "choice": deploy_choice.measure,
@@ -278,7 +279,7 @@ def _exploration(options: argparse.Namespace) -> dict[str, Any]:
     again = options.store / "exploration"
     start = ["train", "--config", str(options.run / "config.yaml"), "--from", str(options.run)]
     changes = [f"rollout_precision={EXPLORATION}", "budget.evaluate_every_round=false"]
-    start_verb([*start, *changes], again).wait_or_fail()
+    run_verb([*start, *changes], again)
     low, full = evaluations(again)[-1], evaluations(options.run)[-1]
     return {
         "precision": EXPLORATION,

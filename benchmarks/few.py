@@ -16,6 +16,7 @@ from benchmarks.cells import Cells, origin
 from benchmarks.outcomes import TASKS, practice_alone, practise_from, run_base
 from benchmarks.practices import BOLD
 from benchmarks.runs import Cell, evaluations
+from vla_rl.core.errors import UserError
 from vla_rl.training.run_folder import RunFolder
 
 _EPISODES = (30, 60, 120)
@@ -46,6 +47,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for task in options.tasks
         for practice in options.practices
     ]
+    for name, cell in cells.by_name().items():
+        if cell.get("options", PRACTICES[cell["practice"]]) != PRACTICES[cell["practice"]]:
+            raise UserError(f"{cells.folder / name}.json was measured with other options; move it away")
     missing = [] if options.gather else [entry for entry in grid if entry[0].name not in cells]
     with ThreadPoolExecutor(options.jobs) as pool:
         bases = {cell.base: cell for cell, *_ in missing}.values()
@@ -90,6 +94,7 @@ def _measure(cell: Cell, budget: int, practice: str, runs: Path) -> dict[str, An
         "seed": cell.seed,
         "budget": budget,
         "practice": practice,
+        "options": PRACTICES[practice],
         "start": first,
         "practised": last,
         "passed": checked["passes"],

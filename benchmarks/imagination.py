@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     twins = {prefix: find_twins(cells, *methods) for prefix, methods in PAIRED.items()}
     if not any(twins.values()):
         raise UserError(f"{runs.folder} has no run with imagination that has a twin without; run `outcomes` first")
-    speed = Cells(options.out / "imagination", {"updates": _UPDATES})
+    speed = Cells(options.out / "imagination", {"updates": _UPDATES}, options.policy)
     if options.policy is not None:
         speed.once("speed", lambda: _speed(options.policy))
     found = speed.by_name().get("speed", {})

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import Cells, origin
-from benchmarks.runs import evaluations, gain_columns, start_verb
+from benchmarks.runs import evaluations, gain_columns, run_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.runs.config_files import config_file
-from vla_rl.training.run_folder import RunFolder
 
 TASKS = ("ButtonPressTopdown", "CoffeeButton", "DoorClose", "FaucetOpen", "PlateSlide", "WindowOpen")
 
@@ -69,13 +68,10 @@ def _name(task: str, seed: int) -> str:
 
 def _run(cell: tuple[str, int], folder: Path) -> None:
     task, seed = cell
-    if not RunFolder(folder).is_finished():
-        task_id, drawn = f"task.env=vla_rl/MetaWorld{task}-v0", "budget.evaluation_pictures=planned"
-        arguments = ["train", "--config", "metaworld", "--seed", str(seed), task_id, drawn]
-        verb = start_verb(arguments, folder)
-        verb.wait_or_fail()
-        note = folder.with_suffix(".cpu_s")  # a run that was interrupted has several lines
-        note.write_text(f"{note.read_text() if note.exists() else ''}{verb.cpu_s:.1f}\n")
+    task_id, drawn = f"task.env=vla_rl/MetaWorld{task}-v0", "budget.evaluation_pictures=planned"
+    cpu_s = run_verb(["train", "--config", "metaworld", "--seed", str(seed), task_id, drawn], folder)
+    note = folder.with_suffix(".cpu_s")  # a run that was interrupted has several lines
+    note.write_text(f"{note.read_text() if note.exists() else ''}{cpu_s:.1f}\n")
 
 
 def _gather(task: str, seed: int, folder: Path) -> dict[str, Any]:

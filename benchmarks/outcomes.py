@@ -22,7 +22,7 @@ import yaml
 
 from benchmarks.cells import Cells, origin
 from benchmarks.practices import METHODS, OURS
-from benchmarks.runs import Cell, evaluations, gain_columns, short_name, start_verb
+from benchmarks.runs import Cell, claim_run, evaluations, gain_columns, run_verb, short_name
 from benchmarks.statistics import paired_p
 from vla_rl.core.config import load_config, read_yaml
 from vla_rl.core.errors import UserError
@@ -242,8 +242,7 @@ def _arguments(cell: Cell) -> list[str]:
 
 def run_base(cell: Cell, runs: Path, changes: Sequence[str] = ()) -> None:
     """Make the supervised policy of a task and seed and evaluate it, if that has not been done."""
-    if not RunFolder(runs / cell.base).is_finished():
-        start_verb([*_arguments(cell), "budget.rounds=0", *changes], runs / cell.base).wait_or_fail()
+    run_verb([*_arguments(cell), "budget.rounds=0", *changes], runs / cell.base)
 
 
 def _run_cell(cell: Cell, runs: Path, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -275,6 +274,7 @@ def _begin_with_twin(cell: Cell, runs: Path, twins: dict[str, dict[str, Any]]) -
     if cell.method not in _TWINS or twin.name not in twins or not RunFolder(twin).is_finished():
         return 0.0
     if not folder.exists():
+        claim_run(_practice(cell, runs, METHODS[cell.method]), folder)
         unfinished = runs / f".{folder.name}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         shutil.copytree(twin, unfinished)
@@ -295,12 +295,11 @@ def practise_from(cell: Cell, runs: Path, changes: list[str]) -> float:
     """Practise from the supervised policy of a cell's task and seed, with changes to the config of practice alone, or
     go on with that run; returns the seconds of processor time that it took now.
     """
-    folder = runs / cell.name
-    if RunFolder(folder).is_finished():
-        return 0.0
-    verb = start_verb([*_arguments(cell), "--from", str(runs / cell.base), *changes], folder)
-    verb.wait_or_fail()
-    return verb.cpu_s
+    return run_verb(_practice(cell, runs, changes), runs / cell.name)
+
+
+def _practice(cell: Cell, runs: Path, changes: list[str]) -> list[str]:
+    return [*_arguments(cell), "--from", str(runs / cell.base), *changes]
 
 
 def _without_search(run: Path) -> dict[str, float]:

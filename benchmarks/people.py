@@ -20,7 +20,7 @@ from benchmarks import people_habits
 from benchmarks.algorithms import ALGORITHMS
 from benchmarks.cells import Cells, origin
 from benchmarks.practices import WHOLE_EDITS
-from benchmarks.runs import Cell, evaluations, start_verb
+from benchmarks.runs import Cell, evaluations, run_verb
 from benchmarks.statistics import paired_p
 from sim.operators import OPERATORS
 from vla_rl.core.config import read_yaml
@@ -28,7 +28,6 @@ from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.sinks import read_records
 from vla_rl.runs.config_files import config_file
-from vla_rl.training.run_folder import RunFolder
 
 DEFAULT_TASK = "vla_rl/PegInsert-v0"
 LIMITS = {DEFAULT_TASK: 300, "vla_rl/LidOnBox-v0": 300, "vla_rl/Handover-v0": 360}
@@ -299,22 +298,17 @@ def _arguments(cell: PeopleCell) -> list[str]:
 
 def _run_base(cell: PeopleCell, runs: Path) -> None:
     """Demonstrations, supervised policy and its evaluation."""
-    if not RunFolder(runs / cell.base).is_finished():
-        start_verb([*_arguments(cell), "budget.rounds=0"], runs / cell.base).wait_or_fail()
+    run_verb([*_arguments(cell), "budget.rounds=0"], runs / cell.base)
 
 
 def _run_cell(cell: PeopleCell, runs: Path) -> dict[str, Any]:
     folder, base = runs / cell.name, runs / cell.base
-    changes, cpu_s = METHODS[cell.method], 0.0
-    if not RunFolder(folder).is_finished():
-        start = ["--from", str(base)]
-        if cell.method == "sft_smooth_half":
-            start = [f"task.demonstrations={smooth_half(base / 'episodes', runs / f'{cell.base}-smooth-half')}"]
-        elif cell.method in ("hg_dagger_retimed", "recap_guided"):  # whose supervised policies are others
-            start = [f"task.demonstrations={base}"]
-        verb = start_verb([*_arguments(cell), *start, *changes], folder)
-        verb.wait_or_fail()
-        cpu_s = verb.cpu_s
+    changes, start = METHODS[cell.method], ["--from", str(base)]
+    if cell.method == "sft_smooth_half":
+        start = [f"task.demonstrations={smooth_half(base / 'episodes', runs / f'{cell.base}-smooth-half')}"]
+    elif cell.method in ("hg_dagger_retimed", "recap_guided"):  # whose supervised policies are others
+        start = [f"task.demonstrations={base}"]
+    cpu_s = run_verb([*_arguments(cell), *start, *changes], folder)
     shown = EpisodeStore(base / "episodes", create=False)
     demonstrations = [shown.read_header(name).length for name in shown.ids()]
     trained = [record for record in read_records(folder / "metrics.jsonl") if "effective_samples" in record]

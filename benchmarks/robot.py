@@ -35,8 +35,8 @@ Cell = dict[str, Any]
 class _Kept(Cells):
     """Cells that are measured where they are missing, or only some of them."""
 
-    def __init__(self, folder: Path, settings: Any, only: Sequence[str] | None) -> None:
-        super().__init__(folder, settings)
+    def __init__(self, folder: Path, settings: Any, inputs: Any, only: Sequence[str] | None) -> None:
+        super().__init__(folder, settings, inputs)
         self._only = only
 
     def cell(self, name: str, measure: Callable[[], Cell]) -> Cell:
@@ -63,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.campaign_policies import policies_for_strategies
     from benchmarks.robot_in_process import in_process
+    from vla_rl.runs.policy_folder import find_policy
 
     policy = str(options.run.resolve()) if options.run else _EXPERT
     overrides = read_yaml(_LAUNCHED)["/**"]["ros__parameters"]["overrides"]
@@ -72,6 +73,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     kept = _Kept(
         options.out / "robot",
         {**settings, "difficulty": _DIFFICULTY, "policy": acting, "faults": _campaign_faults()},
+        find_policy(options.run).path if options.run else None,
         options.cells,
     )
     cells = {rmw: _measure(options, kept, rmw, policy, policies) for rmw in options.rmw}

@@ -1,5 +1,6 @@
 """Runs as cells of a benchmark: verbs of the command line in processes of their own, which resume where they were."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -12,8 +13,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.statistics import bootstrap_interval
+from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError
+from vla_rl.core.keys import claim, key_of
 from vla_rl.report.statistics import wilson_interval
+from vla_rl.runs.config_files import config_file
+from vla_rl.training.run_folder import RunFolder
+
+_PRESETS = {"train": ["demo"], "demo": ["demo", "alone"], "finetune": ["finetune"]}
+"""Verb -> the presets that it reads without being asked."""
 
 
 def short_name(task: str) -> str:
@@ -69,9 +77,43 @@ class RunningVerb:
         return time.perf_counter() - self._started_s
 
 
+def run_verb(arguments: list[str], folder: Path) -> float:
+    """Run a verb that makes a run folder to its end, or what is left of it.
+
+    Returns:
+        the seconds of processor time that it took now.
+
+    Raises:
+        UserError: if the folder was begun with other arguments or another preset, or the verb fails.
+    """
+    claim_run(arguments, folder)
+    if RunFolder(folder).is_finished():
+        return 0.0
+    verb = start_verb(arguments, folder)
+    verb.wait_or_fail()
+    return verb.cpu_s
+
+
+def claim_run(arguments: list[str], folder: Path) -> None:
+    """Note beside a run folder what it is begun with, or refuse one that was begun with anything else.
+
+    Raises:
+        UserError: in that case.
+    """
+    verb, *rest = arguments
+    names = [*_PRESETS[verb], *(after for before, after in itertools.pairwise(rest) if before == "--config")]
+    claim(
+        folder.with_name(f"{folder.name}.key"),
+        key_of([arguments, [read_yaml(config_file(name)) for name in names]]),
+        f"{folder} was begun with other arguments or another preset; move it away to measure anew",
+        made=(folder / "config.yaml").exists(),
+    )
+
+
 def start_verb(arguments: list[str], folder: Path) -> RunningVerb:
-    """Start a verb that makes a run folder, or goes on with the one that is there."""
+    """Start a verb that makes a run folder, or goes on with the one that is there; see `run_verb`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
+    claim_run(arguments, folder)
     verb, *rest = arguments
     where = ["--resume", str(folder)] if (folder / "config.yaml").exists() else [*rest, "--out", str(folder)]
     command = [sys.executable, "-m", "vla_rl.cli.main", verb, *where]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import alternating
-from benchmarks.runs import evaluations, start_verb
+from benchmarks.runs import evaluations, run_verb
 from vla_rl.training.run_folder import RunFolder
 
 _EVALUATION_EPISODES = 200
@@ -35,13 +35,11 @@ def measure(seed: int, runs: Path) -> dict[str, Any]:
     base = runs / f"async-{seed}"
     words = ["train", "--config", "demo", "--seed", str(seed), "workers=1", "torch_threads=1"]
     words += [f"budget.evaluation_episodes={_EVALUATION_EPISODES}"]
-    if not RunFolder(base).is_finished():
-        start_verb([*words, "budget.rounds=0"], base).wait_or_fail()
+    run_verb([*words, "budget.rounds=0"], base)
     found: dict[str, Any] = {"seed": seed, "options": _AT_ONCE}
     for name, changes in _ARMS.items():
         folder = base.with_name(f"{base.name}-{name}")
-        if not RunFolder(folder).is_finished():
-            start_verb([*words, *changes, "--from", str(base)], folder).wait_or_fail()
+        run_verb([*words, *changes, "--from", str(base)], folder)
         last = evaluations(folder)[-1]
         stages = RunFolder(folder).read_summary()["stages"]
         found[f"{name}_s"] = sum(stage["wall_s"] for stage in stages)

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from benchmarks.cells import Cells, origin
 from benchmarks.outcomes import practice_alone
 from benchmarks.practices import BOLD
-from benchmarks.runs import evaluations, start_verb
+from benchmarks.runs import evaluations, run_verb
 from sim.registration import COLOUR_TASKS
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import wilson_interval
-from vla_rl.training.run_folder import RunFolder
 
 KINDS = ("deaf", "supervised", "practised")
 _STARTS = 100  # of the evaluation
@@ -97,10 +96,7 @@ def _measure(seed: int, runs: Path) -> dict[str, Any]:
         (base, [FILM, "budget.rounds=0"]),
         (practised, [FILM, "--from", str(base), *PRACTICE]),
     ):
-        if not RunFolder(folder).is_finished():
-            verb = start_verb([*arguments, *changes], folder)
-            verb.wait_or_fail()
-            cpu_s = verb.cpu_s
+        cpu_s = run_verb([*arguments, *changes], folder)
     budget = read_yaml(practised / "config.yaml")["budget"]
     return {
         "seed": seed,

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.cells import Cells
-from benchmarks.runs import evaluations, start_verb
+from benchmarks.runs import evaluations, run_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.runs.config import world_preset
 from vla_rl.runs.config_files import config_file
@@ -56,13 +56,13 @@ def _measure_variant(options: argparse.Namespace, task: str, seed: int, variant:
     """One practice run. Those of a task and seed share demonstrations and supervised policy."""
     common = ["--config", options.gain_config, "--seed", str(seed), f"task.env={task}", f"budget.rounds={_ROUNDS}"]
     base = options.runs / f"{_short(task)}-{seed}"
-    start_verb(["train", *common[:-1], "budget.rounds=0"], base).wait_or_fail()
+    run_verb(["train", *common[:-1], "budget.rounds=0"], base)
     own = base.with_name(f"{base.name}-{variant}")
     changes = [*VARIANTS[variant], "budget.evaluate_every_round=false"]
     first = base.with_name(f"{base.name}-with") / "imagination" / "model_0000"
     if variant not in ("without", "with") and (first / "config.json").exists():
         changes.append(f"imagination.begin_with={first.resolve()}")
-    start_verb(["train", *common, "--from", str(base), *changes], own).wait_or_fail()
+    run_verb(["train", *common, "--from", str(base), *changes], own)
     supervised, *_, last = evaluations(own)
     rounds = [asdict(entry) for entry in Ledger.open(own / "imagination" / "ledger.json").entries]
     return {

@@ -20,8 +20,11 @@ from benchmarks import world_gain
 from benchmarks.cells import Cells, origin
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.data.store import EpisodeStore
 from vla_rl.runs.config import world_preset
 from vla_rl.runs.imagination.near_success import PerturbationConfig
+from vla_rl.runs.imagination.world_data import episodes_of
+from vla_rl.training.run_folder import RunFolder
 from world_model.evaluation import HorizonConfig
 
 PARTS = ("model", "cost", "judge", "ablate", "gain")
@@ -86,7 +89,9 @@ def open_cells(options: argparse.Namespace) -> Cells:
         "near_success": asdict(PerturbationConfig()),
         "sizes": [options.near_success, options.episodes, options.pairs],
     }
-    return Cells(options.out / "world-model", settings)
+    run = RunFolder(options.run)
+    stores = [EpisodeStore(path, create=False) for path in (run.episodes, run.evaluation) if path.exists()]
+    return Cells(options.out / "world-model", settings, [episodes_of(store) for store in stores] or None)
 
 
 def table(result: dict[str, Any]) -> str:

@@ -13,7 +13,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from benchmarks.cells import Cells
+from benchmarks.data_offline import keep_once
 from benchmarks.data_traps.traps import expect, trap
+from benchmarks.runs import claim_run, run_verb
 from vla_rl.cli.main import make_parser
 from vla_rl.core.config import load_config, save_config
 from vla_rl.core.keys import code_of
@@ -23,7 +26,10 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.config_files import config_file
 from vla_rl.runs.evaluation import evaluation_key
+from vla_rl.runs.imagination.world_data import gather_episodes
+from vla_rl.runs.simulator import SimulatorWorker
 from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.workers import RolloutJob
 
 _EVALUATION = "shared evaluation store"
 _EPISODES = 6
@@ -93,6 +99,9 @@ def _run(folder: Path, *overrides: str, policy: Path | None = None) -> RunFolder
     spread = np.random.default_rng(0).uniform(-1, 1, (20, 2)).astype(np.float32)
     torch.manual_seed(0)
     model = policy_class(config.policy.kind).build(config.policy, spec, Statistics.from_arrays(spread, spread))
+    with torch.no_grad():
+        for parameter in model.parameters():  # a new policy plans its noise alone
+            parameter.add_(0.1 * torch.randn_like(parameter))
     model.save(run.policy(0), {"policy_version": 0})
     return run
 
@@ -305,3 +314,56 @@ def _restored(folder: Path) -> str:
     wanted = other.read("demo-00000").action_sent
     expect(np.array_equal(cache.action_sent, wanted), "the cache holds the rows of the file before")
     return "the cache holds the rows of the restored file"
+
+
+@trap("cells and runs of a benchmark", "cells of one run's policy, measured again with another policy", remedy="--out")
+def _other_policy(folder: Path) -> str:
+    first, second = _run(folder / "first"), _run(folder / "second", "policy.horizon=8", "execution.execute_ticks=4")
+    Cells(folder / "cells", {"episodes": 10}, first.policy(0)).write("speed", {"ms": 1.0})
+    kept = Cells(folder / "cells", {"episodes": 10}, second.policy(0)).read()
+    return f"the cell of the other policy is shown: {kept}"
+
+
+@trap("cells and runs of a benchmark", "a finished run of a benchmark, asked for with other options", remedy="move it")
+def _other_arguments(folder: Path) -> str:
+    arguments = ["train", "--config", "tiny", "--seed", "0"]
+    claim_run(arguments, folder / "run")
+    run = RunFolder.create(folder / "run", _config())
+    run.write_summary({"finished": True})
+    expect(run_verb(arguments, run.path) == 0.0, "a finished run was begun again")
+    return f"took {run_verb([*arguments, 'budget.rounds=9'], run.path)} s"
+
+
+@trap("cells and runs of a benchmark", "parts of `benchmarks data`, asked for at another size", remedy="--out")
+def _other_size(folder: Path) -> str:
+    keep_once(folder / "kills.json", [1000], lambda: {"kill_trials": 1000})
+    keep_once(folder / "kills.json", [50], lambda: {"kill_trials": 50})
+    return (folder / "kills.json").read_text()
+
+
+@trap("world model after a change", "a label given to an episode after it was copied for a world model")
+def _label_after_copy(folder: Path) -> str:
+    source, copies = EpisodeStore(folder / "run"), EpisodeStore(folder / "world")
+    source.add(_demonstration(0))
+    gather_episodes(copies, {"run": source.path}, _demonstration(0).env_id)
+    source.label("demo-00000", False)
+    gather_episodes(copies, {"run": source.path}, _demonstration(0).env_id)
+    found = copies.read_header("run-demo-00000").success
+    expect(found is False, f"the label says failure, and the world model's copy {found}")
+    return f"outcome of the copy: {found}"
+
+
+@trap(_EVALUATION, "a policy folder that is overwritten while rollout workers go on")
+def _overwritten(folder: Path) -> str:
+    run, other = _run(folder / "first"), _run(folder / "second", "policy.expert.heads=1")
+    store, worker = EpisodeStore(folder / "store"), SimulatorWorker(_config())
+    try:
+        for name in ("before", "after"):
+            list(worker.run([RolloutJob(name, store.path, _config().task.env, (1,), run.policy(0))]))
+            shutil.rmtree(run.policy(0))
+            shutil.copytree(other.policy(0), run.policy(0))
+    finally:
+        worker.close()
+    before, after = (store.read(name).action_policy[0] for name in ("before", "after"))
+    expect(not np.array_equal(before, after), "the policy that was there before went on acting")
+    return f"first actions {before.round(2)} and {after.round(2)}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.runs import RunningVerb, short_name, start_verb
+from benchmarks.runs import RunningVerb, run_verb, short_name
 from vla_rl.policies.corrector import FOLDER
 
 LONGEST_DELAY = 8
@@ -51,10 +51,9 @@ def train_policies(wanted: Iterable[tuple[str, str]], runs: Path, changes: Seque
 
     def train(pair: tuple[str, str]) -> None:
         task, variant = pair
-        if not (policy_folder(runs, task, variant) / "config.json").exists():
-            options = [f"policy.{option}" for option in VARIANTS[variant]]
-            arguments = ["train", "--config", "execution", *changes, f"task.env={task}", *options]
-            start_verb(arguments, run_folder(runs, task, variant)).wait_or_fail()
+        options = [f"policy.{option}" for option in VARIANTS[variant]]
+        arguments = ["train", "--config", "execution", *changes, f"task.env={task}", *options]
+        run_verb(arguments, run_folder(runs, task, variant))
         if variant == "plain" and not (policy_folder(runs, task, variant) / FOLDER / "config.json").exists():
             folder = run_folder(runs, task, variant)
             command = [sys.executable, "-m", "vla_rl.cli.main", "corrector", str(folder)]

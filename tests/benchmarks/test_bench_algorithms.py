@@ -98,7 +98,7 @@ def test_every_cell_is_a_command_that_train_understands(monkeypatch: pytest.Monk
         def wait_or_fail(self) -> float:
             return 0.0
 
-    monkeypatch.setattr(bench, "start_verb", Read)
+    monkeypatch.setattr(bench, "run_verb", Read)
     for name in bench.ALGORITHMS:
         with pytest.raises(FileNotFoundError):  # nothing was run
             bench._run_cell(bench.Cell("vla_rl/Handover-v0", 3, name), tmp_path)

@@ -29,6 +29,11 @@ _STOP_WITHIN_S = 10.0
 logger = logging.getLogger(__name__)
 
 
+def own_settings(how: str) -> dict[str, Any]:
+    """Return what a config file says of practice alone itself, without what the first run decides for both."""
+    return {name: value for name, value in read_yaml(config_file(how)).items() if name not in _SHARED}
+
+
 class PracticeAlone(MetricSink):
     """Starts when the supervised policy of a run has been evaluated. Its success is noted in the run's summary, so that
     the report shows both.
@@ -47,7 +52,7 @@ class PracticeAlone(MetricSink):
         self.folder = RunFolder(run.path / "alone")
         self.log = run.path / "alone.log"
         self._process: multiprocessing.process.BaseProcess | None = None
-        own = {name: value for name, value in read_yaml(config_file(how)).items() if name not in _SHARED}
+        own = own_settings(how)
         base = config_to_dict(config)
         budget = {**base["budget"], **own.pop("budget", {}), **_ONE_ROUND}
         for name in ("demonstrations", "supervised_steps", "episodes_per_round", "evaluation_episodes"):

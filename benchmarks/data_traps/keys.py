@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from vla_rl.runs.config import RunConfig
 from vla_rl.runs.config_files import config_file
 from vla_rl.runs.evaluation import evaluation_key
 from vla_rl.runs.imagination.world_data import gather_episodes
+from vla_rl.runs.policy_folder import find_policy
+from vla_rl.runs.rollout import resolve_config
 from vla_rl.runs.simulator import SimulatorWorker
 from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob
@@ -142,11 +145,9 @@ def _demonstration(number: int) -> Episode:
 
 def _verb(name: str, *arguments: object) -> str:
     """Run a verb in this process and return what it prints."""
-    parser = make_parser(name)
-    from vla_rl.cli.main import _module
-
+    verb, parser = importlib.import_module(f"vla_rl.cli.{name}"), make_parser(name)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        _module(name).run(parser.parse_intermixed_args([str(argument) for argument in arguments]))
+        verb.run(parser.parse_intermixed_args([str(argument) for argument in arguments]))
     return printed.getvalue()
 
 
@@ -367,3 +368,45 @@ def _overwritten(folder: Path) -> str:
     before, after = (store.read(name).action_policy[0] for name in ("before", "after"))
     expect(not np.array_equal(before, after), "the policy that was there before went on acting")
     return f"first actions {before.round(2)} and {after.round(2)}"
+
+
+_HORIZON = "settings beyond the policy's horizon"
+_TOO_LONG = {
+    "execution.execute_ticks=100": "execution.execute_ticks to 16",
+    "execution.strategy=naive execution.expected_delay_ticks=16": "set less",
+    "execution.strategy=naive latency.typical=16": "set less",
+    "execution.strategy=naive latency.unit=ms latency.typical=1600": "set less",
+    "latency.typical=20": "execution.hold_ticks",
+    "execution.strategy=training_time_prefix": "policy.prefix_max=6",
+    "execution.strategy=xiaomi policy.prefix_max=4": "policy.prefix_max=6",
+    "algorithm=chunk_critic learning.critic.chunk_ticks=17": "learning.critic.chunk_ticks to 16",
+    "algorithm=residual_ppo learning.ppo.chunk_ticks=17 exploration=0.1": "learning.ppo.chunk_ticks to 16",
+}
+
+
+def _refused_by_train(settings: str, folder: Path) -> str:
+    run = _trained(folder, *settings.split())
+    return f"{run.path} was trained"
+
+
+for _settings, _remedy in _TOO_LONG.items():
+    trap(_HORIZON, f"train with {_settings} and chunks of 16 actions", _remedy)(partial(_refused_by_train, _settings))
+
+
+@trap(_HORIZON, "eval of a run that was made with execution.execute_ticks=100", remedy="execution.execute_ticks to 16")
+def _refused_by_eval(folder: Path) -> str:
+    return _figure(_run(folder / "run", "execution.execute_ticks=100"), folder / "store")
+
+
+@trap(_HORIZON, "rollout of a policy with execution.execute_ticks=100", remedy="execution.execute_ticks to 16")
+def _refused_by_rollout(folder: Path) -> str:
+    run = _run(folder / "run")
+    return _verb("rollout", run.path, "--robot", "sim", "execution.execute_ticks=100")
+
+
+@trap(_HORIZON, "rollout of a policy on its own whose chunks are shorter than the default of execute_ticks")
+def _short_chunks(folder: Path) -> str:
+    run = _run(folder / "run", "policy.horizon=4")
+    config = resolve_config(find_policy(run.policy(0)))
+    expect(config.execution.execute_ticks == 4, f"execute_ticks is {config.execution.execute_ticks}")
+    return f"execute_ticks is {config.execution.execute_ticks}"

@@ -125,7 +125,10 @@ class ResidualPPO(Algorithm):
     def check_fit(cls, learning: ResidualPPOLearning, policy: Callable[[], TrainablePolicy]) -> None:
         ticks, horizon = learning.ppo.chunk_ticks, policy().horizon
         if ticks > horizon:
-            raise ConfigError(f"ppo.chunk_ticks is {ticks}, the policy's chunks have {horizon} actions")
+            raise ConfigError(
+                f"ppo.chunk_ticks is {ticks}, the policy's chunks have {horizon} actions; set "
+                f"learning.ppo.chunk_ticks to {horizon} or less"
+            )
 
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
         """Make the edit; it sees through the policy, whatever ``backbone`` is."""

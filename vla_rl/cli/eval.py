@@ -22,8 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from vla_rl.data.store import EpisodeStore
+    from vla_rl.runs.capability import check_chunks
     from vla_rl.runs.config import RunConfig
     from vla_rl.runs.evaluation import evaluation_jobs, run_missing
+    from vla_rl.runs.policy_folder import find_policy
     from vla_rl.runs.practice import make_pool
 
     if arguments.episodes < 1:
@@ -37,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{arguments.run} has no policy version {version}; it has {versions}")
     if arguments.difficulty is not None:
         config = replace(config, task=replace(config.task, difficulty=arguments.difficulty))
+    check_chunks(config.execution, find_policy(folder.policy(version)))
     out = arguments.out or folder.path / f"eval-v{version:04d}"
     jobs = evaluation_jobs(config, folder.policy(version), out, arguments.episodes)
     store = EpisodeStore(out)

@@ -1,5 +1,6 @@
 """The tick-clock executor: one action per tick, from the chunk and index that the tick says, never waiting."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import override
@@ -21,6 +22,7 @@ from vla_rl.execution.schedule import Schedule, ScheduledChunk
 from vla_rl.execution.strategies import ActionCorrector, ExecutionConfig, make_strategy
 
 MAX_OUTSTANDING = 8
+logger = logging.getLogger(__name__)
 
 
 class DelayEstimator:
@@ -74,6 +76,7 @@ class Executor(ActionSource):
         self._strategy = make_strategy(self.config, corrector)
         self._delta_dims = list(self.config.delta_dims)
         self._added_steps = list(added_steps)
+        self._told = False
         self._begin(np.empty(0, np.float32))
 
     @override
@@ -190,6 +193,12 @@ class Executor(ActionSource):
             return
         self.delay.add(tick - asked_tick)
         check_shape(plan.chunk, len(self._last_sent))
+        if len(plan.chunk.actions) < self.config.execute_ticks and not self._told:
+            self._told = True
+            logger.warning(
+                "a chunk has %d actions, and execution.execute_ticks is %d: it is planned again when they are over",
+                *(len(plan.chunk.actions), self.config.execute_ticks),
+            )
         # Ticks at rest before the first action consume nothing of a plan.
         not_consumed_before = tick if self._first_tick is None else self._first_tick
         start_tick = plan.chunk.start_tick

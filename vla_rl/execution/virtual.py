@@ -64,6 +64,11 @@ class LatencyConfig:
             raise ConfigError("latency 'recorded' needs samples: give the measured latencies")
         _check_durations(self.typical, self.spread, *self.samples)
 
+    def usual_ticks(self, control_hz: float) -> float:
+        """Return the usual latency in ticks of the control loop: the least one that was recorded, else the typical."""
+        usual = min(self.samples) if self.latency is Latency.RECORDED else self.typical
+        return usual if self.unit is LatencyUnit.TICKS else usual * control_hz / 1e3
+
 
 @dataclass(frozen=True)
 class FaultyLatencyConfig(LatencyConfig):

@@ -108,7 +108,8 @@ class ChunkCritic(nn.Module):
         super().__init__()
         if config.chunk_ticks > model.horizon:
             raise ConfigError(
-                f"critic.chunk_ticks is {config.chunk_ticks}, the policy's chunks have {model.horizon} actions"
+                f"critic.chunk_ticks is {config.chunk_ticks}, the policy's chunks have {model.horizon} actions; set "
+                f"learning.critic.chunk_ticks to {model.horizon} or less"
             )
         self.config = config
         self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)

@@ -176,6 +176,12 @@ class TrainablePolicy(nn.Module, ABC):
         cls.laid_out(config, spec)
 
     @classmethod
+    def planned(cls, config: Any, spec: PolicySpec) -> int:
+        """Return H, the actions in a chunk of a policy of that config, without building it."""
+        del spec
+        return int(config.horizon)
+
+    @classmethod
     def laid_out(cls, config: Any, spec: PolicySpec) -> Self:
         """A policy of that config without memory for its weights, on torch's device ``meta``: all that it has are
         shapes.

@@ -111,6 +111,15 @@ def check_strategy(execution: ExecutionConfig, policy: PolicyFolder, watched: bo
         raise ConfigError(f"execution strategy {name!r} needs {missing}; this policy supports {supported}")
 
 
+def check_chunks(execution: ExecutionConfig, policy: PolicyFolder) -> None:
+    """Refuse settings of the execution that the policy's chunks cannot meet, before anything is started.
+
+    Raises:
+        ConfigError: with the name of the setting, its value and that of the policy.
+    """
+    execution.check_fit(policy.horizon, capabilities(policy).prefix_ticks)
+
+
 def load_corrector(execution: ExecutionConfig, policy: PolicyFolder) -> ActionCorrector | None:
     """The residual head, for a strategy that takes one.
 

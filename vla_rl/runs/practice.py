@@ -147,6 +147,9 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
             check_demonstrations(Path(brought), worker.specs)
         policy = policy_class(config.policy.kind)
         policy.check(config.policy, worker.spec)
+        delay_ticks = config.latency.usual_ticks(worker.spec.control_hz)
+        prefix_max = int(getattr(config.policy, "prefix_max", 0))
+        config.execution.check_fit(policy.planned(config.policy, worker.spec), prefix_max, delay_ticks)
         algorithm.check_fit(config.learning, functools.partial(policy.laid_out, config.policy, worker.spec))
         tries = config.exploration > 0 or budget.episodes_per_start > 1
         if tries and not policy.explores(config.policy, worker.spec):

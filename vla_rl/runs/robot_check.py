@@ -20,7 +20,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Condition
 from vla_rl.core.types import PolicySpec
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.runs.capability import check_strategy
+from vla_rl.runs.capability import check_chunks, check_strategy
 from vla_rl.runs.policy_folder import PolicyFolder
 from vla_rl.runs.robots import RobotRequest, RobotSetup, check_rate, set_up_robot
 from vla_rl.runs.rollout import RolloutConfig
@@ -86,6 +86,7 @@ def settings_items(
         check_rate(policy.spec, control_hz, any_rate=False)
     with _asked(items, "the policy supports the execution strategy", execution.strategy):
         check_strategy(execution, policy, watched)
+        check_chunks(execution, policy)
     items.append(Item("the robot does not stand still to think", execution.strategy != "sync", execution.strategy))
     return items
 

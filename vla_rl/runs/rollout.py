@@ -30,7 +30,7 @@ from vla_rl.execution.virtual import FaultyLatencyConfig, make_planner
 from vla_rl.report.live_view import LiveView
 from vla_rl.runs.action_kinds import first_named, recorded_as_steps, with_action_kinds
 from vla_rl.runs.attempt import Attempts, free_names
-from vla_rl.runs.capability import added_steps, best_strategy, check_strategy, load_corrector
+from vla_rl.runs.capability import added_steps, best_strategy, check_chunks, check_strategy, load_corrector
 from vla_rl.runs.injection import Injection
 from vla_rl.runs.policy_folder import PolicyFolder, load_acting_policy
 from vla_rl.runs.robots import RobotRequest, RobotSetup, set_up_robot
@@ -114,6 +114,7 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> RolloutResult:
     if order.episodes < 1:
         raise UserError(f"--episodes is {order.episodes}; it must be at least 1")
     policy, clock = order.policy, MonotonicClock() if order.realtime else VirtualClock()
+    check_chunks(config.execution, policy)
     grippers = first_named(config.execution.discrete_dims, policy.discrete_dims, config.gate.discrete_dims)
     setup = set_up_robot(
         order.robot,
@@ -236,6 +237,8 @@ def resolve_config(
     base = {
         section: policy.run[section] for section in ("execution", "gate", "task", "takeover") if section in policy.run
     }
+    if "execution" not in base:
+        base["execution"] = {"execute_ticks": min(ExecutionConfig.execute_ticks, policy.horizon)}
     if limits:
         base["gate"] = read_yaml(limits)
     chosen: Sequence[str] = [f"execution.strategy={strategy}"] if strategy else []

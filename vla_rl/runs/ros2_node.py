@@ -40,7 +40,7 @@ from vla_rl.execution.watched_policy import WatchedPolicy
 from vla_rl.report.live_view import LiveView
 from vla_rl.runs.action_kinds import recorded_as_steps, with_action_kinds
 from vla_rl.runs.attempt import Attempts
-from vla_rl.runs.capability import added_steps, check_strategy, load_corrector
+from vla_rl.runs.capability import added_steps, check_chunks, check_strategy, load_corrector
 from vla_rl.runs.expert_policy import EXPERT, find_expert
 from vla_rl.runs.policy_folder import PolicyFolder, find_policy, load_acting_policy
 from vla_rl.runs.robot_check import Item, settings_items, stop_item
@@ -92,6 +92,7 @@ class PolicySession:
             raise ConfigError("parameter limits is empty; name the YAML file of this robot's limits")
         config = resolve_config(policy, limits, settings["strategy"], settings["overrides"], realtime=True)
         check_strategy(config.execution, policy, watched=bool(settings["watch"]))
+        check_chunks(config.execution, policy)
         control_hz = settings["control_hz"] or policy.spec.control_hz
         check_rate(policy.spec, control_hz, settings["any_rate"])
         robot_steps = config.gate.delta_dims

@@ -29,7 +29,9 @@ from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.policies.folders import load_policy
 from vla_rl.runs.action_kinds import with_action_kinds
+from vla_rl.runs.capability import check_chunks
 from vla_rl.runs.config import FULL_PRECISION, RunConfig
+from vla_rl.runs.policy_folder import find_policy
 from vla_rl.runs.task import Station
 from vla_rl.training.workers import RolloutJob
 
@@ -197,6 +199,7 @@ class SimulatorWorker:
         stamp = stamp_of(folder)
         *known, policy = self._policies.get(in_low_precision, (None, None, None))
         if policy is None or known != [folder, stamp]:
+            check_chunks(self._config.execution, find_policy(folder))
             if in_low_precision and self._low_precision is not None:
                 policy = self._low_precision.load(folder)
             elif is_deployment(folder):

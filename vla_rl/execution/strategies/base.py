@@ -47,6 +47,34 @@ class ExecutionConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"execution.{name} is {getattr(self, name)}; it must be at least 1")
 
+    def check_fit(self, horizon: int, prefix_max: int = 0, delay_ticks: float = 0.0) -> None:
+        """Refuse settings that the chunks of a policy cannot meet.
+
+        Args:
+            horizon: H, actions in a chunk.
+            prefix_max: Longest committed prefix that the policy was trained with; 0: none.
+            delay_ticks: Usual delay of inference.
+
+        Raises:
+            ConfigError: with the name of the setting, its value and that of the policy.
+        """
+        del prefix_max
+        if self.execute_ticks > horizon:
+            raise ConfigError(
+                f"execution.execute_ticks is {self.execute_ticks}, and the policy plans {horizon} actions a chunk; set "
+                f"execution.execute_ticks to {horizon} or less"
+            )
+        self.check_delay(horizon, delay_ticks)
+
+    def check_delay(self, horizon: int, delay_ticks: float) -> None:
+        """Refuse a delay after which nothing of a chunk is left. Arguments and errors as in `check_fit`."""
+        for name, delay in (("execution.expected_delay_ticks", self.expected_delay_ticks), ("latency", delay_ticks)):
+            if delay >= horizon:
+                raise ConfigError(
+                    f"{name} is {delay:g} ticks, and the policy plans {horizon} actions a chunk: all of them are over "
+                    "when the chunk arrives; set less, or execution.strategy=sync"
+                )
+
 
 class ActionCorrector(Protocol):
     """A small head that corrects single actions from the newest observation, fast enough for every tick."""

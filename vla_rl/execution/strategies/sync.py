@@ -29,6 +29,14 @@ class SyncConfig(ExecutionConfig):
                 f"unknown execution.sync_pause {self.sync_pause!r}.{did_you_mean(self.sync_pause, _PAUSES)}"
             )
 
+    @override
+    def check_delay(self, horizon: int, delay_ticks: float) -> None:
+        if self.sync_pause == "hold" and delay_ticks >= self.hold_ticks:
+            raise ConfigError(
+                f"latency is {delay_ticks:g} ticks, and an attempt ends when nothing is planned for "
+                f"execution.hold_ticks={self.hold_ticks}; set execution.hold_ticks above the latency"
+            )
+
 
 class Sync(ChunkStrategy):
     """While the robot stands still no tick of a chunk is consumed, so each chunk starts at index 0 on arrival."""

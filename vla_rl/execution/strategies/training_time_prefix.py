@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, override
 
+from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk
 from vla_rl.execution.plan import PlanRequest
@@ -19,6 +20,16 @@ class PrefixConfig(ExecutionConfig):
     """
 
     max_prefix_ticks: int = 6
+
+    @override
+    def check_fit(self, horizon: int, prefix_max: int = 0, delay_ticks: float = 0.0) -> None:
+        super().check_fit(horizon, prefix_max, delay_ticks)
+        if self.max_prefix_ticks > prefix_max:
+            raise ConfigError(
+                f"execution.max_prefix_ticks is {self.max_prefix_ticks}, and the policy was trained with prefixes of "
+                f"at most {prefix_max}: train with policy.prefix_max={self.max_prefix_ticks}, set fewer, or choose "
+                "another execution.strategy"
+            )
 
 
 class TrainingTimePrefix(ChunkStrategy):

@@ -103,6 +103,11 @@ class LeRobotModel(TrainablePolicy):
         """See `TrainablePolicy.explores`; those that sample with lerobot's flow do not."""
         return not hasattr(read_config(Path(config.folder), spec), "rtc_config")
 
+    @classmethod
+    def planned(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> int:
+        """See `TrainablePolicy.planned`; only the description is read."""
+        return len(read_config(Path(config.folder), spec).action_delta_indices)
+
     @property
     def horizon(self) -> int:
         """The longest chunk: of training. One that acts may be shorter."""

@@ -1,15 +1,13 @@
 """ROS 2 bags: joints in another order, clocks that differ, outcomes that are numbers, cameras that stand still."""
 
 import functools
-import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from benchmarks.data_traps.traps import SilentlyWrong, expect, trap
+from benchmarks.data_traps.traps import SilentlyWrong, expect, logged, trap
 from vla_rl.core.types import Episode
 from vla_rl.data.rosbag_io import BagMapping, import_bag
 from vla_rl.data.store import EpisodeStore
@@ -100,19 +98,6 @@ def _taken(folder: Path, messages: list[Message], **mapping: Any) -> Episode:
     store = EpisodeStore(folder / "store")
     (name,) = import_bag(folder / "bag", store, BagMapping(**mapping))
     return store.read(name)
-
-
-@contextmanager
-def _logged() -> Iterator[list[str]]:
-    """Collect what the package logs."""
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("vla_rl").addHandler(handler)
-    try:
-        yield lines
-    finally:
-        logging.getLogger("vla_rl").removeHandler(handler)
 
 
 def _expect_row(found: np.ndarray[Any, Any], right: Sequence[float], what: str) -> None:
@@ -227,7 +212,7 @@ def arm_and_gripper_as_they_come(folder: Path) -> str:
 
 @trap(JOINTS, "the driver of the gripper dies 2 s before the end on a shared /joint_states")
 def dead_gripper(folder: Path) -> str:
-    with _logged() as lines:
+    with logged() as lines:
         episode = _taken(folder, _arm_and_gripper(20, count=61))
     expect(len(episode) < 22, f"the episode has {len(episode)} steps, of which the gripper's driver saw 20")
     expect(any("/joint_states ends 2.0 s before" in line for line in lines), f"nothing is printed about it: {lines}")
@@ -361,7 +346,7 @@ def stamps_go_back(folder: Path) -> NoReturn:
 def slow_commands(folder: Path) -> str:
     messages = [("/commands", moment, _array([moment, 0.5])) for moment in _moments(41)[::2]]
     messages += [("/joint_states", moment, _states(moment, _arm(tick))) for tick, moment in enumerate(_moments(41))]
-    with _logged() as lines:
+    with logged() as lines:
         _taken(folder, messages)
     told = [line for line in lines if "10 messages per second and control_hz is 20" in line]
     expect(len(told) == 1, f"nothing is printed about the rate of the commands: {lines}")

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import io
+import json
 import os
 import shutil
 import sys
@@ -20,14 +21,16 @@ from benchmarks.data_traps.traps import expect, trap
 from benchmarks.runs import claim_run, run_verb
 from vla_rl.cli.main import make_parser
 from vla_rl.core.config import load_config, save_config
-from vla_rl.core.keys import code_of
+from vla_rl.core.described import write_description
+from vla_rl.core.keys import code_of, key_of
+from vla_rl.core.outside import SEAL
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.config_files import config_file
 from vla_rl.runs.evaluation import evaluation_key
-from vla_rl.runs.imagination.world_data import gather_episodes
+from vla_rl.runs.imagination.world_data import episodes_of, gather_episodes
 from vla_rl.runs.policy_folder import find_policy
 from vla_rl.runs.rollout import resolve_config
 from vla_rl.runs.simulator import SimulatorWorker
@@ -286,10 +289,12 @@ def _relabeled(folder: Path) -> str:
     store = EpisodeStore(folder / "store")
     store.add(_demonstration(0))
     store.label("demo-00000", True)
-    label = store.label_file("demo-00000")
-    stat = label.stat()
+    label = store.edits.file("demo-00000")
+    stat, content = label.stat(), json.loads(label.read_text())
     FrameCache(store, folder / "cache").refresh()
-    store.label("demo-00000", None)
+    del content[SEAL]
+    content["log"][0]["new"]["success"] = None
+    write_description(label, content)
     os.utime(label, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     expect(label.stat().st_size == stat.st_size, "the labels differ in size")
     cache = FrameCache(store, folder / "cache")
@@ -352,6 +357,22 @@ def _label_after_copy(folder: Path) -> str:
     found = copies.read_header("run-demo-00000").success
     expect(found is False, f"the label says failure, and the world model's copy {found}")
     return f"outcome of the copy: {found}"
+
+
+@trap("world model after a change", "an episode trimmed, then left out after it was copied for a world model")
+def _edit_after_copy(folder: Path) -> str:
+    source, copies = EpisodeStore(folder / "run"), EpisodeStore(folder / "world")
+    source.add(_demonstration(0))
+    env_id, keys = _demonstration(0).env_id, []
+    for changes in ({"success": True}, {"trim": (1, 3)}, {"left_out": True}, {"left_out": False}):
+        source.edit("demo-00000", **changes)
+        gather_episodes(copies, {"run": source.path}, env_id)
+        keys.append(key_of(episodes_of(copies)))
+        expect(len(copies) == len(source), f"the run lists {len(source)} episodes, the copy {len(copies)}")
+    found = copies.read("run-demo-00000").action_sent
+    expect(np.array_equal(found, source.read("demo-00000").action_sent), f"the copy has {len(found)} steps")
+    expect(len({*keys[:3]}) == 3, f"the keys of the world model's data are {keys}")
+    return f"{len(found)} steps in the copy"
 
 
 @trap(_EVALUATION, "a policy folder that is overwritten while rollout workers go on")

@@ -5,7 +5,9 @@ was printed or computed. It raises `SilentlyWrong` if a wrong value came through
 a refusal, which must name its remedy.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -74,6 +76,19 @@ def expect(right: bool, wrong: str) -> None:
     """Raise `SilentlyWrong` with what is wrong unless the value that came through is right."""
     if not right:
         raise SilentlyWrong(wrong)
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """Collect what the package logs."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("vla_rl").addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logging.getLogger("vla_rl").removeHandler(handler)
 
 
 def meet(found: Trap, folder: Path) -> Outcome:

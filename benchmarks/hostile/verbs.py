@@ -37,6 +37,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "report": ("{}",),
     "finetune": ("--data", "{}", "--out", "{scratch}/tuned"),
     "label": ("{}",),
+    "edit": ("{}",),
     "doctor": ("{}",),
     "sign": ("{}", "--key", "{}"),
     "hub": ("push", "{}", "{scratch}/shared"),
@@ -96,7 +97,7 @@ def _unwritable(place: Path) -> None:
 
 def _described(place: Path, content: bytes) -> None:
     """A folder that looks like all that there is."""
-    for folder in ("policies/version_0001", "episodes/episodes", "labels"):
+    for folder in ("policies/version_0001", "episodes/episodes", "edits"):
         (place / folder).mkdir(parents=True)
     names = ("config.json", "config.yaml", "store.json", "manifest.json", "task.yaml", "summary.json", "metrics.jsonl")
     for name in (*names, "policies/version_0001/config.json", "episodes/store.json", "episodes/episodes/a.zarr.zip"):

@@ -95,13 +95,13 @@ def test_what_a_writer_of_settings_left_is_removed(store: EpisodeStore) -> None:
     assert not leftover.exists()
 
 
-def test_labels_are_checked_too(store: EpisodeStore) -> None:
+def test_edits_are_checked_too(store: EpisodeStore) -> None:
     for episode_id in "abc":
         store.label(episode_id, True)
     assert diagnose(store.path) == []
-    store.label_file("a").write_text("{")
+    store.edits.file("a").write_text("{")
     (store.path / "episodes" / "b.zarr.zip").unlink()
-    leftover = store.labels_dir / ".c.json.12.tmp"
+    leftover = store.edits.path / ".c.json.12.tmp"
     leftover.write_text("")
     found = {(finding.ailment, finding.file.name) for finding in repair(store.path)}
     assert found == {

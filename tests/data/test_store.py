@@ -192,7 +192,7 @@ def test_what_cannot_be_labelled_is_one_clear_error(store: EpisodeStore, monkeyp
             store.label(name, True)
     with pytest.raises(StoreError, match="no episode 'nothing'"):
         store.label("nothing", True)
-    assert not store.labels_dir.exists()
+    assert not store.edits.path.exists()
     store.add(make_episode("a", success=None))
     store.label("a", True)
 
@@ -201,10 +201,10 @@ def test_what_cannot_be_labelled_is_one_clear_error(store: EpisodeStore, monkeyp
 
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", full)
-        with pytest.raises(StoreError, match=r"cannot label episode 'a'.*No space left"):
+        with pytest.raises(StoreError, match=r"cannot edit episode 'a'.*No space left"):
             store.label("a", False)
     assert store.read("a").success is True
-    store.label_file("a").write_bytes(b"cos\nsystem\n(S'touch pwned'\ntR.")
+    store.edits.file("a").write_bytes(b"cos\nsystem\n(S'touch pwned'\ntR.")
     with pytest.raises(DamagedError, match="vla-rl doctor"):
         store.read("a")
 

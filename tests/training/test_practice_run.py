@@ -330,7 +330,7 @@ def test_the_labels_of_demonstrations_come_along_with_a_start(uninterrupted: Pat
     ours = RunFolder.create(tmp_path / "ours", load_config(RunConfig, theirs.config_file), theirs)
     store = EpisodeStore(ours.episodes, create=False)
     assert [store.read_header(name).success for name in store.ids()] == [True, False, True]
-    assert [file.name for file in store.labels_dir.iterdir()] == ["demo-00001.json"]
+    assert [file.name for file in store.edits.path.iterdir()] == ["demo-00001.json"]
 
 
 @pytest.mark.slow

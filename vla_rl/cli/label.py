@@ -1,7 +1,8 @@
 """Say how logged episodes went: shows each one that has no outcome, and asks.
 
-An answer is on the disk before the next question. The episode itself stays as it is: the label is a small file beside
-it (STORE/labels/ID.json), which every reader of the store sees in place of the episode's own outcome.
+An answer is on the disk before the next question. The episode itself stays as it is: the label is an edit, a small file
+beside it (STORE/edits/ID.json), and every reader of the store sees it in place of the episode's own outcome. `vla-rl
+edit` undoes it.
 
 Example: vla-rl label runs/finetune/episodes
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from vla_rl.cli.edit import OUTCOMES
 from vla_rl.core.errors import StoreError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.types import Episode, Origin, Source
@@ -29,9 +31,7 @@ _SHEET_FRAMES = 8
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", type=Path, help="the folder of the episode store")
     parser.add_argument("--ids", nargs="+", metavar="ID", help="these episodes, labelled or not")
-    parser.add_argument(
-        "--as", dest="answer", choices=("success", "failure", "unknown"), help="do not ask; needs --ids"
-    )
+    parser.add_argument("--as", dest="answer", choices=OUTCOMES, help="do not ask; needs --ids")
     parser.add_argument("--sheets", type=Path, help="folder for the contact sheets (default: a temporary one)")
 
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.ids:
             raise StoreError("--as labels without asking, so it needs --ids: name the episodes")
         for episode_id in arguments.ids:
-            store.label(episode_id, {"success": True, "failure": False, "unknown": None}[arguments.answer])
+            store.label(episode_id, OUTCOMES[arguments.answer])
         return 0
     ids = arguments.ids or [name for name in store.ids() if _wants_label(store.read_header(name))]
     if not ids:
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         if answer in ANSWERS:
             store.label(episode_id, ANSWERS[answer])
             labelled += 1
-    print(f"{labelled} of {len(ids)} labelled in {store.labels_dir}")
+    print(f"{labelled} of {len(ids)} labelled in {store.edits.path}")
     return 0
 
 

@@ -34,6 +34,7 @@ VERBS = {
     "report": "rebuild the report of a run",
     "finetune": "a policy from logged episodes alone: stores, LeRobotDatasets, ROS 2 bags",
     "label": "say how logged episodes went",
+    "edit": "leave out, trim or relabel logged episodes; the recording stays",
     "hub": "share a policy or episodes through the Hugging Face hub or a folder",
     "doctor": "verify an episode store, and repair it",
     "sign": "sign a policy or a deployment, so that a robot may refuse all others",

@@ -15,19 +15,20 @@ from pathlib import Path
 from vla_rl.core.errors import StoreError
 from vla_rl.core.files import fsync_directory
 from vla_rl.core.progress import track
+from vla_rl.data.edits import read_edits
 from vla_rl.data.episode_file import SUFFIX, DamagedError, verify_file
-from vla_rl.data.episode_header import is_episode_id
-from vla_rl.data.store import TEMPORARY_SUFFIX, check_settings, locked, no_store_at, read_label, write_settings
+from vla_rl.data.episode_header import EpisodeHeader, is_episode_id
+from vla_rl.data.store import TEMPORARY_SUFFIX, check_settings, locked, no_store_at, write_settings
 
 
 class Ailment(StrEnum):
     """What can be wrong."""
 
     LEFTOVER = "leftover"  # a temporary file of a writer that died
-    DAMAGED = "damaged"  # an episode or a label whose content is not what was written
+    DAMAGED = "damaged"  # an episode or an edit whose content is not what was written
     SETTINGS = "settings"  # store.json is missing or damaged
     UNREADABLE = "unreadable"  # an episode of another schema version, or one that the system does not let us read
-    FOREIGN = "foreign"  # a file that is not an episode, or a label of none; readers ignore it
+    FOREIGN = "foreign"  # a file that is not an episode, or an edit of none; readers ignore it
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def diagnose(store: Path) -> list[Finding]:
         StoreError: if there is no store in this folder.
     """
     folder = Path(store)
-    episodes, labels = folder / "episodes", folder / "labels"
+    episodes, edits = folder / "episodes", [place for name in ("edits", "labels") if (place := folder / name).is_dir()]
     if not episodes.is_dir() or (episodes / "episodes").is_dir():  # nothing at all, or a run folder around a store
         raise no_store_at(folder)
     findings = []
@@ -77,18 +78,18 @@ def diagnose(store: Path) -> list[Finding]:
         findings.append(_finding(ailment, folder / "store.json", _reason(error)))
     try:
         with _no_writer(folder):  # every temporary file is a dead writer's
-            places = [place for place in (folder, episodes, labels) if place.is_dir()]
-            leftovers = [file for place in places for file in place.iterdir() if _is_temporary(file)]
+            leftovers = [
+                file for place in (folder, episodes, *edits) for file in place.iterdir() if _is_temporary(file)
+            ]
     except OSError as error:
         raise StoreError(f"cannot check {folder}: {error.strerror or error}") from error
     findings += [_finding(Ailment.LEFTOVER, file, "a writer died before it had finished") for file in sorted(leftovers)]
-    digests: dict[str, str] = {}
+    headers: dict[str, EpisodeHeader] = {}
     others = sorted(file for file in episodes.iterdir() if not _is_temporary(file))
     for file in track(others, "checking episodes", "episode"):
-        findings += _check_episode(file, digests)
-    if labels.is_dir():
-        for file in sorted(file for file in labels.iterdir() if not _is_temporary(file)):
-            findings += _check_label(file, digests)
+        findings += _check_episode(file, headers)
+    for file in sorted(file for place in edits for file in place.iterdir() if not _is_temporary(file)):
+        findings += _check_edit(file, headers)
     return findings
 
 
@@ -140,12 +141,12 @@ def _no_writer(folder: Path) -> Iterator[None]:
         yield
 
 
-def _check_episode(file: Path, digests: dict[str, str]) -> list[Finding]:
-    """What is wrong with an episode; the digest of a whole one is added to ``digests``."""
+def _check_episode(file: Path, headers: dict[str, EpisodeHeader]) -> list[Finding]:
+    """What is wrong with an episode; the header of a whole one is added to ``headers``."""
     if not file.name.endswith(SUFFIX) or not is_episode_id(file.name.removesuffix(SUFFIX)):
         return [_finding(Ailment.FOREIGN, file, "not the name of an episode")]
     try:
-        digests[file.name.removesuffix(SUFFIX)] = verify_file(file).digest
+        headers[file.name.removesuffix(SUFFIX)] = verify_file(file)
     except DamagedError as error:
         return [_finding(Ailment.DAMAGED, file, _reason(error))]
     except StoreError as error:
@@ -153,15 +154,17 @@ def _check_episode(file: Path, digests: dict[str, str]) -> list[Finding]:
     return []
 
 
-def _check_label(file: Path, digests: dict[str, str]) -> list[Finding]:
+def _check_edit(file: Path, headers: dict[str, EpisodeHeader]) -> list[Finding]:
+    header = headers.get(file.name.removesuffix(".json"))
     try:
-        label = read_label(file)
+        log = read_edits(file)
+        if header is None or log.digest != header.digest:
+            return [_finding(Ailment.FOREIGN, file, "the edit of an episode that is not here")]
+        log.check(header.length, file)
     except DamagedError as error:
         return [_finding(Ailment.DAMAGED, file, _reason(error))]
     except StoreError as error:
         return [_finding(Ailment.UNREADABLE, file, _reason(error))]
-    if label is None or digests.get(file.name.removesuffix(".json")) != label["digest"]:
-        return [_finding(Ailment.FOREIGN, file, "the label of an episode that is not here")]
     return []
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from vla_rl.core.errors import StoreError, one_line
 from vla_rl.core.outside import check_seal, parse_json, sealed
-from vla_rl.core.types import Episode, Source
+from vla_rl.core.types import Episode, Source, Uint8Array
 from vla_rl.data.episode_header import COLUMN_NAME, EpisodeHeader, declared_by_source
 
 SCHEMA_VERSION = 1
@@ -140,7 +140,7 @@ def read_file(file: Path) -> Episode:
     """The whole episode, verified. Raises as `read_file_header`; DamagedError for any change since it was written."""
     header = read_file_header(file)
     with _reading(file):
-        columns = _read_as_written(file, header)
+        columns = _read_as_written(file, header, _rows(header))
         if columns is None:
             columns = _read_with_zarr(file, header)
         episode = _episode_of(header, columns).validate()
@@ -148,15 +148,27 @@ def read_file(file: Path) -> Episode:
         return episode
 
 
-def _read_as_written(file: Path, header: EpisodeHeader) -> dict[str, NDArray[Any]] | None:
-    """All columns, in a tenth of the time that Zarr takes for them; None if they claim suspiciously much memory, or are
-    described otherwise than by `write_file`.
+def read_source(file: Path) -> Uint8Array:
+    """Return the column ``source`` alone, uint8 [T]. Raises as `read_file_header`."""
+    header = read_file_header(file)
+    with _reading(file):
+        columns = _read_as_written(file, header, {"source": ()})
+        return (_read_with_zarr(file, header) if columns is None else columns)["source"]
+
+
+def _read_as_written(
+    file: Path, header: EpisodeHeader, rows: Mapping[str, tuple[int, ...]]
+) -> dict[str, NDArray[Any]] | None:
+    """Return columns by path, in a tenth of the time that Zarr takes for them.
+
+    None if they claim suspiciously much memory, or are described otherwise than by `write_file`. ``rows``: path of each
+    column -> shape of a row.
     """
     from numcodecs.zstd import Zstd
 
     columns: dict[str, NDArray[Any]] = {}
     with zipfile.ZipFile(file) as archive:
-        shapes = {path: (header.length, *row) for path, row in _rows(header).items()}
+        shapes = {path: (header.length, *row) for path, row in rows.items()}
         described = {path: parse_json(archive.read(f"{path}/zarr.json")) for path in shapes}
         dtypes = {path: _DTYPE_OF.get(about["data_type"]) for path, about in described.items()}
         claimed = 0

@@ -23,6 +23,7 @@ from vla_rl.core.errors import ConfigError, StoreError, UserError, did_you_mean
 from vla_rl.core.outside import parse_json
 from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Origin, Source, Uint8Array
+from vla_rl.data.dataset_edits import DatasetEdits
 from vla_rl.data.episode_file import header_of, storable_columns
 from vla_rl.data.episode_header import EpisodeHeader, Survey, check_camera_names
 from vla_rl.data.lerobot_export import export_lerobot
@@ -109,6 +110,7 @@ def import_lerobot(dataset_dir: Path, store: EpisodeStore, mapping: LeRobotMappi
     """
     reader = _reader(dataset_dir, mapping)
     reader.survey()
+    reader.edits.log()
     added = []
     for index in track(reader.chosen, "importing", "episode"):
         episode_id = add_unless_same(store, reader.read(index))
@@ -136,6 +138,7 @@ class _Reader:
     """Reads the episodes of a dataset under a mapping.
 
     Attributes:
+        edits: The edits beside the dataset.
         chosen: Numbers of the episodes that are taken in.
     """
 
@@ -144,7 +147,8 @@ class _Reader:
         count = len(files.episodes)
         if beyond := sorted({*mapping.leave_out} - {*range(count)}):
             raise UserError(f"mapping.lerobot.leave_out names {beyond}; {folder} has the episodes 0 to {count - 1}")
-        self.chosen = [index for index in range(count) if index not in mapping.leave_out]
+        self.edits = DatasetEdits(files)
+        self.chosen = [index for index in self.edits.taken_in() if index not in mapping.leave_out]
         self._mapping = mapping = _complete(mapping, files)
         try:
             vectors = [
@@ -204,7 +208,8 @@ class _Reader:
             table = self._files.table(index)
             images = {name: self._files.pictures(index, key, table, size) for name, key in keys}
             episode = self._episode(index, table, images)
-        self._files.warn_of_tasks(index, episode.task)
+        if not self.edits.gives_task(index):
+            self._files.warn_of_tasks(index, episode.task)
         return episode
 
     def _episode(self, index: int, table: Mapping[str, Any], images: Mapping[str, Uint8Array]) -> Episode:
@@ -245,7 +250,7 @@ class _Reader:
             episode = replace(episode, success=success, terminated=bool(success))
             episode = self._interpret(episode, {key: numbers(key) for key in unused})
         storable_columns(episode)
-        return episode.validate()
+        return self.edits.apply(index, episode.validate())
 
     def _interpret(self, episode: Episode, others: Mapping[str, NDArray[Any]]) -> Episode:
         """The episode with what lerobot's own optional columns say about it; the others become extras."""

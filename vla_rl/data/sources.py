@@ -104,7 +104,7 @@ def _bags_in(source: Path) -> list[Path]:
 
 
 def _copy(source: EpisodeStore, store: EpisodeStore) -> list[str]:
-    """Copy the episodes of another store, with the labels that they were given there."""
+    """Copy the episodes of another store, with their edits applied."""
     if source.path.resolve() == store.path.resolve():
         raise StoreError(f"{source.path} cannot be taken into itself")
     added = []

@@ -8,7 +8,8 @@ afterwards. No index has to be kept in step with the files: the folder listing i
 
     STORE/store.json               schema version
     STORE/episodes/ID.zarr.zip     one immutable file per episode
-    STORE/labels/ID.json           an outcome that a person has given afterwards; readers see it in place of the file's
+    STORE/edits/ID.json            what was changed about an episode afterwards; readers see the episode with it
+    STORE/labels/ID.json           an outcome given afterwards, as earlier versions wrote it
     STORE/quarantine/              damaged files that `vla-rl doctor` set aside
     STORE/.lock                    shared lock of writers; the doctor takes it alone
 """
@@ -16,18 +17,22 @@ afterwards. No index has to be kept in step with the files: the folder listing i
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, Unpack
+
+import numpy as np
 
 from vla_rl.core.described import write_description
 from vla_rl.core.errors import StoreError
 from vla_rl.core.files import FileStamp, fsync_directory, fsync_file, stamp_of_file
 from vla_rl.core.outside import check_seal, read_json
-from vla_rl.core.types import Episode
+from vla_rl.core.types import Episode, Source
+from vla_rl.data.edits import Changes, EditFolder, EditLog, check_changes, edited
 from vla_rl.data.episode_file import (
     SCHEMA_VERSION,
     SUFFIX,
@@ -35,10 +40,13 @@ from vla_rl.data.episode_file import (
     episode_digest,
     read_file,
     read_file_header,
+    read_source,
     storable_columns,
     write_file,
 )
 from vla_rl.data.episode_header import EpisodeHeader, check_episode_id, is_episode_id
+
+logger = logging.getLogger(__name__)
 
 TEMPORARY_SUFFIX = ".tmp"
 # What file systems without hard links (exFAT, some network shares) answer.
@@ -61,7 +69,7 @@ class EpisodeStore:
     def __init__(self, path: Path, create: bool = True) -> None:
         self.path = Path(path)
         self.episodes_dir = self.path / "episodes"
-        self.labels_dir = self.path / "labels"
+        self.edits = EditFolder(self.path / "edits", self.path / "labels")
         has_settings = (self.path / "store.json").exists()
         if not has_settings and not create:
             raise no_store_at(self.path)
@@ -105,88 +113,141 @@ class EpisodeStore:
             reason = error.strerror or str(error)
             raise StoreError(f"cannot save episode {episode.episode_id!r} in {self.path}: {reason}") from error
 
-    def ids(self) -> list[str]:
-        """The ids of all episodes, sorted."""
+    def ids(self, left_out: bool = False) -> list[str]:
+        """Return the ids of all episodes, sorted; with ``left_out`` also of those that an edit leaves out."""
         try:
             names = [name.removesuffix(SUFFIX) for name in os.listdir(self.episodes_dir) if name.endswith(SUFFIX)]
         except OSError as error:
             raise StoreError(f"cannot list {self.episodes_dir}: {error.strerror}") from error
-        return sorted(name for name in names if is_episode_id(name))
+        names = sorted(name for name in names if is_episode_id(name))
+        if left_out:
+            return names
+        gone = {name for name in self.edits.names().intersection(names) if self.changes(name).get("left_out")}
+        return [name for name in names if name not in gone]
 
     def stamps(self) -> dict[str, FileStamp]:
-        """Id -> stamps of its file and of its label, by id.
+        """Return id -> stamps of the file and of the edit of each listed episode.
 
-        Another stamp means another episode under that id, or another label.
+        Another stamp means another episode under that id, or another edit.
         """
-        labelled = set(os.listdir(self.labels_dir)) if self.labels_dir.is_dir() else set()
+        changed = self.edits.names()
         stamps = {}
         for episode_id in self.ids():
             with contextlib.suppress(FileNotFoundError):  # set aside by the doctor since it was listed
-                label = stamp_of_file(self.label_file(episode_id)) if f"{episode_id}.json" in labelled else ()
-                stamps[episode_id] = (*stamp_of_file(self._file(episode_id)), *label)
+                edit = self.edits.stamp(episode_id) if episode_id in changed else None
+                stamps[episode_id] = (*stamp_of_file(self._file(episode_id)), *(edit or ()))
         return stamps
 
     def read(self, episode_id: str) -> Episode:
-        """The whole episode, with the outcome that `label` gave it. Raises StoreError if it is missing or damaged."""
-        episode = read_file(self._file(episode_id))
-        if not self.label_file(episode_id).exists():
-            return episode
-        return episode.with_success(self.read_header(episode_id).success)
+        """Return the whole episode with its edits. Raises StoreError if it is missing or damaged.
+
+        An episode that an edit leaves out is not listed, but can be read by its id.
+        """
+        return edited(read_file(self._file(episode_id)), self.changes(episode_id))
 
     def read_header(self, episode_id: str) -> EpisodeHeader:
-        """What is known of the episode without its columns, with the outcome that `label` gave it.
+        """Return what is known of the episode without its columns, with its edits; the digest is that of the recording.
 
         Raises:
-            StoreError: if the episode or its label is missing or damaged.
+            StoreError: If the episode or its edit is missing or damaged.
         """
-        header = read_file_header(self._file(episode_id))
-        label = read_label(self.label_file(episode_id))
-        if label is None or label["digest"] != header.digest:  # of an episode that had this id before
+        header, changes = read_file_header(self._file(episode_id)), self.changes(episode_id)
+        header = replace(header, task=changes.get("task", header.task), success=changes.get("success", header.success))
+        if "trim" not in changes:
             return header
-        return replace(header, success=label["success"])
+        source = read_source(self._file(episode_id))[slice(*changes["trim"])]
+        return replace(header, length=len(source), human_steps=int(np.count_nonzero(source == Source.HUMAN)))
 
-    def label(self, episode_id: str, success: bool | None) -> None:
-        """Say how an episode went, after the fact; a later label replaces an earlier one.
+    def recorded(self, episode_id: str) -> Episode:
+        """Return the whole episode as it was recorded, without its edits. Raises as `read`."""
+        return read_file(self._file(episode_id))
 
-        The episode's file stays as it is: the label is a small file of its own beside it, written atomically, which
-        names the episode's digest. When this returns, the label survives a crash.
+    def recorded_digest(self, episode_id: str) -> str:
+        """Return the digest of the episode as it was recorded. Raises StoreError if it is missing or damaged."""
+        return read_file_header(self._file(episode_id)).digest
+
+    def recorded_length(self, episode_id: str) -> int:
+        """Return the number of steps that were recorded. Raises StoreError if the episode is missing or damaged."""
+        return read_file_header(self._file(episode_id)).length
+
+    def changes(self, episode_id: str) -> Changes:
+        """Return what edits amount to, empty for none. Raises StoreError if the episode or its edit is damaged."""
+        return self.edit_log(episode_id).changes
+
+    def edited_values(self, episode_id: str) -> Changes:
+        """Return all that an edit can change, as it is now. Raises as `changes`."""
+        return {**_recorded_values(read_file_header(self._file(episode_id))), **self.changes(episode_id)}
+
+    def edit_log(self, episode_id: str) -> EditLog:
+        """Return all edits of an episode, with when and by whom. Raises as `changes`."""
+        check_episode_id(episode_id)
+        log = self.edits.read(episode_id)
+        if log is None:
+            return EditLog("")
+        header = read_file_header(self._file(episode_id))
+        if log.digest != header.digest:  # of an episode that had this id before
+            return EditLog(header.digest)
+        log.check(header.length, self.edits.file(episode_id))
+        return log
+
+    def edit(self, episode_id: str, **changes: Unpack[Changes]) -> None:
+        """Change how readers see an episode: leave it out, trim it, give another outcome or task sentence.
+
+        The episode's file stays as it is: the edit is a small file of its own beside it, written atomically, with a log
+        of all edits. When this returns, the edit survives a crash.
 
         Args:
-            episode_id: of an episode in the store.
-            success: the outcome; None: not known after all.
+            episode_id: Id of an episode in the store.
+            changes: New values; see `Changes`.
 
         Raises:
-            StoreError: if there is no such episode, it is damaged, or the disk is full.
+            UserError: For values that the episode cannot have.
+            StoreError: If there is no such episode, it is damaged, or the disk is full.
+
+        Example:
+            >>> store.edit("round001-00003", trim=(10, 250), success=False)  # doctest: +SKIP
         """
-        digest = read_file_header(self._file(episode_id)).digest
-        content = {"schema_version": SCHEMA_VERSION, "digest": digest, "success": success}
+        header = read_file_header(self._file(episode_id))
+        check_changes(changes, header.length, f"episode {episode_id!r}")
+        with self._editing(episode_id):
+            log = self.edit_log(episode_id)
+            self.edits.write(episode_id, replace(log, digest=header.digest).changed(changes, _recorded_values(header)))
+
+    def undo(self, episode_id: str) -> None:
+        """Undo the last edit of an episode that is not undone yet; the log keeps both. Raises as `edit`."""
+        with self._editing(episode_id):
+            self.edits.write(episode_id, self.edit_log(episode_id).undone(f"episode {episode_id!r}"))
+
+    def label(self, episode_id: str, success: bool | None) -> None:
+        """Give an episode an outcome after the fact; None: not known after all. Raises as `edit`."""
+        self.edit(episode_id, success=success)
+
+    @contextlib.contextmanager
+    def _editing(self, episode_id: str) -> Iterator[None]:
+        """Hold the store for oneself, so that no other edit comes between reading a log and writing it."""
         try:
-            with locked(self.path, exclusive=False):
-                if not self.labels_dir.is_dir():
-                    self.labels_dir.mkdir(exist_ok=True)
-                    fsync_directory(self.path)
-                write_description(self.label_file(episode_id), content)
+            with locked(self.path, exclusive=True):
+                yield
         except OSError as error:
-            raise StoreError(f"cannot label episode {episode_id!r} in {self.path}: {error.strerror}") from error
+            raise StoreError(f"cannot edit episode {episode_id!r} in {self.path}: {error.strerror}") from error
 
     def move(self, episode_id: str, to: Self) -> None:
-        """Hand an episode that has no label over to another store of the same file system; at any moment exactly one of
-        them has it.
+        """Hand an episode with its edits over to another store of the same file system.
+
+        At any moment exactly one of them has it.
 
         Raises:
-            StoreError: if it cannot be moved.
+            StoreError: If it cannot be moved.
         """
+        log = self.edits.read(episode_id)
         try:
             with locked(to.path, exclusive=False):
+                if log is not None:
+                    to.edits.write(episode_id, log)  # it counts only for this very episode
                 self._file(episode_id).rename(to._file(episode_id))
                 fsync_directory(to.episodes_dir)
         except OSError as error:
             raise StoreError(f"cannot move episode {episode_id!r} to {to.path}: {error.strerror}") from error
-
-    def label_file(self, episode_id: str) -> Path:
-        """Where the label of an episode is, if it has one. Raises StoreError for a bad id."""
-        check_episode_id(episode_id)
-        return self.labels_dir / f"{episode_id}.json"
 
     def __contains__(self, episode_id: object) -> bool:
         return is_episode_id(episode_id) and self._file(str(episode_id)).exists()
@@ -197,6 +258,10 @@ class EpisodeStore:
     def _file(self, episode_id: str) -> Path:
         check_episode_id(episode_id)
         return self.episodes_dir / (episode_id + SUFFIX)
+
+
+def _recorded_values(header: EpisodeHeader) -> Changes:
+    return Changes(left_out=False, trim=(0, header.length), success=header.success, task=header.task)
 
 
 def add_unless_same(store: EpisodeStore, episode: Episode) -> str | None:
@@ -215,10 +280,12 @@ def add_unless_same(store: EpisodeStore, episode: Episode) -> str | None:
     """
     name, number = episode.episode_id, 1
     while episode.episode_id in store:
-        if store.read_header(episode.episode_id).digest == episode_digest(episode):
+        if store.recorded_digest(episode.episode_id) == episode_digest(episode):
             return None
         number += 1
         episode = replace(episode, episode_id=f"{name[:95]}.{number}")
+    if number > 1:
+        logger.warning("%s has another episode %r; this one is added as %r", store.path, name, episode.episode_id)
     store.add(episode)
     return episode.episode_id
 
@@ -259,28 +326,6 @@ def check_settings(path: Path) -> None:
             f"{file} has schema version {version!r}, this program reads {SCHEMA_VERSION}; "
             "read it with the version of vla-rl that wrote it"
         )
-
-
-def read_label(file: Path) -> dict[str, Any] | None:
-    """A label, ``{"digest": of the episode, "success": bool or None}``; None if there is no such file.
-
-    Raises:
-        DamagedError: if it is not what `EpisodeStore.label` wrote.
-    """
-    try:
-        label = read_json(file)
-        check_seal(label, required=False)  # those of an earlier version have none
-        version, digest, success = label["schema_version"], label["digest"], label["success"]
-        if version != SCHEMA_VERSION or not isinstance(digest, str) or not isinstance(success, bool | None):
-            raise ValueError("not a label of this version")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(f"cannot read {file}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        store = file.parent.parent
-        raise DamagedError(f"{file} is damaged ({error}); `vla-rl doctor --repair {store}` sets it aside") from error
-    return {"digest": digest, "success": success}
 
 
 def write_settings(path: Path) -> None:

@@ -16,7 +16,7 @@ from vla_rl.execution.plan import ActionSource
 
 def free_names(store: EpisodeStore | None, kind: str) -> Iterator[str]:
     """KIND-000000 and so on, after those that the store holds."""
-    known = [name for name in store.ids() if re.fullmatch(rf"{kind}-\d{{6}}", name)] if store else []
+    known = [name for name in store.ids(left_out=True) if re.fullmatch(rf"{kind}-\d{{6}}", name)] if store else []
     first = int(known[-1].removeprefix(f"{kind}-")) + 1 if known else 0
     return (f"{kind}-{number:06d}" for number in itertools.count(first))
 

@@ -46,7 +46,7 @@ class RunFolder:
         Args:
             path: of the folder; its config.yaml is written last, so that a folder with one is whole.
             config: a dataclass.
-            start: a run whose demonstrations, supervised policy and evaluation of it are copied, with all labels.
+            start: a run whose demonstrations, supervised policy and evaluation of it are copied, with all edits.
 
         Raises:
             UserError: if the folder already holds a run, or a store, or cannot be made.
@@ -156,7 +156,7 @@ def _copy_start(source: RunFolder, target: RunFolder) -> None:
     unfinished = RunFolder(target.path.with_name(f".{target.path.name}.unfinished"))
     shutil.rmtree(unfinished.path, ignore_errors=True)
     for theirs, ours in ((source.episodes, unfinished.episodes), (source.evaluation, unfinished.evaluation)):
-        for folder, pattern in itertools.product(("episodes", "labels"), ("demo-*", "v0000-*")):
+        for folder, pattern in itertools.product(("episodes", "edits", "labels"), ("demo-*", "v0000-*")):
             (ours / folder).mkdir(parents=True, exist_ok=True)
             for file in (theirs / folder).glob(pattern):
                 shutil.copy(file, ours / folder)

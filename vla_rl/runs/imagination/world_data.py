@@ -7,12 +7,14 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.progress import track
 from vla_rl.core.types import Origin
 from vla_rl.data.cache import FrameCache
+from vla_rl.data.edits import Changes
 from vla_rl.data.store import EpisodeStore
 
 
 def gather_episodes(store: EpisodeStore, sources: dict[str, Path], env_id: str) -> None:
-    """Copy the episodes of other stores that happened in an environment; what is there already stays, but for its
-    label.
+    """Copy the episodes of other stores that happened in an environment.
+
+    What is there already stays, but for its edits, which are those of the source.
 
     Args:
         store: where they go, under the source's name and their own id.
@@ -21,23 +23,21 @@ def gather_episodes(store: EpisodeStore, sources: dict[str, Path], env_id: str) 
     """
     for name, path in sources.items():
         source = EpisodeStore(path, create=False)
-        for episode_id in track(source.ids(), f"episodes of {name}", "episode"):
-            copied = f"{name}-{episode_id}"
-            if copied in store:
-                success = source.read_header(episode_id).success
-                if store.read_header(copied).success is not success:
-                    store.label(copied, success)
-                continue
-            episode = source.read(episode_id)
-            if episode.env_id == env_id and episode.origin is not Origin.IMAGINED:
+        for episode_id in track(source.ids(left_out=True), f"episodes of {name}", "episode"):
+            copied, edited = f"{name}-{episode_id}", source.edited_values(episode_id)
+            if copied not in store:
+                episode = source.recorded(episode_id)
+                if episode.env_id != env_id or episode.origin is Origin.IMAGINED or edited["left_out"]:
+                    continue
                 # Simulated captures, chunks and ages tell a world model nothing.
                 store.add(replace(episode, episode_id=copied, extras={}))
+            if store.edited_values(copied) != edited:
+                store.edit(copied, **edited)
 
 
-def episodes_of(store: EpisodeStore) -> list[tuple[str, str, bool | None]]:
-    """Return id, digest and outcome of each episode, as ingredients of a key."""
-    headers = (store.read_header(name) for name in store.ids())
-    return [(header.episode_id, header.digest, header.success) for header in headers]
+def episodes_of(store: EpisodeStore) -> list[tuple[str, str, Changes]]:
+    """Return id, digest of the recording and edits of each episode, as ingredients of a key."""
+    return [(name, store.recorded_digest(name), store.changes(name)) for name in store.ids()]
 
 
 def open_cache(folder: Path, directory: Path) -> FrameCache:

@@ -1,0 +1,113 @@
+"""The log of edits. What readers see of edited episodes is met in `benchmarks.data_traps.edits`."""
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import pytest
+from episode_maker import make_episode
+
+from tests.fakes.resealed import resealed
+from vla_rl.core.errors import StoreError, UserError
+from vla_rl.data.doctor import Ailment, diagnose, repair
+from vla_rl.data.episode_file import DamagedError
+from vla_rl.data.store import EpisodeStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> EpisodeStore:
+    store = EpisodeStore(tmp_path / "store")
+    store.add(make_episode("a", length=9))
+    return store
+
+
+def test_the_log_keeps_old_and_new_values_and_undoes_the_last_edit_first(store: EpisodeStore) -> None:
+    store.edit("a", trim=(2, 8), task="push")
+    store.edit("a", trim=(3, 5))
+    store.edit("a", left_out=True)
+    assert [entry.old for entry in store.edit_log("a").entries] == [
+        {"trim": (0, 9), "task": "put the cube on the tray"},
+        {"trim": (2, 8)},
+        {"left_out": False},
+    ]
+    store.undo("a")
+    store.undo("a")
+    assert store.changes("a") == {"trim": (2, 8), "task": "push", "left_out": False}
+    store.edit("a", success=None)
+    store.undo("a")
+    store.undo("a")
+    assert store.read("a").task == "put the cube on the tray"
+    assert [entry.undoes for entry in store.edit_log("a").entries] == [None, None, None, 2, 1, None, 5, 0]
+    assert all(entry.time.endswith("+00:00") and entry.user for entry in store.edit_log("a").entries)
+    with pytest.raises(UserError, match="episode 'a' has no edit to undo"):
+        store.undo("a")
+    assert EpisodeStore(store.path).edit_log("a") == store.edit_log("a")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trim": (0, 10)}, "trim 0:10 does not lie in its 9 steps"),
+        ({"trim": (-1, 4)}, "trim -1:4"),
+        ({"trim": (4, 4)}, "at least one step"),
+        ({"trim": (True, 4)}, "trim True:4"),
+        ({"success": 0.27}, "success is 0.27"),
+        ({"sucess": True}, r"cannot change \['sucess'\]; name any of left_out, trim"),
+        ({}, "name any of"),
+    ],
+)
+def test_what_an_episode_cannot_have_is_refused(store: EpisodeStore, changes: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        store.edit("a", **changes)
+    assert not store.edits.path.exists()
+
+
+def _edit(path: Path, task: str) -> None:
+    EpisodeStore(path).edit("a", task=task)
+
+
+def test_no_edit_of_several_processes_is_lost(store: EpisodeStore) -> None:
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_edit, args=(store.path, str(number))) for number in range(8)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    found = [entry.new["task"] for entry in store.edit_log("a").entries]
+    assert sorted(found) == [str(number) for number in range(8)]
+    assert store.read("a").task == found[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "ailment"),
+    [
+        ({"log": [{"time": "", "user": "", "new": {"trim": [0, 99]}, "old": {}}]}, Ailment.DAMAGED),
+        ({"log": [{"time": "", "user": "", "new": {"trim": [5, 5]}, "old": {}}]}, Ailment.DAMAGED),
+        ({"log": [{"time": "", "user": "", "new": {"speed": 2}, "old": {}}]}, Ailment.DAMAGED),
+        ({"log": [3]}, Ailment.DAMAGED),
+        ({"digest": "0"}, Ailment.FOREIGN),
+        ({"schema_version": 9}, Ailment.UNREADABLE),
+    ],
+)
+def test_an_edit_that_does_not_fit_is_found_and_set_aside(store: EpisodeStore, change: dict, ailment: Ailment) -> None:
+    store.edit("a", trim=(2, 8))
+    file = store.edits.file("a")
+    content = json.loads(file.read_text()) | change
+    file.write_text(resealed(content))
+    reopened = EpisodeStore(store.path)
+    if ailment is Ailment.FOREIGN:
+        assert len(reopened.read("a")) == 9
+    else:
+        with pytest.raises(DamagedError if ailment is Ailment.DAMAGED else StoreError, match=r"a\.json"):
+            reopened.read("a")
+    assert [(finding.ailment, finding.file) for finding in diagnose(store.path)] == [(ailment, file)]
+    repair(store.path)
+    assert file.exists() == (ailment is not Ailment.DAMAGED)
+
+
+def test_a_moved_episode_keeps_its_edits(store: EpisodeStore, tmp_path: Path) -> None:
+    other = EpisodeStore(tmp_path / "other")
+    store.edit("a", trim=(2, 8))
+    store.move("a", other)
+    assert len(other.read("a")) == 6
+    assert store.ids() == []

@@ -1,0 +1,294 @@
+"""Edits of episodes: left out, trimmed or relabeled after the recording. The recorded data never changes.
+
+An edit is a small file of its own in a folder beside the data. It names the digest of the episode as it was recorded,
+so that it is never applied to another one, and holds a log that only grows. Each entry of the log says when, by whom,
+and the old and new values; an undo is an entry, too. The values after the last entry are those that readers apply.
+
+::
+
+    STORE/edits/ID.json               of an episode store
+    STORE/labels/ID.json              of an earlier version: an outcome, without a log
+    DATASET.edits/000003.json         of episode 3 of the LeRobotDataset in the folder DATASET
+"""
+
+import contextlib
+import getpass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol, TypedDict, Unpack, cast
+
+from vla_rl.core.described import write_description
+from vla_rl.core.errors import StoreError, UserError
+from vla_rl.core.files import FileStamp, fsync_directory, stamp_of_file
+from vla_rl.core.outside import check_seal, read_json
+from vla_rl.core.types import Episode
+from vla_rl.data.episode_file import DamagedError
+
+_VERSION = 1
+
+
+class Changes(TypedDict, total=False):
+    """What is changed about an episode. A key that is not there: as recorded.
+
+    Attributes:
+        left_out: Whether stores do not list the episode, so that nothing learns from it.
+        trim: First step that is kept, and one past the last, counted in the recording.
+        success: Outcome; None: not known.
+        task: Task sentence.
+    """
+
+    left_out: bool
+    trim: tuple[int, int]
+    success: bool | None
+    task: str
+
+
+def check_changes(changes: Changes, length: int, where: str) -> None:
+    """Raise UserError for values that an episode of ``length`` steps cannot have; ``where`` names it."""
+    if not changes or changes.keys() - Changes.__annotations__.keys():
+        raise UserError(f"{where}: cannot change {sorted(changes)}; name any of {', '.join(Changes.__annotations__)}")
+    kinds = {"left_out": bool, "trim": tuple, "success": bool | None, "task": str}
+    for name, value in changes.items():
+        if not isinstance(value, kinds[name]):
+            raise UserError(f"{where}: {name} is {value!r}, which it cannot be")
+    if "trim" in changes:
+        first, stop = changes["trim"]
+        if type(first) is not int or type(stop) is not int or not 0 <= first < stop <= length:
+            raise UserError(
+                f"{where}: trim {first}:{stop} does not lie in its {length} steps. Keep at least one step: "
+                f"0 <= FIRST < STOP <= {length}"
+            )
+
+
+def edited(episode: Episode, changes: Changes) -> Episode:
+    """Return the episode with the changes applied."""
+    episode = replace(episode, task=changes.get("task", episode.task), success=changes.get("success", episode.success))
+    if "trim" not in changes:
+        return episode
+    kept = slice(*changes["trim"])
+    return replace(
+        episode,
+        images={camera: images[kept] for camera, images in episode.images.items()},
+        state=episode.state[kept],
+        action_policy=episode.action_policy[kept],
+        action_sent=episode.action_sent[kept],
+        source=episode.source[kept],
+        extras={name: column[kept] for name, column in episode.extras.items()},
+    )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One change in the log of an episode.
+
+    Attributes:
+        time: When, UTC, ISO 8601; "" for a label of an earlier version.
+        user: By whom, as the system names them.
+        new: Values after it.
+        old: Values before it. A key of ``new`` that is not there was as recorded.
+        undoes: Place in the log of the entry that this one undoes; None: it is no undo.
+    """
+
+    time: str
+    user: str
+    new: Changes
+    old: Changes
+    undoes: int | None = None
+
+
+@dataclass(frozen=True)
+class EditLog:
+    """All edits of one episode, in the order of time.
+
+    Attributes:
+        digest: Of the episode as it was recorded.
+        entries: Oldest first.
+    """
+
+    digest: str
+    entries: tuple[Entry, ...] = ()
+
+    @property
+    def changes(self) -> Changes:
+        """What the entries amount to."""
+        values: dict[str, Any] = {}
+        for entry in self.entries:
+            values = {name: value for name, value in values.items() if name not in entry.old} | {**entry.new}
+        return cast(Changes, values)
+
+    def check(self, length: int, file: Path) -> None:
+        """Raise DamagedError if an episode of ``length`` steps cannot have the changes that ``file`` holds."""
+        try:
+            if self.changes:
+                check_changes(self.changes, length, str(file))
+        except UserError as error:
+            raise damaged(file, error) from error
+
+    def changed(self, new: Changes, recorded: Changes) -> "EditLog":
+        """Return the log with one more change; ``recorded`` are the values of the recording, as far as known."""
+        before = {**recorded, **self.changes}
+        old = cast(Changes, {name: before[name] for name in new if name in before})
+        return self._with(Entry(_now(), _user(), new, old))
+
+    def undone(self, where: str) -> "EditLog":
+        """Return the log with the last change undone that is not undone yet. Raises UserError if there is none."""
+        undone = {entry.undoes for entry in self.entries}
+        left = [place for place, entry in enumerate(self.entries) if entry.undoes is None and place not in undone]
+        if not left:
+            raise UserError(f"{where} has no edit to undo")
+        last = self.entries[left[-1]]
+        return self._with(Entry(_now(), _user(), last.old, last.new, left[-1]))
+
+    def _with(self, entry: Entry) -> "EditLog":
+        return replace(self, entries=(*self.entries, entry))
+
+
+class EditFolder:
+    """The edits of a store or a dataset: one file for each edited episode.
+
+    Args:
+        path: Folder; it need not exist.
+        labels: Folder of labels of an earlier version, which count where there is no newer edit.
+    """
+
+    def __init__(self, path: Path, labels: Path | None = None) -> None:
+        self.path = path
+        self._labels = labels
+        self._known: dict[str, tuple[FileStamp, EditLog]] = {}
+
+    def names(self) -> set[str]:
+        """Return the names of all edited episodes."""
+        folders = [folder for folder in (self.path, self._labels) if folder is not None and folder.is_dir()]
+        files = [file for folder in folders for file in os.listdir(folder)]
+        return {file.removesuffix(".json") for file in files if file.endswith(".json") and not file.startswith(".")}
+
+    def file(self, name: str) -> Path:
+        """Return the file of an edit, whether it exists or not."""
+        return self.path / f"{name}.json"
+
+    def stamp(self, name: str) -> FileStamp | None:
+        """Return what tells the edit of an episode from another one; None if there is none."""
+        for file in self._places(name):
+            with contextlib.suppress(FileNotFoundError):
+                return stamp_of_file(file)
+        return None
+
+    def read(self, name: str) -> EditLog | None:
+        """Return the edits of an episode; None if there are none. Raises StoreError for a file that cannot be read."""
+        stamp = self.stamp(name)
+        if stamp is None:
+            return None
+        if name not in self._known or self._known[name][0] != stamp:
+            file = next(file for file in self._places(name) if file.exists())
+            self._known[name] = stamp, read_edits(file)
+        return self._known[name][1]
+
+    def write(self, name: str, log: EditLog) -> None:
+        """Save the edits of an episode. They survive a crash when this returns. Raises OSError."""
+        self.path.mkdir(exist_ok=True)
+        fsync_directory(self.path.parent)
+        entries = [{key: value for key, value in vars(entry).items() if value is not None} for entry in log.entries]
+        write_description(self.file(name), {"schema_version": _VERSION, "digest": log.digest, "log": entries})
+
+    def _places(self, name: str) -> list[Path]:
+        return [folder / f"{name}.json" for folder in (self.path, self._labels) if folder is not None]
+
+
+class Editable(Protocol):
+    """Episodes that can be edited, by name: those of a store, or of a dataset.
+
+    Attributes:
+        edits: Folder of the edits.
+    """
+
+    edits: EditFolder
+
+    def recorded_length(self, name: str) -> int:
+        """Return the number of steps of the recording. Raises UserError if there is no such episode."""
+
+    def edit_log(self, name: str) -> EditLog:
+        """Return all edits of an episode."""
+
+    def edit(self, name: str, **changes: Unpack[Changes]) -> None:
+        """Change how readers see an episode."""
+
+    def undo(self, name: str) -> None:
+        """Undo the last edit of an episode that is not undone yet."""
+
+
+def read_edits(file: Path) -> EditLog:
+    """Return what an edit or a label of an earlier version holds.
+
+    Raises:
+        DamagedError: If it is not what was written.
+        StoreError: If it cannot be read, or is of another schema version.
+    """
+    try:
+        content = read_json(file)
+        if content["schema_version"] != _VERSION:
+            raise StoreError(
+                f"{file} has schema version {content['schema_version']!r}, this program reads {_VERSION}; "
+                "read it with the version of vla-rl that wrote it"
+            )
+        if not isinstance(content["digest"], str):
+            raise ValueError("its digest is no text")
+        check_seal(content, required="log" in content)  # the labels of the first versions have none
+        if "log" not in content:
+            return EditLog(content["digest"], (Entry("", "", _changes({"success": content["success"]}), {}),))
+        return EditLog(content["digest"], tuple(map(_entry, content["log"])))
+    except StoreError:
+        raise
+    except OSError as error:
+        raise StoreError(f"cannot read {file}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, UserError) as error:
+        raise damaged(file, error) from error
+
+
+def damaged(file: Path, error: Exception) -> DamagedError:
+    """Return the error for an edit whose content is not what was written."""
+    in_store = file.parent.name in ("edits", "labels")
+    remedy = f"`vla-rl doctor --repair {file.parent.parent}` sets it aside" if in_store else "remove it"
+    return DamagedError(f"{file} is damaged ({error}); {remedy}, and the episode is as it was recorded")
+
+
+def describe(changes: Changes) -> str:
+    """Return changes as text: ``outcome failure, trim 10:40``."""
+    named = {
+        "left_out": {True: "left out", False: "taken in"}.get(changes.get("left_out", False), ""),
+        "trim": "trim {}:{}".format(*changes.get("trim", (0, 0))),
+        "success": f"outcome { {True: 'success', False: 'failure', None: 'unknown'}[changes.get('success')] }",
+        "task": f"task {changes.get('task')!r}",
+    }
+    return ", ".join(named[name] for name in changes) or "as recorded"
+
+
+def _entry(raw: Mapping[str, Any]) -> Entry:
+    undoes = raw.get("undoes")
+    if not (isinstance(raw["time"], str) and isinstance(raw["user"], str) and isinstance(undoes, int | None)):
+        raise ValueError("an entry of its log is of another kind")
+    return Entry(raw["time"], raw["user"], _changes(raw["new"]), _changes(raw["old"]), undoes)
+
+
+def _changes(raw: Mapping[str, Any]) -> Changes:
+    """Return changes from JSON data; that a trim fits is known with the episode."""
+    plain = dict(raw)
+    if "trim" in plain:
+        plain["trim"] = (int(plain["trim"][0]), int(plain["trim"][1]))
+    changes = cast(Changes, plain)
+    if changes:
+        check_changes(changes, plain.get("trim", (0, 1))[1], "an entry")
+    return changes
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container without a name for the user
+        return f"user {os.getuid()}"

@@ -284,6 +284,12 @@ def partly_named(folder: Path) -> str:
     return "no names are declared"
 
 
+@trap(JOINTS, "units for a vector that has no names", remedy="carries none")
+def units_without_names(folder: Path) -> NoReturn:
+    messages = [*_commands(), *(("/gripper", moment, _array([7.0])) for moment in _moments())]
+    raise SilentlyWrong(f"{len(_taken(folder, messages, state=('/gripper',), units={'grip': 'm'}))} steps")
+
+
 @trap(JOINTS, "a message type with constants (sensor_msgs/Range) is the state")
 def constants(folder: Path) -> str:
     messages = _commands()

@@ -178,7 +178,10 @@ def _read_topics(reader: BagReader, mapping: BagMapping) -> _Bag:
         )
     names = {name for each in dimensions.values() for name in each.names}
     if unknown := sorted(mapping.units.keys() - names):
-        raise UserError(f"{reader.path}: `units` names {unknown[0]!r}, the state and action have {sorted(names)}")
+        raise UserError(
+            f"{reader.path}: `units` names {unknown[0]!r}, the state and action have {sorted(names) or 'no names'}. "
+            "Name dimensions that they have; a vector has no names if one of its topics carries none"
+        )
     for stream in vectors["action"]:
         if not 0.9 < stream.rate_hz / mapping.control_hz < 1.1:
             each = "repeated" if stream.rate_hz < mapping.control_hz else "left out"

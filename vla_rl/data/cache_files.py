@@ -22,7 +22,7 @@ from vla_rl.core.types import PICTURED, Episode, PolicySpec
 from vla_rl.data.episode_header import EpisodeHeader
 
 # The modules that fill rows: those of another version of them are not read.
-_CODE = ("vla_rl.data.cache_files", "vla_rl.data.episode_file", "vla_rl.data.store", "vla_rl.core")
+_CODE = ("vla_rl.data.cache_files", "vla_rl.data.episode_file", "vla_rl.data.store", "vla_rl.data.edits", "vla_rl.core")
 _GENERATION = re.compile(r"g\d+")
 
 Rows = Mapping[str, NDArray[Any]]

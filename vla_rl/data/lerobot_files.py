@@ -55,6 +55,7 @@ class LeRobotFiles:
             self.fps = float(info["fps"])
             self.robot_type = str(info.get("robot_type") or "")
             self._data_path, self._video_path = info["data_path"], info.get("video_path") or ""
+            self._held: tuple[str, Any] = "", None  # a data file without its pictures
             files = sorted((folder / "meta/episodes").glob("*/*.parquet"))
             rows = [row for file in files for row in parquet.read_table(file).to_pylist()]
             self.episodes = sorted(rows, key=lambda row: int(row["episode_index"]))
@@ -95,19 +96,30 @@ class LeRobotFiles:
 
         Args:
             index: Number of the episode.
-            pictures: False leaves out the columns of images, which are most of the bytes.
+            pictures: False leaves out the columns of images, which are most of the bytes; a file is then read once.
         """
         import pyarrow.parquet as parquet
 
         with self.reading():
             row, file = self.episodes[index], self._data_file(index)
-            filters = [("episode_index", "==", row["episode_index"])]
-            names = parquet.read_schema(self._inside(file)).names
-            wanted = [name for name in names if pictures or name not in self.cameras()]
-            table = parquet.read_table(self._inside(file), columns=wanted, filters=filters)
+            if pictures and any(feature["dtype"] == "image" for feature in self.features.values()):
+                filters = [("episode_index", "==", row["episode_index"])]
+                table = parquet.read_table(self._inside(file), filters=filters)
+            else:
+                held = self._without_pictures(file)
+                table = held.take(np.flatnonzero(held["episode_index"].to_numpy() == row["episode_index"]))
             if len(table) != row["length"]:
                 raise ValueError(f"{file} has {len(table)} of {row['length']} steps of episode {index}")
             return {key: table[key] for key in table.column_names}
+
+    def _without_pictures(self, file: str) -> Any:
+        """A data file without the columns of images; the last one is kept, for it holds many episodes."""
+        import pyarrow.parquet as parquet
+
+        if self._held[0] != file:
+            names = [name for name in parquet.read_schema(self._inside(file)).names if name not in self.cameras()]
+            self._held = file, parquet.read_table(self._inside(file), columns=names)
+        return self._held[1]
 
     def whole(self, key: str) -> NDArray[Any]:
         """A numeric column of all files, [N, ...]."""

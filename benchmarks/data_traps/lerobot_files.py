@@ -161,7 +161,7 @@ def _write_video(folder: Path, key: str, video: Video, dataset: Dataset, levels:
     file.parent.mkdir(parents=True)
     ticks = 100 * FPS  # a second
     with av.open(str(file), "w") as container:
-        stream = container.add_stream("libx264", rate=FPS, options={"g": "2", "crf": "10", "bf": "0"})
+        stream = container.add_stream("libx264", rate=FPS, options={"g": "2", "qp": "0", "bf": "0"})  # lossless
         stream.width = stream.height = 32
         stream.pix_fmt = "yuv420p"
         stream.codec_context.time_base = Fraction(1, ticks)

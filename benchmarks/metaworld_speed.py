@@ -186,7 +186,7 @@ def _egl_ways(env: Any) -> dict[str, Callable[[], Any]]:
             coarse.read_pixels()
 
     lean = EglRenderer(with_hulls(model, ()), cameras, IMAGE_SIZE)
-    coarse = EglRenderer(with_hulls(model, LINKS), cameras, IMAGE_SIZE)
+    coarse = EglRenderer(with_hulls(model, ()), cameras, IMAGE_SIZE, hulls=LINKS)
     return {
         "egl, MuJoCo's own settings": draw_plainly,
         "egl, without shadows, reflections, sky, multisampling": _drawing(lean, data, cameras),

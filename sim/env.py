@@ -102,7 +102,7 @@ class TabletopEnv(CameraEnv):
         if math.isnan(self._ctrl @ self._ctrl):
             raise UserError(f"The action holds something that is not a number: {action}. Send targets in metres.")
         mujoco.mj_step(self.model, self.data, self.n_substeps)
-        mujoco.mj_kinematics(self.model, self.data)  # mj_step leaves positions of bodies one substep behind
+        self._locate()  # mj_step leaves positions of bodies one substep behind
         self._elapsed += 1
         success = self.is_success()
         truncated = not success and self._elapsed >= self.max_episode_steps
@@ -154,7 +154,7 @@ class TabletopEnv(CameraEnv):
                 f"This state has shape {np.shape(state)}; {type(self).__name__} needs ({expected},), of the same task."
             )
         mujoco.mj_setState(self.model, self.data, state[:-1], _STATE)
-        mujoco.mj_kinematics(self.model, self.data)
+        self._locate()
         self._elapsed = int(state[-1])
         return self._observe()
 
@@ -187,6 +187,11 @@ class TabletopEnv(CameraEnv):
         """Stand an object on the table, or lay a marker there."""
         start, n_joints = self._object_start[name], self.model.body(name).jntnum[0]
         self._qpos[start : start + n_joints] = (x, y, 0.0, yaw, 0.0, 0.0)[:n_joints]
+
+    def _locate(self) -> None:
+        """Compute where bodies, cameras and lights are."""
+        mujoco.mj_kinematics(self.model, self.data)
+        mujoco.mj_camlight(self.model, self.data)
 
     def _observe(self) -> dict[str, Any]:
         agent_pos = self._qpos[self._read]

@@ -12,8 +12,12 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from vla_rl.core.errors import UserError, did_you_mean
+
 N_DIRECTIONS = 24
 """A hull keeps the vertices that are outermost in this many directions: enough for 64 pixels, faceted at 200."""
+FLAT = 1e-4
+"""A mesh is flat whose extent in its thinnest direction is less than this share of that in its longest."""
 
 
 def with_hulls(model: mujoco.MjModel, meshes: Sequence[str]) -> mujoco.MjModel:
@@ -23,13 +27,14 @@ def with_hulls(model: mujoco.MjModel, meshes: Sequence[str]) -> mujoco.MjModel:
 
     Args:
         model: compiled model; it is left as it is.
-        meshes: names of the meshes to replace. They lose their texture.
+        meshes: names of the meshes to replace. They lose their texture. Flat meshes stay as they are.
+
+    Raises:
+        UserError: the model has no mesh of such a name.
     """
-    spec = mujoco.MjSpec()
+    meshes, spec = with_volume(model, meshes), mujoco.MjSpec()
     for name in meshes:
-        mesh = model.mesh(name).id
-        start = model.mesh_vertadr[mesh]
-        corners = _outermost(model.mesh_vert[start : start + model.mesh_vertnum[mesh]])
+        corners = _outermost(_vertices(model, model.mesh(name).id))
         # A mesh without faces gets those of its hull.
         spec.add_mesh(name=name, uservert=corners.ravel(), inertia=mujoco.mjtMeshInertia.mjMESH_INERTIA_CONVEX)
         spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_MESH, meshname=name)
@@ -42,6 +47,24 @@ def with_hulls(model: mujoco.MjModel, meshes: Sequence[str]) -> mujoco.MjModel:
     return drawn
 
 
+def with_volume(model: mujoco.MjModel, meshes: Sequence[str]) -> list[str]:
+    """Those of the meshes whose vertices do not lie in one plane: a decal or a pane of glass has no hull.
+
+    Raises:
+        UserError: the model has no mesh of such a name.
+    """
+    names = [model.mesh(mesh).name for mesh in range(model.nmesh)]
+    solid = []
+    for name in meshes:
+        if name not in names:
+            raise UserError(f"hulls names the mesh {name!r}, which the model does not have.{did_you_mean(name, names)}")
+        corners = _outermost(_vertices(model, names.index(name)))
+        extents = np.linalg.svd(corners - corners.mean(axis=0), compute_uv=False)
+        if len(extents) == 3 and len(corners) > 3 and extents[2] > FLAT * extents[0]:
+            solid.append(name)
+    return solid
+
+
 @dataclass(frozen=True)
 class Hull:
     """The planes of a convex mesh, in its frame: inside is where normals @ point < offsets."""
@@ -50,10 +73,10 @@ class Hull:
     offsets: NDArray[np.float64]  # [F] metres
 
     @classmethod
-    def of_mesh(cls, model: mujoco.MjModel, mesh: int) -> "Hull":
+    def of_mesh(cls, model: mujoco.MjModel, name: str) -> "Hull":
         """Of a mesh that `with_hulls` has made."""
-        start, face = model.mesh_vertadr[mesh], model.mesh_faceadr[mesh]
-        vertices = model.mesh_vert[start : start + model.mesh_vertnum[mesh]].astype(np.float64)
+        mesh = model.mesh(name).id
+        vertices, face = _vertices(model, mesh).astype(np.float64), model.mesh_faceadr[mesh]
         a, b, c = (vertices[corner] for corner in model.mesh_face[face : face + model.mesh_facenum[mesh]].T)  # [F, 3]
         normals = np.cross(b - a, c - a)
         normals /= np.linalg.norm(normals, axis=1, keepdims=True)
@@ -85,6 +108,12 @@ class Hull:
         (met,) = np.nonzero((entry > 0) & (entry >= rate[:, ~front].max(axis=1)))
         plane = rate[np.ix_(met, front)].argmin(axis=1)
         return met, 1.0 / entry[met], normals[front][plane]
+
+
+def _vertices(model: mujoco.MjModel, mesh: int) -> NDArray[np.float32]:
+    """Vertices [N, 3] of a mesh, in its frame."""
+    start = model.mesh_vertadr[mesh]
+    return model.mesh_vert[start : start + model.mesh_vertnum[mesh]]
 
 
 def _outermost(vertices: NDArray[np.float32]) -> NDArray[np.float32]:

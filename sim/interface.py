@@ -24,7 +24,8 @@ class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
     Args:
         difficulty: 0 (easy) to 1 (hard). A benchmark whose tasks have just one accepts any.
         image_size: height and width of the pictures, in pixels.
-        renderer: "raycast" (no graphics library, same bytes on every machine), "egl", or "auto".
+        renderer: "raycast" (no graphics library, same bytes on every machine), "egl", or "auto": the ray caster, or EGL
+            for scenes that only EGL can draw.
         cameras: which of "front" and "top" to draw.
         render_mode: "rgb_array", the only one: `render` returns a picture.
 

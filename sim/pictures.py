@@ -7,7 +7,9 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.raycast import LIGHT_DIRECTION, camera_rays, cast, shade
+from sim.raycast import LIGHT_DIRECTION, shade
+from sim.rays import Caster, camera_rays
+from sim.visible import Visibility
 
 OVERSAMPLING = 2
 SHADOW = 0.72  # what is left of the light in the shade
@@ -24,13 +26,14 @@ def draw_picture(
     """
     fine = image_size * OVERSAMPLING
     rays = camera_rays(model, data, camera, fine)
-    hits = cast(model, data, rays.origin, rays.directions)
+    caster, geoms = Caster(model, data), Visibility(model).geoms(model)
+    hits = caster.cast(data, rays.origin, rays.directions, geoms)
     colour = shade(model, rays.directions, rays.origin, hits)
 
     lamp = LAMP_DISTANCE_M * LIGHT_DIRECTION
     ways = rays.origin + rays.directions * np.maximum(hits.distance, 0.0)[:, None] - lamp  # [N, 3]
     lengths = np.linalg.norm(ways, axis=1)
-    shaded = cast(model, data, lamp, ways / lengths[:, None]).distance < lengths - 1e-3
+    shaded = caster.cast(data, lamp, ways / lengths[:, None], geoms).distance < lengths - 1e-3
     colour[shaded & (hits.geom >= 0) & (hits.geom != model.geom("wall").id)] *= SHADOW
     blocks = colour.reshape(image_size, OVERSAMPLING, image_size, OVERSAMPLING, 3)
     return (blocks.mean(axis=(1, 3)) * 255).astype(np.uint8)

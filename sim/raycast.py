@@ -1,106 +1,47 @@
-"""Renderer that needs no graphics library: one `mujoco.mj_multiRay` call per picture, shaded in numpy.
+"""Renderer that needs no graphics library: rays cast by MuJoCo, shaded in numpy.
 
-The default everywhere, because it draws the same bytes on every machine. Geoms that cannot move are cast once per
-camera and kept as a background; a picture then costs only the rays through the rectangles that the moving geoms
-cover.
+The default everywhere, because it draws the same bytes on every machine. What a camera sees of the geoms that stand
+still is kept as a background until camera or scene change; a picture then costs only the rays through the rectangles
+that the other geoms cover.
+
+Every scene is lit by one distant lamp of this module's own, whatever its lights are. A texture is drawn as its mean
+color. Sites are not drawn. A translucent geom shows what is behind it.
 
 Not thread-safe: one renderer belongs to one environment.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.hulls import Hull
+from sim.hulls import Hull, with_volume
+from sim.rays import CONVEX, Caster, Hits, Rays, camera_rays
+from sim.scene import CHECKER
+from sim.visible import LOOKS, OPTICS, Visibility, geom_halves, geom_rgba, uses_material
 
 LIGHT_DIRECTION = np.array([0.30, -0.55, 0.78]) / np.linalg.norm([0.30, -0.55, 0.78])  # towards the light
 AMBIENT, DIFFUSE = 0.50, 0.55
 CHECKER_SIZE_M, CHECKER_SHADE = 0.04, 0.93
-FAR_M = 10.0  # nothing further away is drawn
 BACKDROP = (0.70, 0.76, 0.80)  # where nothing is
-_SHOWN = np.array([1, 1, 1, 0, 0, 0], np.uint8)  # geom groups, as MuJoCo's own renderer has them
-_CORNERS = np.array(list(itertools.product((-1.0, 1.0), repeat=3)))  # [8, 3]
-
-
-@dataclass(frozen=True)
-class Rays:
-    """The rays of one camera, row by row from the top left."""
-
-    origin: NDArray[np.float64]  # [3]
-    axes: NDArray[np.float64]  # [3, 3], columns: right, up, backwards
-    slope: float  # tangent of half the field of view
-    directions: NDArray[np.float64]  # [N, 3], unit length
-
-
-@dataclass(frozen=True)
-class Hits:
-    """What the rays met."""
-
-    geom: NDArray[np.int32]  # [N], -1 for nothing
-    distance: NDArray[np.float64]  # [N] metres
-    normal: NDArray[np.float64]  # [N, 3]
-
-
-def camera_rays(model: mujoco.MjModel, data: mujoco.MjData, camera: str, image_size: int) -> Rays:
-    """The rays through the middles of a camera's pixels."""
-    camera_id = model.camera(camera).id
-    axes = data.cam_xmat[camera_id].reshape(3, 3).copy()
-    slope = float(np.tan(np.deg2rad(model.cam_fovy[camera_id]) / 2))
-    pixel = ((np.arange(image_size) + 0.5) / image_size * 2 - 1) * slope
-    right, up = np.meshgrid(pixel, -pixel)
-    directions = np.stack([right, up, -np.ones_like(right)], axis=-1).reshape(-1, 3) @ axes.T
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    return Rays(data.cam_xpos[camera_id].copy(), axes, slope, directions)
-
-
-def cast(
-    model: mujoco.MjModel,
-    data: mujoco.MjData,
-    origin: NDArray[np.float64],
-    directions: NDArray[np.float64],
-    static: bool = True,
-    hidden: NDArray[np.intp] | None = None,
-) -> Hits:
-    """Nearest geom along each ray [N, 3] from one point.
-
-    Args:
-        model: the model.
-        data: its state, with kinematics up to date.
-        origin: where the rays start, [3].
-        directions: unit vectors [N, 3].
-        static: whether geoms that cannot move are met too.
-        hidden: ids of geoms to pass through.
-    """
-    groups = model.geom_group.copy()
-    if hidden is not None:  # MuJoCo can leave out static geoms but not moving ones, so those go where nothing is shown
-        model.geom_group[hidden] = mujoco.mjNGROUP - 1
-    n, vectors = len(directions), directions.reshape(-1)
-    geom, distance, normal = np.empty(n, np.int32), np.empty(n), np.empty(3 * n)
-    mujoco.mj_multiRay(model, data, origin, vectors, _SHOWN, static, -1, geom, distance, normal, n, FAR_M)
-    if hidden is not None:
-        model.geom_group[:] = groups
-    return Hits(geom, distance, normal.reshape(-1, 3))
+_OPAQUE = 0.995  # OpenGL blends what is less opaque
+_CORNERS = np.array(list(itertools.product((-1.0, 1.0), repeat=3))).T  # [3, 8]
 
 
 def geom_colours(model: mujoco.MjModel) -> NDArray[np.float64]:
     """Colour of every geom, [G, 3] from 0 to 1; as in MuJoCo, a material's colour unless the geom was given its own.
 
     A texture is drawn as its mean: its pattern is finer than a policy's pixels, and without its colour most things
-    that have one would be white on a white table. The geom called "table" keeps its colour, as `shade` draws its
-    pattern.
+    that have one would be white on a white table. The texture `CHECKER` of our own scenes is drawn by `shade`.
     """
-    materials = model.mat_rgba[:, :3].astype(np.float64)
-    patterned = model.geom_matid[mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, "table")]
+    colours, from_material, means = geom_rgba(model)[:, :3], uses_material(model), np.ones((model.nmat, 3))
     for material, texture in enumerate(model.mat_texid[:, mujoco.mjtTextureRole.mjTEXROLE_RGB]):
-        if texture >= 0 and material != patterned:
-            materials[material] *= _mean_colour(model, texture)
-    colours = model.geom_rgba[:, :3].astype(np.float64)
-    from_material = (model.geom_matid >= 0) & (colours == 0.5).all(axis=1)
-    colours[from_material] = materials[model.geom_matid[from_material]]
+        if texture >= 0 and model.texture(texture).name != CHECKER:
+            means[material] = _mean_colour(model, texture)
+    colours[from_material] *= means[model.geom_matid[from_material]]
     return colours
 
 
@@ -117,7 +58,7 @@ def shade(
 ) -> NDArray[np.float64]:
     """Colours [N, 3] from 0 to 1 in the light of one distant lamp."""
     lit = AMBIENT + DIFFUSE * np.maximum(hits.normal @ LIGHT_DIRECTION, 0.0)
-    (checked,) = np.nonzero(hits.geom == mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, "table"))
+    (checked,) = np.nonzero(_is_checkered(model)[hits.geom] & (hits.geom >= 0))
     ground = origin[:2] + rays[checked, :2] * hits.distance[checked, None]
     lit[checked[np.floor(ground / CHECKER_SIZE_M).sum(axis=1) % 2 == 0]] *= CHECKER_SHADE
     colour = geom_colours(model)[hits.geom] * lit[:, None]
@@ -125,10 +66,31 @@ def shade(
     return np.minimum(colour, 1.0)
 
 
+def _is_checkered(model: mujoco.MjModel) -> NDArray[np.bool_]:
+    """Mask [G] of the geoms whose material has the texture of our own scenes' table."""
+    textures = model.mat_texid[:, mujoco.mjtTextureRole.mjTEXROLE_RGB]
+    named = [texture >= 0 and model.texture(texture).name == CHECKER for texture in textures]
+    return np.array([*named, False])[model.geom_matid]  # -1, no material, finds the last
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Geoms that are cast together, onto what is behind them."""
+
+    geoms: NDArray[np.intp]  # [D]
+    middles: NDArray[np.float64]  # [D, 3], of the box around each, in its frame
+    halves: NDArray[np.float64]  # [D, 3], half sizes of these boxes
+    hulls: list[Hull]  # of the first of the geoms
+    cast: NDArray[np.bool_]  # [G], the others
+    closed: bool  # whether those can only be seen from outside
+    opacity: NDArray[np.float64] | None  # [G], None if all are opaque
+
+
 @dataclass(frozen=True)
 class _View:
-    """One camera and the picture of everything static that it sees."""
+    """One camera and the picture of everything that it sees stand still."""
 
+    still: bytes  # poses and optics at which this was drawn
     rays: Rays
     colour: NDArray[np.uint8]  # [N, 3]
     geom: NDArray[np.int32]  # [N], -1 for nothing
@@ -136,14 +98,15 @@ class _View:
 
 
 class RaycastRenderer:
-    """Draws fixed cameras of a model. It is fast where what moves is primitive geoms and convex hulls.
+    """Draws cameras of a model. It is fast where cameras stand still and what moves is primitive geoms and hulls.
 
     Args:
-        model: compiled model; cameras must be attached to the world.
+        model: compiled model.
         data: a data of this model in which kinematics were computed at least once.
         cameras: names of the cameras to draw.
         image_size: height and width in pixels.
         hulls: names of the meshes that `sim.hulls.with_hulls` has replaced.
+        geom_groups: geom groups to draw, see `sim.visible.Visibility`.
     """
 
     def __init__(
@@ -153,96 +116,163 @@ class RaycastRenderer:
         cameras: Sequence[str],
         image_size: int,
         hulls: Sequence[str] = (),
+        geom_groups: Sequence[int] | None = None,
     ) -> None:
         self._model, self._size = model, image_size
-        self._albedo = geom_colours(model) * 255.0
-        shown = (_SHOWN[model.geom_group] > 0) & ((model.geom_rgba[:, 3] > 0) | (model.geom_matid >= 0))
-        (self._moving,) = np.nonzero(shown & (model.body_weldid[model.geom_bodyid] != 0))
-        middle, half = model.geom_aabb[self._moving, None, :3], model.geom_aabb[self._moving, None, 3:]
-        self._corners = middle + half * _CORNERS  # [D, 8, 3], in the frame of each moving geom
-        planes = {mesh: Hull.of_mesh(model, mesh) for mesh in (model.mesh(name).id for name in hulls)}
-        mesh_of = np.where(model.geom_type == mujoco.mjtGeom.mjGEOM_MESH, model.geom_dataid, -1).tolist()
-        self._hulls = {geom: planes[mesh_of[geom]] for geom in self._moving.tolist() if mesh_of[geom] in planes}
-        self._hull_geoms = np.array(list(self._hulls)) if self._hulls else None
+        self._cameras = {name: model.camera(name).id for name in cameras}
+        self._visibility = Visibility(model, geom_groups)
+        self._planes = {model.mesh(name).id: Hull.of_mesh(model, name) for name in with_volume(model, hulls)}
         self._pixel = np.arange(image_size**2).reshape(image_size, image_size)
-        self._views = {name: self._make_view(data, name) for name in cameras}
+        self._looks = [getattr(model, name) for name in LOOKS]  # views of the model's memory
+        self._optics = [getattr(model, name) for name in OPTICS]
+        self._drawn_looks, self._views = b"", dict[str, _View]()
+        for camera in cameras:
+            self._view(data, camera)
 
     def render(self, data: mujoco.MjData, camera: str) -> NDArray[np.uint8]:
-        """Picture uint8 [H, W, 3] of `data`, whose kinematics must be up to date."""
-        view = self._views[camera]
-        pixels, hits = self._cast_moving(data, view)
+        """Picture uint8 [H, W, 3] of `data`, whose kinematics and cameras must be up to date (`mj_forward`)."""
+        view = self._view(data, camera)
         picture = view.colour.copy()
-        lit = AMBIENT + DIFFUSE * np.maximum(hits.normal @ LIGHT_DIRECTION, 0.0)
-        picture[pixels] = np.minimum(self._albedo[hits.geom] * lit[:, None], 255.0)
+        for layer, pixels, hits in self._cast_layers(data, view):
+            lit = AMBIENT + DIFFUSE * np.maximum(hits.normal @ LIGHT_DIRECTION, 0.0)
+            colour = np.minimum(self._albedo[hits.geom] * lit[:, None], 255.0)
+            if layer.opacity is not None:
+                opacity = layer.opacity[hits.geom, None]
+                colour = opacity * colour + (1.0 - opacity) * picture[pixels]
+            picture[pixels] = colour
         return picture.reshape(self._size, self._size, 3)
 
     def segment(self, data: mujoco.MjData, camera: str) -> NDArray[np.int32]:
-        """Geom id of every pixel, int32 [H, W]; -1 where no geom is."""
-        view = self._views[camera]
-        pixels, hits = self._cast_moving(data, view)
+        """Geom id of every pixel, int32 [H, W]; -1 where no geom is. Translucent geoms count as opaque."""
+        view = self._view(data, camera)
         geom = view.geom.copy()
-        geom[pixels] = hits.geom
+        for _, pixels, hits in self._cast_layers(data, view):
+            geom[pixels] = hits.geom
         return geom.reshape(self._size, self._size)
-
-    def refresh(self, data: mujoco.MjData) -> None:
-        """Draw the background anew, after static geoms were moved in the model."""
-        self._views = {name: self._make_view(data, name) for name in self._views}
 
     def close(self) -> None:
         """Nothing to free; here so that both renderers are used alike."""
 
-    def _cast_moving(self, data: mujoco.MjData, view: _View) -> tuple[NDArray[np.intp], Hits]:
-        """The pixels in which a moving geom is in front, and what their rays met."""
-        rays = view.rays
-        boxes = dict(zip(self._moving.tolist(), self._boxes(data, rays), strict=True))
+    def _view(self, data: mujoco.MjData, camera: str) -> _View:
+        """The background of a camera, drawn anew if anything that it depends on has changed."""
+        looks = b"".join([array.tobytes() for array in self._looks])
+        if looks != self._drawn_looks:
+            self._drawn_looks = looks
+            self._arrange(data)
+        number = self._cameras[camera]
+        poses = (data.geom_xpos[self._still], data.geom_xmat[self._still], data.cam_xpos[number], data.cam_xmat[number])
+        still = b"".join([array.tobytes() for array in (*poses, *(optic[number] for optic in self._optics))])
+        view = self._views.get(camera)
+        if view is None or view.still != still:
+            view = self._views[camera] = self._draw_view(data, camera, still)
+        return view
+
+    def _arrange(self, data: mujoco.MjData) -> None:
+        """Sort the geoms into the background and the layers that are cast for every picture."""
+        model = self._model
+        drawn, opacity = self._visibility.geoms(model), geom_rgba(model)[:, 3]
+        moves = model.body_weldid[model.geom_bodyid] != 0
+        moves |= model.body_mocapid[model.body_rootid[model.geom_bodyid]] >= 0
+        clear = drawn & (opacity < _OPAQUE)
+        (self._still,) = np.nonzero(drawn & ~moves & ~clear)
+        self._caster, self._views = Caster(model, data), {}
+        self._albedo = geom_colours(model) * 255.0
+        self._layers = [self._layer(drawn & moves & ~clear, None)]
+        if clear.any():
+            self._layers.append(self._layer(clear, 1.0 - (1.0 - opacity) ** 2))  # OpenGL draws them twice
+
+    def _layer(self, geoms: NDArray[np.bool_], opacity: NDArray[np.float64] | None) -> _Layer:
+        model = self._model
+        mesh = np.where(geoms & (model.geom_type == mujoco.mjtGeom.mjGEOM_MESH), model.geom_dataid, -1)
+        is_hull = np.isin(mesh, list(self._planes))
+        cast = geoms & ~is_hull
+        ids = np.concatenate([np.flatnonzero(is_hull), np.flatnonzero(cast)])
+        middles, halves = model.geom_aabb[ids, :3], geom_halves(model)[ids]
+        hulls = [self._planes[which] for which in mesh[is_hull].tolist()]
+        closed = bool(np.isin(model.geom_type[cast], CONVEX).all())
+        return _Layer(ids, middles, halves, hulls, cast, closed, opacity)
+
+    def _cast_layers(self, data: mujoco.MjData, view: _View) -> Iterator[tuple[_Layer, NDArray[np.intp], Hits]]:
+        """Layer by layer, the pixels in which it is before all that was drawn, and what their rays met."""
+        distance = view.distance
+        for layer in self._layers:
+            pixels, hits = self._cast_layer(data, view.rays, layer, distance)
+            yield layer, pixels, hits
+            if layer is not self._layers[-1]:
+                distance = distance.copy()
+                distance[pixels] = hits.distance
+
+    def _cast_layer(
+        self, data: mujoco.MjData, rays: Rays, layer: _Layer, distance: NDArray[np.float64]
+    ) -> tuple[NDArray[np.intp], Hits]:
+        boxes, whole = self._boxes(data, rays, layer)
         covered = np.zeros((self._size, self._size), bool)
-        for geom, (top, left, bottom, right) in boxes.items():
-            if geom not in self._hulls:
-                covered[top:bottom, left:right] = True
+        for top, left, bottom, right in boxes[len(layer.hulls) :]:
+            covered[top:bottom, left:right] = True
         pixels = np.flatnonzero(covered)
-        hits = cast(self._model, data, rays.origin, rays.directions[pixels], static=False, hidden=self._hull_geoms)
-        (seen,) = np.nonzero((hits.geom >= 0) & (hits.distance < view.distance[pixels]))
-        pixels, hits = pixels[seen], Hits(hits.geom[seen], hits.distance[seen], hits.normal[seen])
-        return self._cast_hulls(data, view, boxes, pixels, hits) if self._hulls else (pixels, hits)
+        if whole and layer.closed:  # nothing to look through
+            hits = self._caster.cast(data, rays.origin, rays.directions[pixels], layer.cast)
+        else:
+            hits = self._caster.look(data, rays, pixels, layer.cast)
+        (seen,) = np.nonzero((hits.geom >= 0) & (hits.distance < distance[pixels]))
+        pixels, hits = pixels[seen], hits[seen]
+        return self._cast_hulls(data, rays, layer, boxes, distance, pixels, hits) if layer.hulls else (pixels, hits)
 
     def _cast_hulls(
-        self, data: mujoco.MjData, view: _View, boxes: dict[int, list[int]], pixels: NDArray[np.intp], hits: Hits
+        self,
+        data: mujoco.MjData,
+        rays: Rays,
+        layer: _Layer,
+        boxes: list[list[int]],
+        distance: NDArray[np.float64],
+        pixels: NDArray[np.intp],
+        hits: Hits,
     ) -> tuple[NDArray[np.intp], Hits]:
-        """`pixels` and `hits` with the moving hulls among them."""
-        n, rays = len(view.distance), view.rays
-        nearest = Hits(np.full(n, -1, np.int32), view.distance.copy(), np.zeros((n, 3)))  # of all pixels
-        nearest.geom[pixels], nearest.distance[pixels], nearest.normal[pixels] = hits.geom, hits.distance, hits.normal
-        for geom, hull in self._hulls.items():
-            top, left, bottom, right = boxes[geom]
+        """`pixels` and `hits` with the hulls among them."""
+        n = len(distance)
+        nearest = Hits(np.full(n, -1, np.int32), distance.copy(), np.zeros((n, 3)))  # of all pixels
+        nearest.put(pixels, hits)
+        for geom, hull, (top, left, bottom, right) in zip(layer.geoms, layer.hulls, boxes, strict=False):
             if top >= bottom or left >= right:
                 continue
             inside = self._pixel[top:bottom, left:right].reshape(-1)
             offset = data.geom_xpos[geom] - rays.origin
-            met, distance, normal = hull.cast(data.geom_xmat[geom].reshape(3, 3), offset, rays.directions[inside])
-            (nearer,) = np.nonzero(distance < nearest.distance[inside[met]])
-            changed = inside[met[nearer]]
-            nearest.geom[changed], nearest.distance[changed] = geom, distance[nearer]
-            nearest.normal[changed] = normal[nearer]
+            met, away, normal = hull.cast(data.geom_xmat[geom].reshape(3, 3), offset, rays.directions[inside])
+            pixels = inside[met]
+            (nearer,) = np.nonzero((away < nearest.distance[pixels]) & (away >= rays.near * rays.stretch[pixels]))
+            nearest.put(pixels[nearer], Hits(geom, away[nearer], normal[nearer]))
         (pixels,) = np.nonzero(nearest.geom >= 0)
-        return pixels, Hits(nearest.geom[pixels], nearest.distance[pixels], nearest.normal[pixels])
+        return pixels, nearest[pixels]
 
-    def _boxes(self, data: mujoco.MjData, rays: Rays) -> list[list[int]]:
-        """Top, left, bottom and right of the pixels that the bounding box of each moving geom covers."""
-        rotation = rays.axes.T @ data.geom_xmat[self._moving].reshape(-1, 3, 3)  # [D, 3, 3], geom to camera
-        offset = (data.geom_xpos[self._moving] - rays.origin) @ rays.axes  # [D, 3]
-        corners = self._corners @ rotation.transpose(0, 2, 1) + offset[:, None]  # [D, 8, 3]
-        depth = np.maximum(-corners[..., 2], 1e-6)
-        scale = 0.5 * self._size / (rays.slope * depth)
-        column, row = 0.5 * self._size + corners[..., 0] * scale, 0.5 * self._size - corners[..., 1] * scale
-        low = np.stack([row.min(axis=1), column.min(axis=1)], axis=1) - 0.5
-        high = np.stack([row.max(axis=1), column.max(axis=1)], axis=1) + 0.5
-        bounds = np.clip(np.concatenate([np.floor(low), np.ceil(high)], axis=1), 0, self._size).astype(int)
-        bounds[(corners[..., 2] >= 0).all(axis=1)] = 0  # behind the camera
-        boxes: list[list[int]] = bounds.tolist()
-        return boxes
+    def _boxes(self, data: mujoco.MjData, rays: Rays, layer: _Layer) -> tuple[list[list[int]], bool]:
+        """Top, left, bottom and right of the pixels that the bounding box of each geom covers, and whether all of them
+        lie between the near and the far plane.
+        """
+        turn = data.geom_xmat[layer.geoms].reshape(-1, 3, 3).transpose(1, 0, 2).reshape(3, -1)
+        turn = (rays.axes.T @ turn).reshape(3, -1, 3)  # [3, D, 3], geom to camera
+        offset = rays.axes.T @ (data.geom_xpos[layer.geoms] - rays.origin).T + (turn * layer.middles).sum(axis=2)
+        corners = ((turn * layer.halves).reshape(-1, 3) @ _CORNERS).reshape(3, -1, 8) + offset[..., None]  # [3, D, 8]
+        depth = -corners[2]
+        near, far = depth.min(axis=1), depth.max(axis=1)
+        whole = bool(((near > rays.near) & (far < rays.far)).all())
+        place = corners[:2] / np.maximum(depth, 1e-6)  # tangents right and up
+        low, high = place.min(axis=2), place.max(axis=2)  # [2, D]
+        scale, half = 0.5 * self._size / rays.slope, 0.5 * self._size
+        bounds = np.empty((len(layer.geoms), 4))  # of the pixels whose middles are covered
+        np.ceil(half - 0.501 - (high[1] - rays.middle[1]) * scale[1], out=bounds[:, 0])
+        np.ceil(half - 0.501 + (low[0] - rays.middle[0]) * scale[0], out=bounds[:, 1])
+        np.floor(half + 0.501 - (low[1] - rays.middle[1]) * scale[1], out=bounds[:, 2])
+        np.floor(half + 0.501 + (high[0] - rays.middle[0]) * scale[0], out=bounds[:, 3])
+        if not whole:
+            bounds[near < rays.near] = 0, 0, self._size, self._size  # it reaches past the camera
+            bounds[far < rays.near] = 0  # behind the camera
+        boxes: list[list[int]] = np.minimum(np.maximum(bounds, 0.0), self._size).astype(int).tolist()
+        return boxes, whole
 
-    def _make_view(self, data: mujoco.MjData, camera: str) -> _View:
+    def _draw_view(self, data: mujoco.MjData, camera: str, still: bytes) -> _View:
         rays = camera_rays(self._model, data, camera, self._size)
-        hits = cast(self._model, data, rays.origin, rays.directions, hidden=self._moving)
+        background = np.zeros(self._model.ngeom, bool)
+        background[self._still] = True
+        hits = self._caster.look(data, rays, self._pixel.reshape(-1), background)
         colour = (shade(self._model, rays.directions, rays.origin, hits) * 255).astype(np.uint8)
-        return _View(rays, colour, hits.geom, np.where(hits.geom >= 0, hits.distance, np.inf))
+        return _View(still, rays, colour, hits.geom, np.where(hits.geom >= 0, hits.distance, np.inf))

@@ -18,6 +18,8 @@ GRIPPER_OPENING_MAX = 2 * FINGER_REACH  # m
 TOWER_X = 0.30  # m, distance of the towers from the middle of the table
 ARENA_HALF = (0.170, 0.130)  # m, inside of the fence
 
+CHECKER = "vla_rl_checker"
+"""Name of the table's texture. The ray caster draws its pattern, and no other texture's."""
 RED, GREEN, DARK_GREEN = "0.92 0.10 0.12 1", "0.05 0.70 0.30 1", "0.02 0.42 0.18 1"
 _TABLE, _WALL, _FENCE = "0.87 0.86 0.83 1", "0.88 0.95 1 1", "0.45 0.42 0.40 1"
 _RAIL, _TOWER, _BOOM = "0.30 0.32 0.36 1", "0.22 0.24 0.28 1", "0.62 0.65 0.70 1"
@@ -110,8 +112,8 @@ def scene_xml(arms: tuple[ArmSpec, ...], bodies: str) -> str:
   <option timestep="0.005" integrator="implicitfast" iterations="20" ls_iterations="10" cone="pyramidal"/>
   <visual><headlight active="0"/></visual>
   <asset>
-    <texture name="checker" type="2d" builtin="checker" width="256" height="256" rgb1="1 1 1" rgb2="0.93 0.93 0.93"/>
-    <material name="table" texture="checker" texrepeat="10 7"/>
+    <texture name="{CHECKER}" type="2d" builtin="checker" width="256" height="256" rgb1="1 1 1" rgb2="0.93 0.93 0.93"/>
+    <material name="table" texture="{CHECKER}" texrepeat="10 7"/>
   </asset>
   <default>
     <geom solref="0.012 1" friction="0.4 0.005 0.0001"/>

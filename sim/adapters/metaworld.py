@@ -85,7 +85,6 @@ class MetaWorldEnv(CameraEnv):
         super().reset(seed=seed, options=options)
         self.native.max_path_length = self.max_episode_steps + 1
         self.native_observation = self._reset_native(int(self.np_random.integers(2**31)))
-        self.renderer.refresh(self.native.data)  # the benchmark moves static bodies at every reset
         self.progress, self.elapsed_steps = 0.0, 0
         self.last_action = np.zeros(4)
         return self._observe(), {"is_success": False}

@@ -19,9 +19,6 @@ class BlindRenderer:
     def render(self, data: Any, camera: str) -> np.ndarray:
         return self._picture
 
-    def refresh(self, data: Any) -> None:
-        pass
-
     def close(self) -> None:
         pass
 

@@ -53,6 +53,6 @@ def test_nothing_is_met_from_inside_a_hull(scene):
     model, data = scene
     coarse = with_hulls(model, ["stone"])
     renderer = RaycastRenderer(coarse, data, ["front"], 64, ("stone",))
-    (hull,) = renderer._hulls.values()
+    (hull,) = renderer._planes.values()
     met, distance, normal = hull.cast(np.eye(3), np.zeros(3), np.eye(3))
     assert len(met) == len(distance) == len(normal) == 0

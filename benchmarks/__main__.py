@@ -40,6 +40,7 @@ BENCHMARKS = (
     "doors",
     "hostile",
     "data_traps",
+    "foreign-scenes",
     "docs",
 )
 

@@ -11,7 +11,6 @@ thread receives commands and requests; a thread of its own steps the environment
 """
 
 import json
-import logging
 import random
 import sys
 import threading
@@ -36,6 +35,7 @@ from robot_io.ros2 import messages, qos
 from robot_io.ros2.parameters import Parameter, declare, value_of
 from robot_io.ros2.spinning import run_ros
 from vla_rl.core.errors import UserError
+from vla_rl.core.other_output import log_to_stderr
 from vla_rl.core.types import Float32Array, Observation
 
 PARAMETERS = (
@@ -255,7 +255,7 @@ class EnvNode(Node):
 
 def main(arguments: list[str] | None = None) -> int:
     """``ros2 run vla_rl_ros env_robot``"""
-    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s", stream=sys.stderr)
+    log_to_stderr("%(name)s: %(message)s")
     return run_ros(EnvNode, "env_robot", arguments)
 
 

@@ -5,7 +5,6 @@ robots, not policies. configure makes the session (and loads the policy), activa
 present one at its next tick, cleanup closes the session. A stop of any kind stays until somebody calls `rearm`.
 """
 
-import logging
 import sys
 import threading
 import time
@@ -28,6 +27,7 @@ from robot_io.ros2.robot_description import read_description
 from robot_io.ros2.spinning import run_ros
 from robot_io.ros2.wiring import Interface, Wiring, add_label_services, add_trigger, answer
 from vla_rl.core.errors import UserError
+from vla_rl.core.other_output import log_to_stderr
 
 _OK, _NO = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 _SWITCH_INTERVAL_S = 5e-4  # a callback in Python gives the control thread its turn after this time, not after 5 ms
@@ -309,5 +309,5 @@ class PolicyNode(LifecycleNode):
 def run_node(make_session: Callable[[Settings, OperatorDesk], Session], arguments: list[str] | None = None) -> int:
     """Run a policy node until it is told to end; returns the exit code. ``arguments`` are those of ROS."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s", stream=sys.stderr)
+    log_to_stderr("%(name)s: %(message)s")
     return run_ros(lambda: PolicyNode(make_session), "policy_node", arguments)

@@ -5,7 +5,6 @@ import contextlib
 import errno
 import importlib
 import io
-import logging
 import os
 import sys
 import traceback
@@ -16,6 +15,7 @@ from typing import Protocol
 import vla_rl
 from vla_rl.cli.parser import HelpFormatter, VerbParser
 from vla_rl.core.errors import UserError, did_you_mean, in_library, one_line
+from vla_rl.core.other_output import log_to_stderr
 from vla_rl.core.registry import OUR_PACKAGES, declared_packages
 from vla_rl.core.stopping import Terminated, stops_on_sigterm
 
@@ -85,7 +85,7 @@ def say_errors(program: str, verb: str, action: Callable[[], int], debug: bool =
         the exit code: 0 done, 1 the check that was asked for failed, 2 what a user can mend, 3 a mistake of this
         program, 130 interrupted, 143 terminated.
     """
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    log_to_stderr()
     try:
         with stops_on_sigterm():
             _need_descriptors()

@@ -12,6 +12,7 @@ from typing import Any, override
 
 from vla_rl.core.config import config_to_dict, load_config, read_yaml
 from vla_rl.core.errors import UserError
+from vla_rl.core.other_output import log_to_stderr
 from vla_rl.core.processes import belong_to_parent
 from vla_rl.core.stopping import stops_on_sigterm
 from vla_rl.report.sinks import MetricSink
@@ -130,7 +131,7 @@ def _practise_alone(start: Path, path: Path, config: RunConfig, log: Path) -> No
     written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(written, stream.fileno())
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    log_to_stderr()
     with stops_on_sigterm():
         folder = RunFolder(path)
         if not folder.config_file.exists():

@@ -9,13 +9,12 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from robot_io.success import AUTO, REWARD, SuccessRule, as_number
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Float32Array
 
 ASSUMED_HZ = 20.0
-JUDGE_AUTO, JUDGE_REWARD = "auto", "reward"
 KINDS = ("absolute", "delta")
-_SAID = ("is_success", "success")
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,10 @@ class EnvDeclaration:
             steps; for targets the last ones, at first those of the state if they are as many, else the middle.
         control_hz: steps per second; ``metadata["render_fps"]``. Assumed: 20.
         max_episode_steps: an episode is cut here.
-        success: who judges: ``auto`` (``info["is_success"]`` or ``info["success"]`` of the last step, else a positive
-            reward at an end that is no cut), ``reward`` (that alone), or another key of the info.
+        success: What makes the last step a success. ``auto``: ``info["is_success"]`` or ``info["success"]``, else a
+            positive reward at an end that is no cut, if no earlier step had one. ``reward``: that reward alone. Any
+            other word is a key of the info (nested: ``metrics.solved``), ``reward`` or ``terminated``, true or false.
+            A number needs a threshold: ``coverage>=0.95``, with >=, <=, ==, !=, > or <.
         sentence: the task in words; ``task_description`` of the environment. Assumed: its name.
     """
 
@@ -48,7 +49,7 @@ class EnvDeclaration:
     rest_action: tuple[float, ...] = ()
     control_hz: float | None = None
     max_episode_steps: int | None = None
-    success: str = JUDGE_AUTO
+    success: str = AUTO
     sentence: str = ""
 
     def __post_init__(self) -> None:
@@ -58,6 +59,8 @@ class EnvDeclaration:
             raise ConfigError(f"max_episode_steps is {self.max_episode_steps}; it must be at least 1")
         if not set(self.action_kind) <= set(KINDS):
             raise ConfigError(f"action_kind is {list(self.action_kind)}; each is one of {', '.join(KINDS)}")
+        if self.success not in (AUTO, REWARD):
+            SuccessRule.parse(self.success)
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,9 @@ def read_actions(env: Any, declared: EnvDeclaration) -> ActionInterface:
     low = _of_size(declared.action_low, size, "action_low") if declared.action_low else space.low
     high = _of_size(declared.action_high, size, "action_high") if declared.action_high else space.high
     low, high = -_at_most(-np.asarray(low)), _at_most(np.asarray(high))
-    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = np.isfinite(high - low).all()
+    if not (finite and (low < high).all()):
         raise UserError(
             f"{env} has actions from {low.tolist()} to {high.tolist()}; a policy needs finite bounds: "
             f"declare action_low and action_high, {size} numbers each"
@@ -134,6 +139,9 @@ def read_rate(env: Any, declared: EnvDeclaration) -> tuple[float, str]:
     """Steps per second, and a sentence if they are assumed."""
     rate = declared.control_hz or (env.metadata or {}).get("render_fps")
     if rate:
+        if not (as_number(rate) or 0) > 0:
+            expected = "expected a positive number. Declare task.declare.control_hz"
+            raise UserError(f"{env} has metadata['render_fps'] {rate!r}; {expected}")
         return float(rate), ""
     return ASSUMED_HZ, f"{ASSUMED_HZ:g} steps a second are assumed: declare control_hz, or metadata['render_fps']"
 
@@ -146,46 +154,6 @@ def read_sentence(env: Any, declared: EnvDeclaration) -> tuple[str, str]:
     name = env.spec.id if getattr(env, "spec", None) is not None else type(env.unwrapped).__name__
     words = name.rpartition("/")[2].rpartition(":")[2]
     return words, f"the task sentence is assumed to be {words!r}: declare sentence, or task_description"
-
-
-def judge(success: str, info: dict[str, Any], reward: float, terminated: bool) -> tuple[bool, bool]:
-    """Whether an episode that has just ended is a success, and whether the environment itself says so.
-
-    Args:
-        success: see `EnvDeclaration`.
-        info: of the last step.
-        reward: of the last step.
-        terminated: the task ended by itself.
-
-    Raises:
-        UserError: if the info lacks the declared key, or says there what is neither yes nor no.
-    """
-    by_reward = terminated and reward > 0
-    if success == JUDGE_REWARD:
-        return by_reward, terminated
-    if success != JUDGE_AUTO:
-        if success not in info:
-            known = ", ".join(map(str, info)) or "nothing"
-            raise UserError(f"the info of the last step has no {success!r} to judge by; it has {known}")
-        return _yes(info[success], success), True
-    for key in _SAID:
-        if info.get(key) is not None:
-            return _yes(info[key], key), True
-    return by_reward, by_reward
-
-
-def _yes(said: Any, key: str) -> bool:
-    """A success as an info says it: a boolean, a finite number, or an array of one of them."""
-    try:
-        value = np.asarray(said)
-    except ValueError:  # lists of different lengths
-        value = np.empty(0)
-    if value.size != 1 or value.dtype.kind not in "biuf" or not np.isfinite(value).all():
-        raise UserError(
-            f"info[{key!r}] of the last step is {said!r}; a success is true, false or a number: mend it there, or "
-            "declare success"
-        )
-    return bool(value.item())
 
 
 def _of_size(values: tuple[float, ...], size: int, name: str) -> tuple[float, ...]:

@@ -7,13 +7,17 @@ from typing import Any
 import numpy as np
 
 from robot_io.disturbances import Disturbance
-from robot_io.env_interface import EnvDeclaration, judge, read_actions, read_rate, read_sentence
+from robot_io.env_interface import EnvDeclaration, read_actions, read_rate, read_sentence
 from robot_io.faults import Watch
 from robot_io.observation_space import ObservationReader
 from robot_io.pictures import PicturesOnDemand
+from robot_io.renderer_errors import renderer_remedy
+from robot_io.success import Judge, as_flag
 from vla_rl.core.clock import Clock, VirtualClock
 from vla_rl.core.errors import UserError, raised
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
+
+_ONE_AGENT = "A task is one environment with one agent: wrap it so that step() returns one flag."
 
 
 class EnvRobot:
@@ -37,9 +41,10 @@ class EnvRobot:
         reader: cameras and state.
         notes: what was assumed, changed or left out, in sentences.
         judged: the environment, or a person, said how the last episode went.
-        draws_always: every observation has its pictures. False, set before `reset`: an environment that can leave them
-            out (attributes ``drawing``, ``draw_now``, see `sim.interface.CameraEnv`) draws them when somebody looks at
-            them.
+        judge: Judges every step, see `robot_io.success.Judge`.
+        draws_always: Every observation has its pictures. False, set before `reset`: pictures are drawn when they are
+            looked at, if the camera is ``render()`` or the environment can leave them out (attributes ``drawing``,
+            ``draw_now``, see `sim.interface.CameraEnv`).
         tap: what the sensors say goes through it, see `robot_io.faults`; None: they are sound.
 
     Raises:
@@ -62,10 +67,12 @@ class EnvRobot:
         self.env = env
         self.clock = clock or VirtualClock()
         self._declared = declared = declared or EnvDeclaration()
+        self.judge = Judge(declared.success)
         self.control_hz, about_rate = read_rate(env, declared)
         self.task, about_task = read_sentence(env, declared)
         self.actions = read_actions(env, declared)
         self._raw: Any = None
+        self._seed = self._tick = 0
         self.reader = self._read_space(image_size)
         self.notes = [*filter(None, (about_rate, about_task)), *self.actions.notes, *self.reader.notes]
         self._middle = np.asarray((self.actions.low + self.actions.high) / 2, np.float32)
@@ -74,14 +81,13 @@ class EnvRobot:
         self._told: Observation | None = None
         self._last: Float32Array | None = None
         self._called: list[bool | None] = []
-        self._seed = self._tick = 0
         self._ended = True
         self.terminated = False
         self.truncated = False
         self.success: bool | None = None
         self.judged = False
         self.draws_always = True
-        self._can_leave_out = all(hasattr(env.unwrapped, name) for name in ("drawing", "draw_now"))
+        self._leaves_out = all(hasattr(env.unwrapped, name) for name in ("drawing", "draw_now"))
 
     @property
     def action_kind(self) -> tuple[str, ...]:
@@ -102,7 +108,7 @@ class EnvRobot:
         Raises:
             UserError: if it observes something else than its space says, or raises.
         """
-        if self._can_leave_out:
+        if self._leaves_out:
             self.env.unwrapped.drawing = self.draws_always
         self._seed, self._tick = seed, 0
         with self._told_of("reset"):
@@ -113,6 +119,7 @@ class EnvRobot:
             self.clock.restart()
         self._images = self._last = self._told = None
         self._called.clear()
+        self.judge.restart()
         self._ended = self.terminated = self.truncated = False
         self.success, self.judged = None, False
 
@@ -163,10 +170,12 @@ class EnvRobot:
             self._raw, reward, terminated, truncated, info = self.env.step(action.copy())
         self._images, self._last = None, action
         self._tick += 1
-        self.terminated, self.truncated = bool(terminated), bool(truncated)
+        self.terminated = as_flag(terminated, "terminated", _ONE_AGENT)
+        self.truncated = as_flag(truncated, "truncated", _ONE_AGENT)
         self._ended = self.terminated or self.truncated
+        self.judge.step(info, reward, self.terminated, self._ended)
         if self._ended:
-            self.success, self.judged = judge(self._declared.success, info, float(reward), self.terminated)
+            self.success, self.judged = self.judge.success, self.judge.reported
         elif self._called:
             self._ended = self.judged = True
             self.success = self._called[-1]
@@ -196,14 +205,17 @@ class EnvRobot:
 
     @contextmanager
     def _told_of(self, call: str) -> Iterator[None]:
-        """Whatever somebody's environment raises in a call is told with the place, the seed and the step."""
+        """Report what an environment raises in a call with the place, the seed and the step."""
         try:
             yield
-        except (UserError, OSError, MemoryError):
+        except UserError:
             raise
         except Exception as error:
-            at = f"step {self._tick} of seed {self._seed}"
-            raise UserError(f"{call}() of {self.env} raised {raised(error)}, in {at}; mend it there") from error
+            remedy = renderer_remedy(error)
+            if isinstance(error, OSError | MemoryError) and not remedy:
+                raise
+            at, remedy = f"step {self._tick} of seed {self._seed}", remedy or " Correct it there."
+            raise UserError(f"{call}() of {self.env} raised {raised(error)}, in {at}.{remedy}") from error
 
     def _within_bounds(self, action: Float32Array) -> bool:
         return bool((action >= self.actions.low).all() and (action <= self.actions.high).all())
@@ -214,10 +226,12 @@ class EnvRobot:
         try:
             return ObservationReader(env.observation_space, declared.cameras, declared.state, image_size, draw)
         except UserError as error:
+            if str(env) in str(error):
+                raise
             raise type(error)(f"{env}: {error}") from error
 
     def _pictures(self) -> Mapping[str, Uint8Array]:
-        if self.draws_always or not self._can_leave_out:
+        if self.draws_always or not (self._leaves_out or self.reader.renders):
             return self.reader.images_of(self._raw)
         pictures = PicturesOnDemand(self.reader.camera_names, self._draw_now)
         if self._tick == 0:
@@ -225,9 +239,12 @@ class EnvRobot:
         return pictures
 
     def _draw_now(self) -> dict[str, Uint8Array]:
+        if self.reader.renders:
+            return self.reader.images_of(self._raw)
         return self.reader.images_of({**self._raw, "pixels": self.env.unwrapped.draw_now()})
 
     def _draw(self) -> Any:
-        if self._raw is None:  # asked for its size before the first episode
-            self.env.reset(seed=0)
-        return self.env.render()
+        with self._told_of("render"):
+            if self._raw is None:  # asked for its size before the first episode
+                self.env.reset(seed=0)
+            return self.env.render()

@@ -91,11 +91,16 @@ class ObservationReader:
             self.cameras = _found_cameras(parts)
         shown = {camera.path for camera in self.cameras.values()}
         vectors = [_known(by_name, path) for path in state] or [path for path in parts if path not in shown]
-        self._state = [path for path in vectors if _is_vector(parts[path])]
+        self._state = [path for path in vectors if _is_vector(parts[path]) and (state or not _looks_drawn(parts[path]))]
         self.state = {dotted(path): int(np.prod(parts[path].shape or ())) for path in self._state}
         self._tell_left_out(parts, shown, [] if cameras or state else vectors, state, by_name)
         self._render = None if self.cameras else render
         self.size = self._common_size(image_size)
+
+    @property
+    def renders(self) -> bool:
+        """Whether the only camera is ``render()``."""
+        return self._render is not None
 
     @property
     def camera_names(self) -> tuple[str, ...]:
@@ -154,7 +159,8 @@ class ObservationReader:
                 raise ConfigError(f"the state cannot hold {name!r}: it is {parts[by_name[name]]}, expected numbers")
         for path in vectors:
             if path not in self._state:
-                self.notes.append(f"left out of the observation: {dotted(path)!r}, which is {parts[path]}")
+                drawn = ", a picture or a grid; cameras are uint8" if _looks_drawn(parts[path]) else ""
+                self.notes.append(f"left out of the observation: {dotted(path)!r}, which is {parts[path]}{drawn}")
         if not self._state:
             self.notes.append("no state was found: the policy is told one 0")
         for name, camera in self.cameras.items():
@@ -223,6 +229,12 @@ def _is_vector(space: spaces.Space[Any]) -> bool:
     if not isinstance(space, spaces.Box) or _camera((), space) is not None:
         return False
     return space.dtype.kind == "f" or (space.dtype.kind in "iub" and len(space.shape) <= 1)
+
+
+def _looks_drawn(space: spaces.Space[Any]) -> bool:
+    """Whether numbers are a picture, a depth map or a grid rather than a state."""
+    shape = space.shape or ()
+    return len(shape) >= 2 and sum(side >= _SMALLEST_GREY for side in shape) >= 2
 
 
 def _found_cameras(parts: Mapping[Path, spaces.Space[Any]]) -> dict[str, Camera]:

@@ -174,7 +174,7 @@ class Ending(gymnasium.Wrapper[Any, Any, Any, Any]):
 @pytest.mark.parametrize(
     ("declared", "ending", "success", "judged"),
     [
-        ("auto", (0.0, True, {"is_success": True, "success": False}), True, True),
+        ("auto", (0.0, True, {"is_success": True, "success": 1}), True, True),
         ("auto", (1.0, True, {"success": np.bool_(False)}), False, True),
         ("auto", (0.5, True, {}), True, True),
         ("auto", (0.5, False, {}), False, False),
@@ -183,7 +183,13 @@ class Ending(gymnasium.Wrapper[Any, Any, Any, Any]):
         ("reward", (-1.0, True, {"is_success": True}), False, True),
         ("solved", (0.0, False, {"solved": 1.0}), True, True),
         ("auto", (0.0, True, {"is_success": None, "success": np.array([True])}), True, True),
-        ("auto", (0.0, True, {"is_success": np.bool_(False), "success": True}), False, True),
+        ("coverage>=0.95", (0.0, False, {"coverage": np.float32(0.96)}), True, True),
+        ("metrics.coverage > .95", (0.0, True, {"metrics": {"coverage": 0.95}}), False, True),
+        ("stages==4", (0.0, True, {"stages": np.array([4])}), True, True),
+        ("solved.1", (0.0, True, {"solved": np.array([0, 1])}), True, True),
+        ("reward>=10", (10.0, False, {}), True, True),
+        ("terminated", (-1.0, True, {}), True, True),
+        ("auto", (0.0, False, {"final_info": np.array([{"success": True}])}), True, True),
     ],
 )
 def test_who_judges_an_episode(
@@ -206,13 +212,15 @@ def test_a_judge_who_says_nothing_is_told_of() -> None:
         robot.write(ACTION)
 
 
-@pytest.mark.parametrize("said", ["no", float("nan"), [True, False], {"a": False}, [], [[1], [1, 2]]], ids=str)
+@pytest.mark.parametrize(
+    "said", ["no", float("nan"), [True, False], {"a": False}, [], [[1], [1, 2]], 0.27, -1], ids=str
+)
 def test_a_success_that_is_neither_yes_nor_no_is_refused(said: object) -> None:
     env = Ending(CountingEnv())
     env.ending = (1.0, True, {"is_success": said})
     robot = EnvRobot(env)
     robot.reset(0)
-    with pytest.raises(UserError, match=r"info\['is_success'\] of the last step is .*; a success is true, false or a"):
+    with pytest.raises(UserError, match=r"info\['is_success'\] of the last step is .*declare.success=is_success>="):
         robot.write(ACTION)
 
 

@@ -1,10 +1,14 @@
 """vla-rl: robots that act in action chunks without waiting for their policy, and learn from every episode.
 
 This package imports nothing heavy: the computer on a robot runs ``core``, ``execution``, ``robot_io`` and
-``deploy_trt.runtime`` without torch.
+``deploy_trt.runtime`` without torch. Imported after Gymnasium, it registers its tasks there.
 """
 
+import sys
 from typing import Any
+
+if "gymnasium" in sys.modules:  # Gymnasium since 1.0 loads no entry points: `gymnasium.make` knows what was imported
+    import sim  # noqa: F401
 
 
 def __getattr__(name: str) -> Any:

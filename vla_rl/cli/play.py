@@ -57,8 +57,8 @@ def _drive(arguments: argparse.Namespace, person: dict[str, Any]) -> int:
 
     from vla_rl.core.config import config_from_dict
     from vla_rl.data.store import EpisodeStore
-    from vla_rl.runs.config import TakeoverConfig, TaskConfig
     from vla_rl.runs.record import RecordConfig, RecordOrder, record_task
+    from vla_rl.runs.task_config import TakeoverConfig, TaskConfig
 
     if arguments.world:
         from vla_rl.runs.imagination.world_evaluation import WorldFolder

@@ -13,7 +13,7 @@ from vla_rl.core.config import read_yaml
 from vla_rl.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from vla_rl.runs.config import TaskConfig
+    from vla_rl.runs.task_config import TaskConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

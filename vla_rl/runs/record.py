@@ -24,9 +24,9 @@ from vla_rl.execution.sources import SoleDriver
 from vla_rl.report.live_view import LiveView
 from vla_rl.runs.action_kinds import delta_dims
 from vla_rl.runs.attempt import Attempts, free_names
-from vla_rl.runs.config import TakeoverConfig, TaskConfig
 from vla_rl.runs.robots import RobotRequest, set_up_robot
 from vla_rl.runs.task import Station
+from vla_rl.runs.task_config import TakeoverConfig, TaskConfig
 
 EXPERT, KEYBOARD, SPACEMOUSE, BROWSER = "expert", "keyboard", "spacemouse", "browser"
 BY_HAND = (KEYBOARD, SPACEMOUSE)

@@ -9,7 +9,7 @@ from vla_rl.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from vla_rl.report.sinks import MetricSink
-    from vla_rl.runs.config import TaskConfig
+    from vla_rl.runs.task_config import TaskConfig
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from robot_io.env_robot import EnvRobot
 from vla_rl.core.errors import one_line
 from vla_rl.core.types import Episode, Origin
-from vla_rl.runs.config import TaskConfig
 from vla_rl.runs.task import open_robot
+from vla_rl.runs.task_config import TaskConfig
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,7 @@
 """A task by its name: any `gymnasium.Env`, with the arguments that it takes, as a robot with a gate."""
 
 import copy
-import difflib
 import functools
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,17 +12,21 @@ import gymnasium
 import sim
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
+from robot_io.renderer_errors import renderer_remedy
 from sim.operators import Operator, operator_config
+from sim.rendering import RENDERERS
 from vla_rl.core.clock import Clock
-from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.errors import ConfigError, UserError, did_you_mean, raised
+from vla_rl.core.other_output import others_once
 from vla_rl.core.protocols import TakeoverSource
-from vla_rl.core.registry import find, names
+from vla_rl.core.registry import find
 from vla_rl.core.types import Origin, PolicySpec
 from vla_rl.data.episode_header import check_camera_names
 from vla_rl.execution.sources import Demonstrator
 from vla_rl.runs.action_kinds import delta_dims
 from vla_rl.runs.attempt import Attempts
-from vla_rl.runs.config import TakeoverConfig, TaskConfig
+from vla_rl.runs.task_config import TakeoverConfig, TaskConfig
+from vla_rl.runs.task_names import find_task
 
 ASSUMED_EPISODE_STEPS = 1000
 """Where neither the environment nor its registration limits an episode."""
@@ -32,23 +34,29 @@ _OFFERED = ("difficulty", "image_size", "renderer")
 
 
 def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
-    """The environment of a task, or another one with the same settings.
+    """Make the environment of a task, or another one with the same settings.
 
-    ``difficulty``, ``image_size`` and ``renderer`` are given to an environment that takes arguments of these names and
-    was not registered with its own; ``task.kwargs`` are given as they are. Its attribute ``declared`` is
-    ``task.declare``, for supervisors, which are given nothing but the environment.
+    An environment gets ``difficulty``, ``image_size`` and ``renderer`` if it takes arguments of these names, with
+    defaults of their kind (a number; one of our renderers), and was not registered with its own. It gets
+    ``task.kwargs`` as they are. Its attribute ``declared`` is ``task.declare``, for supervisors, which are given
+    nothing but the environment.
 
     Raises:
         UserError: for an unknown name, arguments that the environment does not take, or something that is no
             environment.
     """
-    name = env_id or task.env
-    spec = copy.copy(_find(name))
+    with others_once():
+        return _make_env(task, env_id or task.env)
+
+
+def _make_env(task: TaskConfig, name: str) -> Any:
+    spec = copy.copy(find_task(name))
     creator = _creator(spec)
-    arguments = _arguments(name, spec, creator, task)
+    # In the spec, not as arguments of gymnasium.make: an environment may call one of its own id or max_episode_steps.
+    spec.kwargs = spec.kwargs | _arguments(name, spec, creator, task)
     spec.entry_point = functools.partial(_make_one, name, creator)
     limit = task.declare.max_episode_steps
-    env: Any = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **arguments)
+    env: Any = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True)
     if limit is not None and env.has_wrapper_attr("max_episode_steps"):  # its own limit, which may be a shorter one
         env.set_wrapper_attr("max_episode_steps", limit)
     if _limit(env, "_max_episode_steps") is None:  # there is no TimeLimit around it
@@ -73,10 +81,18 @@ def open_robot(task: TaskConfig, env_id: str | None = None, clock: Clock | None 
     Raises:
         UserError: see `make_env` and `EnvRobot`.
     """
+    name = env_id or task.env
     try:
-        robot = EnvRobot(make_env(task, env_id), clock, task.declare, task.image_size)
+        with others_once():
+            robot = EnvRobot(make_env(task, env_id), clock, task.declare, task.image_size)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise UserError(f"{env_id or task.env} lacks a package: {error}") from error
+        raise UserError(f"{name} lacks a package: {error}") from error
+    except UserError:
+        raise
+    except Exception as error:
+        if remedy := renderer_remedy(error):
+            raise UserError(f"{name} cannot be made: {raised(error)}.{remedy}") from error
+        raise
     check_camera_names(robot.reader.camera_names, "task.declare.cameras={front: PATH.IN.THE.OBSERVATION}")
     return robot
 
@@ -164,50 +180,6 @@ def spec_of_robot(env_id: str, robot: EnvRobot) -> PolicySpec:
     )
 
 
-def _find(name: str) -> gymnasium.envs.registration.EnvSpec:
-    """What a name stands for, in the order: an entry point, a Gymnasium id, ``module:Id-v0``, ``module:Name``.
-
-    Raises:
-        ConfigError: for none of them; it names the near ones.
-    """
-    sim.register_environments()
-    if name in names("tasks"):
-        return _spec(name, find("tasks", name))
-    if name in gymnasium.registry:
-        return gymnasium.spec(name)
-    module, colon, local = name.partition(":")
-    if not colon:
-        near = difflib.get_close_matches(name, gymnasium.registry, n=1)
-        raise ConfigError(
-            f"there is no task {name!r}.{did_you_mean(name, {*names('tasks'), *near})} Others are named package:Id-v0, "
-            "as Gymnasium spells it, or module:Name, a class or a function that makes an environment"
-        )
-    try:
-        found = importlib.import_module(module)
-    except ImportError as error:
-        if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] != module.split(".")[0]:
-            raise  # the task is there, and lacks a package that it needs
-        raise ConfigError(f"the task {name!r} cannot be imported: {error}") from error
-    if local in gymnasium.registry:
-        return gymnasium.spec(local)
-    if hasattr(found, local):
-        return _spec(name, getattr(found, local))
-    package = module.partition(".")[0]
-    offered = [each for each, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(package)]
-    offered += [key for key, part in vars(found).items() if _is_env_class(part)]
-    raise ConfigError(f"{module} registers no {local!r} with Gymnasium and holds none.{did_you_mean(local, offered)}")
-
-
-def _is_env_class(part: Any) -> bool:
-    return isinstance(part, type) and issubclass(part, gymnasium.Env) and part is not gymnasium.Env
-
-
-def _spec(name: str, factory: Any) -> gymnasium.envs.registration.EnvSpec:
-    if not callable(factory):
-        raise ConfigError(f"the task {name!r} is a {type(factory).__name__}; expected a class or a function")
-    return gymnasium.envs.registration.EnvSpec(id=name, entry_point=factory)
-
-
 def _creator(spec: gymnasium.envs.registration.EnvSpec) -> Callable[..., Any]:
     point: Any = spec.entry_point
     creator: Callable[..., Any] = (
@@ -222,10 +194,10 @@ def env_creator(name: str) -> Callable[..., Any]:
     Raises:
         ConfigError: for an unknown name.
     """
-    return _creator(_find(name))
+    return _creator(find_task(name))
 
 
-def _make_one(name: str, creator: Callable[..., Any], **arguments: Any) -> gymnasium.Env[Any, Any]:
+def _make_one(name: str, creator: Callable[..., Any], /, **arguments: Any) -> gymnasium.Env[Any, Any]:
     """One environment, out of a vector of one if need be."""
     env = creator(**arguments)
     if isinstance(env, gymnasium.vector.VectorEnv):
@@ -248,27 +220,38 @@ def _arguments(
     unknown = [key for key in task.kwargs if key not in taken and not takes_any]
     if unknown:
         raise ConfigError(f"{name} takes no argument {unknown[0]!r} (task.kwargs).{did_you_mean(unknown[0], taken)}")
-    offered = {key: getattr(task, key) for key in _OFFERED if key in taken and key not in spec.kwargs}
+    settings = {key: getattr(task, key) for key in _OFFERED if key in taken and key not in spec.kwargs}
+    offered = {key: value for key, value in settings.items() if _means_the_same(taken[key], value)}
     modes = getattr(creator, "metadata", {}).get("render_modes", ())
     if "rgb_array" in modes and ("render_mode" in taken or takes_any) and "render_mode" not in spec.kwargs:
         offered["render_mode"] = "rgb_array"
     arguments = {**offered, **task.kwargs}
     given = {**spec.kwargs, **arguments}
-    missing = [key for key, required in taken.items() if required and key not in given]
+    missing = [key for key, default in taken.items() if default is inspect.Parameter.empty and key not in given]
     if missing:
         raise ConfigError(f"{name} needs the argument {missing[0]!r}: give it as task.kwargs.{missing[0]}=...")
     return arguments
 
 
-def _parameters(creator: Callable[..., Any]) -> tuple[Mapping[str, bool], bool]:
-    """The names that a class or a function takes, with whether it needs each, and whether it takes any other.
+def _means_the_same(default: Any, ours: float | str) -> bool:
+    """Whether an argument named like one of our settings is of its kind, by the argument's default."""
+    if default is None or default is inspect.Parameter.empty:
+        return True
+    if isinstance(ours, str):
+        return isinstance(default, str) and default in RENDERERS
+    return isinstance(default, int | float) and not isinstance(default, bool)
 
-    A class that hands ``**kwargs`` on takes what its base classes do.
+
+def _parameters(creator: Callable[..., Any]) -> tuple[Mapping[str, Any], bool]:
+    """The names that a class or a function takes, with their defaults, and whether it takes any other.
+
+    A class that hands ``**kwargs`` on takes what its base classes do. The default of a required one is
+    ``inspect.Parameter.empty``.
     """
     makers: list[Any] = [creator]
     if inspect.isclass(creator):
         makers = [base.__init__ for base in inspect.getmro(creator)]  # type: ignore[misc]
-    taken: dict[str, bool] = {}
+    taken: dict[str, Any] = {}
     for maker in makers:
         if maker is object.__init__:
             break
@@ -278,9 +261,10 @@ def _parameters(creator: Callable[..., Any]) -> tuple[Mapping[str, bool], bool]:
             if parameter.kind is parameter.VAR_KEYWORD:
                 takes_any = True
             elif parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                # A base class may be given what it needs by the class itself.
-                required = parameter.default is parameter.empty and maker is makers[0]
-                taken.setdefault(parameter.name, required)
+                default = parameter.default
+                if default is parameter.empty and maker is not makers[0]:  # the class itself may give it to its base
+                    default = None
+                taken.setdefault(parameter.name, default)
         if not takes_any:
             return taken, False
     return taken, not inspect.isclass(creator)

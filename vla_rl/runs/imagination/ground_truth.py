@@ -10,8 +10,8 @@ import numpy as np
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array
-from vla_rl.runs.config import TaskConfig
 from vla_rl.runs.task import make_env
+from vla_rl.runs.task_config import TaskConfig
 
 _SMALLEST_IMAGE = 16  # nobody looks
 _TOLERANCE_M = 1e-4

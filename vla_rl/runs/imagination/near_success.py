@@ -18,8 +18,8 @@ from vla_rl.core.types import Float32Array, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator
 from vla_rl.runs.attempt import Attempts
-from vla_rl.runs.config import TaskConfig
 from vla_rl.runs.task import make_gate, open_robot
+from vla_rl.runs.task_config import TaskConfig
 
 _NEVER = 1_000_000
 _COPY_PIXELS = 16  # of the scene that a blind expert acts on; nobody looks at its pictures

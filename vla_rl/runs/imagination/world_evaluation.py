@@ -29,10 +29,10 @@ from vla_rl.core.outside import reading
 from vla_rl.core.types import Float32Array
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.config import TaskConfig
 from vla_rl.runs.imagination.ground_truth import SimulatorTruth
 from vla_rl.runs.imagination.near_success import collect_counterfactuals
 from vla_rl.runs.imagination.world_data import episodes_of, open_cache
+from vla_rl.runs.task_config import TaskConfig
 from world_model.evaluation import HorizonConfig, horizon_curves, judge_successes, probe_floor
 from world_model.model import load_world_model
 from world_model.open_loop import imagine

@@ -5,9 +5,9 @@ import functools
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
-from vla_rl.runs.config import TakeoverConfig, TaskConfig
 from vla_rl.runs.robots import RobotRequest, RobotSetup
 from vla_rl.runs.task import make_gate, make_supervisor, open_robot
+from vla_rl.runs.task_config import TakeoverConfig, TaskConfig
 
 
 def set_up(request: RobotRequest) -> RobotSetup:

@@ -1,0 +1,105 @@
+"""The configuration of a task and of its supervisor. Imports no torch, so that a bad setting is refused at once."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from robot_io.env_interface import EnvDeclaration
+from sim.operators import operator_config
+from sim.rendering import RENDERERS
+from vla_rl.core.config import fill_parts, part
+from vla_rl.core.errors import ConfigError, did_you_mean
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """The environment: any `gymnasium.Env`.
+
+    Attributes:
+        env: an entry point of ``vla_rl.tasks``, a Gymnasium id, ``package:Id-v0``, or ``module:Name``, a class or a
+            function that makes one.
+        also: further environments that the same policy learns; the task sentence decides. Demonstrations, practice
+            and evaluation episodes take turns among all of them, and they share their seeds. Of one scene: set
+            ``policy.text.film``.
+        difficulty: 0 to 1, for environments that take a difficulty.
+        image_size: height and width of the cameras, pixels, for environments that take it; larger pictures of others
+            are resized to it.
+        renderer: ``raycast``, ``egl`` or ``auto``, for environments that take a renderer.
+        kwargs: arguments of the environment's own.
+        declare: what the environment does not say itself.
+        demonstrations: an episode store, a run folder or a LeRobotDataset, whose demonstrations are taken instead of
+            an expert's; of them at most ``budget.demonstrations``, 0: all.
+        demonstration_speed: up to so many times as fast are those of ``demonstrations`` made; the timing around changes
+            of a gripper is kept, and of steps that would add up to more than can be sent (`vla_rl.data.retiming`). 1:
+            as they were shown.
+        demonstration_noise: standard deviation of the noise on an expert's sent actions, in the action's units; the
+            clean action is what is learnt.
+        operators: names of `sim.operators.OPERATORS` who demonstrate in turns, in place of the expert; empty: the
+            expert himself. Who takes over says ``takeover.options.operators``.
+    """
+
+    env: str = "vla_rl/PegInsert-v0"
+    also: tuple[str, ...] = ()
+    difficulty: float = 0.5
+    image_size: int = 64
+    renderer: str = "raycast"
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    declare: EnvDeclaration = field(default_factory=EnvDeclaration)
+    demonstrations: str | None = None
+    demonstration_speed: float = 1.0
+    demonstration_noise: float = 0.003
+    operators: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(set(self.envs)) < len(self.envs):
+            raise ConfigError(f"task: an environment is named twice in {', '.join(self.envs)}")
+        if not 0 <= self.difficulty <= 1:
+            raise ConfigError(f"task.difficulty is {self.difficulty}; it must be from 0 (easy) to 1 (hard)")
+        if self.image_size < 8:
+            raise ConfigError(f"task.image_size is {self.image_size}; it must be at least 8 pixels")
+        if self.renderer not in RENDERERS:
+            raise ConfigError(f"there is no task.renderer={self.renderer}.{did_you_mean(self.renderer, RENDERERS)}")
+        if not self.demonstration_noise >= 0:
+            raise ConfigError(f"task.demonstration_noise is {self.demonstration_noise}; it cannot be negative")
+        if not 1 <= self.demonstration_speed < float("inf"):
+            raise ConfigError(f"task.demonstration_speed is {self.demonstration_speed}; it must be at least 1")
+        if self.demonstration_speed > 1 and self.demonstrations is None:
+            raise ConfigError(
+                "task.demonstration_speed re-times demonstrations that exist: name them, task.demonstrations=RUN_DIR"
+            )
+        for name in self.operators:
+            operator_config(name)
+
+    @property
+    def envs(self) -> tuple[str, ...]:
+        """All environments."""
+        return (self.env, *self.also)
+
+
+@dataclass(frozen=True)
+class TakeoverConfig:
+    """The supervisor of practice episodes.
+
+    Attributes:
+        enabled: whether anyone watches; if not, the policy practises alone.
+        supervisor: who: an entry point of ``vla_rl.takeovers`` or ``module:Name``, called with the environment and
+            the options.
+        options: his own.
+    """
+
+    enabled: bool = True
+    supervisor: str = "scripted"
+    options: Any = part("takeovers", beside="supervisor", may_have_none=True)
+
+    def __post_init__(self) -> None:
+        fill_parts(self)
+
+
+@dataclass(frozen=True)
+class OneTask:
+    """The config of what needs a task and nothing else.
+
+    Attributes:
+        task: The task.
+    """
+
+    task: TaskConfig = field(default_factory=TaskConfig)

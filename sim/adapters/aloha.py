@@ -1,7 +1,8 @@
 """gym-aloha behind our interface, without its three 480 x 640 pictures per step.
 
 Actions and `agent_pos` are those of gym-aloha: absolute positions of 2 x 6 joints in radians, and of 2 grippers from
-0 to 1. The benchmark brings no scripted expert in joint space, so there is none here.
+0 to 1. The benchmark brings no scripted expert in joint space, so there is none here. Its servos can make the
+simulation diverge, if targets jump by radians at every step. Such an episode ends there as a failure.
 """
 
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from sim.interface import ABSOLUTE, CameraEnv, observation_space
 from sim.rendering import make_renderer
 
 _N_JOINTS = 14
+_STATE_BOUND = 10.0  # a joint beyond it has left what the model describes
 _SOLVED = 4  # gym-aloha counts the stages of a task; this is the last
 _ARM = "vx300s"  # how the names of an arm's meshes begin; they are drawn as coarse convex hulls
 _NATIVE_CAMERAS = {"front": "angle", "top": "top"}
@@ -35,6 +37,7 @@ class AlohaEnv(CameraEnv):
         constants = import_benchmark("gym_aloha.constants")
         self._tasks, self._utils = import_benchmark("gym_aloha.tasks.sim"), import_benchmark("gym_aloha.utils")
         control = import_benchmark("dm_control.rl.control")
+        self._divergence = control.PhysicsError
         physics_class = import_benchmark("dm_control.mujoco").Physics
         self._physics = physics_class.from_xml_path(
             str(constants.ASSETS_DIR / f"bimanual_viperx_{self.native_task}.xml")
@@ -53,7 +56,7 @@ class AlohaEnv(CameraEnv):
         low[list(self.gripper_dims)], high[list(self.gripper_dims)] = 0.0, 1.0
         self._low, self._high = low, high
         self.action_space = gymnasium.spaces.Box(low, high)
-        self.observation_space = observation_space(self.cameras, self.image_size, _N_JOINTS, 10.0)
+        self.observation_space = observation_space(self.cameras, self.image_size, _N_JOINTS, _STATE_BOUND)
         self.elapsed_steps = 0
 
     def reset(
@@ -64,15 +67,22 @@ class AlohaEnv(CameraEnv):
         state = self._env.reset().observation
         self._last_action = np.asarray(state, np.float32)
         self.elapsed_steps = 0
-        return self._observe(state), {"is_success": False}
+        self._observed = self._observe(state)
+        return self._observed, {"is_success": False}
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         self._last_action = np.clip(action, self._low, self._high).astype(np.float32)
-        native = self._env.step(self._last_action)
         self.elapsed_steps += 1
+        try:
+            native = self._env.step(self._last_action)
+        except self._divergence:
+            native = None
+        if native is None or np.abs(native.observation).max() > _STATE_BOUND:
+            return self._observed, 0.0, True, False, {"is_success": False, "diverged": True}
+        self._observed = self._observe(native.observation)
         success = bool(native.reward == _SOLVED)
         truncated = not success and self.elapsed_steps >= self.max_episode_steps
-        return self._observe(native.observation), float(success), success, truncated, {"is_success": success}
+        return self._observed, float(success), success, truncated, {"is_success": success}
 
     def render(self) -> NDArray[np.uint8]:
         """Picture of the first camera, uint8 [H, W, 3]."""

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -379,6 +380,31 @@ def test_what_to_do_next_follows_from_the_figures(run_dir: Path):
     summary["evaluations"][2] |= {"successes": 100, "episodes": 100}
     (run_dir / "summary.json").write_text(json.dumps(summary))
     assert "solved at this difficulty" in advice()
+    summary["evaluations"][2] |= {"successes": 4, "episodes": 100}
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    config = {"budget": {"demonstrations": 40, "supervised_steps": 1500}}
+    (run_dir / "config.yaml").write_text(json.dumps(config))
+    few = advice()
+    assert "Success is at 4 %. Practice learns from successes: more demonstrations or supervised steps first." in few
+    assert "budget.demonstrations=80 budget.supervised_steps=3000" in few
+    assert "more rounds" not in few
+    assert "A control tells" not in few
+    config["task"] = {"demonstrations": "shown"}
+    (run_dir / "config.yaml").write_text(json.dumps(config))
+    assert "Record demonstrations into shown (vla-rl record)." in advice()
+    assert "budget.demonstrations" not in advice()
+
+
+def test_steps_to_success_are_the_limit_where_a_success_does_not_end_an_episode(run_dir: Path):
+    words = "steps to success show the time limit"
+    assert words not in Page(build_report(run_dir)).prose
+    shutil.rmtree(run_dir / "evaluation")
+    store = EpisodeStore(run_dir / "evaluation")
+    for seed in (901, 902):
+        store.add(replace(make_episode(f"v0002-{seed:06d}", 9, True, version=2, seed=seed), terminated=False))
+    page = Page(build_report(run_dir)).prose
+    assert words in page
+    assert "58 (limit)" in page
 
 
 def test_words_explain_themselves_and_are_listed(run_dir: Path):

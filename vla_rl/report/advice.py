@@ -5,10 +5,12 @@ from collections.abc import Iterator, Sequence
 
 from vla_rl.report.failures import FailureGroup, summary
 from vla_rl.report.markup import section
+from vla_rl.report.run_episodes import goes_on_after_success
 from vla_rl.report.run_files import Run
 from vla_rl.report.wording import count, percent, percent_interval
 
 _SOLVED = 0.95
+_HARDLY = 0.05
 _STALLED = 0.03
 _WIDE = 0.2
 _MISCALIBRATED = 0.15
@@ -31,7 +33,9 @@ def _of_success(run: Run, failures: Sequence[FailureGroup]) -> Iterator[tuple[st
     before = run.policies[-2] if len(run.policies) > 1 else None
     again = f"vla-rl train --config {path}/config.yaml --from {path}"
     gain = last.rate - before.rate if before is not None else None
-    if last.rate >= _SOLVED:
+    if last.rate <= _HARDLY:
+        yield _of_too_little(run, last.rate)
+    elif last.rate >= _SOLVED:
         yield f"The task is solved at this difficulty: {percent(last.rate)}. Practise a harder one.", ""
     elif gain is not None and gain < _STALLED:
         yield f"Success stalls at {percent(last.rate)}.", ""
@@ -45,11 +49,29 @@ def _of_success(run: Run, failures: Sequence[FailureGroup]) -> Iterator[tuple[st
         tried = count(last.episodes, "episode")
         words = f"After {tried} success may be anything in {percent_interval(last.interval)} %: evaluate more."
         yield words, f"vla-rl eval {path} --episodes 400"
-    if not run.controls and last.round:
+    if goes_on_after_success(path):
+        words = "No success ended its episode, so steps to success show the time limit."
+        yield f"{words} Let the task end there (terminated) to measure speed, and to practise for it.", ""
+    if not run.controls and last.round and last.rate > _HARDLY:
         control = f"{path}-control"
         words = "Would as many gradient steps on the demonstrations alone have done the same? A control tells."
         command = f"{again} algorithm=sft budget.episodes_per_round=0 --out {control}"
         yield words, f"{command}\nvla-rl report {path} --beside {control}"
+
+
+def _of_too_little(run: Run, rate: float) -> tuple[str, str]:
+    """What to do where hardly an episode succeeds, and practice has nothing to learn from."""
+    task, budget = ({**(run.config.get(name) or {})} for name in ("task", "budget"))
+    brought, names = task.get("demonstrations"), ["demonstrations", "supervised_steps"]
+    words = (
+        f"Success is at {percent(rate)}. Practice learns from successes: more demonstrations or supervised steps first."
+    )
+    if brought:
+        words += f" Record demonstrations into {brought} (vla-rl record)."
+        names.remove("demonstrations")
+    counts = {name: budget.get(name) for name in names}
+    more = " ".join(f"budget.{name}={2 * value}" for name, value in counts.items() if isinstance(value, int) and value)
+    return words, f"vla-rl train --config {run.path}/config.yaml {more} --out {run.path}-more" if more else ""
 
 
 def _of_parts(run: Run) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """Chooses the episodes that the report shows: the same seeds under the first and last policy, and telling traces."""
 
+import contextlib
 import itertools
 import re
 import zipfile
@@ -110,6 +111,18 @@ def open_store(directory: Path, problems: list[str]) -> EpisodeStore | None:
     except StoreError as error:
         problems.append(f"The episodes in {directory.name}/ were left out: {error}.")
         return None
+
+
+def goes_on_after_success(run_dir: Path) -> bool:
+    """Whether no evaluated success ended its episode: then its length is the time limit, not the steps to success."""
+    store, ended = open_store(run_dir / "evaluation", []), []
+    if store is None:
+        return False
+    for name in store.ids():
+        with contextlib.suppress(StoreError):  # a damaged episode is reported where it would be shown
+            header = store.read_header(name)
+            ended += [header.terminated] if header.success else []
+    return bool(ended) and not any(ended)
 
 
 def read_pairs(store: EpisodeStore, problems: list[str]) -> list[Pair]:

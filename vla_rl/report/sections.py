@@ -9,6 +9,7 @@ import numpy as np
 
 from vla_rl.report import charts
 from vla_rl.report.markup import lead, legend, missing, section, table
+from vla_rl.report.run_episodes import goes_on_after_success
 from vla_rl.report.run_files import Evaluation, Run
 from vla_rl.report.statistics import wilson_interval
 from vla_rl.report.wording import P_VALUE, duration, percent, percent_interval
@@ -48,12 +49,12 @@ def success(run: Run) -> str:
     if not run.evaluations:
         return section("Success", missing("No policy has been evaluated yet."))
     names = list(dict.fromkeys(str(control.control) for control in run.controls))
-    rows = []
+    rows, at_limit = [], goes_on_after_success(run.path)
     for evaluation in [*run.policies, *run.controls]:
         index = None if evaluation.control is None else names.index(evaluation.control)
         icon = f'<svg viewBox="-9 -9 18 18" aria-hidden="true">{charts.mark(index)}</svg>'
         name = evaluation.label if evaluation.control is None else f"{evaluation.control}, round {evaluation.round}"
-        rows.append([icon + html.escape(name), *_figures(evaluation), _against_last(run, evaluation)])
+        rows.append([icon + html.escape(name), *_figures(evaluation, at_limit), _against_last(run, evaluation)])
     last = run.policies[-1].label if run.policies else "the last"
     heads = [
         "policy",
@@ -239,15 +240,16 @@ def config(run: Run) -> str:
     )
 
 
-def _figures(evaluation: Evaluation) -> list[str]:
+def _figures(evaluation: Evaluation, at_limit: bool) -> list[str]:
     length = evaluation.mean_success_length
+    steps = _UNKNOWN if length is None else f"{length:.0f}"
     return [
         percent(evaluation.rate),
         percent_interval(evaluation.interval),
         f"{evaluation.successes} / {evaluation.episodes}",
         _UNKNOWN if evaluation.real_episodes is None else f"{evaluation.real_episodes:,}",
         _UNKNOWN if evaluation.gradient_steps is None else f"{evaluation.gradient_steps:,}",
-        _UNKNOWN if length is None else f"{length:.0f}",
+        f"{steps} (limit)" if at_limit else steps,
     ]
 
 

@@ -1,5 +1,8 @@
 """A task is found by its name, and made with the arguments that it takes."""
 
+import logging
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from robot_io.env_interface import EnvDeclaration
 from vla_rl.cli.main import main
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.runs import task_play, task_rules
 from vla_rl.runs.config import RunConfig, TaskConfig
 from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs
 from vla_rl.runs.task import ASSUMED_EPISODE_STEPS, episode_limit, make_env, open_robot
@@ -191,17 +195,76 @@ def test_a_limit_of_none_is_no_limit(attribute: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_check_finds_what_would_hurt() -> None:
+    """Further inputs: benchmarks/data_traps/tasks.py."""
     drifting = check_task(task(f"{HERE}:Drifting"))
     assert [warning.split(" (")[0].split(":")[0] for warning in drifting.warnings] == [
         "not within its own space",
         "the same seed and actions give another episode",
         "at rest the state moves",
     ]
-    assert not drifting.problems
+    assert [problem.split(" in ")[0] for problem in drifting.problems] == ["camera 'eye' shows one color"]
     assert check_task(task(f"{HERE}:Broken")).problems == ["numbers [0, 1] of the state are not finite at step 0"]
     still = check_task(task(f"{HERE}:Still"))
-    assert (still.warnings, still.problems) == ([], [])
+    assert [problem.split(" give ")[0] for problem in still.problems] == [
+        "all of 8 seeds",
+        "random actions and rest",
+        "camera 'eye' shows one color in all of 50 pictures (level 7 of 255): correct its renderer, or leave it out, "
+        "task.declare.cameras={NAME: PATH} of the others",
+    ]
     assert any("20 steps a second are assumed" in sentence for sentence in still.assumed)
+    assert any("the task has no time limit" in sentence for sentence in still.assumed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["task.declare.success=coverage=>1"], "task.declare.success is 'coverage=>1'"),
+        (["task.image_size=0"], "task.image_size is 0"),
+        (["task.renderer=elg"], "Did you mean 'egl'"),
+        (["task.difficulty=7"], "task.difficulty is 7"),
+        (["--seconds", "0"], "--seconds is 0"),
+        (["--picture", "{folder}"], "is a folder"),
+    ],
+)
+def test_a_bad_setting_is_refused_before_the_task_is_made(
+    arguments: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["task", "check", f"{HERE}:Unmade", *(each.format(folder=tmp_path) for each in arguments)]
+    assert main(command) == 2
+    assert complaint in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+class Slow(Still):
+    """Draws slowly."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+        self.observation_space = Box(-1, 1, (2,), np.float32)  # type: ignore[assignment]
+
+    def _observe(self) -> Any:
+        return np.zeros(2, np.float32)
+
+    def render(self) -> Any:
+        time.sleep(0.02)
+        return np.zeros((16, 16, 3), np.uint8)
+
+
+def test_a_slow_renderer_draws_few_pictures_and_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(task_rules, "_SLOW_S", 0.01)
+    monkeypatch.setattr(task_play, "_SLOW_S", 0.5)
+    with caplog.at_level(logging.INFO):
+        report = check_task(task(f"{HERE}:Slow"))
+    assert any("drawing is slow" in warning and "MUJOCO_GL=egl" in warning for warning in report.warnings)
+    assert any(re.match(r"speed .* ms for the pictures", line) for line in report.found)
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == f"opening {HERE}:Slow"
+    assert any("playing takes about" in line and "--seconds is shorter" in line for line in said)
 
 
 @pytest.mark.parametrize(

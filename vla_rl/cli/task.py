@@ -1,24 +1,26 @@
-"""Tasks: list those that installed packages declare, or check one before training on it.
+"""Tasks: list those that installed packages declare or register, or check one before training on it.
 
 A task is a gymnasium.Env, named by an entry point of vla_rl.tasks, a Gymnasium id, package:Id-v0, or module:Name (a
-class or a function that makes one). `check` says what was found and what is assumed, plays it at random and at rest,
-and saves a picture of what a policy will see. Exit code 1: it cannot be trained as it is.
+class or a function that makes one). `check` plays it at random and at rest, prints what was found, what is assumed and
+what is wrong, and saves a picture of what a policy sees. Exit code 1: it cannot be trained as it is.
 
 Example: vla-rl task check own_task:Dot-v0 task.image_size=48 --picture runs/dot.png
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 from vla_rl.cli.parser import add_settings
 from vla_rl.core.errors import UserError
-from vla_rl.core.registry import names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["list", "check"], help="name the known tasks, or play one and report")
-    parser.add_argument("task", nargs="?", help="its name")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of the task's own time to play (default: 5)")
+    parser.add_argument("task", nargs="?", help="name of the task")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="length of each short episode in the task's time (default: 5)"
+    )
     parser.add_argument(
         "--picture", type=Path, default=Path("runs/task-check.png"), metavar="PNG", help="file for its pictures"
     )
@@ -26,16 +28,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.action == "list":
-        print("\n".join(names("tasks")))
-        return 0
+    return _list() if arguments.action == "list" else _check(arguments)
+
+
+def _list() -> int:
+    from vla_rl.core.other_output import others_once
+    from vla_rl.runs.task_names import task_names
+
+    with others_once():
+        found = task_names()
+    print("\n".join(found))
+    print(
+        "Gymnasium's own ids with continuous actions are tasks too (Reacher-v5), and any other: package:Id-v0 of a "
+        "package that registers it, or module:Name, a class or a function",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
     if arguments.task is None or "=" in arguments.task:
         raise UserError("name the task to check: vla-rl task check NAME")
+    if not arguments.seconds > 0:
+        raise UserError(f"--seconds is {arguments.seconds:g}; it must be positive")
+    if arguments.picture.is_dir():
+        raise UserError(f"--picture {arguments.picture} is a folder; name a file")
     from vla_rl.core.config import load_config
-    from vla_rl.runs.record import RecordConfig
-    from vla_rl.runs.task_check import check_task, save_picture
+    from vla_rl.runs.task_config import OneTask
 
-    config = load_config(RecordConfig, overrides=[f"task.env={arguments.task}", *arguments.overrides])
+    config = load_config(OneTask, overrides=[f"task.env={arguments.task}", *arguments.overrides])
+    arguments.picture.parent.mkdir(parents=True, exist_ok=True)
+    from vla_rl.runs.task_check import check_task, save_picture  # only when the settings are known to be right
+
     report = check_task(config.task, arguments.seconds)
     for line in report.found:
         print(line)
@@ -47,5 +71,6 @@ def run(arguments: argparse.Namespace) -> int:
     if report.seen is not None:
         save_picture(report.seen, arguments.picture)
         print(f"picture: {arguments.picture}, from left to right: {', '.join(report.seen.images)}")
-    print("it cannot be trained as it is" if report.problems else "it can be trained")
+    warned = "; read the warnings first" if report.warnings else ""
+    print("it cannot be trained as it is" if report.problems else f"it can be trained{warned}")
     return 1 if report.problems else 0

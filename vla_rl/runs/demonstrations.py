@@ -73,6 +73,8 @@ def bring_demonstrations(
                     episode = retimed(episode, speed, grippers, specs[task].delta_dims, within)
                 store.add(episode)
     logger.info("%d demonstrations of %d in %s", len(taken), len(chosen), source)
+    if warning := one_step_demonstrations([header.length for header in taken], source):
+        logger.warning("%s", warning)
     if len(chosen) < len(shown):
         logger.info("%d demonstrations of other tasks are left out", len(shown) - len(chosen))
     elif chosen[0].env_id not in specs:
@@ -81,8 +83,11 @@ def bring_demonstrations(
     return True
 
 
-def check_demonstrations(source: Path, specs: Mapping[str, PolicySpec]) -> None:
+def check_demonstrations(source: Path, specs: Mapping[str, PolicySpec]) -> list[int]:
     """Refuse a source that does not fit, before anything is copied.
+
+    Returns:
+        Steps of each demonstration.
 
     Raises:
         UserError: see `bring_demonstrations`.
@@ -92,7 +97,15 @@ def check_demonstrations(source: Path, specs: Mapping[str, PolicySpec]) -> None:
             f"task.demonstrations={source} is no episode store (store.json), no run folder and no LeRobotDataset v3 "
             "(meta/info.json)"
         )
-    _of_tasks(_demonstrations(survey(source, DataMapping()).headers, source), specs)
+    headers = _of_tasks(_demonstrations(survey(source, DataMapping()).headers, source), specs)
+    return [header.length for header in headers]
+
+
+def one_step_demonstrations(lengths: Sequence[int], source: Path) -> str:
+    """Write a sentence on demonstrations of one step, which teach nothing; empty if there are none."""
+    count = sum(length == 1 for length in lengths)
+    remedy = "label them failures (vla-rl label), or record them again"
+    return f"{count} of {len(lengths)} demonstrations in {source} last one step: {remedy}" if count else ""
 
 
 def _demonstrations(headers: Sequence[EpisodeHeader], source: Path) -> list[EpisodeHeader]:

@@ -8,6 +8,7 @@ from sim.operators import operator_config
 from sim.rendering import RENDERERS
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.errors import ConfigError, did_you_mean
+from vla_rl.core.ranges import check_ranges
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,16 @@ class TaskConfig:
     def __post_init__(self) -> None:
         if len(set(self.envs)) < len(self.envs):
             raise ConfigError(f"task: an environment is named twice in {', '.join(self.envs)}")
-        if not 0 <= self.difficulty <= 1:
-            raise ConfigError(f"task.difficulty is {self.difficulty}; it must be from 0 (easy) to 1 (hard)")
-        if self.image_size < 8:
-            raise ConfigError(f"task.image_size is {self.image_size}; it must be at least 8 pixels")
+        check_ranges(
+            self,
+            "task",
+            difficulty="[0, 1]",
+            image_size=">= 8",
+            demonstration_noise=">= 0",
+            demonstration_speed=">= 1",
+        )
         if self.renderer not in RENDERERS:
             raise ConfigError(f"there is no task.renderer={self.renderer}.{did_you_mean(self.renderer, RENDERERS)}")
-        if not self.demonstration_noise >= 0:
-            raise ConfigError(f"task.demonstration_noise is {self.demonstration_noise}; it cannot be negative")
-        if not 1 <= self.demonstration_speed < float("inf"):
-            raise ConfigError(f"task.demonstration_speed is {self.demonstration_speed}; it must be at least 1")
         if self.demonstration_speed > 1 and self.demonstrations is None:
             raise ConfigError(
                 "task.demonstration_speed re-times demonstrations that exist: name them, task.demonstrations=RUN_DIR"

@@ -99,6 +99,11 @@ class EnvRobot:
         """Of the A numbers of a command: an environment gives them none."""
         return tuple(f"action.{dim}" for dim in range(self.actions.size))
 
+    @property
+    def draws_on_demand(self) -> bool:
+        """Whether pictures can be left out until they are looked at."""
+        return self._leaves_out or self.reader.renders
+
     def connect(self) -> None:
         """An environment is always there."""
 
@@ -231,7 +236,7 @@ class EnvRobot:
             raise type(error)(f"{env}: {error}") from error
 
     def _pictures(self) -> Mapping[str, Uint8Array]:
-        if self.draws_always or not (self._leaves_out or self.reader.renders):
+        if self.draws_always or not self.draws_on_demand:
             return self.reader.images_of(self._raw)
         pictures = PicturesOnDemand(self.reader.camera_names, self._draw_now)
         if self._tick == 0:

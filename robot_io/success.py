@@ -65,18 +65,12 @@ class SuccessRule:
         Raises:
             UserError: The value is no single number, or is neither true nor false and the rule compares nothing.
         """
+        where, remedy = f"info[{self.path!r}] of the last step", _remedy(self.path, value)
         if not self.sign:
-            return as_flag(
-                value,
-                f"info[{self.path!r}] of the last step",
-                f"A number needs a threshold: 'task.declare.success={self.path}>=NUMBER', in quotes",
-            )
+            return as_flag(value, where, remedy)
         number = as_number(value)
         if number is None:
-            raise UserError(
-                f"info[{self.path!r}] of the last step is {value!r}; expected one finite number to compare with "
-                f"{self.bound:g}. Name the key or the element: task.declare.success={self.path}.0{self.sign}..."
-            )
+            raise UserError(f"{where} is {value!r}; expected one number to compare with {self.bound:g}. {remedy}")
         return _COMPARE[self.sign](number, self.bound)
 
 
@@ -90,6 +84,7 @@ class Judge:
         success: Outcome of the episode if it ended with the last step; None: nothing reports it.
         reported: The environment itself reports the outcome.
         reward: Of the last step; None: it is no number.
+        paid_before: Number of earlier steps with a positive reward.
     """
 
     def __init__(self, success: str) -> None:
@@ -103,7 +98,7 @@ class Judge:
         self.reported = False
         self.reward: float | None = None
         self._keys: set[str] = set()
-        self._paid_before = self._paid_steps = 0
+        self.paid_before = self._paid_steps = 0
 
     def step(self, info: Any, reward: Any, terminated: bool, ended: bool) -> None:
         """Judge a step.
@@ -119,7 +114,7 @@ class Judge:
             raise UserError(f"the info of the step is {info!r}; expected a dict. Return one from step()")
         info = _info_of_last_step(info)
         self.reward = as_number(reward)
-        self._paid_before = self._paid_steps
+        self.paid_before = self._paid_steps
         self._paid_steps += (self.reward or 0.0) > 0
         if self._rule is not None:
             found = self._declared(self._rule, {**info, REWARD: reward, TERMINATED: terminated}, ended)
@@ -175,9 +170,9 @@ class Judge:
                 f"the reward of the last step is {reward!r}; expected one finite number, since no key of the info "
                 "reports a success. Name such a key: task.declare.success=KEY"
             )
-        if number > 0 and self._paid_before:
+        if number > 0 and self.paid_before:
             raise UserError(
-                f"the reward of the last step is {number:g}, but {self._paid_before} earlier steps had a positive "
+                f"the reward of the last step is {number:g}, but {self.paid_before} earlier steps had a positive "
                 "reward too, so it marks no success. Declare 'task.declare.success=reward>=NUMBER' (in quotes), "
                 "task.declare.success=KEY of the info, or task.declare.success=terminated"
             )
@@ -205,8 +200,20 @@ def as_flag(value: Any, name: str, remedy: str) -> bool:
         return value
     number = as_number(value)
     if number not in (0.0, 1.0):
-        raise UserError(f"{name} is {value!r}; expected true, false, 0 or 1. {remedy}")
+        found = repr(value) if number is None else f"{number:g}"
+        raise UserError(f"{name} is {found}; expected true, false, 0 or 1. {remedy}")
     return bool(number)
+
+
+def _remedy(path: str, value: Any) -> str:
+    """How to declare a success by a value that is none itself."""
+    if isinstance(value, Mapping) and value:
+        return f"Name a key of it: task.declare.success={path}.{next(iter(value))}"
+    if (isinstance(value, list | tuple) and len(value) > 1) or (isinstance(value, np.ndarray) and value.size > 1):
+        return f"Name an element of it: task.declare.success={path}.0"
+    if as_number(value) is None:
+        return "Report it so, or name another key: task.declare.success=KEY"
+    return f"A number needs a threshold: 'task.declare.success={path}>=NUMBER', in quotes"
 
 
 def _look_up(values: Mapping[str, Any], path: str) -> Any:

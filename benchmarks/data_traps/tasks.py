@@ -225,14 +225,30 @@ class Contradicting(Dot):
     def step(self, action: Any) -> tuple[dict[str, Any], Any, Any, Any, dict[str, Any]]:
         observation, _, _, _, _ = super().step(action)
         self.count = getattr(self, "count", 0) + 1
-        return observation, 1.0, self.count % 20 == 0, False, {"is_success": False}
+        ends = self.count % 20 == 0
+        return observation, float(ends), ends, False, {"is_success": False}
 
 
-@trap(CHECK, "an end with a reward of 1 that the info calls a failure")
+@trap(CHECK, "an end with the only reward, which the info calls a failure")
 def _contradicting(_: Path) -> str:
-    found = [line for line in _report("Contradicting").warnings if "ends with the reward 1" in line]
-    expect(bool(found) and "task.declare.success" in found[0], f"warnings are {found}")
-    return found[0]
+    return _expect_finding(_report("Contradicting"), "warnings", "the only positive reward", "task.declare.success")
+
+
+class SolvedByTime(Dot):
+    max_episode_steps = 300
+
+    def reset(self, **start: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.left = 200
+        return super().reset(**start)
+
+    def there(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+
+@trap(CHECK, "a task that is solved by waiting, after the short episodes of the check have ended")
+def _solved_by_time(_: Path) -> str:
+    return _expect_finding(_report("SolvedByTime"), "problems", "succeeds in 3 of 3", "0 after 200", "declare.success")
 
 
 class GoingOn(Telling):

@@ -220,7 +220,9 @@ def test_a_success_that_is_neither_yes_nor_no_is_refused(said: object) -> None:
     env.ending = (1.0, True, {"is_success": said})
     robot = EnvRobot(env)
     robot.reset(0)
-    with pytest.raises(UserError, match=r"info\['is_success'\] of the last step is .*declare.success=is_success>="):
+    with pytest.raises(
+        UserError, match=r"info\['is_success'\] of the last step is .*; expected .*task\.declare\.success="
+    ):
         robot.write(ACTION)
 
 

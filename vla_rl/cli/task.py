@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["list", "check"], help="name the known tasks, or play one and report")
     parser.add_argument("task", nargs="?", help="name of the task")
     parser.add_argument(
-        "--seconds", type=float, default=5.0, help="length of each short episode in the task's time (default: 5)"
+        "--seconds", type=float, help="length of a short episode in the task's time (default: 5; less if it is slow)"
     )
     parser.add_argument(
         "--picture", type=Path, default=Path("runs/task-check.png"), metavar="PNG", help="file for its pictures"
@@ -49,7 +49,7 @@ def _list() -> int:
 def _check(arguments: argparse.Namespace) -> int:
     if arguments.task is None or "=" in arguments.task:
         raise UserError("name the task to check: vla-rl task check NAME")
-    if not arguments.seconds > 0:
+    if arguments.seconds is not None and not arguments.seconds > 0:
         raise UserError(f"--seconds is {arguments.seconds:g}; it must be positive")
     if arguments.picture.is_dir():
         raise UserError(f"--picture {arguments.picture} is a folder; name a file")

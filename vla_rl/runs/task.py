@@ -39,7 +39,7 @@ def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
     An environment gets ``difficulty``, ``image_size`` and ``renderer`` if it takes arguments of these names, with
     defaults of their kind (a number; one of our renderers), and was not registered with its own. It gets
     ``task.kwargs`` as they are. Its attribute ``declared`` is ``task.declare``, for supervisors, which are given
-    nothing but the environment.
+    nothing but the environment; ``assumes_limit`` says that nothing limits its episodes but an assumption.
 
     Raises:
         UserError: for an unknown name, arguments that the environment does not take, or something that is no
@@ -59,9 +59,10 @@ def _make_env(task: TaskConfig, name: str) -> Any:
     env: Any = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True)
     if limit is not None and env.has_wrapper_attr("max_episode_steps"):  # its own limit, which may be a shorter one
         env.set_wrapper_attr("max_episode_steps", limit)
+    known = episode_limit(env)
     if _limit(env, "_max_episode_steps") is None:  # there is no TimeLimit around it
-        env = gymnasium.wrappers.TimeLimit(env, episode_limit(env) or ASSUMED_EPISODE_STEPS)
-    env.declared = task.declare
+        env = gymnasium.wrappers.TimeLimit(env, known or ASSUMED_EPISODE_STEPS)
+    env.declared, env.assumes_limit = task.declare, known is None
     return env
 
 

@@ -21,7 +21,6 @@ from vla_rl.runs.task_play import Player, Session
 from vla_rl.runs.task_rules import RULES, Finding, short
 
 logger = logging.getLogger(__name__)
-_LONGEST_EPISODE = 2000  # steps; a longer one is not played to its end
 _PICTURE_PIXELS = 256
 _MOST_ONE_STEP = 0.1  # of the demonstrations; more are a mistake of the recorder
 _READ_DEMONSTRATIONS = 5  # episodes whose actions are compared with the action space
@@ -52,21 +51,19 @@ class TaskReport:
             lines.append(finding.sentence)
 
 
-def check_task(task: TaskConfig, seconds: float = 5.0) -> TaskReport:
-    """Open the task and play it at random and at rest, each for some seconds of its own time.
+def check_task(task: TaskConfig, seconds: float | None = None) -> TaskReport:
+    """Open the task and play it at random and at rest.
 
     Args:
         task: What to check.
-        seconds: Length of a short episode.
+        seconds: Length of a short episode in the task's own time; None: 5, or less for a slow task.
     """
     report = TaskReport()
     try:
         logger.info("opening %s", task.env)
         with closing(open_robot(task)) as robot:
             _describe(robot, task, report)
-            steps, limit = max(round(seconds * robot.control_hz), 2), episode_limit(robot.env) or 0
-            logger.info("playing %d steps at a time, at random and at rest", steps)
-            session = Player(robot, steps, limit + 1 if limit <= _LONGEST_EPISODE else 0).session()
+            session = Player(robot, episode_limit(robot.env) or 0, seconds).session()
             report.seen = session.random.last
             report.found.append(_speed(session))
             for rule in RULES:

@@ -16,7 +16,9 @@ logger = logging.getLogger(__name__)
 _LOOKS = 10  # pictures of an episode that are looked at: a slow renderer draws no more
 _TARGET_S = 0.5  # time in which a random action reaches its next target
 _SPEED_STEPS = 5  # steps after which the speed is known
-_SLOW_S = 10.0  # a longer check announces its duration
+_SECONDS = 5.0  # of the task's own time
+_MOST_S = 60.0  # of the machine's time
+_LONGEST_EPISODE = 2000  # steps; a longer one is not played to its end
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Played:
         terminated, truncated: How it ended; both False: it went on.
         success: Its outcome; None: it went on.
         judged: The environment reports the outcome.
-        reward: Of the last step; None: it is no number.
+        pays_at_end: The last step has a positive reward, and no other one has.
         step_s: Time of all steps without drawing, where the task can leave it out, seconds.
         draw_s: Time of drawing or converting the pictures that were looked at after the start, seconds.
     """
@@ -48,7 +50,7 @@ class Played:
     truncated: bool = False
     success: bool | None = None
     judged: bool = False
-    reward: float | None = None
+    pays_at_end: bool = False
     step_s: float = 0.0
     draw_s: float = 0.0
 
@@ -105,31 +107,47 @@ class Player:
 
     Args:
         robot: The task.
-        steps: Length of a short episode.
-        longest: Length of the episode that is played to its end; cut to the short one if it would take over a minute.
+        limit: Steps of its longest episode.
+        seconds: Length of a short episode in the task's own time; None: 5, or less if all would take over a minute.
     """
 
     SEEDS, MORE_SEEDS = (0, 1, 2), (3, 4, 5, 6, 7)
-    _LONGEST_S = 60.0
 
-    def __init__(self, robot: EnvRobot, steps: int, longest: int) -> None:
-        self._robot, self._steps, self._longest = robot, steps, max(longest, steps)
-        self._total = (1 + len(self.SEEDS)) * steps + self._longest
-        self._announced = False
+    def __init__(self, robot: EnvRobot, limit: int, seconds: float | None = None) -> None:
+        self._robot, self._seconds = robot, seconds
+        self._steps = max(round((seconds or _SECONDS) * robot.control_hz), 2)
+        self._longest = max(limit + 1 if limit <= _LONGEST_EPISODE else 0, self._steps)
         robot.draws_always = False
 
     def session(self) -> Session:
         """Play all episodes."""
-        first = self.SEEDS[0]
-        with Progress("playing", self._total, "step") as progress:
+        first, *others = self.SEEDS
+        with Progress("looking at its speed", _SPEED_STEPS, "step") as progress:
+            self._plan(*self._play(first, _SPEED_STEPS, progress).seconds_per_step)
+        with Progress("playing", (2 + len(others)) * self._steps + self._longest, "step") as progress:
             random, again = (self._play(first, self._steps, progress, self._random_actions()) for _ in range(2))
-            if self._longest * random.seconds_per_step[0] > self._LONGEST_S:
-                self._longest = self._steps
-            lengths = dict.fromkeys(self.SEEDS, self._steps) | {first: self._longest}
-            resting = [self._play(seed, length, progress) for seed, length in lengths.items()]
+            resting = [self._play(first, self._longest, progress)]
+            steps = self._longest if resting[0].solved_after else self._steps
+            resting += [self._play(seed, steps, progress) for seed in others]
             alike = all(each.same_states(resting[0], 0) and each.same_pictures(resting[0], 0) for each in resting)
             starts = [self._play(seed, 0, progress) for seed in self.MORE_SEEDS if alike]
         return Session(random, again, resting, starts)
+
+    def _plan(self, step_s: float, draw_s: float) -> None:
+        """Shorten the episodes of a slow task, and say how long they take."""
+        episodes = 1 + len(self.SEEDS)  # short ones; one of the resting ones is long
+        looking_s = (episodes + 1) * _LOOKS * draw_s
+        if self._seconds is None:
+            self._steps = min(self._steps, max(round(_MOST_S / (episodes * step_s)), 2 * _SPEED_STEPS))
+        if self._longest * step_s > _MOST_S:
+            self._longest = self._steps
+        logger.info(
+            "playing at random and at rest, %d steps at a time: about %.0f s (%.2g s a step, %.2g s to draw)",
+            self._steps,
+            (episodes * self._steps + self._longest) * step_s + looking_s,
+            step_s,
+            draw_s,
+        )
 
     def _random_actions(self) -> Iterator[Float32Array]:
         """Actions on the way to random ones: no policy jumps through the whole space at every step."""
@@ -155,7 +173,7 @@ class Player:
         observation = robot.read()
         played = Played(seed, observation, [_finite(observation)])
         played.pictures[0] = dict(observation.images)
-        looks = {_SPEED_STEPS, *np.linspace(0, self._steps, _LOOKS).round().astype(int).tolist()}
+        looks = set(np.linspace(0, self._steps, _LOOKS).round().astype(int).tolist())
         for tick in range(1, steps + 1):
             begun_s = time.perf_counter()
             robot.write(robot.rest_command() if actions is None else next(actions))
@@ -171,26 +189,13 @@ class Player:
                 played.pictures[tick] = dict(observation.images)
                 played.draw_s += time.perf_counter() - begun_s
             progress.advance()
-            if tick == _SPEED_STEPS:
-                self._announce(*played.seconds_per_step)
             if ended:
                 break
         played.last = observation
         played.terminated, played.truncated = robot.terminated, robot.truncated
-        played.success, played.judged, played.reward = robot.success, robot.judged, robot.judge.reward
+        played.success, played.judged = robot.success, robot.judged
+        played.pays_at_end = (robot.judge.reward or 0.0) > 0 and not robot.judge.paid_before
         return played
-
-    def _announce(self, step_s: float, draw_s: float) -> None:
-        """Say once how long a slow task takes."""
-        seconds = self._total * step_s + _LOOKS * (2 + len(self.SEEDS)) * draw_s
-        if seconds > _SLOW_S and not self._announced:
-            logger.info(
-                "a step takes %.2g s, drawing %.2g s: playing takes about %.0f s (--seconds is shorter)",
-                step_s,
-                draw_s,
-                seconds,
-            )
-        self._announced = True
 
 
 def _finite(observation: Observation) -> Float32Array:

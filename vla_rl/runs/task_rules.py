@@ -37,9 +37,7 @@ def short(numbers: Float32Array) -> str:
 def _of_interface(robot: EnvRobot, session: Session) -> Iterator[Finding]:
     """What shows without playing: limits, ranges, sizes and names."""
     del session
-    env = robot.env
-    has_limit = env.declared.max_episode_steps is not None or episode_limit(env.env) is not None
-    if not has_limit and episode_limit(env) == ASSUMED_EPISODE_STEPS:
+    if robot.env.assumes_limit:
         cut = f"an episode is cut after {ASSUMED_EPISODE_STEPS} steps: declare max_episode_steps"
         yield Finding("assumed", f"the task has no time limit; {cut}")
     widest = float((robot.actions.high - robot.actions.low).max())
@@ -107,10 +105,12 @@ def _of_outcomes(robot: EnvRobot, session: Session) -> Iterator[Finding]:
             "the task goes on after a success, so its last step decides and steps to success show its time limit: "
             "terminate the episode at a success",
         )
-    for each in playing:
-        if each.judged and each.terminated and not each.success and (each.reward or 0) > 0:
-            what = f"the episode of seed {each.seed} is a failure by its info and ends with the reward {each.reward:g}"
-            yield Finding("warning", f"{what}: declare which one is right, task.declare.success=KEY or =reward")
+    if wrong := [each.seed for each in playing if each.terminated and each.success is False and each.pays_at_end]:
+        yield Finding(
+            "warning",
+            f"the episodes of seeds {sorted(set(wrong))} end as failures by their info, with the only positive reward: "
+            "declare which one is right, task.declare.success=KEY or =reward",
+        )
     if any(each.ended and not each.judged for each in playing):
         yield Finding(
             "assumed",
@@ -203,12 +203,13 @@ def _of_speed(robot: EnvRobot, session: Session) -> Iterator[Finding]:
     """What is slow."""
     step_s, draw_s = session.random.seconds_per_step
     if step_s + draw_s > _SLOW_S:
-        slow = "drawing" if draw_s > step_s else "step()"
+        step = "step()" if robot.draws_on_demand else "step(), which draws too,"
         episode_s = (step_s + draw_s) * (episode_limit(robot.env) or 0)
         yield Finding(
             "warning",
-            f"{slow} is slow: an episode to the limit takes {episode_s:.0f} s ({step_s:.2g} s a step, {draw_s:.2g} s "
-            "for its pictures). Draw smaller pictures, without shadows, or with EGL (MUJOCO_GL=egl)",
+            f"{'drawing' if draw_s > step_s else step} is slow: an episode to the limit takes {episode_s:.0f} s "
+            f"({1e3 * step_s:.0f} ms a step, {1e3 * draw_s:.0f} ms for its pictures). Draw smaller pictures, without "
+            "shadows, or with EGL (MUJOCO_GL=egl)",
         )
 
 

@@ -49,8 +49,8 @@ def _list() -> int:
 def _check(arguments: argparse.Namespace) -> int:
     if arguments.task is None or "=" in arguments.task:
         raise UserError("name the task to check: vla-rl task check NAME")
-    if arguments.seconds is not None and not arguments.seconds > 0:
-        raise UserError(f"--seconds is {arguments.seconds:g}; it must be positive")
+    if arguments.seconds is not None and not 0 < arguments.seconds <= 3600:
+        raise UserError(f"--seconds is {arguments.seconds:g}; expected a number above 0, at most 3600")
     if arguments.picture.is_dir():
         raise UserError(f"--picture {arguments.picture} is a folder; name a file")
     from vla_rl.core.config import load_config

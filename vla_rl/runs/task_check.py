@@ -74,7 +74,7 @@ def check_task(task: TaskConfig, seconds: float | None = None) -> TaskReport:
                 for finding in _of_demonstrations(robot, spec, Path(task.demonstrations)):
                     report.add(finding)
         logger.info("building a policy for it")
-        from vla_rl.policies.flow_vla import FlowVLAConfig  # torch: only when the rest has been said
+        from vla_rl.policies.flow_vla import FlowVLAConfig  # torch: after everything that is quick
         from vla_rl.policies.folders import policy_class
 
         policy_class(FlowVLAConfig().kind).check(FlowVLAConfig(), spec)

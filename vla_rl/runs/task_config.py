@@ -16,26 +16,26 @@ class TaskConfig:
     """The environment: any `gymnasium.Env`.
 
     Attributes:
-        env: an entry point of ``vla_rl.tasks``, a Gymnasium id, ``package:Id-v0``, or ``module:Name``, a class or a
-            function that makes one.
-        also: further environments that the same policy learns; the task sentence decides. Demonstrations, practice
-            and evaluation episodes take turns among all of them, and they share their seeds. Of one scene: set
-            ``policy.text.film``.
-        difficulty: 0 to 1, for environments that take a difficulty.
-        image_size: height and width of the cameras, pixels, for environments that take it; larger pictures of others
-            are resized to it.
+        env: Name of the task: an entry point of ``vla_rl.tasks``, a Gymnasium id, ``package:Id-v0``, or
+            ``module:Name``, a class or a function that makes an environment.
+        also: Further environments that the same policy learns; the task sentence tells them apart. Demonstrations,
+            practice and evaluation episodes take turns among all of them, and they share their seeds. If they have one
+            scene, set ``policy.text.film``.
+        difficulty: 0 (easy) to 1 (hard), for environments that take a difficulty.
+        image_size: Height and width of the cameras, pixels, for environments that take it. Larger pictures of other
+            environments are resized to it.
         renderer: ``raycast``, ``egl`` or ``auto``, for environments that take a renderer.
-        kwargs: arguments of the environment's own.
-        declare: what the environment does not say itself.
-        demonstrations: an episode store, a run folder or a LeRobotDataset, whose demonstrations are taken instead of
-            an expert's; of them at most ``budget.demonstrations``, 0: all.
-        demonstration_speed: up to so many times as fast are those of ``demonstrations`` made; the timing around changes
-            of a gripper is kept, and of steps that would add up to more than can be sent (`vla_rl.data.retiming`). 1:
-            as they were shown.
-        demonstration_noise: standard deviation of the noise on an expert's sent actions, in the action's units; the
-            clean action is what is learnt.
-        operators: names of `sim.operators.OPERATORS` who demonstrate in turns, in place of the expert; empty: the
-            expert himself. Who takes over says ``takeover.options.operators``.
+        kwargs: Further arguments of the environment.
+        declare: What the environment does not report itself.
+        demonstrations: Path of an episode store, a run folder or a LeRobotDataset. Its demonstrations replace those of
+            an expert, ``budget.demonstrations`` at most; 0: all.
+        demonstration_speed: Largest factor by which ``demonstrations`` are made faster. The timing around changes of a
+            gripper is kept, and of steps that would add up to more than can be sent (`vla_rl.data.retiming`). 1: the
+            recorded timing.
+        demonstration_noise: Standard deviation of the noise on an expert's sent actions, in the action's units; the
+            policy learns the clean action.
+        operators: Names of `sim.operators.OPERATORS` that demonstrate in turns, in place of the expert; empty: the
+            expert. ``takeover.options.operators`` names those that take over.
     """
 
     env: str = "vla_rl/PegInsert-v0"
@@ -81,10 +81,10 @@ class TakeoverConfig:
     """The supervisor of practice episodes.
 
     Attributes:
-        enabled: whether anyone watches; if not, the policy practises alone.
-        supervisor: who: an entry point of ``vla_rl.takeovers`` or ``module:Name``, called with the environment and
+        enabled: Whether a supervisor may take over; if not, the policy practices alone.
+        supervisor: Name of an entry point of ``vla_rl.takeovers`` or ``module:Name``, called with the environment and
             the options.
-        options: his own.
+        options: Options of the supervisor.
     """
 
     enabled: bool = True

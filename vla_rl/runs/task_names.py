@@ -54,7 +54,7 @@ def task_names() -> tuple[str, ...]:
     """
     sim.register_environments()
     for module in sorted(filter(_CONVENTION.fullmatch, packages_distributions())):
-        with contextlib.suppress(Exception):  # somebody else's package may raise anything; its ids are then missing
+        with contextlib.suppress(Exception):  # a package may raise anything; its ids are then missing
             importlib.import_module(module)
     ids = {_name_of(spec) for spec in gymnasium.registry.values() if not _is_gymnasiums_own(spec)}
     return tuple(sorted({*names("tasks"), *ids}))

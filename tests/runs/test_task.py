@@ -19,7 +19,8 @@ from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.runs import task_play, task_rules
 from vla_rl.runs.config import RunConfig, TaskConfig
-from vla_rl.runs.simulator import SimulatorWorker, evaluation_jobs
+from vla_rl.runs.evaluation import evaluation_jobs
+from vla_rl.runs.simulator import SimulatorWorker
 from vla_rl.runs.task import ASSUMED_EPISODE_STEPS, episode_limit, make_env, open_robot
 from vla_rl.runs.task_check import check_task
 
@@ -336,7 +337,7 @@ def test_an_environment_that_never_says_how_it_went_is_told_of_once(
         config = RunConfig(task=task(f"{HERE}:{name}"), workers=0)
         worker = SimulatorWorker(config)
         monkeypatch.setattr(worker, "_load", lambda folder, low: Resting())
-        jobs = evaluation_jobs(config.task.envs, tmp_path, tmp_path / name, 3)
+        jobs = evaluation_jobs(config, tmp_path, tmp_path / name, 3)
         assert len(list(worker.run(jobs))) == 3
         worker.close()
         assert sum("neither success nor failure" in record.message for record in caplog.records) == warnings

@@ -243,7 +243,7 @@ def _speed(folder: Path) -> dict[str, float]:
         lambda seen: draw_from_flat(model, seen, torch.randn(len(seen), model.horizon, model.spec.action_dim))[
             :, :ticks
         ],
-        lambda seen, chunk, member: dynamics(seen, edit.action_normalizer.normalize(chunk), member),
+        lambda seen, chunk, member: dynamics(seen, edit.action_normalizer.network_input(chunk), member),
         lambda seen, when, fold: value(torch.cat([seen, when[:, None]], 1), fold),
         members=5,
         chunk_ticks=ticks,

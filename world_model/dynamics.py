@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from vla_rl.core.scaling import INPUT_LIMIT, LITTLE
 from world_model.config import WorldModelConfig, WorldSpec
 from world_model.heads import FlowHead, Outcome, OutcomeHeads, outcome_loss
 from world_model.transformer import BlockCausalTransformer, FrameLayout, Memory
@@ -282,9 +283,9 @@ class Dynamics(nn.Module):
 
     def _normalised(self, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         """State and its motion [B, T, S], and action [B, T, A], in standard deviations."""
-        state = (context.state - self.state_mean) / self.state_std
-        action = (context.action - self.action_mean) / self.action_std
-        return state, context.state_motion / self.state_change_std, action
+        state = _limited((context.state - self.state_mean) / self.state_std, self.state_std)
+        action = _limited((context.action - self.action_mean) / self.action_std, self.action_std)
+        return state, _limited(context.state_motion / self.state_change_std, self.state_change_std), action
 
     def _tokens(self, context: Context) -> Tensor:
         """[B, T, F, width]."""
@@ -329,6 +330,12 @@ class Dynamics(nn.Module):
         columns = zip(*context, strict=True)
         own_latents, own_state = (torch.stack(column, 1) for column in columns)
         return own_latents, own_state
+
+
+def _limited(normalized: Tensor, scale: Tensor) -> Tensor:
+    """Limit the inputs [..., D] that moved little in the data, by their scales [D]; the others cannot go far."""
+    little = scale < LITTLE * scale.max()
+    return torch.where(little, normalized.clamp(-INPUT_LIMIT, INPUT_LIMIT), normalized)
 
 
 def _is_fast_in_bfloat16(device: torch.device) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.progress import track
 from vla_rl.core.ranges import check_ranges
+from vla_rl.core.scaling import INPUT_LIMIT
 
 _LEAST_SCALE = 1e-3
 _MOVING = 0.06  # difference to the mean picture from which a pixel shows something that moves
@@ -89,7 +90,8 @@ class FeatureDecoder(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Features [B, F] -> pictures [B, cameras, H, W, 3], about from 0 to 1."""
-        cells = self.spread((features - self.feature_mean) / self.feature_scale)
+        seen = ((features - self.feature_mean) / self.feature_scale).clamp(-INPUT_LIMIT, INPUT_LIMIT)
+        cells = self.spread(seen)
         drawn: Tensor = self.draw(cells.unflatten(1, (self.config.channels, self.config.cells, self.config.cells)))
         return drawn.unflatten(1, (-1, 3)).permute(0, 1, 3, 4, 2) + self.mean
 

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from vla_rl.core.files import write_atomic
 from vla_rl.core.outside import reading
 from vla_rl.core.progress import Progress
+from vla_rl.core.scaling import VectorStatistics
 from vla_rl.core.stopping import stop_at_a_good_moment
 from vla_rl.data.cache import FrameCache
 from world_model.config import TrainingConfig, WorldModelConfig, WorldSpec
@@ -307,14 +308,21 @@ def set_dynamics_statistics(model: WorldModel, data: LatentEpisodes) -> None:
     dynamics = model.dynamics
     power = model.autoencoder.over_places(latent_change.square().mean((0, 1)).to(model.device))
     dynamics.latent_change_std.copy_(power.sqrt().clamp(min=1e-3))
-    # Dimensions that never move must not be blown up.
-    floor = 1e-3 * data.state.std(0).max().clamp(min=1e-6)
-    dynamics.state_change_std.copy_(state_change.square().mean(0).sqrt().clamp(min=floor))
     dynamics.state_mean.copy_(data.state.mean(0))
-    dynamics.state_std.copy_(data.state.std(0).clamp(min=floor))
     dynamics.action_mean.copy_(data.action.mean(0))
-    dynamics.action_std.copy_(data.action.std(0).clamp(min=1e-3 * data.action.std(0).max().clamp(min=1e-6)))
+    state_std, state_floor = data.state.std(0), _least_scale(data.state, "state")
+    dynamics.state_std.copy_(state_std.clamp(min=state_floor))
+    dynamics.action_std.copy_(data.action.std(0).clamp(min=_least_scale(data.action, "action")))
+    change_std = state_change.square().mean(0).sqrt()
+    finest = state_floor * (change_std.max() / state_std.max().clamp(min=1e-6)).clamp(min=1e-6)  # as fine as the state
+    dynamics.state_change_std.copy_(change_std.clamp(min=finest))
     dynamics.servos.copy_(_least_squares(model, data))
+
+
+def _least_scale(column: Tensor, name: str) -> Tensor:
+    """Floor of each dimension's scale, [D], so that one that hardly moves is not blown up; never 0."""
+    floor = torch.tensor(VectorStatistics.from_array(column.numpy(), name).floor)
+    return torch.where(floor > 0, floor, 1e-3 * column.std(0).max().clamp(min=1e-6))
 
 
 def _least_squares(model: WorldModel, data: LatentEpisodes) -> Tensor:

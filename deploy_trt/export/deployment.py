@@ -175,7 +175,7 @@ def flow_vla_probes(
             velocity = model.guided_velocity(actions, time, prefixes[0], prefixes[1] if len(prefixes) > 1 else None)
             actions = actions + velocity / config.sampling_steps
         row: dict[str, Array] = {f"input.image.{name}": image.numpy() for name, image in images.items()}
-        row |= {"input.state": state.normalize(observation.state)[None], "input.text": text.numpy()}
+        row |= {"input.state": state.network_input(observation.state)[None], "input.text": text.numpy()}
         if chooser is None:
             row |= {"noise": starts.numpy(), "actions": actions.numpy()}
         else:

@@ -70,6 +70,7 @@ def export_lerobot(
         text = tokenizer_text(folder, tokenizer.read_bytes(), policy.config.tokenizer_max_length, suffix="\n")
     else:
         text = TextInfo()
+    widened = statistics.widened()
     mapping = {str(getattr(name, "value", name)): mode for name, mode in policy.config.normalization_mapping.items()}
     manifest = Manifest(
         policy=kind,
@@ -81,8 +82,8 @@ def export_lerobot(
         reference={},
         weights=None,
         probes=NOT_WRITTEN,
-        state=lerobot_affine(statistics.state, mapping["STATE"]),
-        action=lerobot_affine(statistics.action, mapping["ACTION"]),
+        state=lerobot_affine(widened.state, mapping["STATE"]),
+        action=lerobot_affine(widened.action, mapping["ACTION"]),
         state_mean=statistics.state.mean,
         action_mean=statistics.action.mean,
         discrete=(),
@@ -132,7 +133,7 @@ def lerobot_affine(statistics: VectorStatistics, mode: Any) -> Affine:
     if name not in affines:
         raise UserError(f"normalisation {name!r} has no exporter.{did_you_mean(name, affines)}")
     offset, scale = affines[name]
-    return Affine(tuple(offset.tolist()), tuple(scale.tolist()))
+    return Affine(tuple(offset.tolist()), tuple(scale.tolist()), () if name == "IDENTITY" else statistics.limit)
 
 
 def graph_info(graph: GraphSpec) -> GraphInfo:
@@ -149,7 +150,7 @@ def module_probes(manifest: Manifest, specs: Sequence[GraphSpec], state: VectorS
     columns: dict[str, list[Array]] = {}
     for index, observation in enumerate(random_observations(manifest.spec, state)):
         inputs: dict[str, Array] = {f"image.{name}": image[None] for name, image in observation.images.items()}
-        inputs["state"] = normalization.normalize(observation.state)[None]
+        inputs["state"] = normalization.network_input(observation.state)[None]
         if manifest.text.kind == "tokenizer":
             length = 1 + index % manifest.text.length  # of each length, since a frozen one would go unnoticed
             inputs["text_mask"] = np.arange(manifest.text.length)[None] < length

@@ -153,10 +153,11 @@ class DeployedChooser:
         through it once, and each with what is its own, [N, 2 A].
         """
         mean, scale = self._scaling[part]
+        limit = np.float32((self.info.edit_limit if part else self.info.critic_limit) or np.inf)
         matrix, bias = layer
         size = len(seen)
-        common = (seen - mean[:size]) / scale[:size]
-        its_own = (own - mean[size:]) / scale[size:]
+        common = np.clip((seen - mean[:size]) / scale[:size], -limit, limit)
+        its_own = np.clip((own - mean[size:]) / scale[size:], -limit, limit)
         rows: Array = common[None] @ matrix[..., :size, :] + its_own @ matrix[..., size:, :] + bias
         return rows
 
@@ -226,8 +227,9 @@ def read_critic(policy: Path) -> tuple[ChooserInfo, bytes] | None:
         caution, novelty_cost = (float(choice.get(name, 0.0)) for name in ("caution", "novelty_cost"))
         graded = bool(choice.get("graded_edit", False))
         draws, offset = int(choice["draws"]), float(choice["offset"])
-        return ChooserInfo(file, draws, offset, ticks, bound, caution, graded, novelty_cost), content
-    except (KeyError, TypeError, ValueError) as error:
+        limits = (float(about.get("input_limits", {}).get(name, 0.0)) for name in ("critic", "edit"))
+        return ChooserInfo(file, draws, offset, ticks, bound, caution, graded, novelty_cost, *limits), content
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder} is damaged: {one_line(error)}; copy it anew") from error
 
 

@@ -74,16 +74,22 @@ class GraphInfo:
 
 @dataclass(frozen=True)
 class Affine:
-    """``normalised = (raw - offset) / scale``; scale 0 marks a constant dimension, which is 0 when normalised."""
+    """``normalised = (raw - offset) / scale``; scale 0 marks a constant dimension, which is 0 when normalised.
+
+    Attributes:
+        offset, scale: Raw units.
+        limit: Largest size of a network's normalized input. Empty in deployments of earlier versions: no limit.
+    """
 
     offset: tuple[float, ...]
     scale: tuple[float, ...]
+    limit: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, statistics: VectorStatistics, discrete_dims: Sequence[int] = ()) -> Self:
         """As a policy in torch normalises."""
         offset, scale = statistics.affine(discrete_dims)
-        return cls(tuple(map(float, offset)), tuple(map(float, scale)))
+        return cls(tuple(map(float, offset)), tuple(map(float, scale)), statistics.limit)
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,7 @@ class ChooserInfo:
         chunk_ticks: C, how many actions are judged.
         edit_bound: of the edit's offsets, in normalised action units; 0: there is no edit.
         caution, graded_edit, novelty_cost: see `vla_rl.policies.choosing.ChoiceConfig`.
+        critic_limit, edit_limit: Largest size of a scaled input of either; 0: no limit.
     """
 
     file: FileInfo
@@ -157,6 +164,8 @@ class ChooserInfo:
     caution: float = 0.0
     graded_edit: bool = False
     novelty_cost: float = 0.0
+    critic_limit: float = 0.0
+    edit_limit: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -252,6 +261,7 @@ def _check(manifest: Manifest) -> None:
     ):
         check_vector(f"{name}.offset", affine.offset, size)
         check_vector(f"{name}.scale", affine.scale, size, least=0)
+        check_vector(f"{name}.limit", affine.limit, size if affine.limit else 0, least=0)
         check_vector(f"{name}_mean", mean, size)
     for dim, low, high in manifest.discrete:
         check_vector("discrete", (low, high), 2)
@@ -274,7 +284,8 @@ def _check(manifest: Manifest) -> None:
 
 def check_chooser(manifest: Manifest, chooser: ChooserInfo) -> None:
     """Raise ValueError for a chooser that a deployment of this manifest cannot have."""
-    numbers = (chooser.offset, chooser.edit_bound, chooser.caution, chooser.novelty_cost)
+    limits = (chooser.critic_limit, chooser.edit_limit)
+    numbers = (chooser.offset, chooser.edit_bound, chooser.caution, chooser.novelty_cost, *limits)
     check_vector("chooser", numbers, len(numbers), least=0)
     if not (1 <= chooser.draws <= LARGEST_SIZE and 2 <= chooser.chunk_ticks <= manifest.horizon):
         raise ValueError(

@@ -84,7 +84,7 @@ class DeployedPolicy:
                 f"this deployment of {program.manifest.policy} cannot begin a chunk with given actions; "
                 "use execution.strategy 'naive', 'sync' or 'temporal_ensembling'"
             )
-        start = None if fixed is None else self._padded(program.units.normalize(fixed), program.manifest)
+        start = None if fixed is None else self._padded(program.units.network_input(fixed), program.manifest)
         noise = self._noise(program, observation.tick)
         drawn = self._sample(program, observation, noise, committed=start)
         chunks, done = program.units.chunk(drawn.actions), 0
@@ -127,7 +127,7 @@ class DeployedPolicy:
         """What the first graph reads of an observation, batch 1."""
         self.spec.check(observation)
         images: dict[str, Array] = {f"image.{name}": observation.images[name][None] for name in self.spec.cameras}
-        state = self._state.normalize(filled_up(observation.state, self._state_mean))
+        state = self._state.network_input(filled_up(observation.state, self._state_mean))
         every = {**images, "state": state[None], **self._tokenize(observation.task)}
         return {name: array for name, array in every.items() if name in self._taken}
 

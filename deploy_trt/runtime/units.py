@@ -12,11 +12,16 @@ class Normalization:
     def __init__(self, affine: Affine) -> None:
         self.offset, self.scale = np.array(affine.offset, np.float32), np.array(affine.scale, np.float32)
         self._inverse = np.divide(1, self.scale, out=np.zeros_like(self.scale), where=self.scale > 0)
+        self._limit = np.array(affine.limit or np.inf, np.float32)
 
     def normalize(self, raw: Float32Array) -> Float32Array:
         """Raw units to normalised units."""
         normalised: Float32Array = (raw - self.offset) * self._inverse
         return normalised
+
+    def network_input(self, raw: Float32Array) -> Float32Array:
+        """Raw units to normalized units within the limit: what a network reads."""
+        return np.clip(self.normalize(raw), -self._limit, self._limit)
 
     def denormalize(self, normalised: Float32Array) -> Float32Array:
         """Normalised units to raw units."""

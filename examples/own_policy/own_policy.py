@@ -55,5 +55,5 @@ class Thumbnails(TrainablePolicy):
     def _chunks(self, images: dict[str, Tensor], state: Tensor) -> Tensor:
         pictures = [images[camera].movedim(-1, 1).float() / 255 for camera in self.spec.cameras]
         seen = [F.adaptive_avg_pool2d(picture, PIXELS).flatten(1) for picture in pictures]
-        said = self.network(torch.cat([*seen, self.state_normalizer.normalize(state)], 1))
+        said = self.network(torch.cat([*seen, self.state_normalizer.network_input(state)], 1))
         return said.unflatten(1, (self.config.horizon, self.spec.action_dim))

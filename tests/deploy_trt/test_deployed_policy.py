@@ -32,6 +32,18 @@ def test_it_plans_what_the_policy_in_torch_plans(policy: DeployedPolicy, model: 
             assert (ours.start_tick, ours.chunk_id, ours.policy_version) == (tick, theirs.chunk_id, 3)
 
 
+def test_inputs_end_at_the_same_limit_as_in_torch(policy: DeployedPolicy, model: FlowVLA) -> None:
+    reference, committed = FlowVLAPolicy(model), np.full((2, 2), 1e4, np.float32)
+    plans = []
+    for state in (1e3, 1e6):
+        observation = dataclasses.replace(make_observation(), state=np.array([state, 2.0, -state], np.float32))
+        for given in (None, committed):
+            ours, theirs = policy.infer(observation, given).actions, reference.infer(observation, given).actions
+            np.testing.assert_allclose(ours, theirs, atol=SAME)
+            plans.append(ours)
+    np.testing.assert_array_equal(plans[:2], plans[2:])
+
+
 @pytest.mark.parametrize("length", [0, 1, 3, 8])
 def test_committed_actions_open_the_chunk(policy: DeployedPolicy, model: FlowVLA, length: int) -> None:
     committed = np.random.default_rng(0).normal(size=(length, 2)).astype(np.float32)

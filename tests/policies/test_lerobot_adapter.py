@@ -16,6 +16,8 @@ import pytest
 import torch
 from tiny_policy import make_model, make_observation
 
+from deploy_trt.export.lerobot import lerobot_affine
+from deploy_trt.runtime.units import Normalization
 from tests.fakes.lerobot_configs import shrink_pi, tiny_config
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.protocols import Policy
@@ -99,6 +101,15 @@ def test_the_mean_over_samples_is_lerobots_own_loss(model: LeRobotModel) -> None
     assert ours.shape == (3,)
     torch.testing.assert_close(ours.mean(), theirs)
     assert len(set(ours.tolist())) == 3
+
+
+def test_the_state_ends_at_its_limit_as_in_a_deployment(model: LeRobotModel) -> None:
+    batch = make_batch(model)
+    batch.state[0, 0], batch.state[1, 2] = 1e4, -1e4
+    inputs = model._inputs(batch.images, batch.state, batch.text) | {"action": batch.actions}
+    seen = model.prepared(inputs)["observation.state"].reshape(3, 3).numpy()
+    affine = lerobot_affine(model.statistics.widened().state, model.policy.config.normalization_mapping["STATE"])
+    np.testing.assert_allclose(seen, Normalization(affine).network_input(batch.state.numpy()), atol=1e-5)
 
 
 def test_what_has_no_loss_has_no_gradient(model: LeRobotModel) -> None:

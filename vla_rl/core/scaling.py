@@ -3,21 +3,35 @@ demonstrations, and travel with the checkpoint. Numpy only: a deployment reads t
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vla_rl.core.dimensions import UNDECLARED, Pair
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.outside import check_vector
 
 RELATIVE_CONSTANT_RANGE = 1e-6
+INPUT_LIMIT = 10.0
+"""Largest normalized input, in scales; further out a trained network sees nothing else."""
+LITTLE = 0.05
+"""Share of the largest scale below which a dimension moves little."""
+_RARELY = 5.0  # scales from the mean: a dimension that goes further in the data is at rest most of the time
+_OF_LARGEST = 0.02  # least scale of a dimension, as a share of the largest scale that has its unit
+_OF_MAGNITUDE = 0.001, 0.01  # its least and, without a declared unit, its largest share of the dimension's magnitude
 
 
 @dataclass(frozen=True)
 class VectorStatistics:
-    """Per-dimension statistics of a vector column, each a tuple of D floats, in the column's raw units."""
+    """Per-dimension statistics of a vector column, each a tuple of D floats, in the column's raw units.
+
+    Attributes:
+        mean, std, low, high, q01, q99: Of the data.
+        floor: Least scale of each dimension. Empty in policies of earlier versions: no floor.
+        limit: Largest size of each normalized input, in scales. Empty in policies of earlier versions: no limit.
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -25,10 +39,24 @@ class VectorStatistics:
     high: tuple[float, ...]
     q01: tuple[float, ...]
     q99: tuple[float, ...]
+    floor: tuple[float, ...] = ()
+    limit: tuple[float, ...] = ()
 
     @classmethod
-    def from_array(cls, column: NDArray[np.floating[Any]], name: str, present: NDArray[np.bool_] | None = None) -> Self:
-        """Statistics of a column [N, D], over the entries that are present, bool [N, D] (default: all).
+    def from_array(
+        cls,
+        column: NDArray[np.floating[Any]],
+        name: str,
+        present: NDArray[np.bool_] | None = None,
+        units: Sequence[str] = (),
+    ) -> Self:
+        """Return the statistics of a column.
+
+        Args:
+            column: [N, D].
+            name: Of the column, for the error.
+            present: bool [N, D], the entries that count; default: all.
+            units: One unit per dimension (``""``: not declared), or empty; see `with_floor`.
 
         Raises:
             UserError: for an empty column, or one with numbers that are not finite.
@@ -46,42 +74,106 @@ class VectorStatistics:
             present = np.ones(column.shape, dtype=bool)
         dimensions = [values[present[:, dim], dim] for dim in range(column.shape[1])]
         rows = [(row.mean(), row.std(), row.min(), row.max(), *np.quantile(row, [0.01, 0.99])) for row in dimensions]
-        return cls(*(tuple(map(float, row)) for row in np.array(rows).reshape(-1, 6).T))
+        return cls(*(tuple(map(float, row)) for row in np.array(rows).reshape(-1, 6).T)).with_floor(units)
+
+    def with_floor(self, units: Sequence[str] = ()) -> Self:
+        """Return the statistics with a least scale and an input limit for every dimension.
+
+        Noise of a dimension that hardly moves would otherwise become its unit, and a normal motion a huge input. The
+        floor is 2 % of the largest scale with the same unit, and at least 0.1 % of the dimension's magnitude. Without a
+        declared unit the others may have a far smaller one (deg beside m): then it is at most 1 % of the magnitude.
+        Inputs are limited to 10 scales of a dimension that moves little or rarely, else to 10 of the largest scales.
+
+        Args:
+            units: One unit per dimension (``""``: not declared), or empty.
+        """
+        named = np.array(units or [""] * self.size, dtype=str)
+        std = np.where(self.constant, 0.0, self.std)
+        largest = np.array([std[named == unit].max() for unit in named])
+        magnitude = np.maximum(np.abs(self.low), np.abs(self.high))
+        floor = np.maximum(_OF_LARGEST * largest, _OF_MAGNITUDE[0] * magnitude)
+        floor = np.where(named == "", np.minimum(floor, _OF_MAGNITUDE[1] * magnitude), floor)
+        scale = np.maximum(std, floor)
+        away = np.maximum(np.subtract(self.high, self.mean), np.subtract(self.mean, self.low))
+        at_rest = (std < floor) | (scale < LITTLE * largest) | (away > _RARELY * scale)
+        further = np.divide(largest, scale, out=np.ones_like(scale), where=~at_rest & (scale > 0))
+        limit = INPUT_LIMIT * np.maximum(further, 1.0)
+        return replace(self, floor=tuple(map(float, floor)), limit=tuple(map(float, limit)))
 
     @property
     def size(self) -> int:
         return len(self.mean)
 
+    @property
+    def constant(self) -> NDArray[np.bool_]:
+        """Dimensions that never change, bool [D]."""
+        mean, low, high = (np.asarray(row) for row in (self.mean, self.low, self.high))
+        return (high - low) <= RELATIVE_CONSTANT_RANGE * np.maximum(1.0, np.abs(mean))
+
     def check(self) -> None:
         """Raise ValueError for numbers that cannot be those of a column: the deviation above all is 0 for constants
         alone, and at most half of the range.
         """
-        for name, row in asdict(self).items():
+        columns = asdict(self)
+        for name, least in (("floor", 0.0), ("limit", 1.0)):
+            row = columns.pop(name)
+            check_vector(name, row, self.size if row else 0, least=least)
+        for name, row in columns.items():
             check_vector(name, row, self.size)
-        mean, std, low, high, q01, q99 = (np.asarray(row) for row in asdict(self).values())
-        constant = high - low <= RELATIVE_CONSTANT_RANGE * np.maximum(1.0, np.abs(mean))
+        mean, std, low, high, q01, q99 = (np.asarray(row) for row in columns.values())
         room = 1e-4 * np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))  # of statistics in single precision
         in_order = (low - room <= q01) & (q01 <= q99 + room) & (q99 <= high + room) & (std >= 0)
         in_order &= (low - room <= mean) & (mean <= high + room) & (std <= (high - low) / 2 + room)
-        in_order &= constant | (std > 0)
+        in_order &= self.constant | (std > 0)
         if not in_order.all():
             d = int(np.argmin(in_order))
             raise ValueError(f"dimension {d} has mean {mean[d]}, deviation {std[d]}, range {low[d]} to {high[d]}")
 
+    @property
+    def scale(self) -> NDArray[np.float64]:
+        """Standard deviations, at least the floor, [D]."""
+        return np.maximum(self.std, self.floor or 0.0)
+
+    @property
+    def floored(self) -> NDArray[np.bool_]:
+        """Dimensions that move, but less than their floor, bool [D]."""
+        return ~self.constant & (self.scale > self.std)
+
     def affine(self, discrete_dims: Sequence[int] = ()) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Offset and scale, float32 [D] each, such that ``normalised = (raw - offset) / scale`` has a mean of 0 and a
-        standard deviation of 1; scale 0 marks a constant dimension.
+        standard deviation of 1, or a smaller one where a floor holds; scale 0 marks a constant dimension.
 
         Discrete dimensions map their range to [-1, 1], so that their two levels lie equally far from zero however
         rarely one of them occurs.
         """
         mean, low, high = (np.asarray(row) for row in (self.mean, self.low, self.high))
-        offset, scale = mean.copy(), np.array(self.std)
+        offset, scale = mean.copy(), self.scale
         chosen = list(discrete_dims)
         offset[chosen], scale[chosen] = (low[chosen] + high[chosen]) / 2, (high[chosen] - low[chosen]) / 2
-        constant = (high - low) <= RELATIVE_CONSTANT_RANGE * np.maximum(1.0, np.abs(mean))
-        offset, scale = np.where(constant, mean, offset), np.where(constant, 0.0, scale)
+        offset, scale = np.where(self.constant, mean, offset), np.where(self.constant, 0.0, scale)
         return offset.astype(np.float32), scale.astype(np.float32)
+
+    def widened(self, constants: bool) -> Self:
+        """Return the statistics with deviations and ranges of at least the floor, for lerobot's processors.
+
+        Args:
+            constants: Widen constant dimensions too. Their inputs stay small when they move after all; as outputs they
+                would no longer be constant.
+        """
+        if not self.floor:
+            return self
+        least = np.where(self.constant & (np.array(self.floor) == 0), 1.0, self.floor)
+        least = least if constants else np.where(self.constant, 0.0, least)
+        rows = {"std": np.maximum(self.std, least)}
+        for lower, upper in (("low", "high"), ("q01", "q99")):
+            below, above = np.array(getattr(self, lower)), np.array(getattr(self, upper))
+            narrow, middle = above - below < 2 * least, (below + above) / 2
+            rows |= {lower: np.where(narrow, middle - least, below), upper: np.where(narrow, middle + least, above)}
+        return replace(self, **{name: tuple(map(float, row)) for name, row in rows.items()})
+
+    def limits(self) -> NDArray[np.float32]:
+        """Largest size of each normalized input, float32 [D]; infinite where the policy has none."""
+        return np.array(self.limit or [np.inf] * self.size, dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -100,9 +192,17 @@ class Statistics:
         discrete_dims: Sequence[int] = (),
         state_present: NDArray[np.bool_] | None = None,
         action_present: NDArray[np.bool_] | None = None,
+        dimensions: Pair = (UNDECLARED, UNDECLARED),
     ) -> Self:
-        """Statistics of state [N, S] and action [N, A], raw units; of robots with fewer dimensions only the present
-        entries count, bool of the same shapes.
+        """Return the statistics of a state and an action column.
+
+        Args:
+            state: [N, S], raw units.
+            action: [N, A], raw units.
+            discrete_dims: Action dimensions that have two levels.
+            state_present, action_present: bool of the same shapes; of robots with fewer dimensions, the entries that
+                count.
+            dimensions: Of state and action, for their units.
 
         Raises:
             UserError: for empty or non-finite columns, or a discrete dimension that does not exist.
@@ -113,10 +213,14 @@ class Statistics:
                 f"discrete_dims {list(dims)} do not fit an action of {action.shape[-1]} dimensions, counted from 0"
             )
         return cls(
-            VectorStatistics.from_array(state, "state", state_present),
-            VectorStatistics.from_array(action, "action", action_present),
+            VectorStatistics.from_array(state, "state", state_present, dimensions[0].units),
+            VectorStatistics.from_array(action, "action", action_present, dimensions[1].units),
             dims,
         )
+
+    def widened(self) -> Self:
+        """Return the statistics that lerobot's processors normalize by, see `VectorStatistics.widened`."""
+        return replace(self, state=self.state.widened(constants=True), action=self.action.widened(constants=False))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON. Floats survive exactly."""

@@ -38,7 +38,7 @@ class OwnBackbone(nn.Module):
 
     def forward(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> Tensor:
         tokens = torch.cat([self.vision(images), self.text(text)], 1).flatten(1)
-        return torch.cat([tokens, self.state_normalizer.normalize(state)], 1)
+        return torch.cat([tokens, self.state_normalizer.network_input(state)], 1)
 
 
 class PolicyBackbone(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vla_rl.core.progress import track
 from vla_rl.core.ranges import check_ranges
-from vla_rl.policies.heads import EnsembleHead
+from vla_rl.policies.heads import EnsembleHead, scaled
 
 _LEAST_SCALE = 1e-2
 
@@ -61,12 +61,12 @@ class OutcomeValue(nn.Module):
 
     def logits(self, rows: Tensor, noise: Tensor | float = 0.0) -> Tensor:
         """[K, B] of rows [B, I]; ``noise`` is added to the normalised rows."""
-        return self.head((rows - self._mean) / self._scale + noise)[..., 0]
+        return self.head(scaled(rows, self._mean, self._scale) + noise)[..., 0]
 
     @torch.no_grad()
     def forward(self, rows: Tensor, fold: Tensor) -> Tensor:
         """The chance [B] at rows [B, I], by the networks that have not learnt from these folds, int64 [B]."""
-        return self.head.of_member((rows - self._mean) / self._scale, fold)[:, 0].sigmoid()
+        return self.head.of_member(scaled(rows, self._mean, self._scale), fold)[:, 0].sigmoid()
 
 
 def fit_outcome_value(

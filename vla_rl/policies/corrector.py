@@ -55,7 +55,8 @@ class ResidualCorrector:
         spec: see `CorrectorSpec`.
         weights: ``CAMERA.conv0.weight`` [out, in, k, k], ``CAMERA.conv0.bias``, ..., ``CAMERA.keypoints`` [K, C],
             ``head0.weight`` [out, in], ``head0.bias``, ..., and ``state.offset``, ``state.scale``, ``action.offset``,
-            ``action.scale``: normalised = (raw - offset) * scale; ``action.low`` and ``action.high`` [A]: the two
+            ``action.scale``: normalised = (raw - offset) * scale; ``state.limit`` and ``action.limit``: largest size
+            of a normalized input, without which there is no limit; ``action.low`` and ``action.high`` [A]: the two
             levels of a discrete dimension, raw.
     """
 
@@ -87,8 +88,7 @@ class ResidualCorrector:
                 raise UserError(f"the corrector needs camera {camera!r}, the observation has {known}; check the names")
             keypoints.append(eye.look(observation.images[camera]))
         weights = self.weights
-        state = (observation.state - weights["state.offset"]) * weights["state.scale"]
-        planned = (action - weights["action.offset"]) * weights["action.scale"]
+        state, planned = self._network_input("state", observation.state), self._network_input("action", action)
         age = self._age[min(chunk_index, self.spec.horizon - 1)]
         row = np.concatenate([*keypoints, state, planned, age], out=self._input)
         for matrix, bias in self._head[:-1]:
@@ -102,6 +102,12 @@ class ResidualCorrector:
             low, high = weights["action.low"][dim], weights["action.high"][dim]
             corrected[dim] = high if corrected[dim] > (low + high) / 2 else low
         return corrected
+
+    def _network_input(self, name: str, raw: Float32Array) -> Float32Array:
+        """Raw units to normalized units within the limit."""
+        normalized = (raw - self.weights[f"{name}.offset"]) * self.weights[f"{name}.scale"]
+        limit = self.weights.get(f"{name}.limit")
+        return normalized if limit is None else np.clip(normalized, -limit, limit)
 
     def save(self, folder: Path) -> None:
         """Write the corrector, weights first, config.json last."""

@@ -130,8 +130,8 @@ def _samples_of(model: FlowVLA, episode: Episode, config: CorrectorConfig, gener
         due = frame + age
         row = [
             keypoints[due],
-            model.state_normalizer.normalize(state[due]),
-            planned[frame, age],
+            model.state_normalizer.network_input(state[due]),
+            model.action_normalizer.limited(planned[frame, age]),
             torch.from_numpy(age_features(age, planned.shape[1])),
         ]
         inputs.append(torch.cat(row, 1))
@@ -232,6 +232,8 @@ def exported(model: FlowVLA, head: nn.Sequential, bound: float = 0.0) -> Residua
     for name, normalizer in (("state", model.state_normalizer), ("action", model.action_normalizer)):
         assert isinstance(normalizer, Normalizer)
         tensors[f"{name}.offset"], tensors[f"{name}.scale"] = normalizer.offset, normalizer.inverse_scale
+        if normalizer.limit.isfinite().all():
+            tensors[f"{name}.limit"] = normalizer.limit
     levels = {"action.low": model.statistics.action.low, "action.high": model.statistics.action.high}
     tensors |= {name: torch.tensor(level, dtype=torch.float32) for name, level in levels.items()}
     spec = CorrectorSpec(

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.scaling import INPUT_LIMIT
 from vla_rl.policies.features import example_row
+from vla_rl.policies.heads import scaled
 from vla_rl.policies.normalization import Normalizer
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class Edit(nn.Module):
 
     Attributes:
         mean, scale: of the input rows, [I]; set by whoever trains it.
+        input_limit: Largest size of a scaled input; infinite in edits of earlier versions.
         moved: [A], 1 in the dimensions that are moved, 0 in discrete ones, and of actions in those that never change.
     """
 
@@ -63,7 +66,7 @@ class Edit(nn.Module):
 
     def __init__(self, model: "TrainablePolicy", config: EditConfig, of_noise: bool = False) -> None:
         super().__init__()
-        self.config, self.of_noise = config, of_noise
+        self.config, self.of_noise, self.input_limit = config, of_noise, INPUT_LIMIT
         self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)
         actions = model.spec.action_dim
         moved = torch.ones(actions) if of_noise else (self.action_normalizer.scale > 0).float()
@@ -114,7 +117,7 @@ class Edit(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Offsets [..., A] of rows [..., I], in the units of `EditConfig.bound`; 0 in discrete dimensions."""
-        offset = self.net((rows - self.mean) / self.scale)
+        offset = self.net(scaled(rows, self.mean, self.scale, self.input_limit))
         return self.config.bound * torch.tanh(offset / self.config.bound) * self.moved
 
     def raw(self, offset: Tensor) -> Tensor:

@@ -6,6 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vla_rl.core.scaling import INPUT_LIMIT
+
+
+def scaled(rows: Tensor, mean: Tensor, scale: Tensor, limit: float = INPUT_LIMIT) -> Tensor:
+    """Return rows [..., I] as a network reads them: in scales from the mean [I], within the limit. An input that hardly
+    varied in the data does not drown the others when it moves.
+    """
+    return ((rows - mean) / scale).clamp(-limit, limit)
+
 
 class EnsembleLinear(nn.Module):
     """M independent linear maps, [M, B, I] -> [M, B, O], each initialised as `torch.nn.Linear` is."""

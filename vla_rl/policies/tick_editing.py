@@ -5,6 +5,7 @@ when it is due; a chunk's mean is that of the corrections which its executed act
 """
 
 import copy
+import math
 from typing import TYPE_CHECKING, override
 
 import numpy as np
@@ -34,6 +35,7 @@ class TickEdit(Edit):
 
     def __init__(self, model: "TrainablePolicy", config: EditConfig) -> None:
         super().__init__(model, config)
+        self.input_limit = math.inf  # `corrector` folds the scale into weights; all its inputs are bounded already
         ages = len(self.mean) - _AGES
         self.planned = slice(ages - model.spec.action_dim, ages)
 
@@ -62,8 +64,8 @@ class TickEdit(Edit):
         """
         flow = need_keypoints(model)
         ages = torch.from_numpy(age_features(age, flow.horizon)).to(state)
-        planned = self.action_normalizer.normalize(action)
-        return torch.cat([keypoints_of(flow, images), flow.state_normalizer.normalize(state), planned, ages], 1)
+        planned = self.action_normalizer.network_input(action)
+        return torch.cat([keypoints_of(flow, images), flow.state_normalizer.network_input(state), planned, ages], 1)
 
     def each(self, looks: Tensor) -> Tensor:
         """Corrections [..., A] of what is seen of each action, [..., I]."""

@@ -291,11 +291,13 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache")
     import torch
 
     from vla_rl.algorithms.base import make_algorithm
-    from vla_rl.algorithms.round_data import data_statistics
+    from vla_rl.algorithms.round_data import data_statistics, scale_notes
     from vla_rl.algorithms.seeds import derived_seed
     from vla_rl.policies.folders import policy_class
 
     statistics = data_statistics(cache, config.execution.discrete_dims)
+    for sentence in scale_notes(cache, statistics):
+        logger.info("%s", sentence)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "policy weights"))
         model = policy_class(config.policy.kind).build(config.policy, spec, statistics)

@@ -14,6 +14,7 @@ import numpy as np
 
 from vla_rl.algorithms.base import Algorithm
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearner
+from vla_rl.algorithms.round_data import scale_notes
 from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array, Source
@@ -230,6 +231,7 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
     stale = len({cache.episode_index[frame] for frame in np.flatnonzero(~learner.data.fresh)})
     if stale:
         found.append(f"{stale} rollouts are too stale (mixture.max_staleness)")
+    found += scale_notes(cache, learner.model.statistics)
     environments = sorted({episode.env_id for episode in cache.episodes})
     if len(environments) > 1:
         found.append(f"episodes of several environments: {', '.join(environments)}")

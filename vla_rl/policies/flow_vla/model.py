@@ -118,7 +118,7 @@ class FlowVLA(TrainablePolicy):
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """The tokens of the prefix, see `TrainablePolicy.features`; ``indicator`` as of `encode`."""
-        return self.tokens_of(images, self.state_normalizer.normalize(state), text, indicator)
+        return self.tokens_of(images, self.state_normalizer.network_input(state), text, indicator)
 
     def encode(self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None = None) -> Prefix:
         """The prefix graph, once per observation.
@@ -226,7 +226,7 @@ class FlowVLA(TrainablePolicy):
         length = 0 if committed is None else committed.shape[1]
         start, fixed = noise, torch.arange(noise.shape[1], device=noise.device)[None] < length
         if committed is not None:
-            start = torch.cat([self.action_normalizer.normalize(committed), noise[:, length:]], 1)
+            start = torch.cat([self.action_normalizer.network_input(committed), noise[:, length:]], 1)
         raw = self.to_raw_actions(self._integrate(start, fixed, prefix, steps, unconditional))
         return raw if committed is None else torch.cat([committed, raw[:, length:]], 1)
 

@@ -70,6 +70,7 @@ class LeRobotModel(TrainablePolicy):
 
     config_class = LeRobotPolicyConfig
     policy: Any
+    state_limit: Tensor
     preprocess: Any
     postprocess: Any
 
@@ -80,6 +81,10 @@ class LeRobotModel(TrainablePolicy):
         self.policy = policy
         self._has_time_axis = policy.config.observation_delta_indices is not None
         stats = lerobot_statistics(statistics, spec)
+        limit = torch.from_numpy(statistics.state.limits())
+        if policy.config.normalization_mapping.get("STATE", "IDENTITY") == "IDENTITY":
+            limit.fill_(torch.inf)
+        self.register_buffer("state_limit", limit, persistent=False)
         try:
             self.preprocess, self.postprocess = make_pre_post_processors(policy.config, dataset_stats=stats)
         except (OSError, ValueError, ImportError) as error:
@@ -216,13 +221,18 @@ class LeRobotModel(TrainablePolicy):
         return next(self.parameters()).device
 
     def prepared(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Through lerobot's preprocessor, then to where the weights are."""
+        """Through lerobot's preprocessor, then to where the weights are; the state within its limit."""
         batch = self.preprocess(inputs)
+        limit = self.state_limit.to(batch[STATE])
+        batch[STATE] = batch[STATE].clamp(-limit, limit)
         return {key: value.to(self._device) if isinstance(value, Tensor) else value for key, value in batch.items()}
 
 
 def lerobot_statistics(statistics: Statistics, spec: PolicySpec) -> dict[str, dict[str, Tensor]]:
-    """Our statistics under lerobot's names; pictures have those of ImageNet, as in lerobot's trainer."""
+    """Our statistics under lerobot's names, with the floors of their scales; pictures have those of ImageNet, as in
+    lerobot's trainer.
+    """
+    statistics = statistics.widened()
 
     def vector(part: VectorStatistics) -> dict[str, Tensor]:
         names = {

@@ -152,7 +152,7 @@ def _without_padding(actions: Tensor | None) -> Tensor | None:
 def _our_statistics(stats: dict[str, Any], discrete_dims: tuple[int, ...]) -> Statistics:
     def vector(key: str) -> VectorStatistics:
         rows = {ours: torch.as_tensor(stats[key][theirs]).flatten().tolist() for ours, theirs in _NAMES.items()}
-        return VectorStatistics(**{name: tuple(row) for name, row in rows.items()})
+        return VectorStatistics(**{name: tuple(row) for name, row in rows.items()}).with_floor()
 
     return Statistics(vector(_STATE), vector(_ACTION), tuple(discrete_dims))
 

@@ -192,7 +192,7 @@ class ImaginedEdit(ChunkCriticLearner):
         chosen = inner[:: max(1, len(inner) // _ALARM_CHUNKS)]
         if not len(chosen):
             return None
-        normalize, at = self.critic.action_normalizer.normalize, self.data.tensor(chosen)
+        normalize, at = self.critic.action_normalizer.network_input, self.data.tensor(chosen)
         sent = {lag: self.data.sent_chunks(chosen + lag, ticks)[0] for lag in (-1, 0, 1)}
         chunks = {lag: normalize(self.data.tensor(chunk)) for lag, chunk in sent.items()}
         return Happened(transitions.features[at], chunks, transitions.later[at])
@@ -208,7 +208,7 @@ class ImaginedEdit(ChunkCriticLearner):
         well = self.data.tensor(self.data.credit.terminal_success[cache.later(every, cache.total_frames)[0]])
         return Transitions(
             features,
-            self.critic.action_normalizer.normalize(self.data.tensor(chunks)),
+            self.critic.action_normalizer.network_input(self.data.tensor(chunks)),
             features[self.data.tensor(later)],
             lasted,
             well & ~lasted,
@@ -224,7 +224,7 @@ class ImaginedEdit(ChunkCriticLearner):
         """
         dynamics, value = fitted.dynamics, fitted.value
         horizon, size = self.model.horizon, self.model.spec.action_dim
-        ticks, normalize = self.config.critic.chunk_ticks, self.critic.action_normalizer.normalize
+        ticks, normalize = self.config.critic.chunk_ticks, self.critic.action_normalizer.network_input
 
         def draw(seen: Tensor) -> Tensor:
             noise = torch.randn(len(seen), horizon, size, generator=generator).to(seen)

@@ -88,7 +88,8 @@ def foretell(learner: ImaginedEdit, chooser: Chooser | None, episodes: int) -> F
     starts = learner.data.tensor(np.array([episode.start for episode in own_episodes(learner)]))
     turn = torch.arange(episodes, device=learner.data.device)
     features, member = transitions.features[starts[turn % len(starts)]], turn % config.dynamics.members
-    model, normalize, lasting = learner.model.eval(), learner.critic.action_normalizer.normalize, torch.ones(episodes)
+    model, lasting = learner.model.eval(), torch.ones(episodes)
+    normalize = learner.critic.action_normalizer.network_input
     with torch.no_grad():
         for tick in range(0, learner.data.longest, learner.chunk_ticks):
             chunk = _act(model, chooser, features, tick, generator)[:, : learner.chunk_ticks]

@@ -35,6 +35,7 @@ _DEMO = ["budget.rounds=3", "budget.episodes_per_round=4", "task.image_size=64"]
 _DEMO += ["task.difficulty=0", "task.declare.max_episode_steps=70"]
 # Arguments that are added to the first of these that a command matches.
 SMALLER = {
+    r"vla-rl finetune .*--resume .*steps=": ["steps=8"],
     r"vla-rl (train|finetune) .*--resume": [],
     r"vla-rl demo\b|make demo\b": [*_TINY, "budget.rounds=1", "--alone", ""],  # tests/cli/test_demo.py
     r"vla-rl train .*check_episodes=": [*_TINY, *_BRIEFLY_IMAGINED, "budget.check_episodes=2"],

@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", help=f"a YAML file, or one of {', '.join(OF_FINETUNE)} (default: {OF_FINETUNE[0]})")
     parser.add_argument("--seed", type=int, help="of weights and batches (default: the config's)")
     parser.add_argument("--out", type=Path, help="the run folder to make (default: runs/finetune)")
-    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with a run; needs nothing else")
+    parser.add_argument(
+        "--resume", type=Path, metavar="RUN_DIR", help="go on with a run; needs nothing else, or a larger steps=N"
+    )
     parser.add_argument("--dry-run", action="store_true", help="take the data in, print what each loss sees, and stop")
     parser.add_argument(
         "--lerobot", type=Path, metavar="DIR", help="also export the data with its weights, for lerobot-train"
@@ -57,11 +59,14 @@ def _open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, FinetuneConfig
     from vla_rl.runs.finetune import FinetuneConfig, start_run
 
     if arguments.resume:
-        names = ("data", "mapping", "policy", "algorithm", "config", "seed", "out", "overrides")
+        names = ("data", "mapping", "policy", "algorithm", "config", "seed", "out")
         given = [name for name in names if getattr(arguments, name) not in (None, [])]
         if given:
             raise UserError(f"--resume goes on with the run's own config; leave {', '.join(given)} out")
-        return RunFolder.open(arguments.resume, FinetuneConfig)
+        folder, config = RunFolder.resume(arguments.resume, FinetuneConfig, arguments.overrides, "steps")
+        if arguments.overrides:
+            folder.extend(config)
+        return folder, config
     # Changes to the config may stand right behind the paths.
     changes = [str(path) for path in arguments.data or [] if "=" in path.name and not path.exists()]
     paths = [path for path in arguments.data or [] if str(path) not in changes]

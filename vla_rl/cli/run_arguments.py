@@ -14,7 +14,12 @@ def add_run_arguments(parser: argparse.ArgumentParser, config: str, out: str) ->
     parser.add_argument("--policy", help="size of the policy: one of the files in configs/policy (default: cpu)")
     parser.add_argument("--seed", type=int, help="seed of the run (default: the config's)")
     parser.add_argument("--out", type=Path, help=f"the run folder to make (default: {out})")
-    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with a run; needs nothing else")
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN_DIR",
+        help="go on with a run; needs nothing else, or a larger budget.rounds=N",
+    )
     parser.add_argument(
         "--from", dest="start", type=Path, metavar="RUN_DIR", help="share demonstrations and supervised policy of a run"
     )

@@ -39,14 +39,15 @@ def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, Polic
         UserError: for arguments that contradict each other, or a bad config.
     """
     if arguments.resume:
-        names = ("config", "policy", "seed", "out", "start", "overrides")
-        if any(getattr(arguments, name) not in (None, []) for name in names):
+        if any(getattr(arguments, name) is not None for name in ("config", "policy", "seed", "out", "start")):
             raise UserError(
-                "--resume goes on with the run's own config; leave --config, --policy, --seed, --out, --from and "
-                "overrides out"
+                "--resume goes on with the run's own config; leave --config, --policy, --seed, --out and --from out"
             )
-        folder, config = RunFolder.open(arguments.resume, RunConfig)
-        return folder, config, check_config(config, has_demonstrations=folder.policy_exists(0))
+        folder, config = RunFolder.resume(arguments.resume, RunConfig, arguments.overrides, "budget.rounds")
+        spec = check_config(config, has_demonstrations=folder.policy_exists(0))
+        if arguments.overrides:
+            folder.extend(config)
+        return folder, config, spec
     config = _with_absolute_paths(asked_config(arguments))
     start = _check_start(arguments.start, config) if arguments.start else None
     spec = check_config(config, has_demonstrations=start is not None)

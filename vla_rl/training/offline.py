@@ -59,14 +59,40 @@ class OfflineRun(LearningRun):
 
     def run(self) -> dict[str, Any]:
         """Do what is not done yet and return the summary."""
-        if not self.folder.policy_exists(self._stage.policy_version):
+        stage = self._stage
+        if self.folder.policy_exists(stage.policy_version):
+            self._put_aside_if_extended(stage)
+        if not self.folder.policy_exists(stage.policy_version):
             started_s = time.perf_counter()
             try:
                 self.cache.refresh()
-                self._learn(self._make_learner(self.cache), self._stage)
+                self._learn(self._make_learner(self.cache), stage)
             finally:
-                self._note_wall_time(self._stage.name, time.perf_counter() - started_s)
+                self._note_wall_time(stage.name, time.perf_counter() - started_s)
+            self.folder.write_summary({**self.folder.read_summary(), "gradient_steps": stage.end_step})
         return self.folder.read_summary()
+
+    def _put_aside_if_extended(self, stage: Stage) -> None:
+        """Make room for the policy of more gradient steps than the one that is there was given.
+
+        Raises:
+            UserError: if there is no checkpoint to go on from.
+        """
+        reached = self._progress[0] if self._progress else 0
+        made = self.folder.read_summary().get("gradient_steps", reached or stage.end_step)
+        if made >= stage.end_step:
+            logger.info(
+                "the run is finished; to extend it: vla-rl finetune --resume %s steps=%d", self.folder.path, 2 * made
+            )
+            return
+        policy = self.folder.policy(stage.policy_version)
+        if reached != made:
+            raise UserError(
+                f"{self.folder.checkpoints} holds no checkpoint of gradient step {made} to go on from; start a new run "
+                f"from the policy: vla-rl finetune --data {self.folder.episodes} --policy {policy}"
+            )
+        logger.info("the policy of gradient step %d is %s", made, self.folder.put_aside(stage.policy_version, made))
+        self._published -= {(kind, stage.round) for kind in ("operators", "choice")}
 
     def _before_first_step(self, learner: Learner, stage: Stage) -> None:
         """Say what is likely to go wrong, and refuse a policy that would stay as random as it was made."""

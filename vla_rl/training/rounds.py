@@ -94,6 +94,7 @@ class PracticeRun(LearningRun):
         self.evaluation_store = EpisodeStore(folder.evaluation)
         self._ahead = EpisodeStore(folder.ahead) if budget.staleness else None
         self._practised: Learner | None = None
+        self._has_worked = False
 
     def run(self) -> dict[str, Any]:
         """Do every stage that is not done yet and return the summary."""
@@ -102,6 +103,11 @@ class PracticeRun(LearningRun):
                 self._do(stage, f"[{number}/{len(self._stages)}] {stage.name}")
         finally:
             self._background.stop()
+        if not self._has_worked:
+            logger.info(
+                "the run is finished; to extend it: vla-rl train --resume %s budget.rounds=%d",
+                *(self.folder.path, self.budget.rounds + 1),
+            )
         return self.folder.read_summary()
 
     def _do(self, stage: Stage, shown: str) -> None:
@@ -109,6 +115,7 @@ class PracticeRun(LearningRun):
         try:
             worked = getattr(self, f"_{stage.kind}")(stage)
         finally:  # an attempt that broke off has cost its time as well
+            self._has_worked |= worked
             if worked:
                 self._note_wall_time(stage.name, time.perf_counter() - started_s)
         result = f"{self._result}{time.perf_counter() - started_s:.0f} s" if worked else "done before"

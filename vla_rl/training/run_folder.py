@@ -12,10 +12,11 @@ import itertools
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from vla_rl.core.config import config_from_dict, read_yaml, save_config
+from vla_rl.core.config import config_from_dict, config_to_dict, flatten, load_config, read_yaml, save_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
 from vla_rl.core.outside import read_json
@@ -87,6 +88,44 @@ class RunFolder:
         raw, upgrade = read_yaml(run.config_file), getattr(config_class, "upgrade", None)
         return run, config_from_dict(config_class, upgrade(raw) if upgrade else raw, where=str(run.config_file))
 
+    @classmethod
+    def resume[ConfigT](
+        cls, path: Path, config_class: type[ConfigT], changes: Sequence[str], budget: str
+    ) -> tuple[Self, ConfigT]:
+        """Open a run to go on with it, to a larger budget where the changes say so. Nothing is written, see `extend`.
+
+        Args:
+            path: of the folder.
+            config_class: see `open`.
+            changes: ``key=value`` items.
+            budget: The one key that may be changed, and only grow.
+
+        Raises:
+            UserError: for any other change; else see `open`.
+        """
+        if other := [key for key, _, _ in (item.partition("=") for item in changes) if key != budget]:
+            raise UserError(
+                f"--resume goes on with the run's own config, of which only {budget} may grow; leave {other[0]} out"
+            )
+        run, config = cls.open(path, config_class)
+        if not changes:
+            return run, config
+        larger = load_config(config_class, overrides=changes, base=config_to_dict(config))
+        before, after = (flatten(config_to_dict(each))[budget] for each in (config, larger))
+        if after < before:
+            raise UserError(f"{budget} is {after}, and {path} was made with {before}; a run can only be extended")
+        return run, larger
+
+    def extend(self, config: Any) -> None:
+        """Go on with a larger budget from now on.
+
+        Raises:
+            UserError: if another process works on the run.
+        """
+        with self:
+            save_config(config, self.config_file)
+            self.write_summary({**self.read_summary(), "finished": False})
+
     def policy(self, version: int) -> Path:
         """The folder of a policy version."""
         return self.policies / f"version_{version:04d}"
@@ -106,6 +145,14 @@ class RunFolder:
         shutil.copytree(source, unfinished)
         _sync(unfinished)
         unfinished.rename(self.policy(version))
+
+    def put_aside(self, version: int, step: int) -> Path:
+        """Rename a policy that is going to be trained further, so that its version can be made anew; return where it
+        is.
+        """
+        aside = self.policies / f"after_step_{step:08d}"
+        self.policy(version).rename(aside)
+        return aside
 
     def policy_versions(self) -> list[int]:
         """The policy versions that have been written to their end, ascending."""

@@ -359,7 +359,7 @@ def test_the_hint_to_resume_stands_where_there_is_something_to_resume(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("vla_rl.cli.doctor.diagnose", full)
+    monkeypatch.setattr("vla_rl.data.doctor.diagnose", full)
     assert "--resume" not in refused(capsys, "doctor", "nowhere")
     monkeypatch.setattr("vla_rl.training.run_folder.RunFolder.open", full)
     assert "go on with --resume" in refused(capsys, "train", "--resume", "nowhere")

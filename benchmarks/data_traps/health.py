@@ -101,6 +101,8 @@ def _column(number: int, values: np.ndarray | float) -> Callable[[Episode], Epis
     return change
 
 
+_UNNAMED = {"state_dimensions": Dimensions(), "action_dimensions": Dimensions()}
+_OTHER = {"action_dimensions": Dimensions(("a", "b", "c"))}
 _BACK = np.concatenate([np.arange(30), np.arange(20, 50)]) / _HZ
 _JITTER = 1 + 1e-4 * np.random.default_rng(0).normal(size=_STEPS)
 # Input, change of the last episode, change of all episodes, check that has to speak, part of its sentence.
@@ -122,6 +124,8 @@ _FAULTS: tuple[tuple[str, Any, Any, str, str], ...] = (
     ("one episode without its sentence", lambda each: replace(each, task=" "), None, "sentence", "empty"),
     ("one sentence in another spelling", lambda each: replace(each, task="Put it  in."), None, "sentence", "2 ways"),
     ("one episode without an outcome", lambda each: replace(each, success=None), None, "outcome", "1 of 5"),
+    ("one episode without names", lambda each: replace(each, **_UNNAMED), None, "names", "1 of 5"),
+    ("one episode of another robot", lambda each: replace(each, **_OTHER), None, "names of the action", "1 x a, b, c"),
     ("sound data", None, None, "", "no problem found"),
 )
 

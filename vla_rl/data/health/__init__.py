@@ -94,24 +94,31 @@ def _check_layouts(kept: Sequence[Kept]) -> Iterable[HealthFinding]:
         "control rate": lambda each: f"{each.episode.control_hz:g} Hz",
         "state numbers": lambda each: str(each.episode.state.shape[1]),
         "action numbers": lambda each: str(each.episode.action_sent.shape[1]),
-        "cameras": lambda each: ", ".join(sorted(each.films)) or "none",
+        "cameras": lambda each: ", ".join(f"{name} {film.size}" for name, film in sorted(each.films.items())) or "none",
         "names of the state": lambda each: ", ".join(sorted(each.episode.state_dimensions.names)),
         "names of the action": lambda each: ", ".join(sorted(each.episode.action_dimensions.names)),
     }
     for name, fact in facts.items():
         found: dict[str, list[Kept]] = {}
         for each in kept:
-            found.setdefault(fact(each), []).append(each)
+            if value := fact(each):  # undeclared names are not another robot
+                found.setdefault(value, []).append(each)
         if len(found) > 1:
             rarest = min(found.values(), key=len)
-            several = "; ".join(f"{len(those)} x {value or 'undeclared'}" for value, those in found.items())
+            several = "; ".join(f"{len(those)} x {value}" for value, those in found.items())
             yield HealthFinding(name, "problem", ids(rarest), several, "train on the groups apart, or map them alike")
-    if kept and not any(each.episode.state_dimensions or each.episode.action_dimensions for each in kept):
+    widths = [(each.episode.state.shape[1], each.episode.action_sent.shape[1]) for each in kept]
+    unnamed = [
+        each
+        for each, sizes in zip(kept, widths, strict=True)
+        if any(size and not named for size, named in zip(sizes, each.episode.dimensions, strict=True))
+    ]
+    if unnamed:
         yield HealthFinding(
             "names",
             "note",
-            (),
-            "the data declare no names of dimensions, so vectors are matched by position",
+            () if len(unnamed) == len(kept) else ids(unnamed),
+            f"{len(unnamed)} of {len(kept)} episodes do not name all dimensions, so vectors are matched by position",
             "check that all sources have the same order",
         )
 

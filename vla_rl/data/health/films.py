@@ -22,12 +22,14 @@ class Film:
     """What is kept of one camera of an episode.
 
     Attributes:
+        size: Height and width, as ``480x640``.
         thumbnail: First picture, float32 [16, 16, 3].
         frozen: First step and number of steps of the longest stretch of equal pictures.
         dark_share: Share of the pictures that show nothing.
         evidence: Pictures of what is suspicious.
     """
 
+    size: str
     thumbnail: NDArray[np.float32]
     frozen: tuple[int, int]
     dark_share: float
@@ -59,7 +61,8 @@ def keep(episode: Episode) -> Kept:
         steps = [int(np.argmax(dark))] if dark.mean() > DARK_SHARE else []
         steps += [first, first + length - 1] if length > FROZEN_S * episode.control_hz else []
         evidence = tuple(Evidence(_shrunk(pictures[step]), f"{episode.episode_id} {camera} {step}") for step in steps)
-        films[camera] = Film(_thumbnail(pictures[0]), (first, length), float(dark.mean()), evidence)
+        size = f"{pictures.shape[1]}x{pictures.shape[2]}"
+        films[camera] = Film(size, _thumbnail(pictures[0]), (first, length), float(dark.mean()), evidence)
     return Kept(replace(episode, images={}), films)
 
 

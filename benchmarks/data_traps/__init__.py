@@ -6,6 +6,7 @@ Example: python -m benchmarks data_traps
 
 import argparse
 import importlib
+import json
 import pkgutil
 import tempfile
 from collections import Counter
@@ -14,6 +15,13 @@ from typing import Any
 
 from benchmarks.data_traps.traps import TRAPS, meet
 from vla_rl.core.progress import track
+
+# Figures of neighboring benchmarks that belong to the same promise, by benchmark.
+_BESIDE = {
+    "foreign-scenes": ("raycast_egl_disagreement_max",),
+    "interruption": ("interrupt_seconds_max", "children_left"),
+    "neighbor": ("supervise_ratio_busy", "supervise_ratio_idle"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,13 +51,26 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "silent_wrong": verdicts["silently wrong"],
         "refused_without_remedy": verdicts["refused without remedy"],
         "tracebacks": verdicts["traceback"],
+        **_beside(options.out),
         "outcomes": [outcome.to_plain() for outcome in outcomes],
     }
 
 
+def _beside(results: Path) -> dict[str, Any]:
+    """Return the figures of the neighboring benchmarks, as far as they have been measured."""
+    figures = {}
+    for name, keys in _BESIDE.items():
+        file = results / f"{name}.json"
+        if file.exists():
+            measured = json.loads(file.read_text())
+            figures |= {key: measured[key] for key in keys}
+    return figures
+
+
 def table(result: dict[str, Any]) -> str:
     """Return Markdown: one row per figure, then one row per input that was not met."""
-    names = ("inputs", "right", "refused", "silent_wrong", "refused_without_remedy", "tracebacks")
+    names = ["inputs", "right", "refused", "silent_wrong", "refused_without_remedy", "tracebacks"]
+    names += [name for keys in _BESIDE.values() for name in keys if name in result]
     rows = [f"| {name.replace('_', ' ')} | {result[name]} |" for name in names]
     missed = [
         f"- {outcome['verdict']}: {outcome['input']} -> {outcome['printed']}"

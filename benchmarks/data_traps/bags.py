@@ -390,6 +390,14 @@ def outcome_of_one(folder: Path) -> str:
     return "success is True"
 
 
+@trap(MARKS, "the outcome is a Float64 of 0.27, with a threshold in the mapping")
+def coverage_with_threshold(folder: Path) -> str:
+    mark = _make("std_msgs/msg/Float64", 0.27)
+    found = [_with_mark(folder / rule, mark, success=f"/mark{rule}").success for rule in (">=0.95", ">= .2")]
+    expect(found == [False, True], f"success is {found}")
+    return f"success is {found}"
+
+
 @trap(MARKS, "the mark of takeovers is a joystick axis of 0.4", remedy="std_msgs/Bool")
 def half_a_takeover(folder: Path) -> NoReturn:
     episode = _with_mark(folder, _make("std_msgs/msg/Float32", 0.4), intervention="/mark")

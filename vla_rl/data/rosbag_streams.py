@@ -7,7 +7,7 @@ of a robot that come in separate messages of one topic are merged as the ROS 2 n
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -19,6 +19,7 @@ from vla_rl.data.rosbag_files import BagReader, Numbers, capture_time_ns, number
 
 Int64Array = NDArray[np.int64]
 
+_RULE = re.compile(r"(?P<topic>[^<>=]+?)\s*(?:>=\s*(?P<least>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?))?")
 _USE_RECORDING = "set header_stamps: false to use the times of recording"
 _LATEST_S = 1.0  # no camera pipeline takes longer from the capture to the recording
 # Place of a number in a message with names: the block that has one entry per joint, the joint, a field of its entry.
@@ -140,20 +141,30 @@ class StreamReader:
             raise StoreError(f"{where}: its messages have {sizes} numbers; they must be equally many")
         return NumberStream(topic, captured[order], np.stack([numbers.values for numbers in messages]))
 
-    def marks(self, topic: str, part: str) -> NumberStream:
+    def marks(self, rule: str, part: str) -> NumberStream:
         """Return a topic of true and false, float64 [M, 1] of 0 and 1.
 
+        Args:
+            rule: ``TOPIC``, or ``TOPIC>=NUMBER`` for a topic of other numbers.
+            part: Part of the mapping, for the error.
+
         Raises:
-            UserError: If it holds anything else; ``part`` of the mapping names the topic.
+            UserError: If it holds anything else.
         """
+        found = _RULE.fullmatch(rule)
+        if found is None:
+            raise UserError(f"{self._bag.path}: {part} is {rule!r}; expected TOPIC or TOPIC>=NUMBER")
+        topic, least = found["topic"], found["least"]
         stream = self.numbers(topic)
+        if stream.values.shape[1] == 1 and least is not None:
+            return replace(stream, values=(stream.values >= float(least)).astype(np.float64))
         if stream.values.shape[1] != 1 or not np.isin(stream.values, (0.0, 1.0)).all():
             wrong = [value for value in stream.values.ravel().tolist() if value not in (0.0, 1.0)]
-            found = f"{wrong[0]:g}" if wrong else f"{stream.values.shape[1]} numbers per message"
+            held = f"{wrong[0]:g}" if stream.values.shape[1] == 1 else f"{stream.values.shape[1]} numbers per message"
             instead = " and label the episodes with vla-rl label" if part == "success" else ""
             raise UserError(
-                f"{self._bag.path}: {topic} holds {found}; {part} expects true or false (1 or 0). Name a topic of "
-                f"std_msgs/Bool, or leave {part} out of the mapping{instead}"
+                f"{self._bag.path}: {topic} holds {held}; {part} expects true or false (1 or 0). Name a topic of "
+                f"std_msgs/Bool or a threshold ({part}: {topic}>=0.95), or leave {part} out of the mapping{instead}"
             )
         return stream
 

@@ -146,7 +146,7 @@ def test_a_blind_expert_closes_its_hands_on_nothing_and_goes_on_and_one_that_see
 def test_counterfactuals_part_from_one_state(tmp_path: Path) -> None:
     store = EpisodeStore(tmp_path)
     parting = collect_counterfactuals(TASK, RunConfig().gate, store, 1, first_seed=30, before_end=20)
-    clean, spoilt = (store.read(f"pair-00000-{kind}") for kind in ("expert", "spoilt"))
+    clean, spoilt = map(store.read, store.ids())
     step = parting[spoilt.episode_id]
     assert step == len(clean) - 20 == parting[clean.episode_id]
     assert clean.success

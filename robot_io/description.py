@@ -25,7 +25,7 @@ _COMPILER = {"fusestatic": "false", "discardvisual": "true", "balanceinertia": "
 _LIGHTEST = {"boundmass": "0.001", "boundinertia": "1e-6"}  # MuJoCo wants masses; kinematics does not
 _READABLE = (".stl", ".obj")
 _ROUNDING = 1e-5  # of the number: a file of limits is typed with so many digits
-_MOVES = ("revolute", "continuous", "prismatic")
+_UNITS = {"revolute": "rad", "continuous": "rad", "prismatic": "m"}  # of the joints that move
 
 
 @dataclass(frozen=True)
@@ -61,25 +61,11 @@ class Description:
     """
 
     def __init__(self, source: str, joints: Sequence[str], units: Sequence[float] = ()) -> None:
-        text = source.lstrip()
-        self._folder = Path()
-        if not text.startswith("<"):
-            path = Path(source).expanduser()
-            if not path.is_file():
-                raise UserError(f"the robot's description {source!r} is neither XML nor a file")
-            text, self._folder = path.read_text(), path.resolve().parent
-        try:
-            self._root = ElementTree.fromstring(text.encode())
-        except ElementTree.ParseError as error:
-            raise UserError(f"the robot's description is no XML ({error}); a xacro file has to be expanded") from error
-        if self._root.tag != "robot":
-            raise UserError(
-                f"the robot's description is <{self._root.tag}>, expected a URDF, which begins with <robot>"
-            )
+        self._root, self._folder = _read(source)
         self._joints = {joint.get("name", ""): joint for joint in self._root.findall("joint")}
         self.joints = tuple(joints)
         self._units = np.asarray(units or [1.0] * len(joints), np.float64)
-        moving = [name for name, joint in self._joints.items() if joint.get("type") in _MOVES]
+        moving = [name for name, joint in self._joints.items() if joint.get("type") in _UNITS]
         for joint in filter(None, joints):
             if joint not in moving:
                 raise UserError(
@@ -201,6 +187,29 @@ class Description:
                 "boxes and spheres"
             )
         return path
+
+
+def joint_units(source: str) -> dict[str, str]:
+    """Return the unit of each joint that moves, ``rad`` or ``m``. Argument and errors as of `Description`."""
+    joints = _read(source)[0].findall("joint")
+    return {joint.get("name", ""): _UNITS[kind] for joint in joints if (kind := joint.get("type", "")) in _UNITS}
+
+
+def _read(source: str) -> tuple[Any, Path]:
+    """Return the root of a URDF, given as XML or as a file, and the folder of the file."""
+    text, folder = source.lstrip(), Path()
+    if not text.startswith("<"):
+        path = Path(source).expanduser()
+        if not path.is_file():
+            raise UserError(f"the robot's description {source!r} is neither XML nor a file")
+        text, folder = path.read_text(), path.resolve().parent
+    try:
+        root = ElementTree.fromstring(text.encode())
+    except ElementTree.ParseError as error:
+        raise UserError(f"the robot's description is no XML ({error}); a xacro file has to be expanded") from error
+    if root.tag != "robot":
+        raise UserError(f"the robot's description is <{root.tag}>, expected a URDF, which begins with <robot>")
+    return root, folder
 
 
 def make_gate(

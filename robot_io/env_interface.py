@@ -3,18 +3,20 @@ declared, else what the environment says, else an assumption that is told.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from robot_io.success import AUTO, REWARD, SuccessRule, as_number
+from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Float32Array
 
 ASSUMED_HZ = 20.0
 KINDS = ("absolute", "delta")
+_CHANGES = {"state": gymnasium.ObservationWrapper, "action": gymnasium.ActionWrapper}
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ class EnvDeclaration:
             other word is a key of the info (nested: ``metrics.solved``), ``reward`` or ``terminated``, true or false.
             A number needs a threshold: ``coverage>=0.95``, with >=, <=, ==, !=, > or <.
         sentence: the task in words; ``task_description`` of the environment. Assumed: its name.
+        state_names: Names of the numbers of the state, in its order; ``state_names`` of the environment. Undeclared
+            ones are matched by position.
+        state_units: One unit for each (``rad``, ``deg``, ``m``, ...; "": not declared); ``state_units``.
+        action_names: Names of the numbers of the action; ``action_names``.
+        action_units: One unit for each; ``action_units``.
     """
 
     cameras: dict[str, str] = field(default_factory=dict)
@@ -51,6 +58,10 @@ class EnvDeclaration:
     max_episode_steps: int | None = None
     success: str = AUTO
     sentence: str = ""
+    state_names: tuple[str, ...] = ()
+    state_units: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
+    action_units: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.control_hz is not None and not self.control_hz > 0:
@@ -154,6 +165,41 @@ def read_sentence(env: Any, declared: EnvDeclaration) -> tuple[str, str]:
     name = env.spec.id if getattr(env, "spec", None) is not None else type(env.unwrapped).__name__
     words = name.rpartition("/")[2].rpartition(":")[2]
     return words, f"the task sentence is assumed to be {words!r}: declare sentence, or task_description"
+
+
+def read_dimensions(env: Any, declared: EnvDeclaration, what: Literal["state", "action"], size: int) -> Dimensions:
+    """Return the names and units of the numbers of the state or the action; they are never made up.
+
+    A wrapper that changes observations or actions hides what the environment inside declares, unless it declares names
+    itself. So does a state that is put together of other parts (``declared.state``).
+
+    Args:
+        env: Environment, wrapped or not.
+        declared: What it does not declare itself, which comes first.
+        what: Of which vector.
+        size: Numbers in this vector.
+
+    Raises:
+        ConfigError: For names or units that are not as many as the vector has numbers, or a repeated name.
+    """
+    names, units = getattr(declared, f"{what}_names"), getattr(declared, f"{what}_units")
+    if not names and not (what == "state" and declared.state):
+        layer = _declaring(env, f"{what}_names", _CHANGES[what])
+        names = getattr(layer, f"{what}_names", ())
+        units = units or getattr(layer, f"{what}_units", ())
+    try:
+        return Dimensions(tuple(names), tuple(units)).check_size(size, f"the {what}")
+    except UserError as error:
+        raise ConfigError(f"{env}: {error}; correct {what}_names and {what}_units") from error
+
+
+def _declaring(env: Any, attribute: str, changes: type) -> Any:
+    """Return the outermost layer of an environment that has an attribute; None if a layer hides it or none has it."""
+    while isinstance(env, gymnasium.Wrapper) and not hasattr(env, attribute):
+        if isinstance(env, changes):
+            return None
+        env = env.env
+    return env
 
 
 def _of_size(values: tuple[float, ...], size: int, name: str) -> tuple[float, ...]:

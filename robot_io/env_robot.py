@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from robot_io.disturbances import Disturbance
-from robot_io.env_interface import EnvDeclaration, read_actions, read_rate, read_sentence
+from robot_io.env_interface import EnvDeclaration, read_actions, read_dimensions, read_rate, read_sentence
 from robot_io.faults import Watch
 from robot_io.observation_space import ObservationReader
 from robot_io.pictures import PicturesOnDemand
@@ -18,6 +18,7 @@ from vla_rl.core.errors import UserError, raised
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 _ONE_AGENT = "A task is one environment with one agent: wrap it so that step() returns one flag."
+_UNNAMED = "the numbers of the {what} have no names, so they are matched by position: declare {what}_names"
 
 
 class EnvRobot:
@@ -39,6 +40,8 @@ class EnvRobot:
         task: the task sentence, read anew at every reset: an environment may draw it.
         actions: bounds, kinds, grippers.
         reader: cameras and state.
+        state_dimensions: Names and units of the state, as declared.
+        action_dimensions: Names and units of the action, as declared.
         notes: what was assumed, changed or left out, in sentences.
         judged: the environment, or a person, said how the last episode went.
         judge: Judges every step, see `robot_io.success.Judge`.
@@ -74,7 +77,12 @@ class EnvRobot:
         self._raw: Any = None
         self._seed = self._tick = 0
         self.reader = self._read_space(image_size)
-        self.notes = [*filter(None, (about_rate, about_task)), *self.actions.notes, *self.reader.notes]
+        self.state_dimensions = read_dimensions(env, declared, "state", self.reader.state_dim)
+        self.action_dimensions = read_dimensions(env, declared, "action", self.actions.size)
+        pairs = {"state": self.state_dimensions, "action": self.action_dimensions}
+        unnamed = [_UNNAMED.format(what=what) for what, dimensions in pairs.items() if not dimensions]
+        self.notes = [*filter(None, (about_rate, about_task)), *self.actions.notes, *self.reader.notes, *unnamed]
+        self._measured = self._measured_targets()
         self._middle = np.asarray((self.actions.low + self.actions.high) / 2, np.float32)
         self._steps = np.array([kind == "delta" for kind in self.actions.kind])  # [A]
         self._images: Mapping[str, Uint8Array] | None = None
@@ -96,8 +104,8 @@ class EnvRobot:
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """Of the A numbers of a command: an environment gives them none."""
-        return tuple(f"action.{dim}" for dim in range(self.actions.size))
+        """Of the A numbers of a command: their declared names, else their numbers."""
+        return self.action_dimensions.names or tuple(f"action.{dim}" for dim in range(self.actions.size))
 
     @property
     def draws_on_demand(self) -> bool:
@@ -153,7 +161,7 @@ class EnvRobot:
         if rest_action is not None:
             return np.asarray(rest_action(state), np.float32)
         targets: Float32Array = self._middle
-        posture = state[: self.actions.size]
+        posture = state[self._measured]
         if self._last is not None:
             targets = self._last
         elif posture.shape == targets.shape and self._within_bounds(posture):
@@ -221,6 +229,16 @@ class EnvRobot:
                 raise
             at, remedy = f"step {self._tick} of seed {self._seed}", remedy or " Correct it there."
             raise UserError(f"{call}() of {self.env} raised {raised(error)}, in {at}.{remedy}") from error
+
+    def _measured_targets(self) -> list[int]:
+        """Return the numbers of the state that measure the A targets: by name, else the first A; none if names or units
+        say that they are others.
+        """
+        state, action = self.state_dimensions, self.action_dimensions
+        if not (state and action):
+            return list(range(min(self.actions.size, self.reader.state_dim)))
+        index = [state.names.index(name) for name in action.names if name in state.names]
+        return index if state.take(index).agrees(action) else []
 
     def _within_bounds(self, action: Float32Array) -> bool:
         return bool((action >= self.actions.low).all() and (action <= self.actions.high).all())

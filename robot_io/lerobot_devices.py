@@ -8,13 +8,15 @@ import importlib
 import logging
 import os
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vla_rl.core.errors import UserError, did_you_mean
 
 _log = logging.getLogger(__name__)
 
+_UNITS = {"degrees": "deg", "range_m100_100": "normalized", "range_0_100": "percent"}
+"""Of lerobot's ``MotorNormMode``."""
 _TORQUE_OFF = "disable_torque_on_disconnect"
 
 
@@ -64,6 +66,27 @@ def _keep_torque(config: Any, options: Mapping[str, Any]) -> None:
         part = getattr(config, field.name)
         if dataclasses.is_dataclass(part):
             _keep_torque(part, options.get(field.name) or {})
+
+
+def unit_of_each(device: Any, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the unit of each number of a robot: ``deg``, ``normalized`` (-100 to 100) or ``percent`` (0 to 100) for
+    positions of motors, as its buses or its option ``use_degrees`` say; "" where neither does.
+    """
+    known = _motor_units(device)
+    in_degrees = getattr(getattr(device, "config", None), "use_degrees", None)
+    if not known and in_degrees is not None:
+        body = "deg" if in_degrees else "normalized"
+        known = {name: "percent" if "gripper" in name else body for name in names if name.endswith(".pos")}
+    return tuple(known.get(name, "") for name in names)
+
+
+def _motor_units(device: Any) -> dict[str, str]:
+    motors = getattr(getattr(device, "bus", None), "motors", {})
+    units = {f"{name}.pos": _UNITS.get(getattr(motor, "norm_mode", ""), "") for name, motor in motors.items()}
+    for side in ("left", "right"):
+        arm = getattr(device, f"{side}_arm", None)
+        units |= {} if arm is None else {f"{side}_{name}": unit for name, unit in _motor_units(arm).items()}
+    return units
 
 
 def holds_near(config: Any) -> bool:

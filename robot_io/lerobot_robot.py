@@ -19,12 +19,13 @@ import numpy as np
 from robot_io.disturbances import Disturbance
 from robot_io.faults import Watch
 from robot_io.freshness import Freshness
-from robot_io.lerobot_devices import holds_near, lock_ports, make_device
+from robot_io.lerobot_devices import holds_near, lock_ports, make_device, unit_of_each
 from robot_io.pictures import resize
 from vla_rl.core.clock import Clock, MonotonicClock
+from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.protocols import REST_READINGS, Condition
-from vla_rl.core.types import Float32Array, Observation
+from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class LerobotRobot:
         UserError: if an action has no measured counterpart, so that nobody could say how the robot rests.
 
     Attributes:
+        state_dimensions: lerobot's names of the numbers of the state, with units where the driver says them.
+        action_dimensions: The same of the action.
         tap: what the driver says goes through it, see `robot_io.faults`; None: it is sound.
     """
 
@@ -80,6 +83,8 @@ class LerobotRobot:
         self.cameras = tuple(name for name, kind in features.items() if isinstance(kind, tuple))
         self.state_names = tuple(name for name in features if name not in self.cameras)
         self.action_names = tuple(device.action_features)
+        self.state_dimensions = Dimensions(self.state_names, unit_of_each(device, self.state_names))
+        self.action_dimensions = Dimensions(self.action_names, unit_of_each(device, self.action_names))
         for name in self.action_names:
             if name not in self.state_names:
                 raise UserError(f"{device.name} measures no {name!r}.{did_you_mean(name, self.state_names)}")
@@ -141,7 +146,8 @@ class LerobotRobot:
         observation again.
 
         Raises:
-            UserError: if the first reading of an attempt fails.
+            UserError: if the first reading of an attempt fails, or has a picture of another size than the driver
+                declares.
         """
         if self._deaf and self._observation is not None:
             return self._observation
@@ -157,6 +163,8 @@ class LerobotRobot:
                 _log.warning("%s cannot be read (%s); its last reading counts", self.device.name, _line(error))
             self._unreadable = True
             return self._observation
+        if self._observation is None:
+            self._check_sizes(images)
         if self._unreadable:
             _log.warning("%s can be read again", self.device.name)
         self._unreadable = False
@@ -176,6 +184,16 @@ class LerobotRobot:
         if silent := [name for name, value in {**told, **joints}.items() if value is None]:
             raise TimeoutError(f"{silent[0]} says nothing")
         return {**told, **joints}
+
+    def _check_sizes(self, images: Mapping[str, Uint8Array]) -> None:
+        """Compare the pictures with the sizes that the driver declares, where it declares any."""
+        for camera, image in images.items():
+            size = self.device.observation_features[camera][:2]
+            if None not in size and image.shape[:2] != tuple(size):
+                raise UserError(
+                    f"camera {camera!r} gives pictures of {image.shape[0]} x {image.shape[1]}, {self.device.name} "
+                    f"declares {size[0]} x {size[1]}; correct height and width in robot.cameras"
+                )
 
     @property
     def moves_tool(self) -> bool:

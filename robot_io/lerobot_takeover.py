@@ -3,13 +3,16 @@
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, override
 
 import numpy as np
 
+from robot_io.lerobot_devices import unit_of_each
 from robot_io.takeover import Clutch
+from vla_rl.core.dimensions import Dimensions, Match, match
 from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.matching import declared
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Float32Array
 
@@ -55,7 +58,8 @@ class LerobotTakeover(TakeoverSource):
         step_dims, quaternions: see `robot_io.takeover.Clutch`.
 
     Raises:
-        UserError: if the device gives deltas and there is no ``step``, or lacks a joint of the robot.
+        UserError: if the device gives deltas and there is no ``step``, lacks a joint of the robot, or has a unit that
+            cannot be converted to the robot's.
     """
 
     def __init__(
@@ -84,9 +88,22 @@ class LerobotTakeover(TakeoverSource):
                 f"{', '.join(robot.action_names)}; take over with a leader arm, or pass a `step` that makes "
                 "commands of motions"
             )
-        for name in () if self._gives_deltas else robot.action_names:
+        self._to_robot: Match | None = None
+        if not self._gives_deltas:
+            self._to_robot = self._match(names)
+
+    def _match(self, names: Iterable[str]) -> Match:
+        """How the device's positions become the robot's commands: by name, and in the robot's units."""
+        device, commanded = self._device, tuple(self._robot.action_names)
+        for name in commanded:
             if name not in names:
                 raise UserError(f"{device.name} gives no {name!r}.{did_you_mean(name, names)}")
+        given = Dimensions(commanded, unit_of_each(device, commanded))
+        wanted = declared(self._robot)[1]
+        try:
+            return match(wanted, given, len(commanded), "the robot", f"the teleoperator {device.name}", "action")
+        except UserError as error:
+            raise UserError(f"{error}. Set use_degrees alike: robot.use_degrees, robot.teleop.use_degrees") from error
 
     @override
     def reset(self, seed: int) -> None:
@@ -121,7 +138,8 @@ class LerobotTakeover(TakeoverSource):
         if self._gives_deltas:
             gripper = float(action.get("gripper", _GRIPPER_STAYS)) - _GRIPPER_STAYS
             return np.array([*(action[name] for name in _DELTAS), gripper], np.float32)
-        return np.array([float(action[name]) for name in self._robot.action_names], np.float32)
+        assert self._to_robot is not None
+        return self._to_robot.apply(np.array([float(action[name]) for name in self._robot.action_names], np.float32))
 
     def _is_engaged(self) -> bool:
         """Whether the person holds the switch; not if that fails, too."""

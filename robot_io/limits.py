@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 
 from robot_io.body import BodyConfig
+from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Float32Array
 
@@ -83,6 +84,8 @@ class RobotLimits(GateConfig):
         self_distance: parts of the robot may come so close to each other, metres; a command that brings them closer is
             not followed, as one out of the workspace. 0: not watched. Links that one joint connects may touch.
         touching: pairs of further links that may.
+        names: Action dimensions that the limits are for, in their order; compared with what the robot declares.
+        units: Unit of the numbers of each.
         quaternions: the first of four dimensions each that are a quaternion x, y, z, w. It and its negative are one
             rotation: of commands and readings the one counts that is nearer to the command before. The node adds its
             pose outputs.
@@ -93,6 +96,8 @@ class RobotLimits(GateConfig):
     tool_link: str = ""
     self_distance: float = 0.0
     touching: tuple[tuple[str, str], ...] = ()
+    names: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
     quaternions: tuple[int, ...] = ()
     body: BodyConfig = field(default_factory=BodyConfig)
 
@@ -102,6 +107,25 @@ class RobotLimits(GateConfig):
         if isinstance(config, RobotLimits):
             return config
         return cls(**{name.name: getattr(config, name.name) for name in fields(config)})
+
+
+def check_names(config: GateConfig, action: Dimensions) -> None:
+    """Refuse limits that name other dimensions than the robot, another order or other units.
+
+    Args:
+        config: Limits; those without names are taken in the robot's order and units.
+        action: What the robot declares of its action.
+
+    Raises:
+        UserError: With both lists.
+    """
+    limits = RobotLimits.of(config)
+    own = Dimensions(limits.names, limits.units)
+    if not own.agrees(action):
+        raise UserError(
+            f"the limits are for {own.words()}; the robot has {action.words()}. Write limits in the robot's order and "
+            "units (--limits FILE, parameter limits of the ROS 2 node)"
+        )
 
 
 def agreed_posture(readings: Float32Array, config: RobotLimits, step: Float32Array) -> Float32Array:

@@ -12,6 +12,7 @@ from robot_io.disturbances import Disturbance
 from robot_io.faults import Watch
 from robot_io.freshness import Freshness
 from vla_rl.core.clock import Clock, VirtualClock
+from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Condition
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
@@ -42,7 +43,8 @@ class MockRobotConfig:
 
     Attributes:
         joints: A.
-        state_size: S; the state is the joints' positions, then zeros. 0: as many as joints.
+        state_size: S; the state is the joints' positions, then zeros. 0: as many as joints. A state that names the
+            joints has each position under its name.
         control_hz: rate of the control loop.
         lag_s: time constant with which joints follow their commands.
         cameras: names; all of them show the same.
@@ -51,6 +53,8 @@ class MockRobotConfig:
         command_timeout_ms: without a command for so long the robot stops by itself, as real controllers do.
         duration_s: the attempt is truncated then.
         task: the task sentence.
+        state_dimensions: Names and units of the state; undeclared: those of the joints, then ``unused_1`` and so on.
+        action_dimensions: Names and units of the joints; undeclared: ``joint_1`` and so on, in radians.
     """
 
     joints: int = 6
@@ -63,6 +67,8 @@ class MockRobotConfig:
     command_timeout_ms: float = 500.0
     duration_s: float = 5.0
     task: str = "follow the commands"
+    state_dimensions: Dimensions = UNDECLARED
+    action_dimensions: Dimensions = UNDECLARED
 
 
 class MockRobot:
@@ -88,6 +94,10 @@ class MockRobot:
         self.faults = faults or MockFaults()
         self.clock = clock or VirtualClock()
         self.control_hz = self.config.control_hz
+        self.state_dimensions, self.action_dimensions = self._dimensions()
+        measured, joints = self.state_dimensions.names, self.action_dimensions.names
+        named = set(joints) <= set(measured)
+        self._places = [measured.index(joint) for joint in joints] if named else list(range(len(joints)))
         self.reset(0)
 
     def connect(self) -> None:
@@ -128,7 +138,7 @@ class MockRobot:
         if elapsed_s < faults.camera_dies_s:
             self._image_ns = now_ns
         state: Float32Array = np.zeros(self.config.state_size or self.config.joints, np.float32)
-        state[: self.config.joints] = np.nan if elapsed_s >= faults.state_nan_s else self._position
+        state[self._places] = np.nan if elapsed_s >= faults.state_nan_s else self._position
         told = state if self.tap is None else self.tap.state(state)
         if told is not None:
             self._measured = self._freshness.state(told, now_ns)
@@ -149,7 +159,7 @@ class MockRobot:
 
     def condition(self) -> Condition:
         """See `vla_rl.execution.loop.EpisodicRobot`."""
-        return Condition(self._measured[: self.config.joints], self._command, self._freshness.captured_ns["state"])
+        return Condition(self._measured[self._places], self._command, self._freshness.captured_ns["state"])
 
     def write(self, action: Float32Array) -> Float32Array:
         """Take a command over, unless the robot has stopped."""
@@ -170,6 +180,14 @@ class MockRobot:
 
     def close(self) -> None:
         """Nothing to release."""
+
+    def _dimensions(self) -> tuple[Dimensions, Dimensions]:
+        joints, size = self.config.joints, self.config.state_size or self.config.joints
+        names = [f"joint_{joint + 1}" for joint in range(joints)]
+        action = self.config.action_dimensions or Dimensions(tuple(names), ("rad",) * joints)
+        unused = Dimensions(tuple(f"unused_{number + 1}" for number in range(size - joints)))
+        state = self.config.state_dimensions or action.take(range(joints)) + unused
+        return state.check_size(size, "robot.state_dimensions"), action.check_size(joints, "robot.action_dimensions")
 
     def _elapsed_s(self) -> float:
         return (self.clock.now_ns() - self._start_ns) * 1e-9

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robot_io.pictures import PicturesOnDemand
+from vla_rl.core.dimensions import UNDECLARED, Pair
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Subscriber
 from vla_rl.core.types import PICTURED, Episode, Origin, Step, Uint8Array
@@ -29,13 +30,22 @@ class Recorder(Subscriber):
         env_id: the environment or robot.
         control_hz: steps per second.
         listeners: told of every finished episode.
+        dimensions: Names and units of state and action, which every episode carries.
     """
 
-    def __init__(self, origin: Origin, env_id: str, control_hz: float, listeners: Sequence[Subscriber] = ()) -> None:
+    def __init__(
+        self,
+        origin: Origin,
+        env_id: str,
+        control_hz: float,
+        listeners: Sequence[Subscriber] = (),
+        dimensions: Pair = (UNDECLARED, UNDECLARED),
+    ) -> None:
         self._origin = origin
         self._env_id = env_id
         self._control_hz = control_hz
         self._listeners = listeners
+        self._dimensions = dimensions
         self._columns: dict[str, _Column] = {}
         self._extras: dict[str, list[int | float]] = {}
         self._length = 0
@@ -118,6 +128,8 @@ class Recorder(Subscriber):
             control_hz=self._control_hz,
             env_id=self._env_id,
             extras={name: _as_column(values[:length]) for name, values in self._extras.items()},
+            state_dimensions=self._dimensions[0],
+            action_dimensions=self._dimensions[1],
         )
         for listener in self._listeners:
             listener.on_episode(self.episode)
@@ -126,6 +138,9 @@ class Recorder(Subscriber):
     def _start(self, step: Step) -> None:
         """Lay the columns out by the first step; blocks of an earlier episode of the same shapes are used again."""
         observation = step.observation
+        state, action = self._dimensions
+        state.check_size(len(observation.state), f"the state of {self._env_id}")
+        action.check_size(len(step.action_sent), f"the action of {self._env_id}")
         rows: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
             camera: (image.shape, np.uint8) for camera, image in observation.images.items()
         }

@@ -20,7 +20,8 @@ from sim.scene import FINGER_REACH, GRIPPER_OPENING_MAX, ArmSpec, scene_xml
 from vla_rl.core.errors import UserError
 
 CONTROL_HZ = 20
-CHANNELS_PER_ARM = 4  # x, y, z of the grip point and the gripper's opening
+CHANNELS = ("x", "y", "z", "grip")  # of one arm: its grip point and the gripper's opening
+CHANNELS_PER_ARM = len(CHANNELS)
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
@@ -119,6 +120,18 @@ class TabletopEnv(CameraEnv):
     def action_kind(self) -> tuple[str, ...]:
         """Per action dimension, see `sim.interface`: all are targets."""
         return (ABSOLUTE,) * CHANNELS_PER_ARM * len(self.arms)
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of the numbers of state and action, see `sim.interface`: ``left_x`` and so on."""
+        return tuple(f"{arm.side}_{channel}" for arm in self.arms for channel in CHANNELS)
+
+    @property
+    def state_units(self) -> tuple[str, ...]:
+        """Units of state and action: metres."""
+        return ("m",) * len(self.state_names)
+
+    action_names, action_units = state_names, state_units
 
     @property
     def gripper_dims(self) -> tuple[int, ...]:

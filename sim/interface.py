@@ -14,7 +14,8 @@ CAMERAS = ("front", "top")
 ABSOLUTE, DELTA = "absolute", "delta"
 """What a number of an action means: a target, which holds still when it is repeated, or a step, where 0 does. Every
 environment declares it per dimension: ``action_kind``, with ``gripper_dims`` the dimensions that are grippers and
-``rest_action(state)`` the action that keeps everything where it is.
+``rest_action(state)`` the action that keeps everything where it is. It also declares what each number is called and in
+which unit it is: ``state_names``, ``state_units``, ``action_names`` and ``action_units``.
 """
 
 

@@ -113,7 +113,7 @@ def degrees_for_radians(folder: Path) -> str:
 @trap(
     _KIND,
     "the joints of the second store are normalized to -100..100, those of the first in radians",
-    "convert the data",
+    "correct the declared units",
 )
 def units_without_conversion(folder: Path) -> str:
     normalized = replace(_JOINTS, units=("normalized", "normalized", ""))

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from vla_rl.core.config import config_from_dict
 from vla_rl.core.described import CORRECTOR_FOLDER, POLICY_FORMATS, POLICY_VERSION, read_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.files import Stamp, stamp_of
+from vla_rl.core.matching import spec_difference
 from vla_rl.core.outside import check_version, read_json
 from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import PolicySpec
@@ -127,12 +128,11 @@ def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str
         # A backbone's folder moves with its checkpoint; older checkpoints name no kind.
         if name not in ("backbone", "kind") and deployed.get(name) != config.get(name):
             raise CheckpointError(f"{checkpoint} has another {name} than the deployed policy; export it anew")
-    for name in (field.name for field in fields(PolicySpec) if field.name != "env_id"):
-        found, expected = getattr(spec, name), getattr(manifest.spec, name)
-        if found != expected:
-            raise CheckpointError(
-                f"{checkpoint} has the {name} {found}, the deployed policy {expected}; export it anew"
-            )
+    if differs := spec_difference(spec, manifest.spec, but=("env_id",)):
+        raise CheckpointError(
+            f"{checkpoint} has the {differs.name} {differs.found}, the deployed policy {differs.expected}; export it "
+            "anew"
+        )
     deployed_scaling = {
         "state": (manifest.state_mean, manifest.state),
         "action": (manifest.action_mean, manifest.action, manifest.discrete),

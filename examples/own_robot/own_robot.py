@@ -11,6 +11,7 @@ import numpy as np
 from robot_io.gate import SafetyGate
 from vla_rl.core.clock import Clock
 from vla_rl.core.config import config_from_dict
+from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.types import Float32Array, Observation, Origin
 from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
 
@@ -29,6 +30,7 @@ class Cart:
     """One joint: the cart's place on the rail, metres. The command is where it should be."""
 
     control_hz = HZ
+    state_dimensions = action_dimensions = Dimensions(("cart",), ("m",))  # may be left out: then positions count
     terminated = False
     success: bool | None = None  # nobody judges its attempts
 
@@ -70,6 +72,6 @@ class Cart:
 def set_up(request: RobotRequest) -> RobotSetup:
     """What ``--robot cart`` calls: options, a check against the policy, the robot, and the limits of its gate."""
     config = config_from_dict(CartConfig, dict(request.options), where="robot")
-    check_fits(request.policy, ["top"], state_dim=1, action_dim=1)
+    check_fits(request.policy, ["top"], 1, 1, (Cart.state_dimensions, Cart.action_dimensions))
     limits = request.gate.filled(low=[0.0], high=[config.rail_m])  # those of --limits stay
     return RobotSetup(Cart(config, request.clock), SafetyGate(limits, HZ), Origin.SIM, "cart")

@@ -42,7 +42,9 @@ PARAMETERS = (
     Parameter("env", "sim:vla_rl/PegInsert-v0", "Gymnasium id, with the module that registers it"),
     Parameter("env_options", "{}", "JSON mapping of the environment's arguments"),
     Parameter("seed", 0, "Of the first reset; the next one has the next seed", 0, 2**31 - 1),
-    Parameter("joints", [], "Names of the state's dimensions; empty: joint_1, joint_2, ..."),
+    Parameter(
+        "joints", [], "Names of the state's dimensions; empty: the environment's own, else joint_1, joint_2, ..."
+    ),
     Parameter("realtime_factor", 1.0, "Seconds of the world in one second; not 1: it publishes /clock", 0.01, 100.0),
     Parameter("lockstep", False, "Wait for a command before every step; publishes /clock"),
     Parameter("lockstep_timeout_s", 0.5, "Without a command for so long (wall time) the world goes on", 0.001, 60.0),
@@ -113,11 +115,7 @@ class EnvNode(Node):
             self._time_ns += self._period_ns
 
     def _make_topics(self, observation: Observation) -> None:
-        self._joints: Sequence[str] = value_of(self, "joints") or [
-            f"joint_{index + 1}" for index in range(len(observation.state))
-        ]
-        if len(self._joints) != len(observation.state):
-            raise UserError(f"{len(self._joints)} joints are named, the state has {len(observation.state)} numbers")
+        self._joints, self._targets = joint_names(self._robot, value_of(self, "joints"))
         self._cameras = {
             camera: self.create_publisher(Image, f"{camera}/image_raw", qos.sensors()) for camera in observation.images
         }
@@ -202,19 +200,21 @@ class EnvNode(Node):
     def _on_trajectory(self, message: Any) -> None:
         """The robot goes to the end of a trajectory; an empty one holds it where it is."""
         if message.points:
-            self._command(dict(zip(message.joint_names, message.points[-1].positions, strict=False)))
+            self._command(message.joint_names, message.points[-1].positions)
 
     def _on_array(self, message: Any) -> None:
-        self._command(dict(zip(self._joints, message.data, strict=False)))
+        self._command(self._targets, message.data)
 
-    def _command(self, positions: dict[str, float]) -> None:
+    def _command(self, names: Sequence[str], positions: Sequence[float]) -> None:
         with self._condition:
             if self._reset_asked:
                 return
-            target = self._robot.rest_command() if self._target is None else self._target.copy()
-            for index, joint in enumerate(self._joints[: len(target)]):
-                if joint in positions:
-                    target[index] = positions[joint]
+            before = self._robot.rest_command() if self._target is None else self._target
+            try:
+                target = messages.commanded(before, self._targets, names, positions)
+            except UserError as error:
+                self.get_logger().error(f"not followed: {error}")
+                return
             self._latencies_ms.append((time.perf_counter() - self._published_s) * 1e3)
             del self._latencies_ms[:-_LATENCIES]
             self._target, self._commanded_ns, self._driven = target, self._time_ns, True
@@ -251,6 +251,27 @@ class EnvNode(Node):
             name = f"{self.get_fully_qualified_name()}: reading to command"
             status = DiagnosticStatus(name=name, message=f"{p50:.2f} ms", hardware_id="vla_rl", values=values)
             self._diagnostics.publish(DiagnosticArray(status=[status]))
+
+
+def joint_names(robot: EnvRobot, named: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the names of the numbers of the state and of the action, as the topics carry them.
+
+    Args:
+        robot: The environment; the names that it declares are used where none are given.
+        named: Parameter ``joints``.
+
+    Raises:
+        UserError: For another number of names, or the environment's own in another order.
+    """
+    size, own = robot.reader.state_dim, list(robot.state_dimensions.names)
+    state = list(named) or own or [f"joint_{index + 1}" for index in range(size)]
+    if len(state) != size:
+        raise UserError(f"parameter joints names {len(state)} joints, the state has {size} numbers")
+    if state != own and set(state) == set(own):
+        raise UserError(f"parameter joints is {state}, the environment's own order is {own}; leave the parameter out")
+    renamed = dict(zip(own, state, strict=bool(own)))
+    action = [renamed.get(name, name) for name in robot.action_dimensions.names]
+    return state, action or state[: robot.actions.size]
 
 
 def main(arguments: list[str] | None = None) -> int:

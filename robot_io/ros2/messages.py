@@ -97,6 +97,30 @@ def trajectory(
     return JointTrajectory(header=header("", start_ns), joint_names=list(joints), points=points)
 
 
+def commanded(
+    target: Float32Array, joints: Sequence[str], names: Sequence[str], positions: Sequence[float]
+) -> Float32Array:
+    """Return the target, float32 [A], with the positions of some of its joints replaced, by name.
+
+    Args:
+        target: The one before.
+        joints: A names, in the order of the target.
+        names: Of the commanded joints.
+        positions: As many numbers.
+
+    Raises:
+        UserError: For a name that is unknown or repeated, or another number of positions.
+    """
+    if len(set(names)) != len(names) or not set(names) <= set(joints) or len(positions) != len(names):
+        raise UserError(
+            f"a command names the joints {list(names)} for {len(positions)} numbers; expected names of {list(joints)}, "
+            "each once"
+        )
+    moved = target.copy()
+    moved[[joints.index(name) for name in names]] = positions
+    return moved
+
+
 def header(frame: str, time_ns: int) -> Any:
     """A std_msgs/Header."""
     from std_msgs.msg import Header

@@ -174,6 +174,7 @@ class Kind:
         size: how many numbers it takes; 0: as many as there are.
         steps: True, its numbers have to be steps (``delta_dims`` of the limits); False, targets; None, either.
         rates: what is sent of targets are velocities.
+        units: Of its numbers, where the message fixes them.
     """
 
     interface: str
@@ -182,18 +183,20 @@ class Kind:
     size: int = 0
     steps: bool | None = False
     rates: bool = False
+    units: tuple[str, ...] = ()
 
     @property
     def is_action(self) -> bool:
         return ".action." in self.interface
 
 
+_TWIST = (*("m",) * 3, *("rad",) * 3)
 KINDS: Mapping[str, Kind] = {
     "trajectory": Kind("trajectory_msgs.msg.JointTrajectory", "{name}_controller/joint_trajectory", _trajectory),
     "array": Kind("std_msgs.msg.Float64MultiArray", "{name}_controller/commands", _array, steps=None),
     "velocity": Kind("std_msgs.msg.Float64MultiArray", "{name}_controller/commands", _velocity, rates=True),
-    "twist": Kind("geometry_msgs.msg.TwistStamped", "servo_node/delta_twist_cmds", _twist, size=6, steps=True),
-    "pose": Kind("geometry_msgs.msg.PoseStamped", "servo_node/pose_target_cmds", _pose, size=7),
+    "twist": Kind("geometry_msgs.msg.TwistStamped", "servo_node/delta_twist_cmds", _twist, 6, True, units=_TWIST),
+    "pose": Kind("geometry_msgs.msg.PoseStamped", "servo_node/pose_target_cmds", _pose, size=7, units=("m",) * 3),
     "gripper": Kind("control_msgs.action.GripperCommand", "{name}_controller/gripper_cmd", _gripper, size=1),
     "follow_joint_trajectory": Kind(
         "control_msgs.action.FollowJointTrajectory", "{name}_controller/follow_joint_trajectory", _follow

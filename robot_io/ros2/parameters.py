@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from robot_io.description import joint_units
 from robot_io.ros2.outputs import KINDS, OutputSettings
+from vla_rl.core.dimensions import Dimensions, Pair
 from vla_rl.core.errors import ConfigError, did_you_mean
 
 IMAGE_TYPES = ("raw", "compressed")
@@ -57,7 +59,7 @@ PARAMETERS = (
     Parameter("robot_name", "ros2", "Name under which the episodes are stored"),
     Parameter("simulated", False, "The robot is a simulation: episodes are stored as such"),
     Parameter("store", "", "Folder of the episode store; empty: nothing is recorded"),
-    Parameter("joints", [], "Joint names, in the order of the policy's state; required"),
+    Parameter("joints", [], "Joint names; the order of the state for a policy without names; required"),
     Parameter("cameras", [], "Camera names that the policy knows"),
     Parameter("outputs", ["arm"], "Names of the command outputs, in the order of the policy's action"),
     Parameter("image_size", 0, "Pictures are brought to this height and width, pixels; 0: the policy's", 0, 4096),
@@ -163,6 +165,15 @@ class Settings:
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
+    @property
+    def dimensions(self) -> Pair:
+        """Names and units of state and action: of the parameters, with the units of the description's joints."""
+        units = joint_units(self.description) if self.description else {}
+        for output in self.outputs:
+            units |= dict(zip(output.joints, KINDS[output.type].units, strict=False))
+        state, action = (tuple(units.get(name, "") for name in names) for names in (self.joints, self.command_joints))
+        return Dimensions(self.joints, state), Dimensions(self.command_joints, action)
+
     def path(self, name: str) -> Path | None:
         """A parameter that names a file or a folder; None if it is empty."""
         return Path(self[name]).expanduser() if self[name] else None
@@ -188,7 +199,9 @@ class Settings:
 
     def _check(self) -> None:
         if not self.joints:
-            raise ConfigError("parameter joints is empty; list the joint names in the order of the policy's state")
+            raise ConfigError(
+                "parameter joints is empty; list the joint names; their order counts for a policy without names"
+            )
         if twice := [joint for joint in self.joints if self.joints.count(joint) > 1]:
             raise ConfigError(f"parameter joints names {twice[0]!r} twice; every number of the state is another joint")
         _check_topics("output", self.outputs)

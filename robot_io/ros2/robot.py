@@ -61,6 +61,8 @@ class Ros2Robot:
         step_dims: dimensions of the action that are steps: at rest they are 0.
 
     Attributes:
+        state_dimensions: Names of the joints, with the units of the robot's description.
+        action_dimensions: The same of the commands.
         interrupted: nobody is to wait for anything any more.
         acting: an attempt is running.
         alarms: reason -> why, for which the robot must not move, see `robot_io.ros2.alarms`.
@@ -85,6 +87,7 @@ class Ros2Robot:
     ) -> None:
         self.clock = clock
         self.control_hz = control_hz
+        self.state_dimensions, self.action_dimensions = settings.dimensions
         self._settings = settings
         self._desk = desk
         self._image_size = image_size
@@ -157,6 +160,9 @@ class Ros2Robot:
         if message_ns is None:
             return
         joints, known = self._settings.joints, self._joints
+        if doubled := next((joint for joint in joints if message.name.count(joint) > 1), None):
+            self._complain(_STATE, f"joint {doubled!r} stands twice in one message of /joint_states: {message.name}")
+            return
         for joint, position in zip(message.name, message.position, strict=False):
             known[joint] = message_ns, position
         for joint, effort in zip(message.name, getattr(message, "effort", ()), strict=False):

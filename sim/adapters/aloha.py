@@ -15,8 +15,10 @@ from sim.adapters.optional import import_benchmark
 from sim.interface import ABSOLUTE, CameraEnv, observation_space
 from sim.rendering import make_renderer
 
-_N_JOINTS = 14
 _STATE_BOUND = 10.0  # a joint beyond it has left what the model describes
+_JOINTS = ("waist", "shoulder", "elbow", "forearm_roll", "wrist_angle", "wrist_rotate", "gripper")
+_NAMES = tuple(f"{side}_{joint}" for side in ("left", "right") for joint in _JOINTS)
+_N_JOINTS = len(_NAMES)
 _SOLVED = 4  # gym-aloha counts the stages of a task; this is the last
 _ARM = "vx300s"  # how the names of an arm's meshes begin; they are drawn as coarse convex hulls
 _NATIVE_CAMERAS = {"front": "angle", "top": "top"}
@@ -28,6 +30,10 @@ class AlohaEnv(CameraEnv):
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 - gymnasium declares it so
     gripper_dims: ClassVar[tuple[int, ...]] = (6, 13)
     action_kind: ClassVar[tuple[str, ...]] = (ABSOLUTE,) * _N_JOINTS
+    state_names: ClassVar[tuple[str, ...]] = _NAMES
+    state_units: ClassVar[tuple[str, ...]] = (*("rad",) * 6, "") * 2
+    action_names: ClassVar[tuple[str, ...]] = state_names
+    action_units: ClassVar[tuple[str, ...]] = state_units
     max_episode_steps: ClassVar[int] = 300
     native_task: ClassVar[str]
     native_class: ClassVar[str]

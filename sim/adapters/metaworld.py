@@ -48,6 +48,9 @@ class MetaWorldEnv(CameraEnv):
     expert: ClassVar[str] = "sim.experts.metaworld:MetaWorldExpert"
     gripper_dims: ClassVar[tuple[int, ...]] = (3,)
     action_kind: ClassVar[tuple[str, ...]] = (DELTA, DELTA, DELTA, ABSOLUTE)
+    state_names: ClassVar[tuple[str, ...]] = ("x", "y", "z", "gripper")
+    state_units: ClassVar[tuple[str, ...]] = ("m", "m", "m", "")
+    action_names: ClassVar[tuple[str, ...]] = state_names  # in no unit: shares of `STEP_M` and of an effort
 
     def __init__(self, native_name: str, **arguments: Any) -> None:
         if native_name not in TASKS:

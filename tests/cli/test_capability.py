@@ -12,6 +12,7 @@ from robot_io.gate import GateConfig, SafetyGate
 from robot_io.mock_robot import MockRobot, MockRobotConfig
 from robot_io.recorder import Recorder
 from tests.fakes.ros2_scripts import ros_or_skip, said_by
+from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, PolicySpec, Source
 from vla_rl.execution.executor import Executor
@@ -111,6 +112,12 @@ def test_vlash_refuses_a_policy_of_steps(tmp_path: Path) -> None:
     steps = replace(policy, spec=replace(SPEC, delta_dims=(0, 2)))
     with pytest.raises(ConfigError, match=r"'vlash' needs .* targets, not steps as here in dimensions \[0, 2\]"):
         check_strategy(execution_config("vlash"), steps)
+    state, action = Dimensions(("a", "b", "c")), Dimensions(("b", "a", "c"))
+    named = replace(policy, spec=replace(SPEC, dimensions=((state, state),)))
+    check_strategy(execution_config("vlash"), named)
+    other = replace(policy, spec=replace(SPEC, dimensions=((state, action),)))
+    with pytest.raises(ConfigError, match="a state that begins with the commanded b, a, c, not with a, b, c"):
+        check_strategy(execution_config("vlash"), other)
 
 
 def test_a_head_is_not_for_policies_that_come_later(tmp_path: Path) -> None:

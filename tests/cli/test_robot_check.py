@@ -41,7 +41,14 @@ def test_a_robot_that_is_ready(
     code, told = check(policy, capsys)
     assert code == 0, told
     assert "NO" not in told
-    for words in ("20 Hz", "rtc", "1 reading of [", "front 0 ms", "somebody can stop it by hand"):
+    for words in (
+        "20 Hz",
+        "state by position (no names from the policy)",
+        "rtc",
+        "1 reading of [",
+        "front 0 ms",
+        "somebody can stop it by hand",
+    ):
         assert words in told
     assert sent == [], "a look is no command"
 

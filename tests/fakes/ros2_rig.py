@@ -122,7 +122,7 @@ class Rig:
     ) -> None:
         self._folder, self._namespace = folder, namespace
         self._policy_parameters = {
-            "joints": [f"joint_{index + 1}" for index in range(8)],
+            "joints": [f"{side}_{channel}" for side in ("left", "right") for channel in ("x", "y", "z", "grip")],
             "cameras": ["front", "top"],
             "detect_frozen_images": False,
             "simulated": True,

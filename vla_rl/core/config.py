@@ -16,7 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from vla_rl.core.errors import ConfigError, did_you_mean, one_line
+from vla_rl.core.errors import ConfigError, UserError, did_you_mean, one_line
 from vla_rl.core.files import write_atomic
 from vla_rl.core.outside import LARGEST_TEXT, read_bytes
 from vla_rl.core.registry import KINDS, find
@@ -329,10 +329,10 @@ def _decode(config_class: Any, raw: Any, path: str = "") -> Any:
         return draccus.decode(config_class, raw)
     except Exception as error:  # draccus raises its own, TypeError and ValueError, by kind of mistake
         cause: BaseException = error
-        while not isinstance(cause, ConfigError) and (cause.__cause__ or cause.__context__):
+        while not isinstance(cause, UserError) and (cause.__cause__ or cause.__context__):
             cause = cause.__cause__ or cause.__context__ or cause
-        if isinstance(cause, ConfigError):  # a config's own words say most
-            raise cause from error
+        if isinstance(cause, UserError):  # a config's own words say most
+            raise ConfigError(str(cause)) from error
         key, told = _KEY.sub("", one_line(error)), _KEY.match(one_line(error))
         raise ConfigError(f"{path}{told[1]}: {key}" if told else f"{path.rstrip('.')}: {key}") from error
 

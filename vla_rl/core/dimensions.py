@@ -97,6 +97,17 @@ class Dimensions:
         units = tuple(self.units[i] for i in index) if self.units else ()
         return Dimensions(tuple(self.names[i] for i in index), units)
 
+    def agrees(self, other: "Dimensions") -> bool:
+        """Return whether the names, their order and the declared units are the same, as far as both declare them."""
+        units = zip(self.unit_of_each(), other.unit_of_each(), strict=False)
+        same = self.names == other.names and all(one == two or not (one and two) for one, two in units)
+        return same or not (self and other)
+
+    def words(self) -> str:
+        """Return the names with their units, as text: ``shoulder (rad), grip``."""
+        pairs = zip(self.names, self.unit_of_each(), strict=True)
+        return ", ".join(f"{name} ({unit})" if unit else name for name, unit in pairs)
+
     def to_plain(self) -> dict[str, Any]:
         """Return the dimensions as JSON data."""
         return {"names": list(self.names), "units": list(self.units)}
@@ -144,7 +155,15 @@ class Match:
         return Match(back, 1 / self.factor[back], self.by_name)
 
 
-def match(expected: Dimensions, found: Dimensions, size: int, expected_in: str, found_in: str, what: str) -> Match:
+def match(
+    expected: Dimensions,
+    found: Dimensions,
+    size: int,
+    expected_in: str,
+    found_in: str,
+    what: str,
+    remedy: str = "Map the names, or use data of the same robot",
+) -> Match:
     """Match a found vector with an expected one, by name where both declare names.
 
     Args:
@@ -154,6 +173,7 @@ def match(expected: Dimensions, found: Dimensions, size: int, expected_in: str, 
         expected_in: Name of the receiver, for the error ("the policy runs/a").
         found_in: Name of the source.
         what: ``state`` or ``action``.
+        remedy: What to do if a name is missing.
 
     Raises:
         UserError: If a name is missing on either side, or two declared units differ and cannot be converted. The
@@ -167,7 +187,7 @@ def match(expected: Dimensions, found: Dimensions, size: int, expected_in: str, 
     if missing:
         raise UserError(
             f"{found_in}: the {what} has no dimension {missing[0]!r}. Found: {list(found.names)}. Expected by "
-            f"{expected_in}: {list(expected.names)}. Map the names, or use data of the same robot"
+            f"{expected_in}: {list(expected.names)}. {remedy}"
         )
     index = np.array([found.names.index(name) for name in expected.names], dtype=np.int64)
     taken = found.take(index.tolist()).unit_of_each()
@@ -206,6 +226,6 @@ def _factor(unit: str, wanted: str, name: str, what: str, found_in: str, expecte
     if base != wanted_base:
         raise UserError(
             f"{found_in}: the unit of {what} {name!r} is {unit}. Expected by {expected_in}: {wanted}. There is no "
-            f"conversion; convert the data to {wanted}, or correct the declared units"
+            f"conversion; correct the declared units, or use data or a policy in the other unit"
         )
     return factor / wanted_factor

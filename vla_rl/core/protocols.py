@@ -37,7 +37,13 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Robot(Protocol):
-    """A robot, a mock of one, or an environment behind the same four verbs."""
+    """A robot, a mock of one, or an environment behind the same four verbs.
+
+    A robot that knows what its numbers are called has two more attributes, ``state_dimensions`` and
+    ``action_dimensions`` (`vla_rl.core.dimensions.Dimensions`). Episodes then carry these names and units. A policy is
+    matched with the robot by name before anything moves, see `vla_rl.core.matching`. Without the attributes the vectors
+    are matched by position.
+    """
 
     @property
     def control_hz(self) -> float: ...

@@ -8,7 +8,6 @@ whose actions are not finite numbers, is put aside, and the one before it goes o
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import Stamp, stamp_of
+from vla_rl.core.matching import spec_difference
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
 
@@ -134,8 +134,11 @@ class WatchedPolicy:
             spec = getattr(policy, "spec", None)
             if isinstance(spec, PolicySpec):
                 self._spec = self._spec or spec
-                if replace(spec, env_id="") != replace(self._spec, env_id=""):
-                    raise UserError("it is of another robot or kind of action than the one that acts")
+                if differs := spec_difference(spec, self._spec, but=("env_id",)):
+                    raise UserError(
+                        "it is of another robot or kind of action than the one that acts: "
+                        f"{differs.name} {differs.found}, expected {differs.expected}"
+                    )
             if self._observation is not None:
                 policy.reset(self._seed)
                 if not np.isfinite(policy.infer(self._observation).actions).all():

@@ -14,6 +14,7 @@ from torch import Tensor
 from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.described import CHOOSES, CRITIC_FOLDER, POLICY_FORMATS, POLICY_VERSION, read_weights, write_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
+from vla_rl.core.matching import spec_difference
 from vla_rl.core.outside import check_version
 from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import PolicySpec
@@ -72,14 +73,14 @@ def check_spec(folder: Path, found: PolicySpec, expected: PolicySpec) -> None:
     """Refuse a policy that was made for another robot.
 
     Raises:
-        CheckpointError: with the first thing that differs.
+        CheckpointError: with the first thing that differs. Dimensions that only one of the two names are no
+            difference.
     """
-    for name, wanted in vars(expected).items():
-        value = getattr(found, name)
-        if value != wanted:
-            raise CheckpointError(
-                f"{folder} was trained with {name}={value!r}, asked for is {wanted!r}; choose a fitting checkpoint"
-            )
+    if differs := spec_difference(found, expected):
+        name, value, wanted = differs
+        raise CheckpointError(
+            f"{folder} was trained with {name}={value!r}, asked for is {wanted!r}; choose a fitting checkpoint"
+        )
 
 
 def _check_weights(folder: Path, tensors: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from robot_io.recorder import Recorder
 from vla_rl.core.errors import UserError
+from vla_rl.core.matching import declared
 from vla_rl.core.protocols import Gate, Subscriber
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
@@ -52,7 +53,7 @@ class Attempts:
     ) -> None:
         self._robot, self._gate, self._rearms = robot, gate, rearms
         self._env_id = env_id
-        self._recorder = Recorder(origin, env_id, robot.control_hz, subscribers)
+        self._recorder = Recorder(origin, env_id, robot.control_hz, subscribers, declared(robot))
         self._subscribers = [self._recorder, *subscribers]
 
     def run(

@@ -105,6 +105,9 @@ def check_strategy(execution: ExecutionConfig, policy: PolicyFolder, watched: bo
         missing = "one policy, which its head was trained for, not newer ones from a watched folder"
     if steps and name == "vlash":
         missing = f"a policy whose actions are targets, not steps as here in dimensions {list(steps)}"
+    state, action = policy.spec.dimensions_of(policy.spec.state_dim)
+    if name == "vlash" and not state.take(range(min(len(action), len(state)))).agrees(action):
+        missing = f"a state that begins with the commanded {action.words()}, not with {state.words()}"
     if missing:
         best = best_strategy(policy)[0].partition("=")[2]
         supported = " and ".join(map(repr, dict.fromkeys((best, "naive"))))

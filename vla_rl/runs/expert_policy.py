@@ -13,6 +13,8 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
+from robot_io.env_interface import EnvDeclaration, read_dimensions
+from vla_rl.core.dimensions import Pair
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
@@ -91,12 +93,19 @@ def find_expert(name: str) -> tuple[PolicyFolder, functools.partial[ExpertPolicy
         state_dim=spaces["agent_pos"].shape[0],
         action_dim=made.action_space.shape[0],
         control_hz=rate,
+        dimensions=(_dimensions(made),),
     )
     grippers = tuple(made.unwrapped.gripper_dims)
     made.close()
     discrete_dims = tuple(dim for dim in grippers if dim < spec.action_dim)
     folder = PolicyFolder(path=Path(), spec=spec, horizon=_HORIZON, discrete_dims=discrete_dims, version=0)
     return folder, functools.partial(ExpertPolicy, env, options, nan_from_tick)
+
+
+def _dimensions(env: Any) -> Pair:
+    declared, spaces = EnvDeclaration(), env.observation_space.spaces
+    state = read_dimensions(env, declared, "state", spaces["agent_pos"].shape[0])
+    return state, read_dimensions(env, declared, "action", env.action_space.shape[0])
 
 
 def _make(env: str, options: dict[str, Any]) -> Any:

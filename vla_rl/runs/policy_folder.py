@@ -1,16 +1,20 @@
 """The folder of a policy, read without torch, for the control process: the policy itself may live elsewhere."""
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deploy_trt.runtime import is_deployment, load_deployed, load_manifest
+from deploy_trt.runtime import DeployedPolicy, is_deployment, load_deployed, load_manifest
 from vla_rl.core.config import config_from_dict, read_yaml
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
+from vla_rl.core.matching import RobotMatch, spec_difference
 from vla_rl.core.outside import check_seal, check_version, read_json
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import PolicySpec
+from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.execution.watched_policy import WatchedPolicy
 from vla_rl.runs.older import upgrade
 from vla_rl.training.run_folder import RunFolder
 
@@ -81,8 +85,30 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
         ) from error
 
 
-def load_acting_policy(path: Path) -> Policy:
-    """Load a policy to act with, on one thread: for the process where inference happens. Deployments need no torch."""
+def on_robot(
+    policy: PolicyFolder, execution: ExecutionConfig, found: RobotMatch
+) -> tuple[PolicyFolder, ExecutionConfig]:
+    """Return the policy towards a robot, and its execution, with all dimensions in the robot's order."""
+    dims = found.on_robot(execution.discrete_dims), found.on_robot(execution.delta_dims)
+    on_it = replace(policy, spec=found.robot, discrete_dims=found.on_robot(policy.discrete_dims))
+    return on_it, replace(execution, discrete_dims=dims[0], delta_dims=dims[1])
+
+
+def load_acting_policy(path: Path, expected: PolicySpec | None = None) -> Policy:
+    """Load a policy to act with, on one thread: for the process where inference happens. Deployments need no torch.
+
+    Args:
+        path: Folder of the policy.
+        expected: Interface that it must have; None: any.
+
+    Raises:
+        CheckpointError: If the policy is damaged or has another interface.
+    """
+    if expected is not None and (differs := spec_difference(find_policy(path).spec, expected, but=("env_id",))):
+        raise CheckpointError(
+            f"{path} has the {differs.name} {differs.found}, the policy that the robot was checked for "
+            f"{differs.expected}; watch the folder of that policy's own run"
+        )
     if is_deployment(path):
         return load_deployed(path)
     import torch
@@ -91,6 +117,22 @@ def load_acting_policy(path: Path) -> Policy:
 
     torch.set_num_threads(1)
     return load_policy(path)
+
+
+def load_watched_policy(path: Path, policies: Path) -> Policy:
+    """The newest policy version in a folder, and whichever come after it. For the inference process.
+
+    Every version must have the interface of the policy at ``path``, with which the robot has been compared. A
+    deployment keeps its graphs and takes the weights of the versions.
+    """
+    if not is_deployment(path):
+        return WatchedPolicy(policies, functools.partial(load_acting_policy, expected=find_policy(path).spec))
+    from deploy_trt.runtime.refresh import PolicyWatcher
+
+    policy = load_acting_policy(path)
+    if isinstance(policy, DeployedPolicy):
+        PolicyWatcher(policy, policies).__enter__()  # until the process ends
+    return policy
 
 
 def _version_of_run(run: Path, version: int | None) -> Path:

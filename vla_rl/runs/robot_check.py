@@ -6,7 +6,7 @@ says the same of what it knows when it is configured.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from robot_io.description import Description
 from robot_io.gate import SafetyGate
 from robot_io.limits import RobotLimits, check_limits
 from vla_rl.core.clock import MonotonicClock
+from vla_rl.core.dimensions import Pair
 from vla_rl.core.errors import UserError
+from vla_rl.core.matching import declared, match_robot, renamed
 from vla_rl.core.protocols import Condition
 from vla_rl.core.types import PolicySpec
 from vla_rl.execution.strategies import ExecutionConfig
@@ -91,6 +93,15 @@ def settings_items(
     return items
 
 
+def names_item(policy: PolicySpec, action_dim: int, robot: Pair) -> Item:
+    """How the numbers of a robot are matched with those of the policy. Arguments as of `match_robot`."""
+    question = "state and action of the robot are the policy's"
+    try:
+        return Item(question, True, match_robot(policy, action_dim, robot).words())
+    except UserError as error:
+        return Item(question, False, str(error))
+
+
 def robot_items(setup: RobotSetup, policy: PolicySpec) -> list[Item]:
     """What the connected robot says of itself. It is read several times, and nothing is sent to it."""
     items: list[Item] = []
@@ -139,6 +150,7 @@ def check_robot(name: str, policy: PolicyFolder, config: RolloutConfig, options:
         options: the robot's own.
     """
     items: list[Item] = []
+    policy = replace(policy, spec=renamed(policy.spec, config.rename))
     request = RobotRequest(
         policy.spec, MonotonicClock(), config.gate, policy.discrete_dims, config.task, config.takeover, options
     )
@@ -147,6 +159,7 @@ def check_robot(name: str, policy: PolicyFolder, config: RolloutConfig, options:
     if not items[0].answer:
         return [*settings_items(policy, config.execution, config.gate, policy.spec.control_hz), *items]
     limits, hz = setup.gate.config, setup.robot.control_hz
+    items.append(names_item(policy.spec, len(limits.low), declared(setup.robot)))
     items = [*settings_items(policy, config.execution, limits, hz, description=setup.description), *items]
     with _asked(items, "it can be connected"):
         setup.robot.connect()

@@ -15,12 +15,14 @@ from robot_io.limits import RobotLimits
 from vla_rl.core.clock import MonotonicClock, VirtualClock
 from vla_rl.core.config import fill_parts, load_config, part, read_yaml
 from vla_rl.core.errors import UserError
+from vla_rl.core.matching import RobotMatch, declared, match_robot, renamed
 from vla_rl.core.protocols import Subscriber
-from vla_rl.core.types import Episode, Origin
+from vla_rl.core.types import Episode, Origin, PolicySpec
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
-from vla_rl.execution.loop import EpisodeSummary
+from vla_rl.execution.loop import EpisodeSummary, EpisodicRobot
+from vla_rl.execution.matched import matched_corrector, matched_loader
 from vla_rl.execution.plan import ActionSource, Planner
 from vla_rl.execution.realtime import RealtimeConfig
 from vla_rl.execution.realtime import realtime as prioritised
@@ -32,7 +34,7 @@ from vla_rl.runs.action_kinds import first_named, recorded_as_steps, with_action
 from vla_rl.runs.attempt import Attempts, free_names
 from vla_rl.runs.capability import added_steps, best_strategy, check_chunks, check_strategy, load_corrector
 from vla_rl.runs.injection import Injection
-from vla_rl.runs.policy_folder import PolicyFolder, load_acting_policy
+from vla_rl.runs.policy_folder import PolicyFolder, load_acting_policy, on_robot
 from vla_rl.runs.robots import RobotRequest, RobotSetup, set_up_robot
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,9 @@ class RolloutConfig:
         task: the task of a simulated robot; of a run, its own.
         takeover: who supervises a simulated robot; of a run, its own.
         robot: the robot's own options.
+        rename: The policy's name of a dimension -> the robot's, where the two mean the same.
+
+    ``discrete_dims`` and ``delta_dims`` of ``execution`` count in the policy's order, those of ``gate`` in the robot's.
     """
 
     execution: ExecutionConfig = part("strategies", inside="strategy", default="naive")
@@ -59,6 +64,7 @@ class RolloutConfig:
     task: dict[str, Any] = field(default_factory=dict)
     takeover: dict[str, Any] = field(default_factory=dict)
     robot: dict[str, Any] = field(default_factory=dict)
+    rename: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         fill_parts(self)
@@ -113,17 +119,21 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> RolloutResult:
     """
     if order.episodes < 1:
         raise UserError(f"--episodes is {order.episodes}; it must be at least 1")
-    policy, clock = order.policy, MonotonicClock() if order.realtime else VirtualClock()
-    check_chunks(config.execution, policy)
-    grippers = first_named(config.execution.discrete_dims, policy.discrete_dims, config.gate.discrete_dims)
-    setup = set_up_robot(
-        order.robot,
-        RobotRequest(policy.spec, clock, config.gate, grippers, config.task, config.takeover, config.robot),
-    )
-    policy = replace(policy, spec=policy.spec.of_robot(len(setup.gate.config.low)))
+    check_chunks(config.execution, order.policy)
+    spec, clock = renamed(order.policy.spec, config.rename), MonotonicClock() if order.realtime else VirtualClock()
+    grippers = first_named(config.execution.discrete_dims, order.policy.discrete_dims)
+    request = RobotRequest(spec, clock, config.gate, grippers, config.task, config.takeover, config.robot)
+    return _roll_out_on(set_up_robot(order.robot, request), spec, order, config)
+
+
+def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, config: RolloutConfig) -> RolloutResult:
+    """Let a policy of this interface act on a robot that is set up."""
+    found = match_robot(spec, len(setup.gate.config.low), declared(setup.robot))
+    logger.info("%s: %s", setup.env_id, found.words())
+    policy, execution = on_robot(order.policy, config.execution, found)
     if order.realtime:
-        check_strategy(config.execution, policy)
-    execution = with_action_kinds(config.execution, policy.spec, grippers, setup.gate.config.discrete_dims)
+        check_strategy(execution, policy)
+    execution = with_action_kinds(execution, policy.spec, policy.discrete_dims, setup.gate.config.discrete_dims)
     added = added_steps(policy.spec, setup.gate.config.delta_dims)
     config = replace(config, execution=replace(execution, delta_dims=setup.gate.config.delta_dims))
     wait_for_person = None if order.unattended else setup.wait_for_person
@@ -139,34 +149,33 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> RolloutResult:
         )
     names = free_names(order.store, "rollout")
     outcomes: list[bool | None] = []
-    try:
-        setup.robot.connect()
-        with (
-            _planner(order.realtime, policy, config, setup) as planner,
-            _display(order.realtime, setup) as displays,
-            LiveView(order.live_view, setup.env_id) if order.live_view else nullcontext() as live_view,
-        ):
-            planner = planner if injection is None else injection.planner(planner)
-            source = _source(planner, config.execution, policy, setup, order.takeover, added)
-            source = source if injection is None else injection.source(source)
-            shown = [*setup.subscribers, *displays, *([live_view] if live_view else [])]
-            attempts = WatchedAttempts(setup, shown, added, rearmed=injection is not None)
-            seeds = range(order.seed, order.seed + order.episodes)
-            # Last: the threads of a display or a teleoperator would inherit it.
-            with prioritised(config.realtime) if order.realtime else nullcontext():
-                for seed in seeds if injection is None else injection.seeds(order.seed):
-                    episode_id = next(names)
-                    attempts.check_may_go_on()
-                    if wait_for_person is not None:
-                        print(f"{episode_id}: Enter begins. Is the scene ready, nobody near?", file=sys.stderr)
-                        wait_for_person()
-                    run = functools.partial(attempts.run, source, episode_id, seed, policy.version, order.store)
-                    summary = run() if injection is None else injection.attempt(run)
-                    if summary is not None:
-                        outcomes.append(summary.success)
-                        logger.info(_sentence(episode_id, summary))
-    finally:
-        setup.robot.close()
+    with (
+        _connected(setup.robot),
+        _planner(order.realtime, policy, config, setup, found) as planner,
+        _display(order.realtime, setup) as displays,
+        LiveView(order.live_view, setup.env_id) if order.live_view else nullcontext() as live_view,
+    ):
+        planner = planner if injection is None else injection.planner(planner)
+        corrector = matched_corrector(load_corrector(config.execution, policy), found)
+        executor = Executor(planner, config.execution, corrector, added)
+        source = _supervised(executor, setup) if order.takeover else executor
+        source = source if injection is None else injection.source(source)
+        shown = [*setup.subscribers, *displays, *([live_view] if live_view else [])]
+        attempts = WatchedAttempts(setup, shown, added, rearmed=injection is not None)
+        seeds = range(order.seed, order.seed + order.episodes)
+        # Last: the threads of a display or a teleoperator would inherit it.
+        with prioritised(config.realtime) if order.realtime else nullcontext():
+            for seed in seeds if injection is None else injection.seeds(order.seed):
+                episode_id = next(names)
+                attempts.check_may_go_on()
+                if wait_for_person is not None:
+                    print(f"{episode_id}: Enter begins. Is the scene ready, nobody near?", file=sys.stderr)
+                    wait_for_person()
+                run = functools.partial(attempts.run, source, episode_id, seed, policy.version, order.store)
+                summary = run() if injection is None else injection.attempt(run)
+                if summary is not None:
+                    outcomes.append(summary.success)
+                    logger.info(_sentence(episode_id, summary))
     return RolloutResult(outcomes, [] if injection is None else injection.findings)
 
 
@@ -245,20 +254,36 @@ def resolve_config(
     explicit = bool(chosen) or any(item.lstrip("-").startswith("execution.strategy=") for item in overrides)
     if realtime and not explicit and base.get("execution", {}).get("strategy", "sync") == "sync":
         chosen = best_strategy(policy)
-    return load_config(RolloutConfig, overrides=[*chosen, *overrides], base=base)
+    config = load_config(RolloutConfig, overrides=[*chosen, *overrides], base=base)
+    of_run = not limits and any(isinstance(limit, list) and limit for limit in base.get("gate", {}).values())
+    if not of_run or config.gate.names:
+        return config
+    # The limits of a run are in its policy's order.
+    action = renamed(policy.spec, config.rename).dimensions_of(policy.spec.state_dim)[1]
+    return replace(config, gate=replace(config.gate, names=action.names, units=action.units))
 
 
 @contextmanager
-def _planner(realtime: bool, policy: PolicyFolder, config: RolloutConfig, setup: RobotSetup) -> Iterator[Planner]:
+def _connected(robot: EpisodicRobot) -> Iterator[None]:
+    try:
+        robot.connect()
+        yield
+    finally:
+        robot.close()
+
+
+@contextmanager
+def _planner(
+    realtime: bool, policy: PolicyFolder, config: RolloutConfig, setup: RobotSetup, found: RobotMatch
+) -> Iterator[Planner]:
     """Where the policy computes: in a process of its own, or on the virtual clock."""
-    robot = setup.robot
+    robot, spec = setup.robot, policy.spec
+    load = matched_loader(functools.partial(load_acting_policy, policy.path), found)
     if not realtime:
-        yield make_planner(load_acting_policy(policy.path), robot.clock, robot.control_hz, config.latency)
+        yield make_planner(load(), robot.clock, robot.control_hz, config.latency)
         return
-    spec = policy.spec
     cameras = tuple((camera, *spec.image_size) for camera in spec.cameras)
     layout = MessageLayout(cameras, spec.state_dim, spec.action_dim, policy.horizon)
-    load = functools.partial(load_acting_policy, policy.path)
     with ProcessPlanner(load, layout, config.execution) as planner:
         yield planner
 
@@ -273,17 +298,8 @@ def _display(realtime: bool, setup: RobotSetup) -> Iterator[Sequence[Subscriber]
         yield [display]
 
 
-def _source(
-    planner: Planner,
-    execution: ExecutionConfig,
-    policy: PolicyFolder,
-    setup: RobotSetup,
-    takeover: bool,
-    added: Sequence[int],
-) -> ActionSource:
-    executor = Executor(planner, execution, load_corrector(execution, policy), added)
-    if not takeover:
-        return executor
+def _supervised(executor: Executor, setup: RobotSetup) -> ActionSource:
+    """The executor, with the robot's teleoperator or supervisor."""
     if setup.make_takeover is None:
         raise UserError(f"nobody can take over robot {setup.env_id!r}; leave --takeover out")
     takeover_source = setup.make_takeover()

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from deploy_trt.runtime import DeployedPolicy, is_deployment
-from deploy_trt.runtime.refresh import PolicyWatcher
 from robot_io.description import Description, make_gate
 from robot_io.display import LoopStatistics
 from robot_io.gate import Reason
+from robot_io.limits import check_names
 from robot_io.ros2.diagnostics import Health
 from robot_io.ros2.node import run_node
 from robot_io.ros2.operator import OperatorDesk, TopicTakeover
@@ -29,21 +28,22 @@ from robot_io.ros2.parameters import Settings
 from robot_io.ros2.robot import Ros2Robot
 from robot_io.ros2.wiring import Interface
 from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.matching import match_robot, renamed
 from vla_rl.core.protocols import Policy, Subscriber
 from vla_rl.core.types import Episode, Origin, Step
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
+from vla_rl.execution.matched import matched_corrector, matched_loader
 from vla_rl.execution.realtime import RealtimeConfig, realtime
 from vla_rl.execution.sources import TakeoverSwitch
-from vla_rl.execution.watched_policy import WatchedPolicy
 from vla_rl.report.live_view import LiveView
 from vla_rl.runs.action_kinds import recorded_as_steps, with_action_kinds
 from vla_rl.runs.attempt import Attempts
 from vla_rl.runs.capability import added_steps, check_chunks, check_strategy, load_corrector
 from vla_rl.runs.expert_policy import EXPERT, find_expert
-from vla_rl.runs.policy_folder import PolicyFolder, find_policy, load_acting_policy
-from vla_rl.runs.robot_check import Item, settings_items, stop_item
+from vla_rl.runs.policy_folder import PolicyFolder, find_policy, load_acting_policy, load_watched_policy, on_robot
+from vla_rl.runs.robot_check import Item, names_item, settings_items, stop_item
 from vla_rl.runs.robots import check_fits, check_rate
 from vla_rl.runs.rollout import resolve_config
 
@@ -53,19 +53,6 @@ _ORDINARY = Reason.RATE | Reason.SMOOTHED | Reason.LATCHED
 _SAID_FOR_S = 2.0  # a reason that comes and goes with the ticks is told as one
 
 LoadPolicy = Callable[[], Policy]
-
-
-def load_watched_policy(path: Path, policies: Path) -> Policy:
-    """The newest policy version in a folder, and whichever come after it. For the inference process.
-
-    A deployment keeps its graphs and takes the weights of the versions.
-    """
-    if not is_deployment(path):
-        return WatchedPolicy(policies, load_acting_policy)
-    policy = load_acting_policy(path)
-    if isinstance(policy, DeployedPolicy):
-        PolicyWatcher(policy, policies).__enter__()  # until the process ends
-    return policy
 
 
 class PolicySession:
@@ -82,17 +69,20 @@ class PolicySession:
     """
 
     def __init__(self, settings: Settings, desk: OperatorDesk, policy: PolicyFolder, load_policy: LoadPolicy) -> None:
-        self._settings, self._desk, self._load_policy = settings, desk, load_policy
+        self._settings, self._desk = settings, desk
         cameras = [camera.name for camera in settings.cameras]
         check_fits(policy.spec, cameras, len(settings.joints), len(settings.command_joints))
-        spec = policy.spec.of_robot(len(settings.command_joints), len(settings.joints))
-        self._policy = policy = replace(policy, spec=spec)
         limits = settings.path("limits")
         if limits is None:
             raise ConfigError("parameter limits is empty; name the YAML file of this robot's limits")
         config = resolve_config(policy, limits, settings["strategy"], settings["overrides"], realtime=True)
-        check_strategy(config.execution, policy, watched=bool(settings["watch"]))
-        check_chunks(config.execution, policy)
+        state, action = settings.dimensions
+        self._found = match_robot(renamed(policy.spec, config.rename), len(action), (state, action))
+        check_names(config.gate, action)
+        policy, execution = on_robot(policy, config.execution, self._found)
+        self._policy = policy
+        check_strategy(execution, policy, watched=bool(settings["watch"]))
+        check_chunks(execution, policy)
         control_hz = settings["control_hz"] or policy.spec.control_hz
         check_rate(policy.spec, control_hz, settings["any_rate"])
         robot_steps = config.gate.delta_dims
@@ -102,9 +92,10 @@ class PolicySession:
         self._gate = make_gate(gate, control_hz, settings["commands_per_tick"], joints, self._description)
         check_outputs(settings.outputs, robot_steps)
         self._added = added_steps(policy.spec, robot_steps)
-        execution = with_action_kinds(config.execution, policy.spec, policy.discrete_dims, config.gate.discrete_dims)
+        execution = with_action_kinds(execution, policy.spec, policy.discrete_dims, config.gate.discrete_dims)
         self._execution = replace(execution, delta_dims=robot_steps)
-        self._corrector = load_corrector(self._execution, policy)
+        self._corrector = matched_corrector(load_corrector(self._execution, policy), self._found)
+        self._load_policy = matched_loader(load_policy, self._found)
         size = settings["image_size"]
         self.interface = Interface(
             control_hz=control_hz,
@@ -157,6 +148,8 @@ class PolicySession:
         """See `Session.checklist`; how the robot is, is looked at when an attempt begins."""
         hz, watched = self.interface.control_hz, bool(self._settings["watch"])
         items = settings_items(self._policy, self._execution, self._gate.config, hz, watched, self._description)
+        dimensions = self._settings.dimensions
+        items += [names_item(self._found.policy, len(dimensions[1]), dimensions)]
         items += [Item("nobody else commands it", True, "looked for, and ten times a second from now on")]
         return [*map(str, items), str(stop_item(stop_input))]
 

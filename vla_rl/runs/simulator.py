@@ -14,8 +14,9 @@ import numpy as np
 
 from deploy_trt.runtime import is_deployment, load_deployed
 from deploy_trt.runtime.probe import BackendName
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.files import Stamp, stamp_of
+from vla_rl.core.matching import names_difference
 from vla_rl.core.protocols import Policy, Signs, TakeoverSource
 from vla_rl.core.types import NOISE_SEED, OPERATOR, Episode, Observation, Origin, shared_spec
 from vla_rl.data.store import EpisodeStore
@@ -199,7 +200,13 @@ class SimulatorWorker:
         stamp = stamp_of(folder)
         *known, policy = self._policies.get(in_low_precision, (None, None, None))
         if policy is None or known != [folder, stamp]:
-            check_chunks(self._config.execution, find_policy(folder))
+            found = find_policy(folder)
+            check_chunks(self._config.execution, found)
+            if differs := names_difference(found.spec, self.spec):
+                raise CheckpointError(
+                    f"{folder} has the {differs.name} {differs.found}, the task has {differs.expected}; name the task "
+                    "that the policy was trained on"
+                )
             if in_low_precision and self._low_precision is not None:
                 policy = self._low_precision.load(folder)
             elif is_deployment(folder):

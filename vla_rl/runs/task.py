@@ -17,6 +17,7 @@ from sim.operators import Operator, operator_config
 from sim.rendering import RENDERERS
 from vla_rl.core.clock import Clock
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean, raised
+from vla_rl.core.matching import declared
 from vla_rl.core.other_output import others_once
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.registry import find
@@ -178,6 +179,7 @@ def spec_of_robot(env_id: str, robot: EnvRobot) -> PolicySpec:
         action_dim=robot.actions.size,
         control_hz=robot.control_hz,
         delta_dims=delta_dims(robot.action_kind),
+        dimensions=(declared(robot),),
     )
 
 

@@ -107,6 +107,7 @@ def _describe(robot: EnvRobot, task: TaskConfig, report: TaskReport) -> None:
         f"cameras       {cameras}, {height}x{width}",
         f"state         {state}",
         f"actions       {actions.size}: {_kinds(actions.kind)}, from {short(actions.low)} to {short(actions.high)}",
+        f"names         {robot.state_dimensions.words() or 'none'}; {robot.action_dimensions.words() or 'none'}",
         f"grippers      {', '.join(map(str, actions.gripper_dims)) or 'none'}",
         f"time          {robot.control_hz:g} steps a second, at most {episode_limit(robot.env)} steps",
         f"success       {task.declare.success}",

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.fakes.ros2_scripts import ros_or_skip
+from tests.fakes.ros2_scripts import ros_or_skip, said_by
 
 SCRIPT = """
 import json, os, sys, threading, time
@@ -35,7 +35,7 @@ start = seen[-1]
 far = start.copy()
 far[2] += 1.0  # out of its reach
 reached = []
-joints = [f"joint_{index + 1}" for index in range(8)]
+joints = [f"{side}_{channel}" for side in ("left", "right") for channel in ("x", "y", "z", "grip")]
 commands.publish(messages.trajectory(joints, far[None].astype(np.float32), [50_000_000]))
 time.sleep(3.0)
 held = env._target.copy()
@@ -54,6 +54,43 @@ print(json.dumps({"told": told, "away": float(abs(far[2] - start[2])), "held": f
                   "target": float(abs(held[2] - far[2]))}), flush=True)
 os._exit(0)
 """
+
+
+NAMES = """
+import json
+from types import SimpleNamespace
+from robot_io.ros2.env_node import joint_names
+from vla_rl.core.dimensions import Dimensions
+from vla_rl.core.errors import UserError
+
+reader, actions = SimpleNamespace(state_dim=3), SimpleNamespace(size=2)
+silent = SimpleNamespace(reader=reader, actions=actions, state_dimensions=Dimensions(), action_dimensions=Dimensions())
+named = SimpleNamespace(reader=reader, actions=actions, state_dimensions=Dimensions(("a", "b", "c")),
+                        action_dimensions=Dimensions(("c", "a")))
+
+
+def said(robot, joints):
+    try:
+        return joint_names(robot, joints)
+    except UserError as error:
+        return str(error)
+
+
+cases = [(silent, []), (silent, ["x", "y", "z"]), (named, []), (named, ["x", "y", "z"]), (named, ["b", "a", "c"]),
+         (named, ["x"])]
+print(json.dumps([said(*case) for case in cases]))
+"""
+
+
+@pytest.mark.slow
+def test_topics_carry_the_environments_own_names() -> None:
+    found = said_by(NAMES, environment=ros_or_skip())
+    assert found[0] == [["joint_1", "joint_2", "joint_3"], ["joint_1", "joint_2"]]
+    assert found[1] == [["x", "y", "z"], ["x", "y"]]
+    assert found[2] == [["a", "b", "c"], ["c", "a"]], "commands are taken in the order of the action"
+    assert found[3] == [["x", "y", "z"], ["z", "x"]]
+    assert "['b', 'a', 'c'], the environment's own order is ['a', 'b', 'c']" in found[4]
+    assert "names 1 joints, the state has 3 numbers" in found[5]
 
 
 @pytest.mark.slow

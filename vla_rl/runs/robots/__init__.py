@@ -9,8 +9,11 @@ from typing import Any
 
 from robot_io.description import Description
 from robot_io.gate import GateConfig, SafetyGate
+from robot_io.limits import check_names
 from vla_rl.core.clock import Clock
+from vla_rl.core.dimensions import UNDECLARED, Pair
 from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.matching import both_lists, declared, match_robot
 from vla_rl.core.protocols import Subscriber, TakeoverSource
 from vla_rl.core.registry import find
 from vla_rl.core.types import Origin, PolicySpec
@@ -24,7 +27,7 @@ class RobotRequest:
     Attributes:
         policy: the interface of the policy that will act; None: nobody but a person will.
         clock: monotonic with ``--realtime``, else virtual. A robot that lives in real time refuses a virtual one.
-        gripper_dims: dimensions of the action that a takeover commands absolutely: the policy's discrete ones.
+        gripper_dims: dimensions of the policy's action that a takeover commands absolutely: its discrete ones.
         gate: limits from ``--limits`` and overrides; the empty ones are the robot's own.
         task: the section ``task`` of the run's config, where there is one.
         takeover: the section ``takeover`` of the run's config: who supervises a simulated robot.
@@ -40,8 +43,16 @@ class RobotRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def grippers_of(self, robot: Sequence[str]) -> tuple[int, ...]:
-        """``gripper_dims`` that a robot of these action dimensions has: the policy may know of larger ones."""
-        return tuple(dim for dim in self.gripper_dims if dim < len(robot))
+        """Return the robot's own dimensions of ``gripper_dims``: by name where the policy has the names of the robot's
+        action dimensions, else by position. Those of the limits, where the policy has none.
+        """
+        if self.policy is None or not self.gripper_dims:
+            return () if self.policy is None else tuple(self.gate.discrete_dims)
+        policy = self.policy.of_robot(len(robot))
+        names = policy.dimensions_of(policy.state_dim)[1].names
+        if set(names) != set(robot):
+            return tuple(dim for dim in self.gripper_dims if dim < len(robot))
+        return tuple(list(robot).index(names[dim]) for dim in self.gripper_dims if dim < len(names))
 
 
 @dataclass(frozen=True)
@@ -72,11 +83,24 @@ class RobotSetup:
     subscribers: Sequence[Subscriber] = ()
 
 
-def check_fits(policy: PolicySpec, cameras: Collection[str], state_dim: int, action_dim: int) -> None:
+def check_fits(
+    policy: PolicySpec,
+    cameras: Collection[str],
+    state_dim: int,
+    action_dim: int,
+    dimensions: Pair = (UNDECLARED, UNDECLARED),
+) -> None:
     """Refuse a robot that the policy was not trained on, before anything is connected. It may have more cameras.
 
+    Args:
+        policy: Interface of the policy.
+        cameras: Names of the robot's cameras.
+        state_dim: S of the robot.
+        action_dim: A of the robot.
+        dimensions: Names and units of its state and action, as far as it declares them.
+
     Raises:
-        UserError: for a missing camera, or a state or an action of another size.
+        UserError: for a missing camera, a state or an action of another size, or other names.
     """
     for camera in policy.cameras:
         if camera not in cameras:
@@ -85,8 +109,9 @@ def check_fits(policy: PolicySpec, cameras: Collection[str], state_dim: int, act
         expected = " or ".join(f"{state} and {action}" for state, action in policy.action_sizes.items())
         raise UserError(
             f"the robot has {state_dim} numbers of state and {action_dim} of action, "
-            f"the policy was trained on {expected}; was it trained on this robot?"
+            f"the policy was trained on {expected}; was it trained on this robot?{both_lists(policy, dimensions)}"
         )
+    match_robot(policy, action_dim, dimensions, state_dim)
 
 
 def check_rate(policy: PolicySpec, control_hz: float, any_rate: bool) -> None:
@@ -110,4 +135,6 @@ def set_up_robot(name: str, request: RobotRequest) -> RobotSetup:
         UserError: for an unknown name, or whatever the robot objects to.
     """
     set_up: Callable[[RobotRequest], RobotSetup] = find("robots", name)
-    return set_up(request)
+    setup = set_up(request)
+    check_names(request.gate, declared(setup.robot)[1])
+    return setup

@@ -14,7 +14,7 @@ The arm stays under torque when the program ends; ``robot.disable_torque_on_disc
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from robot_io.description import Description, make_gate
@@ -25,14 +25,16 @@ from robot_io.limits import RobotLimits
 from robot_io.spacemouse import SpaceMouse
 from robot_io.terminal_keys import TerminalKeys
 from vla_rl.core.clock import VirtualClock
+from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.matching import declared
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Origin
 from vla_rl.data.episode_header import check_camera_names
 from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits, check_rate
 
 _METRES_PER_TICK = 0.005
-_UNITS = {"radians": 1.0, "degrees": math.pi / 180}
+_UNITS = {"radians": ("rad", 1.0), "degrees": ("deg", math.pi / 180)}
 _RECORDED_HZ = 30.0  # where no policy says at which rate it was trained
 
 
@@ -56,8 +58,8 @@ def set_up(request: RobotRequest) -> RobotSetup:
     )
     check_camera_names(robot.cameras, "robot.cameras={front: {type: ...}}")
     if policy is not None:
-        check_fits(policy, robot.cameras, len(robot.state_names), len(robot.action_names))
-    description = None if urdf is None else _description(str(urdf), urdf_units, urdf_joints, robot.action_names)
+        check_fits(policy, robot.cameras, len(robot.state_names), len(robot.action_names), declared(robot))
+    description = None if urdf is None else _description(str(urdf), urdf_units, urdf_joints, robot.action_dimensions)
     limits = RobotLimits.of(request.gate)
     gate = make_gate(limits, robot.control_hz, 1, robot.action_names, description)
     keys = TerminalKeys(robot.end)
@@ -68,12 +70,14 @@ def set_up(request: RobotRequest) -> RobotSetup:
     return RobotSetup(robot, gate, Origin.REAL, name, make_takeover, wait, stop_input, description)
 
 
-def _description(urdf: str, units: object, named: Mapping[str, str] | None, actions: Sequence[str]) -> Description:
+def _description(urdf: str, units: object, named: Mapping[str, str] | None, commands: Dimensions) -> Description:
     """The arm's URDF for the actions of its driver.
 
     Raises:
-        UserError: if nobody says in which units the driver commands, or names an action that there is not.
+        UserError: if nobody says in which units the driver commands, it declares others, or an action is named that
+            there is not.
     """
+    actions, (unit_name, size) = commands.names, _UNITS.get(str(units), ("", 1.0))
     if units not in _UNITS:
         raise UserError(
             f"robot.urdf_units is {units!r}; say degrees or radians: lerobot does not tell what a driver's numbers are"
@@ -82,7 +86,13 @@ def _description(urdf: str, units: object, named: Mapping[str, str] | None, acti
         if action not in actions:
             raise UserError(f"robot.urdf_joints names {action!r}.{did_you_mean(action, actions)}")
     joints = [(named or {}).get(action, action.rpartition(".")[0]) for action in actions]
-    return Description(urdf, joints, [_UNITS[str(units)]] * len(joints))
+    for action, joint, unit in zip(actions, joints, commands.unit_of_each(), strict=True):
+        if joint and unit not in ("", unit_name):
+            raise UserError(
+                f"robot.urdf_units is {units}, and the driver commands {action} in {unit}. Set robot.use_degrees=true "
+                f'and robot.urdf_units=degrees, or leave the action out: robot.urdf_joints={{{action}: ""}}'
+            )
+    return Description(urdf, joints, [size] * len(joints))
 
 
 def _takeover(

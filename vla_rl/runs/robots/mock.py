@@ -16,7 +16,7 @@ _LIMITS = GateConfig(
 
 
 def set_up(request: RobotRequest) -> RobotSetup:
-    """The mock robot with the cameras and joints of the policy."""
+    """The mock robot with the cameras and joints of the policy, under the policy's names."""
     spec = request.policy
     if spec is None:
         raise UserError("nobody can drive the mock robot by hand; record a task of the simulator")
@@ -30,8 +30,15 @@ def set_up(request: RobotRequest) -> RobotSetup:
         "duration_s": 10.0,
     }
     config = config_from_dict(MockRobotConfig, {**defaults, **request.options}, where="robot")
-    check_fits(spec, config.cameras, config.state_size or config.joints, config.joints)
-    robot = MockRobot(config, clock=request.clock)
+    state_size = config.state_size or config.joints
+    check_fits(spec, config.cameras, state_size, config.joints)
+    state, action = spec.dimensions_of(state_size)
+    named = replace(
+        config,
+        state_dimensions=config.state_dimensions or state,
+        action_dimensions=config.action_dimensions or action,
+    )
+    robot = MockRobot(named, clock=request.clock)
     names = ("low", "high", "max_velocity", "max_acceleration", "max_jerk")
     missing = {name: getattr(_LIMITS, name) * config.joints for name in names if not getattr(request.gate, name)}
     gate = SafetyGate(replace(request.gate, **missing), config.control_hz)

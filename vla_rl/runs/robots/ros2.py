@@ -50,8 +50,9 @@ def set_up(request: RobotRequest) -> RobotSetup:
     if not rclpy.ok():
         rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
     node = rclpy.create_node("vla_rl_rollout", parameter_overrides=[rclpy.Parameter("use_sim_time", value=sim_time)])
-    xml, joints = read_description(node, settings), settings.command_joints
-    description = Description(xml, joints) if xml else None
+    settings.description, joints = read_description(node, settings), settings.command_joints
+    check_fits(spec, cameras, len(settings.joints), len(joints), settings.dimensions)
+    description = Description(settings.description, joints) if settings.description else None
     limits = with_quaternions(RobotLimits.of(request.gate), settings.outputs)
     gate = make_gate(limits, control_hz, settings["commands_per_tick"], joints, description)
     desk = OperatorDesk()

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def _beside(results: Path) -> dict[str, Any]:
     """Return the figures of the neighboring benchmarks, as far as they have been measured."""
-    figures = {}
+    figures: dict[str, Any] = {}
     for name, keys in _BESIDE.items():
         file = results / f"{name}.json"
         if file.exists():

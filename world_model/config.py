@@ -3,9 +3,10 @@
 Presets are files in ``configs/world_model``: ``cpu-tiny``, ``gpu-small``, ``gpu-base``.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from vla_rl.core.dimensions import UNDECLARED, Pair
 from vla_rl.core.errors import ConfigError
 
 RETIRED: dict[str, Any] = {
@@ -189,6 +190,7 @@ class WorldSpec:
         action_low, action_high: bounds of the actions, A numbers each.
         action_kind: per action dimension, ``absolute`` (a target) or ``delta`` (a step); empty: all absolute.
         gripper_dims: action dimensions that are grippers.
+        dimensions: Names and units of state and action, which imagined episodes carry too.
     """
 
     env_id: str
@@ -203,3 +205,9 @@ class WorldSpec:
     action_high: tuple[float, ...]
     action_kind: tuple[str, ...] = ()
     gripper_dims: tuple[int, ...] = ()
+    dimensions: Pair = (UNDECLARED, UNDECLARED)
+
+    def fits(self, expected: "WorldSpec") -> bool:
+        """Return whether a world of this spec can stand in for the expected one; undeclared names are no difference."""
+        names = zip(self.dimensions, expected.dimensions, strict=True)
+        return replace(self, dimensions=expected.dimensions) == expected and all(one.agrees(two) for one, two in names)

@@ -214,6 +214,9 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self.task_description = model.spec.task
         self.action_kind = model.spec.action_kind or ("absolute",) * model.spec.action_dim
         self.gripper_dims = model.spec.gripper_dims
+        state, action = model.spec.dimensions
+        self.state_names, self.state_units = state.names, state.units
+        self.action_names, self.action_units = action.names, action.units
         self.was_cut = False  # whether it ended without an outcome
         self._seen: dict[str, Any] = {}
 

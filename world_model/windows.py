@@ -55,6 +55,7 @@ def spec_of(
         max_steps=max_steps or max(episode.length for episode in episodes),
         action_low=low,
         action_high=high,
+        dimensions=first.dimensions,
     )
 
 

@@ -10,21 +10,24 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 from tiny_world_model import make_model
-from toy_episodes import toy_cache
+from toy_episodes import toy_cache, toy_episode
 
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.recorder import Recorder
+from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import UserError
+from vla_rl.core.matching import declared
 from vla_rl.core.types import Episode, Float32Array, Origin
+from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.sources import Demonstrator
 from world_model.imagined_env import ImaginedEnv, ImaginedEnvConfig, ImaginedVectorEnv
-from world_model.model import WorldModel
+from world_model.model import WorldModel, load_world_model, save_world_model
 from world_model.open_loop import imagine
 from world_model.starts import StartBank
-from world_model.windows import LatentEpisodes
+from world_model.windows import LatentEpisodes, spec_of
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,30 @@ def never(model: WorldModel) -> ImaginedEnvConfig:
 def test_the_single_view_is_a_sound_gymnasium_environment(world: tuple[WorldModel, LatentEpisodes]) -> None:
     model, data = world
     check_env(ImaginedEnv(model, data, StartBank(data), never(model)), skip_render_check=True)
+
+
+def test_an_imagined_robot_has_the_names_of_the_real_one(
+    world: tuple[WorldModel, LatentEpisodes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    state, action = Dimensions(("x", "y", "grip"), ("m", "m", "")), Dimensions(("x", "y"))
+    silent = make_model().spec
+    named = replace(silent, dimensions=(state, action))
+    turned = replace(silent, dimensions=(state, action.take([1, 0])))
+    assert named.fits(silent)
+    assert silent.fits(named)
+    assert not named.fits(turned)
+    assert not replace(named, env_id="other").fits(named)
+    model, data = world
+    monkeypatch.setattr(model, "spec", replace(model.spec, dimensions=(state, action)))
+    robot = EnvRobot(ImaginedEnv(model, data, StartBank(data), never(model)))
+    assert declared(robot) == (state, action)
+    save_world_model(tmp_path, model)
+    assert load_world_model(tmp_path)[0].spec == model.spec
+    store = EpisodeStore(tmp_path / "named")
+    store.add(toy_episode("e", 1, state_dimensions=state, action_dimensions=action))
+    cache = FrameCache(store, tmp_path / "cache")
+    cache.refresh()
+    assert spec_of(cache).dimensions == (state, action)
 
 
 def test_an_environment_does_not_depend_on_those_beside_it(world: tuple[WorldModel, LatentEpisodes]) -> None:

@@ -135,11 +135,15 @@ class RunImagination:
     def _adopt(self, folder: Path, spec: WorldSpec, target: Path) -> None:
         """Begin with another's world model."""
         model, _ = load_world_model(folder)
-        if model.spec != spec:
+        if not model.spec.fits(spec):
+            found, needed = (
+                f"{each.env_id} with {each.image_size} px of {', '.join(each.cameras)}, state and action "
+                f"{[list(names.names) for names in each.dimensions]}"
+                for each in (model.spec, spec)
+            )
             raise UserError(
-                f"imagination.begin_with: {folder} imagines {model.spec.env_id} with {model.spec.image_size} px of "
-                f"{', '.join(model.spec.cameras)}; this run needs {spec.env_id} with {spec.image_size} px of "
-                f"{', '.join(spec.cameras)}, and the same actions and length of an episode"
+                f"imagination.begin_with: {folder} imagines {found}; this run needs {needed}, and the same actions and "
+                "length of an episode"
             )
         save_world_model(target, model)
 

@@ -41,6 +41,7 @@ BENCHMARKS = (
     "hostile",
     "data_traps",
     "foreign-scenes",
+    "interruption",
     "docs",
 )
 
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("rest", nargs=argparse.REMAINDER, help="options of the benchmark; NAME --help shows them")
     arguments = parser.parse_args(argv)
-    return say_errors("benchmarks", arguments.name, lambda: run(arguments))
+    return say_errors("benchmarks", arguments.name, lambda: run(arguments), last=argv is None)
 
 
 def run(arguments: argparse.Namespace) -> int:

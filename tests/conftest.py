@@ -1,8 +1,9 @@
 """For all tests: one thread per process, since networks are tiny and the machine has other work; bytecode is kept; the
-videos of reports are small.
+videos of reports are small; processes that tests start have the default signals.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -12,6 +13,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, and f
 # Containers like to set it; each process that a test starts would then compile torch anew, which takes seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# A child inherits what is ignored or blocked (nohup, a shell's background job), but not a handler.
+for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 
 
 @pytest.fixture(autouse=True, scope="module")

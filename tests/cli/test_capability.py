@@ -233,7 +233,7 @@ print(json.dumps([session(case) for case in cases]))
 
 
 def test_the_node_chooses_and_refuses_by_the_same_code(tmp_path: Path) -> None:
-    environment = ros_or_skip(domain=49)
+    environment = ros_or_skip()
     folder(tmp_path / "policy")
     limits = tmp_path / "limits.yaml"
     limits.write_text("{low: [-1, -1, -1], high: [1, 1, 1], max_velocity: [1, 1, 1]}")

@@ -1,4 +1,4 @@
-"""A child dies with its parent, also with one that is gone before the child has said whose it is."""
+"""A child dies with its parent, leaves the signals of terminals to it, and ends in time."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def child(folder, early):
         time.sleep(0.01)
     if not early:
         belong_to_parent()
-    time.sleep(1.0)
+    time.sleep(10.0)
     (folder / "alive").touch()
 
 if __name__ == "__main__":
@@ -60,6 +60,54 @@ def _is_there(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+_SIGNALS = """
+import multiprocessing, os, signal, sys, time
+from pathlib import Path
+from vla_rl.core.processes import belong_to_parent, end_processes, starting_children
+
+if __name__ != "__main__":  # in the child, as libraries that take long to import
+    Path(sys.argv[1], "imports").touch()
+    time.sleep(1.0)
+
+def child(stubborn):
+    belong_to_parent()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert {signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)} == {signal.SIG_IGN}
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    if stubborn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(sys.argv[1], f"lives-{stubborn}").touch()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    processes = [multiprocessing.get_context("spawn").Process(target=child, args=(name,)) for name in (True, False)]
+    with starting_children():
+        for process in processes:
+            process.start()
+    while len(list(Path(sys.argv[1]).glob("lives-*"))) < 2 and all(process.is_alive() for process in processes):
+        time.sleep(0.01)
+    started_s = time.monotonic()
+    end_processes(processes, 0.5)
+    assert [process.exitcode for process in processes] == [-signal.SIGKILL, -signal.SIGTERM]
+    assert 0.4 < time.monotonic() - started_s < 10
+"""
+
+
+def test_a_child_has_signals_of_its_own_and_leaves_those_of_the_terminal_to_its_parent(tmp_path: Path) -> None:
+    """Also while it imports, and where its parent ignores SIGTERM."""
+    script = tmp_path / "family.py"
+    script.write_text(_SIGNALS)
+    command = [sys.executable, str(script), str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as parent:
+        while not (tmp_path / "imports").exists() and parent.poll() is None:
+            time.sleep(0.02)
+        os.killpg(parent.pid, signal.SIGINT)
+        assert parent.communicate()[1] == ""
+    assert parent.returncode == 0
 
 
 @pytest.mark.parametrize(

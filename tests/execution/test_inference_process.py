@@ -38,7 +38,7 @@ class ReportingPolicy(ReachPolicy):
         if command == 1:
             raise ValueError(f"bad task {observation.task!r}")
         if command == 2:
-            time.sleep(0.3)
+            time.sleep(1.0)
         chunk = super().infer(observation, committed)
         actions = chunk.actions.copy()
         actions[-1, 0] = observation.images["front"].sum() + 10 * observation.images["top"].sum()
@@ -60,7 +60,7 @@ def make_request(request_id: int, command: int = 0, tick: int = 0) -> PlanReques
     return PlanRequest(request_id, observation, scheduled, 3, np.zeros(2, np.float32))
 
 
-def await_plans(planner: ProcessPlanner, timeout_s: float = 10.0) -> list[Plan]:
+def await_plans(planner: ProcessPlanner, timeout_s: float = 60.0) -> list[Plan]:
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         if plans := planner.poll():

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from typing import Any, Self
 from vla_rl.core.errors import UserError
 
 RMWS = ("rmw_fastrtps_cpp", "rmw_cyclonedds_cpp")
+_LOGS = f"{tempfile.gettempdir()}/vla_rl_ros_log_{os.getuid()}"  # that of another user cannot be written to
 _LOADED_WITHIN_S = 90.0
 _ANSWER_WITHIN_S = 30.0
 
@@ -37,7 +39,7 @@ def ros_environment(rmw: str = "", domain: int = 0) -> dict[str, str]:
     """
     environment = {**os.environ, "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     environment["ROS_DOMAIN_ID"] = str(domain or 1 + os.getpid() % 100)
-    environment.update(OMP_NUM_THREADS="1", ROS_LOG_DIR=environment.get("ROS_LOG_DIR", "/tmp/vla_rl_ros_log"))
+    environment.update(OMP_NUM_THREADS="1", ROS_LOG_DIR=environment.get("ROS_LOG_DIR", _LOGS))
     if rmw:
         environment["RMW_IMPLEMENTATION"] = rmw
     if importlib.util.find_spec("rclpy") is not None:

@@ -1,6 +1,8 @@
 """Scripts with ROS 2 in processes of their own, for the tests: without ROS 2 they are skipped."""
 
+import itertools
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -10,11 +12,13 @@ import pytest
 from tests.fakes.ros2_rig import RMWS, ros_environment
 from vla_rl.core.errors import UserError
 
+_calls = itertools.count()
 
-def ros_or_skip(rmw: str = RMWS[0], domain: int = 0) -> dict[str, str]:
-    """As `ros_environment`."""
+
+def ros_or_skip(rmw: str = RMWS[0]) -> dict[str, str]:
+    """As `ros_environment`, in a domain that neither the test before nor another process of tests uses."""
     try:
-        return ros_environment(rmw, domain)
+        return ros_environment(rmw, 1 + (os.getpid() + 10 * next(_calls)) % 100)
     except UserError as missing:
         pytest.skip(str(missing))
 

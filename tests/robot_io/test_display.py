@@ -105,7 +105,7 @@ def test_a_terminal_that_blocks_does_not_hold_the_loop() -> None:
     assert display.statistics.ticks == 2000
     display.__exit__(None, None, None)
     os.close(reader)  # the blocked write fails, and the writer ends
-    display._writer.join(timeout=5)
+    display._writer.join(timeout=60)
     assert not display._writer.is_alive()
     with contextlib.suppress(BrokenPipeError):
         stream.close()

@@ -1,7 +1,5 @@
 """Keys and motions become commands of any environment."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -32,7 +30,9 @@ def test_targets_move_and_steps_are_steps() -> None:
     np.testing.assert_allclose(still, [0, 2.95, 0, 0], rtol=1e-6)
 
 
-def test_a_key_is_held_while_the_terminal_repeats_it() -> None:
+def test_a_key_is_held_while_the_terminal_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [10.0]
+    monkeypatch.setattr("robot_io.keyboard.time.monotonic", lambda: now_s[0])
     keyboard = Keyboard(MotionSteps(actions("aaa"), 10, 0.5), KeyboardConfig(hold_s=0.2))
     keyboard.reset(0)
     still = np.zeros(3, np.float32)
@@ -42,7 +42,7 @@ def test_a_key_is_held_while_the_terminal_repeats_it() -> None:
     moved = keyboard.command(0, still)
     assert moved is not None
     np.testing.assert_allclose(moved, [-0.2, 0, 0.2], rtol=1e-6)
-    time.sleep(0.25)
+    now_s[0] += 0.25
     assert keyboard.command(1, still) is None
 
 

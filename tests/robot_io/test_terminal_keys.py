@@ -10,6 +10,8 @@ import pytest
 from robot_io.terminal_keys import TerminalKeys, wait_for_enter
 from vla_rl.core.errors import UserError
 
+WITHIN_S = 60.0
+
 
 def test_keys_of_a_terminal() -> None:
     master, terminal = pty.openpty()
@@ -41,13 +43,16 @@ def test_only_an_enter_after_the_question_begins(listening: bool) -> None:
     if listening:  # for the space bar: another thread reads the terminal
         keys.start()
     os.write(master, b"\n")  # pressed during the attempt before
-    time.sleep(0.05)
+    if keys._entered is not None:
+        assert keys._entered.wait(WITHIN_S)
     waiting = threading.Thread(target=keys.wait_for_enter, daemon=True)
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive()
-    os.write(master, b"x\n")
-    waiting.join(2.0)
+    until_s = time.monotonic() + WITHIN_S
+    while waiting.is_alive() and time.monotonic() < until_s:
+        os.write(master, b"x\n")  # lost where it comes before the question
+        waiting.join(0.05)
     assert not waiting.is_alive()
 
 
@@ -74,5 +79,5 @@ def test_a_terminal_that_is_closed_answers_nothing_more(question: str, asked_fir
     time.sleep(0.05)
     if not asked_first:
         asking.start()
-    asking.join(2.0)
+    asking.join(WITHIN_S)
     assert said == ["nobody can press a key any more: the terminal was closed"]

@@ -49,14 +49,14 @@ def fingerprint(run: Path) -> dict[str, str]:
     return weights | {name: store.read_header(name).digest for name in store.ids()}
 
 
-def kill_when(folder: Path, appears: str, process: ForkServerProcess) -> None:
-    """kill -9 at the first moment that there is something of that name in the folder."""
+def kill_when(folder: Path, appears: str, process: ForkServerProcess, number: int = signal.SIGKILL) -> None:
+    """Send a signal, by default kill -9, at the first moment that there is something of that name in the folder."""
     deadline = time.monotonic() + 300
     while not any(folder.glob(appears)):
         assert process.is_alive(), folder.with_suffix(".log").read_text()
         assert time.monotonic() < deadline
         time.sleep(0.002)
-    process.kill()
+    os.kill(process.pid, number)
     process.join()
 
 
@@ -131,23 +131,30 @@ def test_each_round_makes_another_policy(uninterrupted: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_every_stage_and_resumed_equals_uninterrupted(uninterrupted: Path, tmp_path: Path) -> None:
+def test_killed_or_interrupted_at_every_stage_and_resumed_equals_uninterrupted(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     command = ["--config", "tiny", "--out", str(folder)]
-    for appears in (
-        "cache",
-        "episodes/episodes/demo-00001*",
-        "checkpoints/step_00000004",
-        "episodes/episodes/round001-00001*",
-        "checkpoints/step_00000012",
-        "policies/version_0002",
+    log, ends = folder.with_suffix(".log"), {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
+    for appears, number in (
+        ("cache", signal.SIGKILL),
+        ("episodes/episodes/demo-00001*", signal.SIGINT),
+        ("checkpoints/step_00000004", signal.SIGKILL),
+        ("episodes/episodes/round001-00001*", signal.SIGKILL),
+        ("checkpoints/step_00000012", signal.SIGTERM),
+        ("episodes/episodes/round002-00000*", signal.SIGTERM),
+        ("policies/version_0002", signal.SIGKILL),
     ):
-        kill_when(folder, appears, start(folder.with_suffix(".log"), "train", *command))
+        process = start(log, "train", *command)
+        kill_when(folder, appears, process, number)
+        assert process.exitcode == ends[number], log.read_text()
         assert not RunFolder(folder).is_finished()
         store = EpisodeStore(folder / "episodes", create=False)
         for episode_id in store.ids():
             store.read(episode_id)  # every episode that was saved is whole
         command = ["--resume", str(folder)]
+    assert log.read_text().count(f"continue with: vla-rl train --resume {folder}") == 3
     train(*command)
     assert RunFolder(folder).is_finished()
     assert fingerprint(folder) == fingerprint(uninterrupted)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.processes import belong_to_parent
+from vla_rl.core.processes import belong_to_parent, starting_children
 from vla_rl.policies.trainable import PolicyBatch
 
 AddUp = Callable[[nn.Module, Sequence[float]], list[float]]
@@ -90,7 +90,8 @@ class Team:
             ours, theirs = context.Pipe()
             arguments = (rank, processes, device.type, meeting, torch.get_num_threads(), theirs)
             member = context.Process(target=_serve, args=arguments, daemon=True)
-            member.start()
+            with starting_children():
+                member.start()
             theirs.close()
             self._members.append((member, ours))
         with self._alive():

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from vla_rl.cli.run_arguments import add_run_arguments
 from vla_rl.core.config import load_config, read_yaml
 from vla_rl.core.errors import UserError
+from vla_rl.core.guarded import continue_with
 from vla_rl.runs.config_files import config_file
 from vla_rl.training.run_folder import RunFolder
 
@@ -71,6 +72,7 @@ def _practise(arguments: argparse.Namespace, story: "Story", address: str) -> in
     if not arguments.resume and arguments.out is None:
         _choose_folder(arguments)
     folder, config, spec = open_run(arguments)
+    continue_with("vla-rl", "demo", "--resume", str(folder.path))
     budget = config.budget
     logger.info(
         "%s: %d demonstrations, then %d rounds of %d episodes; about %.0f minutes on two CPU cores. Ctrl-C is safe.",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from vla_rl.cli.parser import add_settings
 from vla_rl.core.config import config_to_dict, load_config
 from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.guarded import continue_with
 from vla_rl.data.sources import DataMapping
 from vla_rl.runs.config_files import OF_FINETUNE, config_file
 from vla_rl.training.run_folder import RunFolder
@@ -44,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_rl.runs.finetune import describe_data, export_with_weights, finetune
 
     folder, config = _open_run(arguments)
+    continue_with("vla-rl", "finetune", "--resume", str(folder.path))
     if arguments.dry_run:
         print(describe_data(folder, config))
         return 0

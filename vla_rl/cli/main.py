@@ -15,9 +15,10 @@ from typing import Protocol
 import vla_rl
 from vla_rl.cli.parser import HelpFormatter, VerbParser
 from vla_rl.core.errors import UserError, did_you_mean, in_library, one_line
+from vla_rl.core.guarded import continue_with, guarded
 from vla_rl.core.other_output import log_to_stderr
 from vla_rl.core.registry import OUR_PACKAGES, declared_packages
-from vla_rl.core.stopping import Terminated, stops_on_sigterm
+from vla_rl.core.stopping import Terminated, stops_on_signals
 
 VERBS = {
     "demo": "from demonstrations to a policy that improved by practice, with a report",
@@ -55,6 +56,7 @@ EXTRAS = {
 
 
 RESUMABLE = ("demo", "train", "finetune")
+REPEATABLE = ("eval", "imagine")  # the same command continues what was interrupted
 _LONGEST_LINE = 2000
 _LEAST_DESCRIPTORS = 16
 
@@ -68,18 +70,19 @@ class Verb(Protocol):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code, see `say_errors`."""
+    """Run one verb, by default of this process's own command line; returns the exit code, see `say_errors`."""
+    last = argv is None
     argv = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name from a file may be no text that a terminal takes
     if (here := os.getcwd()) not in sys.path:  # parts named module:Name may lie beside the person, and hide nothing
         sys.path.append(here)
-    return say_errors("vla-rl", argv[0] if argv else "", lambda: _main(argv), debug="--debug" in argv)
+    return say_errors("vla-rl", argv[0] if argv else "", lambda: _main(argv), debug="--debug" in argv, last=last)
 
 
-def say_errors(program: str, verb: str, action: Callable[[], int], debug: bool = False) -> int:
+def say_errors(program: str, verb: str, action: Callable[[], int], debug: bool = False, last: bool = False) -> int:
     """Carry an action out; whatever it raises becomes one line, and with ``debug`` a traceback before it. SIGTERM is a
-    stop like Ctrl-C.
+    stop like Ctrl-C, see `vla_rl.core.guarded`; with ``last`` the process ends after the action.
 
     Returns:
         the exit code: 0 done, 1 the check that was asked for failed, 2 what a user can mend, 3 a mistake of this
@@ -87,8 +90,8 @@ def say_errors(program: str, verb: str, action: Callable[[], int], debug: bool =
     """
     log_to_stderr()
     try:
-        with stops_on_sigterm():
-            _need_descriptors()
+        _need_descriptors()
+        with guarded(program, verb, last), stops_on_signals():
             return action()
     except BaseException as error:
         code, sentence = _told(error, verb)
@@ -176,6 +179,8 @@ def make_parser(name: str) -> argparse.ArgumentParser:
 
 
 def _run_verb(name: str, rest: Sequence[str]) -> int:
+    if name in REPEATABLE:
+        continue_with("vla-rl", name, *rest)
     # Overrides may stand before, between and after options.
     return _module(name).run(make_parser(name).parse_intermixed_args(rest))
 

@@ -6,6 +6,7 @@ Example: vla-rl train --config demo --out runs/handover task.env=vla_rl/Handover
 import argparse
 
 from vla_rl.cli.run_arguments import add_run_arguments
+from vla_rl.core.guarded import continue_with
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +17,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_rl.runs.practice import open_run, practise
 
     folder, config, spec = open_run(arguments)
+    continue_with("vla-rl", "train", "--resume", str(folder.path))
     summary = practise(folder, config, spec)
     for entry in summary["evaluations"]:
         print(f"{entry['label']:<12} success {entry['successes']}/{entry['episodes']}")

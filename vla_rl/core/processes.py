@@ -1,23 +1,62 @@
-"""Child processes that neither outlive their parent nor take its Ctrl-C, and how many threads a process may use."""
+"""Child processes that do not outlive their parent and leave its signals to it; how many threads a process may use."""
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
 import signal
+import time
+from collections.abc import Collection, Iterator
+from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
+
+from vla_rl.core.stopping import stop_at_a_good_moment
 
 _PR_SET_PDEATHSIG = 1
 _MOST_THREADS = 8  # batches of a hundred small pictures keep no more busy
+_OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def starting_children() -> Iterator[None]:
+    """Processes started inside leave Ctrl-C and the end of the terminal to their parent from their first moment, while
+    they still import, until they call `belong_to_parent`. An interrupt waits until all are started and registered.
+    """
+    resource_tracker.ensure_running()  # it unblocks signals when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINALS)
+    with stop_at_a_good_moment() as asked_to_stop:
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if stop := asked_to_stop():
+        raise stop
 
 
 def belong_to_parent() -> None:
-    """Called at the start of a child process: it dies with its parent, even with one that is killed, and leaves Ctrl-C
-    to it. Linux only.
+    """Let this child process die with its parent, also with one that is killed, and leave Ctrl-C and the end of the
+    terminal to it. SIGTERM ends it, whatever the parent does with its own. Linux only.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():  # it died before that call, which then waits for another's death
         os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _OF_TERMINALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_OF_TERMINALS, signal.SIGTERM))
+
+
+def end_processes(processes: Collection[BaseProcess], within_s: float = 1.5) -> None:
+    """Send SIGTERM to child processes, and kill those that have not ended in time."""
+    for process in processes:
+        process.terminate()
+    until_s = time.monotonic() + within_s
+    for process in processes:
+        process.join(max(until_s - time.monotonic(), 0.0))
+    for process in processes:
+        process.kill()
+        process.join()
 
 
 def learner_threads(asked: int, others: int = 0, sharing: int = 1) -> int:

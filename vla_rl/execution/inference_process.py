@@ -16,7 +16,7 @@ from typing import Self, override
 import numpy as np
 
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.processes import belong_to_parent
+from vla_rl.core.processes import belong_to_parent, starting_children
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Observation
 from vla_rl.execution.mailbox import Arrays, Fields, Mailbox
@@ -136,7 +136,8 @@ class ProcessPlanner(Planner):
         self._posted = context.Semaphore(0)
         arguments = (self._load_policy, self._layout, self._config, self._requests.name, self._answers.name)
         self._process = context.Process(target=serve, args=(*arguments, self._posted), daemon=True, name="inference")
-        self._process.start()
+        with starting_children():
+            self._process.start()
         try:
             self._await_ready()
         except BaseException:

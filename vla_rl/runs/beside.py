@@ -13,8 +13,8 @@ from typing import Any, override
 from vla_rl.core.config import config_to_dict, load_config, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.core.other_output import log_to_stderr
-from vla_rl.core.processes import belong_to_parent
-from vla_rl.core.stopping import stops_on_sigterm
+from vla_rl.core.processes import belong_to_parent, end_processes, starting_children
+from vla_rl.core.stopping import stops_on_signals
 from vla_rl.report.sinks import MetricSink
 from vla_rl.runs.config import RunConfig
 from vla_rl.runs.config_files import config_file
@@ -26,7 +26,7 @@ NAME = "practice alone"
 _SHARED = ("task", "policy", "supervised", "execution", "latency", "gate", "seed", "device", "torch_threads")
 # One round is as long as the rounds with a person take.
 _ONE_ROUND = {"rounds": 1, "staleness": 0, "evaluation_pictures": "planned"}
-_STOP_WITHIN_S = 10.0
+_STOP_WITHIN_S = 2.0
 logger = logging.getLogger(__name__)
 
 
@@ -75,7 +75,8 @@ class PracticeAlone(MetricSink):
             return
         names = (self._main.path, self.folder.path, self._config, self.log)
         self._process = multiprocessing.get_context("spawn").Process(target=_practise_alone, args=names)
-        self._process.start()
+        with starting_children():
+            self._process.start()
 
     @override
     def on_metrics(self, metrics: Mapping[str, Any]) -> None:
@@ -119,10 +120,7 @@ class PracticeAlone(MetricSink):
     def close(self) -> None:
         """Stop it where it is; it can be gone on with."""
         if self._process is not None:
-            self._process.terminate()
-            self._process.join(_STOP_WITHIN_S)
-            self._process.kill()
-            self._process.join()
+            end_processes([self._process], _STOP_WITHIN_S)
 
 
 def _practise_alone(start: Path, path: Path, config: RunConfig, log: Path) -> None:
@@ -132,7 +130,7 @@ def _practise_alone(start: Path, path: Path, config: RunConfig, log: Path) -> No
     for stream in (sys.stdout, sys.stderr):
         os.dup2(written, stream.fileno())
     log_to_stderr()
-    with stops_on_sigterm():
+    with stops_on_signals():
         folder = RunFolder(path)
         if not folder.config_file.exists():
             RunFolder.create(path, config, RunFolder(start))

@@ -38,8 +38,10 @@ class BackgroundRollouts:
             batch.result()
 
     def stop(self) -> None:
-        """Begin no further jobs, and wait for those that run."""
+        """Begin no further jobs, and end those that run."""
         self._stopping = True
+        if not all(batch.done() for batch in self._batches.values()):
+            self._pool.end()
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
 

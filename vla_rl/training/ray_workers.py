@@ -5,8 +5,10 @@ go to them, and episodes come back, through Ray's object store.
 import hashlib
 import logging
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,6 +66,7 @@ class RayRolloutPool:
         except ModuleNotFoundError as error:
             raise UserError("workers on a Ray cluster need the package 'ray'; install vla-rl[scale]") from error
         self._ray: Any = ray
+        before = signal.getsignal(signal.SIGTERM)
         try:
             if address == LOCAL:
                 own: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
@@ -72,9 +75,14 @@ class RayRolloutPool:
                 ray.init(address, log_to_driver=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UserError(f"cannot join the Ray cluster {address!r}: {' '.join(str(error).split())}") from error
+        finally:
+            if before is not None and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, before)  # Ray sets one that exits
+        self._ended = False
         self._build = build
         self._make_actor: Any = ray.remote(num_cpus=1)(_Actor)
         self._policies: dict[Path, tuple[str, Any]] = {}
+        self._actors: list[Any] = []
         self._idle: list[Any] = []
         self._joining: dict[Any, Any] = {}
         self._losses = 0
@@ -150,7 +158,10 @@ class RayRolloutPool:
             self._policies[folder] = known[folder] if is_there else (key, self._ray.put(files))
 
     def _invite(self) -> None:
+        if self._ended:
+            return
         actor = self._make_actor.remote(list(sys.path))
+        self._actors.append(actor)
         self._joining[actor.arrive.remote()] = actor
 
     def _welcome(self, arrived: Any) -> None:
@@ -168,8 +179,10 @@ class RayRolloutPool:
         """Let another actor join.
 
         Raises:
-            UserError: if so many were lost in a row at one thing that another one would be as well.
+            UserError: if so many were lost in a row at one thing that another one would be as well, or after `end`.
         """
+        if self._ended:
+            raise UserError("the rollout workers of the cluster have been ended; use --resume") from error
         if losses > _LOSSES:
             raise UserError(
                 f"{losses} rollout workers of the cluster died in a row (out of memory?); saved episodes are safe, use "
@@ -188,11 +201,19 @@ class RayRolloutPool:
             if self._joining:
                 logger.info("%d rollout workers wait for a place in the cluster", len(self._joining))
 
+    def end(self) -> None:
+        """See `vla_rl.training.workers.Rollouts.end`."""
+        self._ended = True
+        for actor in self._actors:
+            self._ray.kill(actor)
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        closing = [actor.close.remote() for actor in self._idle]
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.end()
+        closing = [actor.close.remote() for actor in self._idle if not self._ended]
         if closing:
             self._ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
         self._ray.shutdown()

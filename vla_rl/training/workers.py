@@ -2,7 +2,10 @@
 files.
 """
 
+import contextlib
 import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -13,7 +16,7 @@ from typing import Protocol, Self
 import torch
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.processes import belong_to_parent
+from vla_rl.core.processes import belong_to_parent, end_processes, starting_children
 
 _PART = 64
 
@@ -68,6 +71,10 @@ class Rollouts(Protocol):
         """Run the jobs, yielding each as it is saved, in any order."""
         ...
 
+    def end(self) -> None:
+        """End the workers and the episodes that they play; another thread's `run` raises. What was saved stays."""
+        ...
+
 
 def parts(jobs: Sequence[RolloutJob], workers: int) -> list[Sequence[RolloutJob]]:
     """The jobs in parts, one for each worker, or more, none of them too long to show how far it is."""
@@ -106,7 +113,8 @@ class RolloutPool:
             return
         futures: dict[Future[None], Sequence[RolloutJob]] = {}
         try:
-            futures = {self._pool.submit(_run_in_worker, part): part for part in parts(jobs, self._workers)}
+            with starting_children():
+                futures = {self._pool.submit(_run_in_worker, part): part for part in parts(jobs, self._workers)}
             for future in as_completed(futures):
                 future.result()
                 yield from futures[future]
@@ -116,21 +124,29 @@ class RolloutPool:
             for future in futures:
                 future.cancel()
 
+    def end(self) -> None:
+        """See `Rollouts.end`."""
+        if self._pool is not None:
+            end_processes([*self._pool._processes.values()])
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.end()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         if self._local is not None:
             self._local.close()
 
 
-_worker: RolloutWorker | Exception
+_worker: RolloutWorker | Exception | None = None
 
 
 def _start_worker(build: Callable[[], RolloutWorker]) -> None:
     belong_to_parent()
+    signal.signal(signal.SIGTERM, _end_worker)
     torch.set_num_threads(1)  # the learner and the other workers have the other cores
     global _worker
     try:
@@ -139,8 +155,17 @@ def _start_worker(build: Callable[[], RolloutWorker]) -> None:
         _worker = error  # a pool whose initialiser raises says only that it is broken: the first job tells why
 
 
+def _end_worker(*_: object) -> None:
+    """In the middle of an episode: an environment may hold processes and servers of its own."""
+    if _worker is not None and not isinstance(_worker, Exception):
+        with contextlib.suppress(Exception):
+            _worker.close()
+    os._exit(128 + signal.SIGTERM)
+
+
 def _run_in_worker(jobs: Sequence[RolloutJob]) -> None:
     if isinstance(_worker, Exception):
         raise _worker
+    assert _worker is not None
     for _ in _worker.run(jobs):
         pass

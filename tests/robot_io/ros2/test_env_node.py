@@ -95,7 +95,7 @@ def test_topics_carry_the_environments_own_names() -> None:
 
 @pytest.mark.slow
 def test_without_commands_for_too_long_the_simulated_robot_holds_where_it_is() -> None:
-    environment = ros_or_skip(domain=48)
+    environment = ros_or_skip()
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=90, check=False
     )

@@ -83,7 +83,7 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def said() -> Any:
-    return said_by(SCRIPT, environment=ros_or_skip(domain=52))
+    return said_by(SCRIPT, environment=ros_or_skip())
 
 
 def test_a_refused_goal_is_asked_again_without_haste_until_it_is_taken(said: dict[str, Any]) -> None:

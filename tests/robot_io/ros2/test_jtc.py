@@ -147,7 +147,7 @@ def test_a_robot_that_does_not_arrive_in_goal_time_is_held() -> None:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    environment = ros_or_skip(domain=49)
+    environment = ros_or_skip()
     try:
         return build(tmp_path_factory.mktemp("controllers"), environment), environment
     except UserError as missing:

@@ -70,7 +70,7 @@ rig.end()
 
 @pytest.fixture(scope="module")
 def said() -> Any:
-    return said_by(SCRIPT, environment=ros_or_skip(domain=47))
+    return said_by(SCRIPT, environment=ros_or_skip())
 
 
 def test_an_invalid_lifecycle_request_is_answered(said: dict[str, Any]) -> None:

@@ -127,7 +127,7 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def said() -> Any:
-    return said_by(SCRIPT, URDF, environment=ros_or_skip(domain=46))
+    return said_by(SCRIPT, URDF, environment=ros_or_skip())
 
 
 def test_a_robot_that_restarts_during_a_reset_is_asked_again(said: dict[str, Any]) -> None:

@@ -287,7 +287,7 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def said() -> Any:
-    return said_by(SCRIPT, environment=ros_or_skip(domain=51))
+    return said_by(SCRIPT, environment=ros_or_skip())
 
 
 def near(values: Any) -> Any:

@@ -14,11 +14,11 @@ from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PolicySpec
 
-domains = itertools.count(90)
+domains = itertools.count(int(os.environ["ROS_DOMAIN_ID"]))
 
 
 def set_up(**options):
-    os.environ["ROS_DOMAIN_ID"] = str(next(domains))  # where the node of the one before is not found, nor refused
+    os.environ["ROS_DOMAIN_ID"] = str(1 + next(domains) % 100)  # the node of the one before is not found there
     size = 7 if "output" in options else 2
     spec = PolicySpec("arm", ("front",), (8, 8), size, size)
     gate = GateConfig(low=(-1.0,) * size, high=(1.0,) * size, max_velocity=(1.0,) * size)
@@ -38,7 +38,7 @@ print(json.dumps([set_up(**options) for options in json.loads(sys.argv[1])]))
 
 
 def test_a_real_robot_asks_unless_a_service_prepares_the_scene_and_must_fit_the_policy() -> None:
-    environment = ros_or_skip(domain=43)
+    environment = ros_or_skip()
     options = [{}, {"reset_service": "/reset"}, {"simulated": True}, {"cameras": ["top"]}, {"joints": ["pan"]}]
     options += [{"joints": list("xyzabcd"), "output": {"arm": {"type": "pose"}}}]
     real, prepared, simulated, blind, small, pose = said_by(SET_UP, json.dumps(options), environment=environment)

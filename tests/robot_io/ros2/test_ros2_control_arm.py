@@ -107,7 +107,7 @@ print(json.dumps([named, nodes]))
 
 
 def test_the_launch_file_starts_robot_and_controllers(tmp_path: Path) -> None:
-    environment = ros_or_skip(domain=50)
+    environment = ros_or_skip()
     (tmp_path / "share" / "ament_index" / "resource_index" / "packages").mkdir(parents=True)
     (tmp_path / "share" / "ament_index" / "resource_index" / "packages" / "ros2_control_arm").touch()
     (tmp_path / "share" / "ros2_control_arm").symlink_to(ARM)

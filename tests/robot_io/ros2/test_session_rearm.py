@@ -150,7 +150,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
     file = tmp_path_factory.mktemp("session") / "session_script.py"  # its policy is made in another process
     file.write_text(SCRIPT)
     start = "import runpy, sys; sys.path.insert(0, sys.argv[1]); import session_script; session_script.main()"
-    return said_by(start, str(file.parent), environment=ros_or_skip(domain=90))
+    return said_by(start, str(file.parent), environment=ros_or_skip())
 
 
 def test_a_policy_that_hangs_is_brought_back(said: dict[str, Any]) -> None:

@@ -139,7 +139,7 @@ LATE_MS = 500.0  # of a busy machine
 
 @pytest.fixture(scope="module")
 def pressed() -> Any:
-    return said_by(PRESSED, environment=ros_or_skip(domain=81))
+    return said_by(PRESSED, environment=ros_or_skip())
 
 
 def test_an_emergency_stop_that_was_pressed_before_the_node_came_counts(pressed: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ def test_a_dead_emergency_stop_stops_the_robot_as_soon_as_declared(rmw: str) -> 
 
 
 def test_a_stop_outlives_a_new_configuration_and_two_leaders_are_one_too_many() -> None:
-    said = said_by(ANEW, environment=ros_or_skip(domain=83))
+    said = said_by(ANEW, environment=ros_or_skip())
     assert said["estop"][0]
     assert not said["acts"]
     assert "~/estop was called" in said["why"]

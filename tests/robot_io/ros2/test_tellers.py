@@ -144,7 +144,7 @@ rig.end()
 
 @pytest.fixture(scope="module", params=RMWS)
 def said(request: pytest.FixtureRequest) -> Any:
-    return said_by(SCRIPT, environment=ros_or_skip(request.param, domain=53))
+    return said_by(SCRIPT, environment=ros_or_skip(request.param))
 
 
 def test_drivers_of_different_joints_do_not_stop_the_robot(said: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from robot_io.limits import check_names
 from vla_rl.core.clock import Clock
 from vla_rl.core.dimensions import UNDECLARED, Pair
 from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.guarded import robot_is_connected
 from vla_rl.core.matching import both_lists, declared, match_robot
 from vla_rl.core.protocols import Subscriber, TakeoverSource
 from vla_rl.core.registry import find
@@ -136,5 +137,7 @@ def set_up_robot(name: str, request: RobotRequest) -> RobotSetup:
     """
     set_up: Callable[[RobotRequest], RobotSetup] = find("robots", name)
     setup = set_up(request)
+    if setup.origin is Origin.REAL:
+        robot_is_connected()
     check_names(request.gate, declared(setup.robot)[1])
     return setup

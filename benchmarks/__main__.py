@@ -21,6 +21,7 @@ BENCHMARKS = (
     "demo",
     "sim",
     "learner",
+    "neighbor",
     "gpu",
     "scale",
     "algorithms",

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.algorithm_plots import save_algorithm_plot
 from benchmarks.cells import Cells, origin
 from benchmarks.practices import WHOLE_EDITS
-from benchmarks.runs import Cell, evaluations, run_verb
+from benchmarks.runs import Cell, evaluations, in_float32, run_verb
 from benchmarks.statistics import bootstrap_interval, paired_p, stratified_p
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
@@ -160,13 +160,14 @@ def _pooled(cells: list[dict[str, Any]]) -> tuple[float, str]:
 
 def _run_base(cell: Cell, runs: Path) -> None:
     """Demonstrations, supervised policy and its evaluation."""
-    run_verb(["train", *_common(cell), "budget.rounds=0"], runs / cell.base)
+    run_verb(["train", *_common(cell), *in_float32("algorithms"), "budget.rounds=0"], runs / cell.base)
 
 
 def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
     start = ["--from", str(runs / cell.base)]
-    own = runs / f"{cell.name}-{key_of(ALGORITHMS[cell.method])}"
-    run_verb(["train", *_common(cell), *start, *ALGORITHMS[cell.method]], own)
+    changes = ALGORITHMS[cell.method]
+    own = runs / f"{cell.name}-{key_of(changes)}"
+    run_verb(["train", *_common(cell), *in_float32("algorithms", changes), *start, *changes], own)
     rounds = evaluations(own)
     last = rounds[-1]
     reached = [entry["real_episodes"] for entry in rounds if entry["successes"] >= ENOUGH * entry["episodes"]]

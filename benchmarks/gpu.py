@@ -260,7 +260,10 @@ def _learner(model: "FlowVLA", clock: Clock, size: int) -> dict[str, float]:
     from vla_rl.algorithms.actor import ActorLearner
     from vla_rl.algorithms.config import ActorConfig
 
-    learner, batch = ActorLearner(model, ActorConfig(), seed=0), make_batch(model, size, clock.device)
+    learner, batch = (
+        ActorLearner(model, ActorConfig(precision="float32"), seed=0),
+        make_batch(model, size, clock.device),
+    )
     weight = torch.ones(size, device=clock.device)
     with FlopCounterMode(display=False) as counter:
         learner.update(batch, weight, 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import Cells, origin
-from benchmarks.runs import evaluations, gain_columns, run_verb
+from benchmarks.runs import evaluations, gain_columns, in_float32, run_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.runs.config_files import config_file
 
@@ -68,8 +68,8 @@ def _name(task: str, seed: int) -> str:
 
 def _run(cell: tuple[str, int], folder: Path) -> None:
     task, seed = cell
-    task_id, drawn = f"task.env=vla_rl/MetaWorld{task}-v0", "budget.evaluation_pictures=planned"
-    cpu_s = run_verb(["train", "--config", "metaworld", "--seed", str(seed), task_id, drawn], folder)
+    changes = [f"task.env=vla_rl/MetaWorld{task}-v0", "budget.evaluation_pictures=planned", *in_float32("metaworld")]
+    cpu_s = run_verb(["train", "--config", "metaworld", "--seed", str(seed), *changes], folder)
     note = folder.with_suffix(".cpu_s")  # a run that was interrupted has several lines
     note.write_text(f"{note.read_text() if note.exists() else ''}{cpu_s:.1f}\n")
 

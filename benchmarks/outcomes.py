@@ -22,7 +22,7 @@ import yaml
 
 from benchmarks.cells import Cells, origin
 from benchmarks.practices import METHODS, OURS
-from benchmarks.runs import Cell, claim_run, evaluations, gain_columns, run_verb, short_name
+from benchmarks.runs import Cell, claim_run, evaluations, gain_columns, in_float32, run_verb, short_name
 from benchmarks.statistics import paired_p
 from vla_rl.core.config import load_config, read_yaml
 from vla_rl.core.errors import UserError
@@ -242,7 +242,7 @@ def _arguments(cell: Cell) -> list[str]:
 
 def run_base(cell: Cell, runs: Path, changes: Sequence[str] = ()) -> None:
     """Make the supervised policy of a task and seed and evaluate it, if that has not been done."""
-    run_verb([*_arguments(cell), "budget.rounds=0", *changes], runs / cell.base)
+    run_verb([*_arguments(cell), *in_float32("alone"), "budget.rounds=0", *changes], runs / cell.base)
 
 
 def _run_cell(cell: Cell, runs: Path, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -299,7 +299,7 @@ def practise_from(cell: Cell, runs: Path, changes: list[str]) -> float:
 
 
 def _practice(cell: Cell, runs: Path, changes: list[str]) -> list[str]:
-    return [*_arguments(cell), "--from", str(runs / cell.base), *changes]
+    return [*_arguments(cell), *in_float32("alone", changes), "--from", str(runs / cell.base), *changes]
 
 
 def _without_search(run: Path) -> dict[str, float]:

@@ -20,7 +20,7 @@ from benchmarks import people_habits
 from benchmarks.algorithms import ALGORITHMS
 from benchmarks.cells import Cells, origin
 from benchmarks.practices import WHOLE_EDITS
-from benchmarks.runs import Cell, evaluations, run_verb
+from benchmarks.runs import Cell, evaluations, in_float32, run_verb
 from benchmarks.statistics import paired_p
 from sim.operators import OPERATORS
 from vla_rl.core.config import read_yaml
@@ -298,7 +298,7 @@ def _arguments(cell: PeopleCell) -> list[str]:
 
 def _run_base(cell: PeopleCell, runs: Path) -> None:
     """Demonstrations, supervised policy and its evaluation."""
-    run_verb([*_arguments(cell), "budget.rounds=0"], runs / cell.base)
+    run_verb([*_arguments(cell), *in_float32("algorithms"), "budget.rounds=0"], runs / cell.base)
 
 
 def _run_cell(cell: PeopleCell, runs: Path) -> dict[str, Any]:
@@ -308,7 +308,7 @@ def _run_cell(cell: PeopleCell, runs: Path) -> dict[str, Any]:
         start = [f"task.demonstrations={smooth_half(base / 'episodes', runs / f'{cell.base}-smooth-half')}"]
     elif cell.method in ("hg_dagger_retimed", "recap_guided"):  # whose supervised policies are others
         start = [f"task.demonstrations={base}"]
-    cpu_s = run_verb([*_arguments(cell), *start, *changes], folder)
+    cpu_s = run_verb([*_arguments(cell), *in_float32("algorithms", changes), *start, *changes], folder)
     shown = EpisodeStore(base / "episodes", create=False)
     demonstrations = [shown.read_header(name).length for name in shown.ids()]
     trained = [record for record in read_records(folder / "metrics.jsonl") if "effective_samples" in record]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,20 @@ class Cell:
     def base(self) -> str:
         """The run that the cells of a task and seed start from."""
         return f"{short_name(self.task)}-{self.seed}"
+
+
+def in_float32(preset: str, changes: Sequence[str] = ()) -> list[str]:
+    """Return the changes to a preset that keep the precision in which its published cells were measured: float32, the
+    default of then of every algorithm but `imagined_edit`. Later changes may name another one.
+    """
+    from vla_rl.core.registry import find
+    from vla_rl.runs.imagination.edit_learner import ImaginedEditLearning
+
+    named = [change.partition("=")[2] for change in changes if change.startswith("algorithm=")]
+    algorithm = find("algorithms", named[-1] if named else read_yaml(config_file(preset)).get("algorithm", "habc"))
+    imagines = issubclass(algorithm.config_class, ImaginedEditLearning)
+    sections = ["supervised"] if imagines else ["supervised", "learning"]
+    return [f"{section}.actor.precision=float32" for section in sections]
 
 
 class RunningVerb:

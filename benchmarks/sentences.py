@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.cells import Cells, origin
 from benchmarks.outcomes import practice_alone
 from benchmarks.practices import BOLD
-from benchmarks.runs import evaluations, run_verb
+from benchmarks.runs import evaluations, in_float32, run_verb
 from sim.registration import COLOUR_TASKS
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError
@@ -88,7 +88,7 @@ def _successes(cells: list[dict[str, Any]], kind: str) -> NDArray[np.float64]:
 
 
 def _measure(seed: int, runs: Path) -> dict[str, Any]:
-    arguments = ["train", "--config", "alone", "--seed", str(seed), *CHANGES, "torch_threads=1"]
+    arguments = ["train", "--config", "alone", "--seed", str(seed), *CHANGES, "torch_threads=1", *in_float32("alone")]
     deaf, base, practised = (runs / f"{seed}-{kind}" for kind in KINDS)
     cpu_s = 0.0
     for folder, changes in (

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.cells import Cells
-from benchmarks.runs import evaluations, run_verb
+from benchmarks.runs import evaluations, in_float32, run_verb
 from vla_rl.core.config import read_yaml
 from vla_rl.runs.config import world_preset
 from vla_rl.runs.config_files import config_file
@@ -54,7 +54,8 @@ def measure(options: argparse.Namespace, cells: Cells) -> None:
 
 def _measure_variant(options: argparse.Namespace, task: str, seed: int, variant: str) -> dict[str, Any]:
     """One practice run. Those of a task and seed share demonstrations and supervised policy."""
-    common = ["--config", options.gain_config, "--seed", str(seed), f"task.env={task}", f"budget.rounds={_ROUNDS}"]
+    common = ["--config", options.gain_config, "--seed", str(seed), f"task.env={task}"]
+    common += [*in_float32(options.gain_config), f"budget.rounds={_ROUNDS}"]
     base = options.runs / f"{_short(task)}-{seed}"
     run_verb(["train", *common[:-1], "budget.rounds=0"], base)
     own = base.with_name(f"{base.name}-{variant}")

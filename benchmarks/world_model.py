@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=50, help="counterfactual pairs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the gain")
     parser.add_argument("--tasks", nargs="+", default=list(world_gain.DEFAULT_TASKS), help="of the gain")
-    parser.add_argument(nargs="*", default=[], metavar="section.key=value", help="changes to the preset")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help="changes to the preset")
     parser.add_argument("--gain-config", default="algorithms", help="of the gain's runs: a small real budget")
     parser.add_argument("--variants", nargs="+", default=list(world_gain.VARIANTS), help="of the gain")
     parser.add_argument("--ablations", nargs="+", default=list(ABLATIONS), help="of the model")

@@ -4,8 +4,13 @@ This package imports nothing heavy: the computer on a robot runs ``core``, ``exe
 ``deploy_trt.runtime`` without torch. Imported after Gymnasium, it registers its tasks there.
 """
 
+import os
 import sys
 from typing import Any
+
+# torch's OpenMP reads this once, when it is loaded. By default a waiting thread spins: beside a busy process each of
+# the many short waits of a gradient step then costs a time slice of the scheduler.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if "gymnasium" in sys.modules:  # Gymnasium since 1.0 loads no entry points: `gymnasium.make` knows what was imported
     import sim  # noqa: F401

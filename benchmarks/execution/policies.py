@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.runs import RunningVerb, run_verb, short_name
+from benchmarks.runs import RunningVerb, in_float32, run_verb, short_name
 from vla_rl.policies.corrector import FOLDER
 
 LONGEST_DELAY = 8
@@ -52,7 +52,7 @@ def train_policies(wanted: Iterable[tuple[str, str]], runs: Path, changes: Seque
     def train(pair: tuple[str, str]) -> None:
         task, variant = pair
         options = [f"policy.{option}" for option in VARIANTS[variant]]
-        arguments = ["train", "--config", "execution", *changes, f"task.env={task}", *options]
+        arguments = ["train", "--config", "execution", *in_float32("execution"), *changes, f"task.env={task}", *options]
         run_verb(arguments, run_folder(runs, task, variant))
         if variant == "plain" and not (policy_folder(runs, task, variant) / FOLDER / "config.json").exists():
             folder = run_folder(runs, task, variant)

@@ -46,19 +46,13 @@ def test_a_run_that_taught_its_policy_nothing_goes_on_so(tmp_path: Path) -> None
 
 DATA = Path(__file__).parent / "data"
 """The config.yaml of runs of commit 62b636b, in which every algorithm had the options of all."""
-CHANGED_SINCE = {
-    "demo": [
-        "supervised.actor.precision=float32",
-        "learning.actor.precision=float32",
-        "environments_per_worker=1",
-        "budget.evaluation_pictures=every",
-    ]
-}
+FULL_PRECISION = ["supervised.actor.precision=float32", "learning.actor.precision=float32"]
+CHANGED_SINCE = {"demo": ["environments_per_worker=1", "budget.evaluation_pictures=every"]}
 
 
 def of_now(name: str) -> RunConfig:
     """The config of that name, but for what it says differently since."""
-    return load_config(RunConfig, config_file(name), CHANGED_SINCE.get(name, []))
+    return load_config(RunConfig, config_file(name), [*FULL_PRECISION, *CHANGED_SINCE.get(name, [])])
 
 
 def folder_of(raw: dict[str, Any], folder: Path) -> Path:

@@ -21,6 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    import torch
+
     from vla_rl.data.store import EpisodeStore
     from vla_rl.runs.capability import check_chunks
     from vla_rl.runs.config import RunConfig
@@ -40,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.difficulty is not None:
         config = replace(config, task=replace(config.task, difficulty=arguments.difficulty))
     check_chunks(config.execution, find_policy(folder.policy(version)))
+    torch.set_num_threads(1)  # as rollout workers have, should there be none
     out = arguments.out or folder.path / f"eval-v{version:04d}"
     jobs = evaluation_jobs(config, folder.policy(version), out, arguments.episodes)
     store = EpisodeStore(out)

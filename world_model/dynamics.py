@@ -283,9 +283,9 @@ class Dynamics(nn.Module):
 
     def _normalised(self, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         """State and its motion [B, T, S], and action [B, T, A], in standard deviations."""
-        state = _limited((context.state - self.state_mean) / self.state_std, self.state_std)
-        action = _limited((context.action - self.action_mean) / self.action_std, self.action_std)
-        return state, _limited(context.state_motion / self.state_change_std, self.state_change_std), action
+        state = limited((context.state - self.state_mean) / self.state_std, self.state_std)
+        action = limited((context.action - self.action_mean) / self.action_std, self.action_std)
+        return state, limited(context.state_motion / self.state_change_std, self.state_change_std), action
 
     def _tokens(self, context: Context) -> Tensor:
         """[B, T, F, width]."""
@@ -332,7 +332,7 @@ class Dynamics(nn.Module):
         return own_latents, own_state
 
 
-def _limited(normalized: Tensor, scale: Tensor) -> Tensor:
+def limited(normalized: Tensor, scale: Tensor) -> Tensor:
     """Limit the inputs [..., D] that moved little in the data, by their scales [D]; the others cannot go far."""
     little = scale < LITTLE * scale.max()
     return torch.where(little, normalized.clamp(-INPUT_LIMIT, INPUT_LIMIT), normalized)

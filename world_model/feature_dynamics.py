@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from vla_rl.core.progress import track
 from vla_rl.core.ranges import check_ranges
-from vla_rl.policies.heads import EnsembleHead, scaled
+from vla_rl.policies.heads import EnsembleHead
+from world_model.dynamics import limited
 
 _LEAST_SCALE = 1e-3
 _ENDING_WEIGHT = 0.3  # of the success within the chunk, beside the mean squared error of the features
@@ -93,7 +94,9 @@ class FeatureDynamics(nn.Module):
             self._linear = torch.linalg.solve(gram, rows.T @ (change / self._change_scale))
 
     def _rows(self, features: Tensor, actions: Tensor) -> Tensor:
-        return torch.cat([scaled(features[:, self.varying], self._mean, self._scale), actions.flatten(1)], 1)
+        # Features far from the data stay far, or the members would agree on them.
+        seen = limited((features[:, self.varying] - self._mean) / self._scale, self._scale)
+        return torch.cat([seen, actions.flatten(1)], 1)
 
     def loss(self, batch: Transitions, generator: torch.Generator) -> Tensor:
         """Mean over members: squared error of the scaled change that is not linear, and cross-entropy of the success

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from vla_rl.core.errors import UserError, one_line
 
 Meet = Callable[[Path], str]
+Verdict = Literal["right", "refused", "refused without remedy", "silently wrong", "traceback"]
 
 
 class SilentlyWrong(Exception):
@@ -51,7 +52,7 @@ class Outcome:
 
     kind: str
     input: str
-    verdict: Literal["right", "refused", "refused without remedy", "silently wrong", "traceback"]
+    verdict: Verdict
     printed: str
 
     def to_plain(self) -> dict[str, Any]:
@@ -93,12 +94,16 @@ def logged() -> Iterator[list[str]]:
 
 def meet(found: Trap, folder: Path) -> Outcome:
     """Run one trap in an empty folder and return what came of it."""
+
+    def outcome(verdict: Verdict, printed: str) -> Outcome:
+        return Outcome(found.kind, found.input, verdict, " ".join(printed.replace(str(folder), "FOLDER").split())[:600])
+
     try:
-        return Outcome(found.kind, found.input, "right", " ".join(found.meet(folder).split())[:400])
+        return outcome("right", found.meet(folder))
     except SilentlyWrong as error:
-        return Outcome(found.kind, found.input, "silently wrong", one_line(error, 400))
+        return outcome("silently wrong", str(error))
     except UserError as error:
         named = bool(found.remedy) and found.remedy in str(error)
-        return Outcome(found.kind, found.input, "refused" if named else "refused without remedy", one_line(error, 600))
+        return outcome("refused" if named else "refused without remedy", one_line(error, 900))
     except Exception as error:  # any other exception reaches the user as a traceback
-        return Outcome(found.kind, found.input, "traceback", f"{type(error).__name__}: {one_line(error, 400)}")
+        return outcome("traceback", f"{type(error).__name__}: {error}")

@@ -99,7 +99,7 @@ rig.end()
 
 @pytest.fixture(scope="module", params=RMWS)
 def said(request: pytest.FixtureRequest) -> Any:
-    return said_by(SCRIPT, environment=ros_or_skip(request.param, 48))
+    return said_by(SCRIPT, environment=ros_or_skip(request.param))
 
 
 pytestmark = pytest.mark.slow  # test_node_refuses runs the same modules

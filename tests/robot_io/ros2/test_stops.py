@@ -179,7 +179,7 @@ def test_a_press_of_a_moment_stops_until_a_person_has_looked(pressed: dict[str, 
 
 @pytest.mark.parametrize("rmw", RMWS)
 def test_a_dead_emergency_stop_stops_the_robot_as_soon_as_declared(rmw: str) -> None:
-    said = said_by(KILLED, environment=ros_or_skip(rmw, 87))
+    said = said_by(KILLED, environment=ros_or_skip(rmw))
     assert said["latched"]
     assert said["after_ms"] <= 500.0 + 100.0 + 100.0 + LATE_MS
     assert "silent for more than 500 ms" in said["why"]

@@ -80,7 +80,7 @@ class ActorConfig:
     schedule_every_round: bool = False
     ema_decay: float = 0.995
     random_shift: int = 3
-    precision: Literal["float32", "bfloat16", "auto"] = "auto"
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
     processes: int = 1
 
     def __post_init__(self) -> None:

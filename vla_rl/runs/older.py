@@ -186,15 +186,6 @@ def _taught_nothing(raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "learning": {**section, "teach_steps": 0}}
 
 
-def _full_precision(raw: dict[str, Any]) -> dict[str, Any]:
-    """There was float32 alone."""
-    for name in ("learning", "supervised"):
-        actor = (raw.get(name) or {}).get("actor")
-        if isinstance(actor, dict) and "precision" not in actor:
-            raw = {**raw, name: {**raw[name], "actor": {**actor, "precision": "float32"}}}
-    return raw
-
-
 def _of(parts: Collection[str], kind: str) -> set[str]:
     """The options that any of these parts has."""
     return {path for name in parts for path in leaf_options(find(kind, name).config_class)}
@@ -209,5 +200,4 @@ _CHANGES = (
     _no_faults_in_practice,
     _fewer_options_of_imagination,
     _taught_nothing,
-    _full_precision,
 )

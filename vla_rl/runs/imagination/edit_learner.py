@@ -52,7 +52,9 @@ class ImaginedEditLearning(ChunkCriticLearning):
     """
 
     actor: ActorConfig = field(
-        default_factory=lambda: ActorConfig(batch_size=128, warmup_steps=50, decay_steps=400, schedule_every_round=True)
+        default_factory=lambda: ActorConfig(
+            batch_size=128, warmup_steps=50, decay_steps=400, schedule_every_round=True, precision="auto"
+        )
     )
     teach_steps: int = 400
     choice: ChoiceConfig = field(default_factory=lambda: ChoiceConfig(offset=0.0, graded_edit=True, novelty_cost=1.0))

@@ -372,6 +372,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Return Markdown, one row per cell."""
-    rows = [f"| {name} | {s:.2f} | {result['exit_codes'][name]} |" for name, s in result["interrupt_seconds"].items()]
-    return "\n".join(["| cell | seconds to the end | exit code |", "|---|---|---|", *rows])
+    """Return Markdown: one row per way of interruption, and the processes that all cells left."""
+    rows = []
+    for way in WAYS:
+        seconds = {name: each for name, each in result["interrupt_seconds"].items() if name.endswith(f", {way}")}
+        if seconds:
+            slowest = max(seconds, key=lambda name: seconds[name])
+            rows.append(f"| {way} | {len(seconds)} | {seconds[slowest]:.1f} | {slowest.removesuffix(f', {way}')} |")
+    left = f"Processes left: {result['children_left']}. Wrong exit codes: {result['exit_codes_wrong']}."
+    return "\n".join(["| signal | cases | slowest end, s | in |", "|---|---|---|---|", *rows, "", left])

@@ -33,6 +33,7 @@ BENCHMARKS = (
     "jtc",
     "deploy",
     "metaworld",
+    "scale-floor",
     "outcomes",
     "people",
     "few",

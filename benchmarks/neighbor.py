@@ -1,5 +1,5 @@
 """Supervised learning of the preset `alone` on two cores, idle and beside a process that keeps one of them busy:
-threads that spin while they wait, in float32, against threads that sleep, in `precision: auto`.
+threads that spin while they wait, in float32, against threads that soon sleep, in `precision: auto`.
 
 Each variant is a process of its own, since OpenMP reads how its threads wait once. All train the same network on the
 same episodes and take turns in short blocks; of each the best block counts. They and the neighbor share two cores, so
@@ -30,7 +30,7 @@ class Variant(NamedTuple):
     spins: bool = False
 
 
-BEFORE, AFTER = "2 threads that spin, float32", "2 threads that sleep, auto"
+BEFORE, AFTER = "2 threads that spin, float32", "2 threads that soon sleep, auto"
 VARIANTS = {
     BEFORE: Variant(2, "float32", spins=True),
     "1 thread, float32": Variant(1, "float32"),
@@ -120,7 +120,7 @@ def _learn(connection: Connection, folder: Path, variant: Variant, cores: list[i
     """Take as many gradient steps as the connection asks for and send what one of them took."""
     os.sched_setaffinity(0, cores)
     if variant.spins:
-        os.environ.pop("OMP_WAIT_POLICY", None)  # before torch loads OpenMP
+        os.environ.pop("GOMP_SPINCOUNT", None)  # before torch loads OpenMP
     import torch
 
     torch.set_num_threads(variant.threads)

@@ -99,8 +99,10 @@ def open_cells(out: Path) -> Cells:
 
 
 def practice_alone() -> dict[str, Any]:
-    """The config of practice alone, one core a run."""
-    return {**read_yaml(config_file("alone")), "torch_threads": 1}
+    """The config of practice alone, one core a run, in float32 as all published runs are."""
+    config = read_yaml(config_file("alone"))
+    del config["supervised"]["actor"]["precision"]
+    return {**config, "torch_threads": 1}
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:

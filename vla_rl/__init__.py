@@ -8,9 +8,11 @@ import os
 import sys
 from typing import Any
 
-# torch's OpenMP reads this once, when it is loaded. By default a waiting thread spins: beside a busy process each of
-# the many short waits of a gradient step then costs a time slice of the scheduler.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# torch's OpenMP reads this once, when it is loaded. By default a waiting thread spins for milliseconds: beside a busy
+# process each of the many short waits of a gradient step then costs a time slice of the scheduler. A brief spin, a few
+# microseconds, spares idle cores the sleep.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 if "gymnasium" in sys.modules:  # Gymnasium since 1.0 loads no entry points: `gymnasium.make` knows what was imported
     import sim  # noqa: F401

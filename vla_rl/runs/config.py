@@ -41,9 +41,9 @@ class RunConfig:
             computes a row of a batch like a batch of one; otherwise actions differ in their last bit.
         ray: address of a Ray cluster to run the workers on, whose machines need this package and share no disk with
             the learner; "local" starts one here. null: processes on this machine.
-        torch_threads: threads of the learner, which sleep while they wait for each other; 0: one for each core, up to
-            eight, but for those of workers that play while it learns. Another number of threads gives other weights in
-            their last bits.
+        torch_threads: threads of the learner, which soon sleep while they wait for each other; 0: one for each core, up
+            to eight, but for those of workers that play while it learns. Another number of threads gives other weights
+            in their last bits.
         device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
         rollout_device: where policies are run when they act.
         exploration: of the policy that practises: standard deviation of a constant offset of each chunk, in normalised

@@ -50,8 +50,8 @@ class FinetuneConfig:
         checkpoint_every: gradient steps between checkpoints; what a crash costs at most.
         retention: which episodes to hold if there are very many.
         seed: of initial weights and batches.
-        torch_threads: threads of the learner, which sleep while they wait for each other; 0: one for each core, up to
-            eight.
+        torch_threads: threads of the learner, which soon sleep while they wait for each other; 0: one for each core, up
+            to eight.
         device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
     """
 

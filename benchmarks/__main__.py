@@ -44,6 +44,7 @@ BENCHMARKS = (
     "data_traps",
     "foreign-scenes",
     "interruption",
+    "house",
     "docs",
 )
 

@@ -1,0 +1,165 @@
+"""The size of the package, counted by program, and digests of the policies of small fixed runs.
+
+Code lines are lines without blanks, comments and docstrings. What a module stands on is all of this package that it
+imports when it is imported, by its syntax. Options are those of the resolved config of a run.
+
+Example: python -m benchmarks house
+"""
+
+import argparse
+import ast
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from benchmarks.docs_commands import ROOT
+from benchmarks.practices import METHODS
+
+PACKAGES = ("vla_rl", "world_model", "robot_io", "sim", "deploy_trt")
+# The fixed runs: a demo, methods of the benchmark `outcomes` that share a supervised policy, and a fine-tune from the
+# episodes of one of them.
+_BRIEF = ["budget.steps_per_round=40", "budget.evaluation_episodes=8", "workers=0", "torch_threads=1"]
+_DEMO = ["--config", "demo", *_BRIEF, "budget.demonstrations=4", "budget.supervised_steps=60", "budget.rounds=2"]
+_DEMO += ["budget.episodes_per_round=12"]
+_ALONE = ["--config", "alone", *_BRIEF, "task.difficulty=0", "budget.demonstrations=6", "budget.supervised_steps=250"]
+_ALONE += ["budget.episodes_per_round=16", "supervised.actor.precision=float32"]
+_OF_OUTCOMES = ("imagined_edit", "residual_ppo", "habc", "filtered_bc")
+_FINETUNE = ["steps=60", "checkpoint_every=30", "learning.actor.batch_size=32"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--digests", action="store_true", help="only make the small runs and print their digests")
+    parser.add_argument("--tests", type=float, nargs=2, metavar=("NOW_S", "BEFORE_S"), help="of `make test`, by hand")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Count, and compare the digests with those of OUT/house.json."""
+    file = options.out / "house.json"
+    known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    now = digests()
+    return {
+        "digests": now,
+        "digests_before": known.get("digests_before", now),
+        "results_unchanged": now == known.get("digests_before", now),
+        **sizes(),
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return Markdown: one row per figure."""
+    rows = [f"| {name.replace('_', ' ')} | {value} |" for name, value in result.items() if isinstance(value, int | float)]
+    return "\n".join(["| what | counted |", "|---|---|", *rows, "", f"Command: `{result['command']}`."])
+
+
+def sizes() -> dict[str, int]:
+    """Count the lines and what the algorithms stand on."""
+    flagship = closure("vla_rl.runs.imagination.edit_learner")
+    return {
+        "package_lines": sum(map(_lines, _modules().values())),
+        "package_code_lines": sum(map(code_lines, _modules().values())),
+        "flagship_files": len(flagship),
+        "flagship_code_lines": sum(code_lines(_modules()[name]) for name in flagship),
+        "filtered_bc_files": len(closure("vla_rl.algorithms.filtered_bc")),
+    }
+
+
+def _modules() -> dict[str, Path]:
+    """Name -> file of every module of the package."""
+    files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
+    return {_name(file): file for file in files}
+
+
+def _name(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _lines(file: Path) -> int:
+    return len(file.read_text().splitlines())
+
+
+def code_lines(file: Path) -> int:
+    """Count lines that are no blanks, comments or docstrings."""
+    text = file.read_text()
+    found: set[int] = set()
+    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    for token in tokenize.generate_tokens(iter(text.splitlines(keepends=True)).__next__):
+        if token.type not in skipped:
+            found.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            found.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(found)
+
+
+def closure(module: str) -> set[str]:
+    """Find all modules of the package that a module imports, and those import, at import time; with itself."""
+    modules, found, due = _modules(), set[str](), [module]
+    while due:
+        name = due.pop()
+        if name in modules and name not in found:
+            found.add(name)
+            due += [*_imports(name, modules), name.rpartition(".")[0]]
+    return found
+
+
+def _imports(name: str, modules: dict[str, Path]) -> Iterator[str]:
+    for node in _at_import(ast.parse(modules[name].read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield all nodes that run when the module is imported."""
+    for child in ast.iter_child_nodes(node):
+        checks_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
+        if not checks_types and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from _at_import(child)
+
+
+def digests() -> dict[str, str]:
+    """Make the small fixed runs and return a digest of each policy's weights."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _verb(["train", *_DEMO], folder / "demo")
+        _verb(["train", *_ALONE, "budget.rounds=0"], folder / "base")
+        for method in _OF_OUTCOMES:
+            changes = [change for change in METHODS[method] if not change.startswith("budget.")]
+            if method == "imagined_edit":
+                changes += ["learning.teach_steps=20", "learning.actor.precision=float32"]
+            shared = ["--from", str(folder / "base"), "budget.rounds=1"]
+            _verb(["train", *_ALONE, *changes, *shared], folder / method)
+        _verb(["finetune", "--data", str(folder / "habc"), *_FINETUNE], folder / "finetune")
+        return {name: _digest(files) for name, files in _weights(folder)}
+
+
+def _weights(folder: Path) -> Iterator[tuple[str, list[Path]]]:
+    """Yield the files of weights of each policy: of itself and of what chooses for it."""
+    for policy in sorted(folder.glob("*/policies/version_*")):
+        yield f"{policy.parts[-3]} {policy.name.removeprefix('version_')}", sorted(policy.rglob("*.safetensors"))
+
+
+def _verb(arguments: list[str], out: Path) -> None:
+    command = [sys.executable, "-m", "vla_rl.cli.main", *arguments, "--out", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def _digest(files: list[Path]) -> str:
+    """Digest the values of all tensors of files, whatever their names are."""
+    values = []
+    for file in files:
+        with safe_open(file, framework="np") as weights:
+            values += [hashlib.sha256(weights.get_tensor(name).tobytes()).digest() for name in weights.keys()]  # noqa: SIM118
+    return hashlib.sha256(b"".join(sorted(values))).hexdigest()[:16]

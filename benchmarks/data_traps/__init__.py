@@ -20,6 +20,7 @@ from vla_rl.core.progress import track
 _BESIDE = {
     "foreign-scenes": ("raycast_egl_disagreement_max",),
     "interruption": ("interrupt_seconds_max", "children_left"),
+    "scale-floor": ("input_max", "input_max_before"),
     "neighbor": ("supervise_ratio_busy", "supervise_ratio_idle"),
 }
 
@@ -71,7 +72,7 @@ def table(result: dict[str, Any]) -> str:
     """Return Markdown: one row per figure, then one row per input that was not met."""
     names = ["inputs", "right", "refused", "silent_wrong", "refused_without_remedy", "tracebacks"]
     names += [name for keys in _BESIDE.values() for name in keys if name in result]
-    rows = [f"| {name.replace('_', ' ')} | {result[name]} |" for name in names]
+    rows = [f"| {name.replace('_', ' ')} | {result[name]:.3g} |" for name in names]
     missed = [
         f"- {outcome['verdict']}: {outcome['input']} -> {outcome['printed']}"
         for outcome in result["outcomes"]

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.docs_commands import ROOT
 from vla_rl.core.errors import UserError, one_line
 
 Meet = Callable[[Path], str]
@@ -96,7 +97,8 @@ def meet(found: Trap, folder: Path) -> Outcome:
     """Run one trap in an empty folder and return what came of it."""
 
     def outcome(verdict: Verdict, printed: str) -> Outcome:
-        return Outcome(found.kind, found.input, verdict, " ".join(printed.replace(str(folder), "FOLDER").split())[:600])
+        shown = printed.replace(str(folder), "FOLDER").replace(f"{ROOT}/", "")
+        return Outcome(found.kind, found.input, verdict, " ".join(shown.split())[:600])
 
     try:
         return outcome("right", found.meet(folder))

@@ -31,26 +31,6 @@ def two_routes():
     return episodes
 
 
-def test_critics_judge_only_episodes_that_they_have_not_seen(make_cache):
-    cache = make_cache([make_episode(f"round-{i}", [P] * 4, i % 2 == 0) for i in range(12)])
-    config = tiny("habc", critic_training={"folds": 3})
-    algorithm = make_algorithm("habc", config, make_model(), cache, seed=0)
-    algorithm.begin_round(cache, 1)
-    frames = np.arange(cache.total_frames)
-    judged = []
-    for learner in algorithm.critics.learners:
-        seen = np.unique(np.concatenate([learner._sampler.sample(update, 64)[0] for update in range(20)]))
-        with torch.no_grad():  # a change of one critic changes only the values of what it judges
-            before, _ = algorithm.critics.evaluate(frames)
-            learner.critic.viability_head.out.bias.add_(1.0)
-            after, _ = algorithm.critics.evaluate(frames)
-        changed = np.flatnonzero((before != after).numpy())
-        assert not set(changed) & set(seen)
-        assert set(changed) | set(seen) == set(frames)
-        judged.append(changed)
-    assert sorted(np.concatenate(judged)) == frames.tolist()
-
-
 TABULAR = {"backbone": "state", "hidden": (32,)}
 MONTE_CARLO = {"efficiency_unit_steps": 4.0, "efficiency_return_steps": 100}
 
@@ -121,7 +101,7 @@ def test_the_gate_reads_the_efficiency_value_unless_it_is_left_out(name, make_ca
     frames = np.arange(cache.total_frames)
     before = algorithm.trace(cache, frames)["advantage_gate"]
     with torch.no_grad():
-        algorithm.critics.learners[0].critic.efficiency_head.out.weight.normal_().abs_().mul_(-1)
+        algorithm.critics.critic.efficiency_head.out.weight.normal_().abs_().mul_(-1)
     after = algorithm.trace(cache, frames)["advantage_gate"]
     assert (before == after).all() == (name == "no_ve")
 
@@ -143,41 +123,8 @@ def test_the_actor_takes_the_faster_route(make_cache):
     assert means["habc"] > means["no_ve"] + 0.5
 
 
-def recognisable_routes():
-    """The two routes, with a number in the state by which every episode can be told from the others."""
-    episodes = []
-    for index in range(12):
-        episode = two_routes()[index % 2]
-        label = np.zeros((len(episode), 12), dtype=np.float32)
-        label[:, index] = 1.0
-        state = np.concatenate([episode.state, 2.0 * label], 1)
-        episodes.append(replace(episode, episode_id=f"round-{index:02d}", state=state))
-    return episodes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("folds", [1, 2])
-def test_a_critic_that_recognises_its_episodes_cannot_tell_the_routes_apart(folds, make_cache):
-    """It knows at the start how long the episode will take, so nothing is an advantage; unless it judges others."""
-    cache = make_cache(recognisable_routes())
-    config = tiny(
-        "habc",
-        advantage={"warmup_steps": 0},
-        critic=TABULAR | MONTE_CARLO,
-        critic_training={"batch_size": 32, "learning_rate": 1e-2, "folds": folds},
-    )
-    algorithm = make_algorithm("habc", config, make_model(state_dim=FAST + SLOW - 1 + 12, action_dim=1), cache, seed=0)
-    algorithm.begin_round(cache, 1)
-    for _ in range(400 * folds):
-        algorithm.critics.update()
-    starts = np.array([episode.start for episode in cache.episodes])
-    gate = algorithm.trace(cache, starts)["advantage_gate"]
-    difference = gate[0::2].mean() - gate[1::2].mean()
-    assert difference < 0.5 if folds == 1 else difference > 1.2
-
-
 def drawn_by_critics(algorithm, updates=40):
-    batches = [algorithm.critics.learners[0]._sampler.sample(update, 16)[0] for update in range(updates)]
+    batches = [algorithm.critics._sampler.sample(update, 16)[0] for update in range(updates)]
     return np.unique(np.concatenate(batches))
 
 
@@ -216,7 +163,7 @@ def test_policy_backbone_gets_no_gradient_and_saves_no_weights(make_cache):
     for _ in range(3):
         algorithm.critics.update()
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    learner = algorithm.critics.learners[0]
+    learner = algorithm.critics
     assert not any(name.startswith("backbone") for name in learner.state_dict()["critic"])
     assert learner.target.backbone is learner.critic.backbone
     algorithm.update(0)
@@ -251,7 +198,7 @@ def test_imagined_rollouts_that_were_cut_are_labelled_by_the_pessimistic_target(
     start = cache.episodes[-1].start
     frames = np.arange(start, start + 6)
     assert set(frames) < set(drawn_by_critics(algorithm))
-    learner = algorithm.critics.learners[0]
+    learner = algorithm.critics
     label, mask = learner._viability_label(frames, torch.Generator())
     with torch.no_grad():
         last = learner.target(*algorithm.data.inputs(frames[-1:])).viability_logit.amin(0).sigmoid()
@@ -306,7 +253,7 @@ def test_the_critics_of_a_round_learn_before_the_gate_acts(make_cache):
     algorithm = make_algorithm("habc", config, make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     logs = algorithm.update(0)
-    learner = algorithm.critics.learners[0]
+    learner = algorithm.critics
     assert learner._updates == 6
     assert logs["gate_mean"] != 1.0
     algorithm.update(1)
@@ -316,10 +263,10 @@ def test_the_critics_of_a_round_learn_before_the_gate_acts(make_cache):
     for each in (algorithm, resumed):
         each.begin_round(cache, 1)
         each.update(2)
-        assert each.critics.learners[0]._updates == 8
+        assert each.critics._updates == 8
         each.begin_round(cache, 2)
         each.update(3)
-        assert each.critics.learners[0]._updates == 14
+        assert each.critics._updates == 14
 
 
 def test_the_gate_acts_when_the_warm_up_is_over(make_cache):

@@ -123,7 +123,7 @@ def test_an_installed_one_has_a_name(site: Path, tmp_path: Path) -> None:
     [
         ("sft", "mixture.rollouts=1"),
         ("bc", "mixture.rollouts=1"),
-        ("hg_dagger", "critic_training.folds=2"),
+        ("hg_dagger", "critic_training.batch_size=2"),
         ("no_ve", "critic.efficiency_unit_steps=10"),
         ("awr", "advantage.gate_floor=1"),
         ("threshold", "awr.temperature=1"),

@@ -138,18 +138,11 @@ class ViabilityTrainingConfig(CriticTrainingConfig):
     """The same, of critics that learn outcomes as credit allows.
 
     Attributes:
-        folds: K > 1 trains K critics in turn, each without a K-th of the episodes, and lets each judge only these (see
-            `cross_fitting`); 1, one critic that judges what it was trained on, is the paper.
         bootstrap_imagined: imagined episodes that were cut before their outcome are drawn as well, and labelled with
             the minimum over the ensemble of p_v at their last step (RAVL's rule for target-only states).
     """
 
-    folds: int = 1
     bootstrap_imagined: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(self, "critic_training", folds=">= 1")
 
 
 @dataclass(frozen=True)

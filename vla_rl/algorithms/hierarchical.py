@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vla_rl.advantage import Values
 from vla_rl.algorithms.actor import follow, gradient_step, load_optimizer, make_optimizer
 from vla_rl.algorithms.config import WeightedLearning
 from vla_rl.algorithms.round_data import Frames, RoundData
@@ -65,13 +66,12 @@ class HierarchicalLearner:
             ("viability_loss", "viability_accuracy", "efficiency_loss", "critic_gradient_norm"), 0.0
         )
 
-    def begin_round(self, data: RoundData, visible: NDArray[np.bool_]) -> None:
-        """Take the round's labelled steps among the visible ones, bool [N], as the batches of the coming updates."""
+    def begin_round(self, data: RoundData) -> None:
+        """Take the round's labelled steps as the batches of the coming updates."""
         self.data = data
-        visible = visible & data.fresh
-        self._labelled = data.credit.viability_mask & visible
-        self._timed = data.credit.efficiency_mask & visible & self._learns_efficiency
-        self._cut = data.cut & visible & self.config.bootstrap_imagined
+        self._labelled = data.credit.viability_mask & data.fresh
+        self._timed = data.credit.efficiency_mask & data.fresh & self._learns_efficiency
+        self._cut = data.cut & data.fresh & self.config.bootstrap_imagined
         succeeded = self._labelled & (data.credit.viability_label > 0.5)
         groups = {
             "succeeded": np.flatnonzero(succeeded),
@@ -114,6 +114,17 @@ class HierarchicalLearner:
             "efficiency_loss": float(loss_e.detach()),
             "critic_gradient_norm": norm,
         }
+
+    def values(self, frames: Frames, later: Frames, wanted: NDArray[np.bool_]) -> Values:
+        """Values at frames and at later ones, [B]; zeros where they are not wanted, which saves the time they take."""
+        empty = torch.zeros(len(frames), device=self.data.device)
+        if not wanted.any():
+            return Values(empty, empty, empty, empty)
+        rows = self.data.tensor(np.flatnonzero(wanted))
+        logit, efficiency = self.evaluate(frames[wanted])
+        logit_later, efficiency_later = self.evaluate(later[wanted])
+        columns = (logit, logit_later, efficiency, efficiency_later)
+        return Values(*(empty.index_copy(0, rows, column) for column in columns))
 
     @torch.no_grad()
     def evaluate(self, frames: Frames) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,5 @@
 """Weighted cloning: critics, then weights, then the actor. The frame of HABC, AWR and the threshold filter."""
 
-import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -10,9 +9,8 @@ from torch import Tensor
 from vla_rl.algorithms.cloning import Cloning
 from vla_rl.algorithms.config import WeightedLearning
 from vla_rl.algorithms.critic_steps import CriticSteps, critic_steps_of
-from vla_rl.algorithms.cross_fitting import CrossFitted
 from vla_rl.algorithms.hierarchical import HierarchicalLearner
-from vla_rl.algorithms.round_data import Frames, RoundData
+from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.seeds import derived_seed
 from vla_rl.critics.backbones import Backbone, make_backbone
 from vla_rl.data.cache import FrameCache
@@ -29,20 +27,13 @@ class WeightedCloning(Cloning):
     learns_efficiency: ClassVar[bool] = False
 
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
-        data = self.read(cache)
-        self.critics = CrossFitted(
-            [self._learner(fold, data, backbone) for fold in range(self.config.critic_training.folds)]
+        backbone = backbone or make_backbone(self.config.critic.backbone, self.model)
+        seed = derived_seed(self.seed, "critic")
+        self.critics = HierarchicalLearner(
+            backbone, self.config, self.read(cache), seed, self.discount, self.learns_efficiency
         )
         self.critic_steps = CriticSteps(self.config.critic_training)
         self.updates = 0
-
-    def _learner(self, fold: int, data: RoundData, backbone: Backbone | None) -> HierarchicalLearner:
-        if backbone is None:
-            own = make_backbone(self.config.critic.backbone, self.model)
-        else:
-            own = backbone if fold == 0 else copy.deepcopy(backbone)
-        seed = derived_seed(self.seed, "critic", fold)
-        return HierarchicalLearner(own, self.config, data, seed, self.discount, self.learns_efficiency)
 
     @property
     def discount(self) -> float:

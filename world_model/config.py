@@ -4,39 +4,9 @@ Presets are files in ``configs/world_model``: ``cpu-tiny``, ``gpu-small``, ``gpu
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from vla_rl.core.dimensions import UNDECLARED, Pair
 from vla_rl.core.errors import ConfigError
-
-RETIRED: dict[str, Any] = {
-    "autoencoder": {"moving_weight": 4.0, "latent_noise": 0.05, "latent_penalty": 1e-3},
-    "dynamics": {
-        "action_tokens": True,
-        "action_adaln": True,
-        "proprioception_token": True,
-        "linear_servos": True,
-        "motion_input": True,
-        "residual": True,
-        "start_mass": 0.3,
-        "moving_weight": 1.0,
-    },
-    "heads": {
-        "reward_weight": 1.0,
-        "success_weight": 1.0,
-        "termination_weight": 0.5,
-        "proprioception_weight": 1.0,
-        "success_consistent": 1,
-    },
-    "training": {
-        "autoencoder_learning_rate": 2e-3,
-        "weight_decay": 0.01,
-        "max_gradient_norm": 1.0,
-        "beginning_share": 0.15,
-        "ending_share": 0.2,
-    },
-}
-"""Options that are gone, and what the program does now instead of asking."""
 
 
 @dataclass(frozen=True)

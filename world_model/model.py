@@ -10,12 +10,11 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from vla_rl.core.config import config_from_dict, config_to_dict, flatten
+from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.described import read_weights, write_weights
 from vla_rl.core.outside import check_version, reading
-from vla_rl.core.retired import without
 from world_model.autoencoder import Autoencoder
-from world_model.config import RETIRED, WorldModelConfig, WorldSpec
+from world_model.config import WorldModelConfig, WorldSpec
 from world_model.dynamics import Dynamics
 
 FORMAT = "vla-rl-world-model"
@@ -62,8 +61,7 @@ def load_world_model(folder: Path, device: str = "cpu") -> tuple[WorldModel, int
     """
     with reading(folder / "config.json", "it is no world model; train one: vla-rl imagine"):
         content, weights = read_weights(folder, (FORMAT,), FORMAT_VERSION, FORMAT_VERSION)
-        options = without(content["config"], flatten(RETIRED), flatten(RETIRED), "")
-        config = config_from_dict(WorldModelConfig, options, where=str(folder))
+        config = config_from_dict(WorldModelConfig, content["config"], where=str(folder))
         spec = config_from_dict(WorldSpec, content["spec"], where=str(folder))
         model, tensors = WorldModel(config, spec), safetensors.torch.load(weights)
         if any(tensor.isnan().any() for tensor in tensors.values()):  # an unset threshold is infinite

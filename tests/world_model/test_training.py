@@ -1,6 +1,5 @@
 """Windows, autoencoder, and training that goes on exactly where it was interrupted."""
 
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -12,16 +11,14 @@ import torch
 from tiny_world_model import SPEC, make_config, make_model
 from toy_episodes import toy_cache, toy_episode
 
-from vla_rl.core.described import write_description
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
-from vla_rl.core.outside import SEAL
 from vla_rl.core.types import Origin
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from world_model.autoencoder import Autoencoder
 from world_model.config import AutoencoderConfig
 from world_model.dynamics import Context
-from world_model.model import load_world_model, save_world_model
+from world_model.model import load_world_model
 from world_model.training import (
     ModuleTraining,
     refine_world_model,
@@ -173,19 +170,6 @@ def test_the_clock_bounds_training(cache: FrameCache, tmp_path: Path) -> None:
     training = replace(config.training, autoencoder_steps=10**6, dynamics_steps=10**6, cpu_seconds=1.0)
     model = train_world_model(replace(config, training=training), SPEC, cache, tmp_path)
     assert all(torch.isfinite(value).all() for value in model.state_dict().values())
-
-
-def test_options_that_are_gone_are_read_at_what_is_done_now(tmp_path: Path) -> None:
-    save_world_model(tmp_path, make_model())
-    content = json.loads((tmp_path / "config.json").read_text())
-    del content[SEAL]
-    content["config"]["dynamics"] |= {"residual": True, "start_mass": 0.3}
-    write_description(tmp_path / "config.json", content)
-    assert load_world_model(tmp_path)[0].config == make_config()
-    content["config"]["dynamics"]["residual"] = False
-    write_description(tmp_path / "config.json", content)
-    with pytest.raises(ConfigError, match=r"made with dynamics\.residual=False"):
-        load_world_model(tmp_path)
 
 
 def test_damaged_files_are_refused(cache: FrameCache, tmp_path: Path) -> None:

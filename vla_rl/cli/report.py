@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vla_rl.core.config import read_yaml
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.run_folder import RunFolder, is_finetuning
 
 if TYPE_CHECKING:
     from vla_rl.runs.task_config import TaskConfig
@@ -54,7 +54,6 @@ def _task_of(run: Path) -> "TaskConfig | None":
     """
     from vla_rl.runs.config import RunConfig
     from vla_rl.runs.finetune import FinetuneConfig
-    from vla_rl.runs.older import is_finetuning
 
     folder = RunFolder(run)
     if folder.config_file.exists() and is_finetuning(read_yaml(folder.config_file)):

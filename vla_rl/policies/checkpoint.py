@@ -46,8 +46,7 @@ def load_checkpoint[PolicyT: TrainablePolicy](
     description, content = read_weights(folder, POLICY_FORMATS, 1, POLICY_VERSION)
     file = folder / "config.json"
     try:
-        upgrade = getattr(policy_class.config_class, "upgrade", lambda raw: raw)  # of a policy of an earlier version
-        config = config_from_dict(policy_class.config_class, upgrade(description["config"]))
+        config = config_from_dict(policy_class.config_class, description["config"])
         spec = config_from_dict(PolicySpec, description["spec"])
         statistics = Statistics.from_dict(description["statistics"])
         meta = dict(description["meta"])

@@ -15,7 +15,6 @@ from vla_rl.execution.virtual import LatencyConfig
 from vla_rl.policies.trainable import PolicyConfig
 from vla_rl.runs.config_files import CONFIGS
 from vla_rl.runs.imagination.config import ImaginationConfig
-from vla_rl.runs.older import is_finetuning, upgrade
 from vla_rl.runs.task_config import TakeoverConfig, TaskConfig
 from vla_rl.training.plan import BudgetConfig
 
@@ -107,20 +106,6 @@ class RunConfig:
             )
         if self.ray is not None and self.workers == 0:
             raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")
-
-    @classmethod
-    def upgrade(cls, raw: dict[str, Any]) -> dict[str, Any]:
-        """The config of a run folder of an earlier version, as plain data, in today's words.
-
-        Raises:
-            ConfigError: if it is of a run of offline fine-tuning, which has no task.
-        """
-        if is_finetuning(raw):
-            raise ConfigError(
-                "this is a run of vla-rl finetune, which has no task to play: go on with "
-                "`vla-rl finetune --resume RUN`, or play its policy, `vla-rl rollout RUN --robot sim`"
-            )
-        return upgrade(raw)
 
     def _check_imagination(self) -> None:
         if self.task.also:

@@ -21,7 +21,6 @@ from vla_rl.core.types import PolicySpec, shared_spec
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.sources import DataMapping
 from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
-from vla_rl.runs.older import upgrade
 from vla_rl.runs.records import open_records
 from vla_rl.training.run_folder import RunFolder
 
@@ -69,11 +68,6 @@ class FinetuneConfig:
     seed: int = 0
     torch_threads: int = 1
     device: str = "cpu"
-
-    @classmethod
-    def upgrade(cls, raw: dict[str, Any]) -> dict[str, Any]:
-        """The config of a run folder of an earlier version, as plain data, in today's words."""
-        return upgrade(raw)
 
     def __post_init__(self) -> None:
         fill_parts(self)

@@ -15,7 +15,6 @@ from vla_rl.core.protocols import Policy
 from vla_rl.core.types import PolicySpec
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.watched_policy import WatchedPolicy
-from vla_rl.runs.older import upgrade
 from vla_rl.training.run_folder import RunFolder
 
 _DESCRIPTIONS = ("vla_rl.json", "config.json")
@@ -52,7 +51,7 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
     """
     run: Mapping[str, Any] = {}
     if (path / "policies").exists():
-        run = upgrade(read_yaml(path / "config.yaml"))
+        run = read_yaml(path / "config.yaml")
         path = _version_of_run(path, version)
     elif version is not None:
         raise UserError(f"--version chooses among the policies of a run; {path} is no run folder")

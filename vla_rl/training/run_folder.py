@@ -17,9 +17,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from vla_rl.core.config import config_from_dict, config_to_dict, flatten, load_config, read_yaml, save_config
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
 from vla_rl.core.outside import read_json
+
+
+def is_finetuning(raw: dict[str, Any]) -> bool:
+    """Whether the config of a run, as plain data, is one of offline fine-tuning: it names data, and no task."""
+    return "data" in raw and "task" not in raw
 
 
 class RunFolder:
@@ -76,8 +81,7 @@ class RunFolder:
 
         Args:
             path: of the folder.
-            config_class: a dataclass; its ``upgrade``, if it has one, turns the plain data of a config of an earlier
-                version into today's.
+            config_class: a dataclass.
 
         Raises:
             UserError: if there is no run in the folder; ConfigError if its config does not fit this program.
@@ -85,8 +89,13 @@ class RunFolder:
         run = cls(path)
         if not run.config_file.exists():
             raise UserError(f"{path} holds no run (no config.yaml); give the folder that --out named")
-        raw, upgrade = read_yaml(run.config_file), getattr(config_class, "upgrade", None)
-        return run, config_from_dict(config_class, upgrade(raw) if upgrade else raw, where=str(run.config_file))
+        raw = read_yaml(run.config_file)
+        if is_finetuning(raw) and not hasattr(config_class, "data"):
+            raise ConfigError(
+                "this is a run of vla-rl finetune, which has no task to play: go on with "
+                "`vla-rl finetune --resume RUN`, or play its policy, `vla-rl rollout RUN --robot sim`"
+            )
+        return run, config_from_dict(config_class, raw, where=str(run.config_file))
 
     @classmethod
     def resume[ConfigT](

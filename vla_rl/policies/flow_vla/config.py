@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.ranges import check_ranges
-from vla_rl.core.retired import without
 from vla_rl.policies.encoders import TextConfig, VisionConfig
 from vla_rl.policies.trainable import PolicyConfig
 
@@ -57,18 +56,6 @@ class ExpertConfig:
     noisy_shift: int = 0
 
 
-_RETIRED: dict[str, Any] = {
-    "vision.shared": False,
-    "regression_weight": 0.0,
-    "state_dropout": 0.0,
-    "state_noise": 0.0,
-    "state_normalization": "mean_std",
-    "action_normalization": "mean_std",
-    "snap_discrete": True,
-}
-"""Options that are gone, and what the policy does now instead of asking."""
-
-
 @dataclass(frozen=True)
 class FlowVLAConfig(PolicyConfig):
     """Architecture and training options of the built-in VLA.
@@ -112,15 +99,6 @@ class FlowVLAConfig(PolicyConfig):
     indicator: bool = False
     indicator_dropout: float = 0.3
     guidance_scale: float = 1.0
-
-    @classmethod
-    def upgrade(cls, raw: dict[str, Any]) -> dict[str, Any]:
-        """The config of a policy that an earlier version made, as plain data, without what is gone.
-
-        Raises:
-            ConfigError: if the policy needs what is gone.
-        """
-        return without(raw, _RETIRED, _RETIRED, "policy.")
 
     def __post_init__(self) -> None:
         vision, expert = self.vision, self.expert

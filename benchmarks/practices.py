@@ -59,7 +59,6 @@ METHODS = {
     "unimagined_patient": ["algorithm=chunk_critic", *_TAUGHT, *PATIENT],
     "chunk_critic": ["algorithm=chunk_critic", *PATIENT],
     "residual_ppo": _RESIDUAL,
-    "noise_steering": ["algorithm=noise_steering", "exploration=0", *_ON_POLICY],
     "residual_grpo": [*_RESIDUAL, "learning.ppo.advantage=group", "budget.episodes_per_start=5"],
     "filtered_bc": ["algorithm=filtered_bc", *_CLONING],
     "habc": [

@@ -168,7 +168,7 @@ def flow_vla_probes(
         noise = torch.from_numpy(flow_noise(0, index, noise_rows, spec.action_dim))[None]
         tick = torch.tensor([float(observation.tick)])
         features = flat_features(*model.features(images, raw_state, text))
-        starts = noise if chooser is None else chooser.starts(features, tick, noise)[0]
+        starts = noise if chooser is None else chooser.starts(noise)[0]
         prefixes, actions = [prefix.repeat(len(starts)) for prefix in prefixes], starts
         for step in range(config.sampling_steps):
             time = torch.full(actions.shape[:2], step / config.sampling_steps)

@@ -221,7 +221,7 @@ def test_a_policy_that_has_lost_its_critic_does_not_act_as_if_it_never_had_one(m
             read(tmp_path / "policy")
 
 
-@pytest.mark.parametrize("name", ["chunk_critic", "imagined_edit", "residual_ppo", "noise_steering"])
+@pytest.mark.parametrize("name", ["chunk_critic", "imagined_edit", "residual_ppo"])
 def test_a_policy_without_features_is_refused_before_anything_is_run(name: str) -> None:
     find_algorithm(name).check(make_model().config)
     with pytest.raises(ConfigError, match=rf"{name} sees through .* 'lerobot' gives none; set policy.kind=flow_vla"):

@@ -118,8 +118,8 @@ def test_a_candidate_that_is_not_finite_is_not_chosen_while_another_is(
 class _Usual(Chooser):
     """Every candidate is the policy's usual chunk, so that they differ by their edits alone."""
 
-    def starts(self, features: torch.Tensor, tick: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(super().starts(features, tick, noise))
+    def starts(self, noise: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(super().starts(noise))
 
 
 @pytest.mark.parametrize(

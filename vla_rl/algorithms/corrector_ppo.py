@@ -55,7 +55,7 @@ class CorrectorPPO(ResidualPPO):
             rows[..., edit.planned] = planned + spread * played.noise[:, None]
             return edit.each(rows[number, played.first, :-1])
 
-        return rows, spread_of(played, first, episode, self.data, self.model, edit)
+        return rows, spread_of(played, first, edit)
 
     @override
     def _save_edit(self, folder: Path) -> None:

@@ -1,10 +1,8 @@
 """What a policy with an edit tried of every chunk that it played, told from its episodes.
 
 An episode says of which chunk an action is and when that was planned. Everything else follows from seeds: the frozen
-policy's own chunk from the noise of that tick, and the offset that exploration added. Nothing more is stored. An edit
-of the noise needs no exploration: the noise itself is what is tried. Moved by a mean m(s), the H actions of a chunk are
-drawn from N(m, 1) each, so that their mean is drawn from N(m, 1 / H), and is all of them that depends on m. Whether
-an episode was played by the edit as it is now is compared with the recorded actions, not believed.
+policy's own chunk from the noise of that tick, and the offset that exploration added. Nothing more is stored.
+Whether an episode was played by the edit as it is now is compared with the recorded actions, not believed.
 """
 
 import math
@@ -38,7 +36,7 @@ class PlayedChunks(NamedTuple):
         first: int64 [n], the index in it of the first action that was executed.
         features: [n, F], of `flat_features`.
         tick: float [n], ticks since the episode began.
-        base: [n, H, A], what the edit moves: the frozen policy's own chunk, raw units, or the noise of the flow.
+        base: [n, H, A], what the edit moves: the frozen policy's own chunk, raw units.
         noise: [n, A], standard normal, what the offset that was tried is made of; 0 in dimensions that are not moved.
         executed: [n, A], the recorded action, raw units; 0 in dimensions that the robot lacks.
         at: int64 [n, H], the step at which each of its actions was executed; -1: never.
@@ -75,11 +73,8 @@ def played_chunks(episode: CachedEpisode, data: RoundData, model: TrainablePolic
     inputs, model = data.inputs(episode.start + step), model.eval()
     seen = model.features(*inputs)
     noise = np.stack([flow_noise(seed, int(tick), model.horizon, size) for tick in step])
-    if edit.of_noise:
-        base, tried = data.tensor(noise), noise.mean(1) * np.float32(math.sqrt(model.horizon))
-    else:
-        base = model.draw_several(*inputs, data.tensor(noise)[:, None], seen=seen)[:, 0]
-        tried = np.concatenate([exploration_noise(seed, int(tick), size) for tick in step])
+    base = model.draw_several(*inputs, data.tensor(noise)[:, None], seen=seen)[:, 0]
+    tried = np.concatenate([exploration_noise(seed, int(tick), size) for tick in step])
     dims = episode.action_dim  # a smaller robot has no more
     moves = edit.moved * (torch.arange(size, device=data.device) < dims)
     recorded = torch.zeros_like(base[:, 0])
@@ -105,29 +100,17 @@ def _ticks_since_planned(record: Episode, executed: np.ndarray, index: np.ndarra
 
 
 @torch.no_grad()
-def spread_of(
-    played: PlayedChunks,
-    said: Callable[[float], Tensor],
-    episode: CachedEpisode,
-    data: RoundData,
-    model: TrainablePolicy,
-    edit: Edit,
-) -> float:
+def spread_of(played: PlayedChunks, said: Callable[[float], Tensor], edit: Edit) -> float:
     """The standard deviation of the offsets that were tried around an edit's means [n, A]; 0 if none were, or if the
     episode was not played like that: by another edit, or by a strategy that changes chunks after they were planned.
     """
-    moves, chunks = played.noise != 0, played.base
-    if edit.of_noise:
-        chunks = model.eval().draw(*data.inputs(episode.start + played.step), played.base + said(0.0)[:, None])
-    own = chunks[torch.arange(len(chunks)), played.first]
+    moves = played.noise != 0
+    own = played.base[torch.arange(len(played.base)), played.first]
     added = (played.executed - own) * edit.action_normalizer.inverse_scale * moves
-    if edit.of_noise:
-        spread, rest = 1 / math.sqrt(model.horizon), added
-    else:
-        spread, found, looks = 0.0, math.inf, 0
-        while abs(found - spread) > _SAME and looks < _MOST_LOOKS:
-            rest = added - said(spread) * moves
-            spread, found = float((rest * played.noise).sum() / played.noise.square().sum().clamp(min=1e-12)), spread
-            looks += 1
-        rest = added - said(spread) * moves - spread * played.noise
+    spread, found, looks = 0.0, math.inf, 0
+    while abs(found - spread) > _SAME and looks < _MOST_LOOKS:
+        rest = added - said(spread) * moves
+        spread, found = float((rest * played.noise).sum() / played.noise.square().sum().clamp(min=1e-12)), spread
+        looks += 1
+    rest = added - said(spread) * moves - spread * played.noise
     return spread if spread > _EXACT and float(rest.abs().max()) < _EXACT else 0.0

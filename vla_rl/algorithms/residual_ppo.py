@@ -112,8 +112,6 @@ class ResidualPPO(Algorithm):
     config_class: ClassVar[type] = ResidualPPOLearning
     on_policy: ClassVar[bool] = True
     learns_from_exploration: ClassVar[bool] = True
-    of_noise: ClassVar[bool] = False
-    """Whether the edit is one of the flow's noise, not of actions."""
     config: ResidualPPOLearning
 
     @classmethod
@@ -145,7 +143,7 @@ class ResidualPPO(Algorithm):
         self._optimizer = torch.optim.Adam(self.edit.parameters(), self.config.ppo.learning_rate)
 
     def _new_edit(self) -> Edit:
-        return Edit(self.model, self.config.edit, self.of_noise)
+        return Edit(self.model, self.config.edit)
 
     def update(self, step: int) -> dict[str, float]:
         """All epochs, in the first update of a round."""
@@ -167,7 +165,7 @@ class ResidualPPO(Algorithm):
         if not tried:
             raise UserError(
                 f"no episode was played by the policy as it is, with an offset on each chunk; {self.name} needs "
-                f"exploration={0 if self.of_noise else '0.15 or so'}, rollout_precision=torch, and a strategy that "
+                "exploration=0.15 or so, rollout_precision=torch, and a strategy that "
                 f"executes chunks as they were planned ({'a2c2' if self.trains_corrector else 'sync, naive'})"
             )
         spread = float(np.mean([stretch.spread for stretch in tried]))
@@ -206,7 +204,7 @@ class ResidualPPO(Algorithm):
         """The edit's inputs of the chunks of an episode, and the spread of `Stretch`."""
         rows = self.edit.rows(played.features, played.tick, played.base[:, : self.config.ppo.chunk_ticks])
         mean = self.edit(rows)
-        return rows, spread_of(played, lambda _: mean, episode, self.data, self.model, self.edit)
+        return rows, spread_of(played, lambda _: mean, self.edit)
 
     def _stretches_of(self, episode: CachedEpisode, played: PlayedChunks, rows: Tensor, spread: float) -> list[Stretch]:
         credit, frames = self.data.credit, episode.start + played.step

@@ -157,8 +157,7 @@ class Chooser:
         ticks: C, the actions of a chunk that are executed before the next one; with a critic, those that it judges.
 
     Raises:
-        ConfigError: without a critic, for several draws or offsets, no edit, or no ticks; with one, for an
-            edit of the noise.
+        ConfigError: without a critic, for several draws or offsets, no edit, or no ticks.
     """
 
     def __init__(
@@ -166,8 +165,6 @@ class Chooser:
     ) -> None:
         if critic is None and (edit is None or ticks < 1 or config.draws != 1 or config.offset):
             raise ConfigError("without a critic there is nothing to choose: expected an edit, its ticks and one draw")
-        if critic is not None and edit is not None and edit.of_noise:
-            raise ConfigError("a critic chooses among plain draws: expected an edit of actions, found one of the noise")
         self.critic, self.config = None if critic is None else critic.eval(), config
         self.edit = None if edit is None else edit.eval()
         self.ticks = ticks if critic is None else critic.config.chunk_ticks
@@ -190,7 +187,7 @@ class Chooser:
         judge = {} if self.critic is None else self.critic.state_dict()
         tensors = {name: tensor.cpu().contiguous() for name, tensor in judge.items()}
         if self.edit is not None:
-            about |= {"edit": config_to_dict(self.edit.config), "edit_of_noise": self.edit.of_noise}
+            about["edit"] = config_to_dict(self.edit.config)
             tensors |= {EDIT + name: tensor.cpu().contiguous() for name, tensor in self.edit.state_dict().items()}
         write_weights(folder, "critic", safetensors.torch.save(tensors), about)
 
@@ -213,8 +210,7 @@ class Chooser:
                 critic.load_state_dict({name: weight for name, weight in weights.items() if not name.startswith(EDIT)})
             choice, edit = config_from_dict(ChoiceConfig, about["choice"]), None
             if about.get("edit") is not None:
-                config, of_noise = config_from_dict(EditConfig, about["edit"]), bool(about.get("edit_of_noise"))
-                edit = Edit(model, config, of_noise).to(device)
+                edit = Edit(model, config_from_dict(EditConfig, about["edit"])).to(device)
                 edit.input_limit = float(limits.get("edit", math.inf))
                 edit.load_state_dict(
                     {name.removeprefix(EDIT): weight for name, weight in weights.items() if name.startswith(EDIT)}
@@ -251,25 +247,19 @@ class Chooser:
         free = (torch.arange(model.horizon, device=noise.device) >= done).float()
         seen = model.features(*inputs)
         features = flat_features(*seen)
-        every = model.draw_several(*inputs, self.starts(features, tick, noise), committed, seen)
+        every = model.draw_several(*inputs, self.starts(noise), committed, seen)
         return self.judged(model, features, tick, noise, every, free, done)
 
     @torch.no_grad()
-    def starts(self, features: Tensor, tick: Tensor, noise: Tensor) -> Tensor:
+    def starts(self, noise: Tensor) -> Tensor:
         """What chunks are drawn from, [B, 1 + N, H, A]: zero for the usual one, then the candidates' noise. Without a
-        critic nobody asks for the usual one: [B, 1, H, A], moved by an edit of the noise.
+        critic nobody asks for the usual one: [B, 1, H, A].
 
         Args:
-            features: [B, F], of `flat_features`.
-            tick, noise: as of `weighed`.
+            noise: as of `weighed`.
         """
         draws = noise.unflatten(1, (self.config.draws, -1))[:, :, :-1]
-        if self.critic is not None:
-            return torch.cat([torch.zeros_like(draws[:, :1]), draws], 1)
-        if self.edit is None or not self.edit.of_noise:
-            return draws
-        rows = self.edit.rows(features, tick, draws[:, 0])
-        return draws + self.edit(rows)[:, None, None]
+        return draws if self.critic is None else torch.cat([torch.zeros_like(draws[:, :1]), draws], 1)
 
     @torch.no_grad()
     def judged(
@@ -288,7 +278,7 @@ class Chooser:
 
         Args:
             model, tick, noise: as of `weighed`.
-            features: as of `starts`.
+            features: [B, F], of `flat_features`.
             drawn: of `starts`.
             free: [H], from 0 to 1, how far an offset may move each action.
             done: how many actions will have been executed before the chunk is used; those after them are judged.
@@ -296,7 +286,7 @@ class Chooser:
         count = self.config.draws
         candidates = drawn[:, -count:]
         blank = candidates.new_zeros(candidates.shape[:2])
-        if done >= model.horizon or (self.edit is not None and self.edit.of_noise):
+        if done >= model.horizon:
             return candidates, blank
         features = features[:, None].expand(-1, count, -1)
         ticks = tick[:, None].expand(-1, count)

@@ -3,9 +3,6 @@
 Independent noise on single actions averages out over a chunk, so that nothing is learnt from it; one coherent offset of
 few dimensions does not. The edit sees the state through the policy's own features, and the ends of the chunk that it
 moves. It begins as no correction at all. Residual policies on frozen ones: ResFiT, arXiv 2509.19301.
-
-The offset may also be one of the noise that a flow's chunk is drawn from: then the policy is steered and not corrected,
-and does nothing that it could not have drawn (DSRL, arXiv 2506.15799).
 """
 
 from dataclasses import dataclass
@@ -32,7 +29,7 @@ class EditConfig:
     """Architecture.
 
     Attributes:
-        bound: of an offset, in normalised action units, or in standard deviations of the noise.
+        bound: of an offset, in normalised action units.
         hidden: widths of the hidden layers.
     """
 
@@ -52,24 +49,22 @@ class Edit(nn.Module):
     Args:
         model: the policy whose features and statistics it reads; its weights are no part of the edit.
         config: see `EditConfig`.
-        of_noise: it moves the noise that a chunk is drawn from, and sees the state alone.
 
     Attributes:
         mean, scale: of the input rows, [I]; set by whoever trains it.
         input_limit: Largest size of a scaled input; infinite in edits of earlier versions.
-        moved: [A], 1 in the dimensions that are moved, 0 in discrete ones, and of actions in those that never change.
+        moved: [A], 1 in the dimensions that are moved, 0 in discrete ones and in those that never change.
     """
 
     mean: Tensor
     scale: Tensor
     moved: Tensor
 
-    def __init__(self, model: "TrainablePolicy", config: EditConfig, of_noise: bool = False) -> None:
+    def __init__(self, model: "TrainablePolicy", config: EditConfig) -> None:
         super().__init__()
-        self.config, self.of_noise, self.input_limit = config, of_noise, INPUT_LIMIT
+        self.config, self.input_limit = config, INPUT_LIMIT
         self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)
-        actions = model.spec.action_dim
-        moved = torch.ones(actions) if of_noise else (self.action_normalizer.scale > 0).float()
+        moved = (self.action_normalizer.scale > 0).float()
         moved[list(model.statistics.discrete_dims)] = 0
         self.register_buffer("moved", moved, persistent=False)
         inputs = self._inputs(model)
@@ -79,7 +74,7 @@ class Edit(nn.Module):
         layers: list[nn.Module] = []
         for width, following in zip(widths, config.hidden, strict=False):
             layers += [nn.Linear(width, following), nn.ReLU()]
-        self.net = nn.Sequential(*layers, nn.Linear(widths[-1], actions))
+        self.net = nn.Sequential(*layers, nn.Linear(widths[-1], model.spec.action_dim))
         nn.init.zeros_(self._last.weight)
         nn.init.zeros_(self._last.bias)
 
@@ -95,7 +90,7 @@ class Edit(nn.Module):
         return last
 
     def _inputs(self, model: "TrainablePolicy") -> int:
-        return len(example_row(model)) + 1 + (0 if self.of_noise else 2 * model.spec.action_dim)
+        return len(example_row(model)) + 1 + 2 * model.spec.action_dim
 
     def fit_inputs(self, rows: Tensor) -> None:
         """Take the scale of the inputs from rows [K, I]; only before anything has been learnt."""
@@ -108,10 +103,8 @@ class Edit(nn.Module):
         Args:
             features: [..., F], of `flat_features`.
             tick: [...], ticks since the episode began.
-            chunk: [..., C, A], the actions that are executed, raw units; an edit of noise does not look at them.
+            chunk: [..., C, A], the actions that are executed, raw units.
         """
-        if self.of_noise:
-            return torch.cat([features, tick[..., None]], -1)
         ends = self.action_normalizer.normalize(chunk[..., (0, -1), :])
         return torch.cat([features, tick[..., None], ends.flatten(-2)], -1)
 

@@ -108,8 +108,6 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
             f"{config.algorithm} learns from the offsets that practice tries, and of budget.episodes_per_round="
             f"{budget.episodes_per_round} the first {budget.check_episodes} (budget.check_episodes) try none; set fewer"
         )
-    if algorithm.on_policy and config.exploration and not algorithm.learns_from_exploration:
-        raise ConfigError(f"{config.algorithm} tries what the policy's own noise brings; set exploration=0")
     if algorithm.on_policy and budget.staleness:
         raise ConfigError(f"{config.algorithm} learns from what the newest version tried alone; set budget.staleness=0")
     if algorithm.on_policy and config.rollout_precision != FULL_PRECISION:

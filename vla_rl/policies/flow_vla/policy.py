@@ -45,7 +45,7 @@ class FlowVLAPolicy(ActingPolicy):
         tick, noise, inputs = self._tick(observation), self._noise(observation.tick), self._inputs(observation)
         seen = model.features(*inputs)
         features = flat_features(*seen)
-        starts = noise if chooser is None else chooser.starts(features, tick, noise)[0]
+        starts = noise if chooser is None else chooser.starts(noise)[0]
         prefix, unconditional = model.acting_prefixes(*seen)
         prefix = prefix.repeat(len(starts))
         unconditional = None if unconditional is None else unconditional.repeat(len(starts))

@@ -113,7 +113,7 @@ def _act(
     if chooser is None:
         return draw_from_flat(model, features, noise)
     ticks = torch.full_like(features[:, 0], tick)
-    starts = chooser.starts(features, ticks, noise)
+    starts = chooser.starts(noise)
     every = features.repeat_interleave(starts.shape[1], 0)
     drawn = draw_from_flat(model, every, starts.flatten(0, 1)).unflatten(0, starts.shape[:2])
     return best(*chooser.judged(model, features, ticks, noise, drawn, features.new_ones(model.horizon), 0))

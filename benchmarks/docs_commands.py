@@ -61,7 +61,7 @@ ELSEWHERE = {
     r"vla-rl imagine (train|evaluate|rollout)\b": "tests/cli/test_imagine.py",
     r"vla-rl imagine branches\b": "tests/cli/test_demo.py",
     r"vla-rl train .*imagination\.": "tests/cli/test_imagination.py",
-    r"vla-rl train .*algorithm=(residual_ppo|corrector_ppo)": "tests/training/test_residual_run.py",
+    r"vla-rl train .*algorithm=residual_ppo": "tests/training/test_residual_run.py",
     r"vla-rl finetune .*(--mapping|models/my_act)": "tests/cli/test_finetune.py",
     r"python -m benchmarks world-model\b": "tests/benchmarks/test_bench_world_model.py",
 }

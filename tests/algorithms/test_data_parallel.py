@@ -212,8 +212,6 @@ def test_the_folder_where_they_met_is_there_until_the_end(monkeypatch, tmp_path)
     [
         ("chunk_critic", True),
         ("residual_ppo", True),
-        ("noise_steering", True),
-        ("corrector_ppo", True),
         ("imagined_edit", False),
         ("habc", False),
     ],

@@ -131,8 +131,7 @@ def test_the_edit_goes_where_outcomes_were_better(make_cache, tmp_path: Path, ad
     second = algorithm.update(1)
     assert first["edit_divergence"] > 0.001
     assert second["edit_spread"] == pytest.approx(SPREAD, abs=1e-4)
-    played = [(episode, algorithm._played[episode.episode_id]) for episode in algorithm.data.cache.episodes]
-    means = torch.cat([algorithm.edit(algorithm._tried(*each)[0]) for each in played]).detach()
+    means = torch.cat([algorithm.edit(algorithm._tried(each)[0]) for each in algorithm._played.values()]).detach()
     assert float(means[:, 0].mean()) > 0.03
     assert abs(float(means[:, 1].mean())) < 0.5 * float(means[:, 0].mean())
     algorithm.save_policy(tmp_path / "later", 2)

@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.corrector import ResidualCorrector
+from vla_rl.policies.corrector_training import exported
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 
@@ -24,6 +27,13 @@ def make_chooser(
                 for name, tensor in module.state_dict().items() if module is not None else ():
                     tensor.add_(0.3 * torch.rand(tensor.shape) if "scale" in name else 0.3 * torch.randn(tensor.shape))
     return Chooser(critic, ChoiceConfig(draws, offset, **{"caution": 0.3, **choice}), edit)
+
+
+def make_head(model: FlowVLA) -> ResidualCorrector:
+    """A residual head of random weights."""
+    keypoints = 2 * model.config.vision.keypoints * len(model.spec.cameras)
+    inputs = keypoints + model.spec.state_dim + model.spec.action_dim + 8
+    return exported(model, nn.Sequential(nn.Linear(inputs, 8), nn.ReLU(), nn.Linear(8, model.spec.action_dim)))
 
 
 def save_choosing(folder: Path, model: FlowVLA, chooser: Chooser | None, version: int = 3) -> Path:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from choosers import make_head
 from tiny_policy import make_observation
 
 from deploy_trt.runtime import Deployment, load_manifest
@@ -15,9 +16,7 @@ from vla_rl.cli.main import main
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
-from vla_rl.policies.editing import EditConfig
 from vla_rl.policies.flow_vla import FlowVLA
-from vla_rl.policies.tick_editing import TickEdit
 from vla_rl.runs.capability import capabilities
 from vla_rl.runs.policy_folder import find_policy
 
@@ -73,7 +72,7 @@ def test_what_is_there_already_is_no_place_for_a_deployment(
 def test_the_residual_head_goes_along_and_an_older_one_does_not_stay(model: FlowVLA, tmp_path: Path) -> None:
     policy, full, small = tmp_path / "policy", tmp_path / "full", tmp_path / "small"
     model.save(policy)
-    head = TickEdit(model, EditConfig(hidden=(8,))).corrector(model)
+    head = make_head(model)
     head.save(policy / FOLDER)
     assert main(["export", str(policy), "--out", str(full)]) == 0
     assert main(["export", str(full), "--out", str(small), "--precision", "int8-dynamic"]) == 0

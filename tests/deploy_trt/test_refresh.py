@@ -11,7 +11,7 @@ from pathlib import Path
 import fake_tensorrt
 import numpy as np
 import pytest
-from choosers import make_chooser, save_choosing
+from choosers import make_chooser, make_head, save_choosing
 from tiny_policy import make_observation
 
 from deploy_trt import exploration
@@ -27,9 +27,7 @@ from deploy_trt.runtime.trt import TrtBackend
 from tests.fakes.resealed import resealed
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.policies.corrector import FOLDER
-from vla_rl.policies.editing import EditConfig
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
-from vla_rl.policies.tick_editing import TickEdit
 
 
 @pytest.fixture
@@ -70,7 +68,7 @@ def test_a_version_with_another_residual_head_is_refused(
     copied: DeployedPolicy, model: FlowVLA, newer: tuple[FlowVLA, Path]
 ) -> None:
     """It acts in the control process: a new version beside the old head would be a policy that nobody has tried."""
-    heads = [TickEdit(model, EditConfig(hidden=(8,))).corrector(model) for _ in range(2)]
+    heads = [make_head(model) for _ in range(2)]
     watcher = PolicyWatcher(copied, newer[1].parent)
     for deployed, found, said in [(None, 1, "another residual head"), (0, 1, "export it anew"), (0, None, r"\(none\)")]:
         for folder, head in ((copied.folder, deployed), (newer[1], found)):

@@ -140,7 +140,7 @@ def test_a_head_from_before_there_were_bounds_acts_as_it_did(
 ) -> None:
     corrector.save(tmp_path)
     about = json.loads((tmp_path / "config.json").read_text())
-    del about["spec"]["bound"], about[SEAL]
+    del about[SEAL]
     (tmp_path / "config.json").write_text(json.dumps(about | {"format_version": 2}))
     planned = np.full(len(corrector.weights["action.scale"]), 3.0, np.float32)
     found = ResidualCorrector.load(tmp_path).correct(observe(episodes[0], 3), planned, 1)

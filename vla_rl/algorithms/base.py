@@ -44,7 +44,6 @@ class Algorithm:
     config_class: ClassVar[type] = Learning
     learns_from_exploration: ClassVar[bool] = False
     """Whether it needs the offsets that ``exploration`` adds in practice."""
-    trains_corrector: ClassVar[bool] = False
     """Whether what it trains is the residual head of an execution strategy."""
     on_policy: ClassVar[bool] = False
     """Whether it learns from what the newest version's own episodes tried, and from nothing else."""

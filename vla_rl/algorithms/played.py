@@ -5,8 +5,6 @@ policy's own chunk from the noise of that tick, and the offset that exploration 
 Whether an episode was played by the edit as it is now is compared with the recorded actions, not believed.
 """
 
-import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +23,6 @@ from vla_rl.policies.trainable import TrainablePolicy
 # How far recorded actions may be from what they are said to be, in normalised action units: a forward pass over another
 # batch differs in its last bits.
 _EXACT = 1e-3
-_SAME, _MOST_LOOKS = 1e-6, 20
 
 
 class PlayedChunks(NamedTuple):
@@ -39,7 +36,6 @@ class PlayedChunks(NamedTuple):
         base: [n, H, A], what the edit moves: the frozen policy's own chunk, raw units.
         noise: [n, A], standard normal, what the offset that was tried is made of; 0 in dimensions that are not moved.
         executed: [n, A], the recorded action, raw units; 0 in dimensions that the robot lacks.
-        at: int64 [n, H], the step at which each of its actions was executed; -1: never.
     """
 
     step: np.ndarray
@@ -49,7 +45,6 @@ class PlayedChunks(NamedTuple):
     base: Tensor
     noise: Tensor
     executed: Tensor
-    at: np.ndarray
 
 
 @torch.no_grad()
@@ -59,15 +54,12 @@ def played_chunks(episode: CachedEpisode, data: RoundData, model: TrainablePolic
         return None
     record = data.cache.store.read(episode.episode_id)
     own = np.flatnonzero(record.source == Source.POLICY)
-    _, first, chunk = np.unique(record.extras["chunk_id"][own], return_index=True, return_inverse=True)
+    _, first = np.unique(record.extras["chunk_id"][own], return_index=True)
     executed = own[first]
     index = record.extras["chunk_index"][executed].astype(np.int64)
     step = executed - _ticks_since_planned(record, executed, index)
-    place = record.extras["chunk_index"][own].astype(np.int64)
-    if not len(own) or step.min() < 0 or place.max() >= model.horizon:
+    if not len(own) or step.min() < 0 or record.extras["chunk_index"][own].max() >= model.horizon:
         return None
-    at = np.full((len(step), model.horizon), -1)
-    at[chunk, place] = own
     seed = int(record.extras[NOISE_SEED][0]) if NOISE_SEED in record.extras else episode.seed
     size = model.spec.action_dim
     inputs, model = data.inputs(episode.start + step), model.eval()
@@ -87,7 +79,6 @@ def played_chunks(episode: CachedEpisode, data: RoundData, model: TrainablePolic
         base,
         data.tensor(tried) * moves,
         recorded,
-        at,
     )
 
 
@@ -100,17 +91,13 @@ def _ticks_since_planned(record: Episode, executed: np.ndarray, index: np.ndarra
 
 
 @torch.no_grad()
-def spread_of(played: PlayedChunks, said: Callable[[float], Tensor], edit: Edit) -> float:
+def spread_of(played: PlayedChunks, mean: Tensor, edit: Edit) -> float:
     """The standard deviation of the offsets that were tried around an edit's means [n, A]; 0 if none were, or if the
     episode was not played like that: by another edit, or by a strategy that changes chunks after they were planned.
     """
     moves = played.noise != 0
     own = played.base[torch.arange(len(played.base)), played.first]
-    added = (played.executed - own) * edit.action_normalizer.inverse_scale * moves
-    spread, found, looks = 0.0, math.inf, 0
-    while abs(found - spread) > _SAME and looks < _MOST_LOOKS:
-        rest = added - said(spread) * moves
-        spread, found = float((rest * played.noise).sum() / played.noise.square().sum().clamp(min=1e-12)), spread
-        looks += 1
-    rest = added - said(spread) * moves - spread * played.noise
+    offset = (played.executed - own) * edit.action_normalizer.inverse_scale * moves - mean * moves
+    spread = float((offset * played.noise).sum() / played.noise.square().sum().clamp(min=1e-12))
+    rest = offset - spread * played.noise
     return spread if spread > _EXACT and float(rest.abs().max()) < _EXACT else 0.0

@@ -139,11 +139,8 @@ class ResidualPPO(Algorithm):
         self._played: dict[str, PlayedChunks | None] = {}  # by episode: they stay the same, as the policy does
         self._past: set[str] = set()  # episodes that other edits have played
         device = next(self.model.parameters()).device
-        self.edit = (edit or self._new_edit()).to(device)
+        self.edit = (edit or Edit(self.model, self.config.edit)).to(device)
         self._optimizer = torch.optim.Adam(self.edit.parameters(), self.config.ppo.learning_rate)
-
-    def _new_edit(self) -> Edit:
-        return Edit(self.model, self.config.edit)
 
     def update(self, step: int) -> dict[str, float]:
         """All epochs, in the first update of a round."""
@@ -165,8 +162,8 @@ class ResidualPPO(Algorithm):
         if not tried:
             raise UserError(
                 f"no episode was played by the policy as it is, with an offset on each chunk; {self.name} needs "
-                "exploration=0.15 or so, rollout_precision=torch, and a strategy that "
-                f"executes chunks as they were planned ({'a2c2' if self.trains_corrector else 'sync, naive'})"
+                "exploration=0.15 or so, rollout_precision=torch, and a strategy that executes chunks as they were "
+                "planned (sync, naive)"
             )
         spread = float(np.mean([stretch.spread for stretch in tried]))
         logs = {"chunks": float(sum(len(stretch.tick) for stretch in tried)), "spread": spread}
@@ -192,7 +189,7 @@ class ResidualPPO(Algorithm):
             if played is not None:
                 rows, spread = played.tick[:, None], 0.0
                 if episode.episode_id not in self._past:
-                    rows, spread = self._tried(episode, played)
+                    rows, spread = self._tried(played)
                 if not spread:
                     self._past.add(episode.episode_id)
                 episodes.append((episode, played, rows, spread))
@@ -200,11 +197,10 @@ class ResidualPPO(Algorithm):
             self.edit.fit_inputs(torch.cat(every))
         return [stretch for each in episodes for stretch in self._stretches_of(*each)]
 
-    def _tried(self, episode: CachedEpisode, played: PlayedChunks) -> tuple[Tensor, float]:
+    def _tried(self, played: PlayedChunks) -> tuple[Tensor, float]:
         """The edit's inputs of the chunks of an episode, and the spread of `Stretch`."""
         rows = self.edit.rows(played.features, played.tick, played.base[:, : self.config.ppo.chunk_ticks])
-        mean = self.edit(rows)
-        return rows, spread_of(played, lambda _: mean, self.edit)
+        return rows, spread_of(played, self.edit(rows), self.edit)
 
     def _stretches_of(self, episode: CachedEpisode, played: PlayedChunks, rows: Tensor, spread: float) -> list[Stretch]:
         credit, frames = self.data.credit, episode.start + played.step
@@ -242,11 +238,8 @@ class ResidualPPO(Algorithm):
 
     def save_policy(self, folder: Path, version: int) -> None:
         """Write the policy with its edit: the edit first, since a policy's config.json says that all of it is there."""
-        self._save_edit(folder)
-        super().save_policy(folder, version)
-
-    def _save_edit(self, folder: Path) -> None:
         Chooser(None, ChoiceConfig(draws=1, offset=0.0), self.edit, self.config.ppo.chunk_ticks).save(folder / FOLDER)
+        super().save_policy(folder, version)
 
     def _edit_of(self, folder: Path) -> Edit | None:
         if not (folder / FOLDER).is_dir():

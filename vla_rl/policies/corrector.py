@@ -21,7 +21,7 @@ from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 FORMAT = "vla-rl-corrector"
-FORMAT_VERSION = 4  # 2 had no digest over its description, 3 no bound
+FORMAT_VERSION = 4  # 2 had no digest over its description
 FOLDER = CORRECTOR_FOLDER
 
 Weights = Mapping[str, Float32Array]
@@ -37,7 +37,6 @@ class CorrectorSpec:
         strides: of the convolutions.
         layers: linear layers of the head.
         horizon: H, actions in a chunk.
-        bound: of a correction, in normalised action units, as in `vla_rl.policies.editing.EditConfig`; 0: none.
     """
 
     cameras: tuple[str, ...]
@@ -45,7 +44,6 @@ class CorrectorSpec:
     strides: tuple[int, ...]
     layers: int
     horizon: int
-    bound: float = 0.0
 
 
 class ResidualCorrector:
@@ -76,7 +74,7 @@ class ResidualCorrector:
         self, observation: Observation, action: Float32Array, chunk_index: int, discrete_dims: Sequence[int] = ()
     ) -> Float32Array:
         """The corrected action, float32 [A], of one planned ``chunk_index`` ticks ago; ``discrete_dims`` at the level
-        that is nearest, unless there is a bound: outcomes have then said how far to move them.
+        that is nearest.
 
         Raises:
             UserError: for a camera that is missing.
@@ -94,10 +92,7 @@ class ResidualCorrector:
         for matrix, bias in self._head[:-1]:
             row = np.maximum(row @ matrix + bias, 0.0)
         matrix, bias = self._head[-1]
-        correction = row @ matrix + bias
-        if self.spec.bound:
-            return action + self.spec.bound * np.tanh(correction / self.spec.bound) * self._unit
-        corrected = action + correction * self._unit
+        corrected = action + (row @ matrix + bias) * self._unit
         for dim in discrete_dims:
             low, high = weights["action.low"][dim], weights["action.high"][dim]
             corrected[dim] = high if corrected[dim] > (low + high) / 2 else low
@@ -196,14 +191,10 @@ class _Convolution:
 
 
 def _read_spec(raw: Mapping[str, Any]) -> CorrectorSpec:
-    bound = float(raw.get("bound", 0.0))
-    if not 0 <= bound < np.inf:
-        raise ValueError(f"its bound is {bound}, expected 0 or more")
     return CorrectorSpec(
         tuple(raw["cameras"]),
         tuple(raw["image_size"]),
         tuple(raw["strides"]),
         int(raw["layers"]),
         int(raw["horizon"]),
-        bound,
     )

@@ -209,13 +209,12 @@ def _fit(
     return CorrectorFit(planned_error, best)
 
 
-def exported(model: FlowVLA, head: nn.Sequential, bound: float = 0.0) -> ResidualCorrector:
+def exported(model: FlowVLA, head: nn.Sequential) -> ResidualCorrector:
     """The head [keypoints, state, planned action, age] -> correction, in numpy, with the policy's eyes.
 
     Args:
         model: the policy.
         head: linear layers with ReLU between them.
-        bound: see `CorrectorSpec`.
     """
     tensors: dict[str, Tensor] = {}
     for index, camera in enumerate(model.spec.cameras):
@@ -242,7 +241,6 @@ def exported(model: FlowVLA, head: nn.Sequential, bound: float = 0.0) -> Residua
         model.config.vision.strides,
         len(layers),
         model.config.horizon,
-        bound,
     )
     weights = {name: tensor.detach().cpu().contiguous().numpy().copy() for name, tensor in tensors.items()}
     return ResidualCorrector(spec, weights)

@@ -67,7 +67,7 @@ class Edit(nn.Module):
         moved = (self.action_normalizer.scale > 0).float()
         moved[list(model.statistics.discrete_dims)] = 0
         self.register_buffer("moved", moved, persistent=False)
-        inputs = self._inputs(model)
+        inputs = len(example_row(model)) + 1 + 2 * model.spec.action_dim
         self.register_buffer("mean", torch.zeros(inputs))
         self.register_buffer("scale", torch.ones(inputs))
         widths = (inputs, *config.hidden)
@@ -88,9 +88,6 @@ class Edit(nn.Module):
         last = self.net[-1]
         assert isinstance(last, nn.Linear)
         return last
-
-    def _inputs(self, model: "TrainablePolicy") -> int:
-        return len(example_row(model)) + 1 + 2 * model.spec.action_dim
 
     def fit_inputs(self, rows: Tensor) -> None:
         """Take the scale of the inputs from rows [K, I]; only before anything has been learnt."""

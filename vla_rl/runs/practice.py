@@ -118,19 +118,10 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
             f"{config.algorithm} learns from chunks as they were drawn, which execution.strategy="
             f"{config.execution.strategy} changes; set execution.strategy=naive (or sync)"
         )
-    corrected = strategy.takes_corrector
-    if algorithm.trains_corrector and not corrected:
-        raise ConfigError(f"{config.algorithm} trains the residual head of a2c2; set execution.strategy=a2c2")
-    if corrected and not algorithm.trains_corrector:
+    if strategy.takes_corrector:
         raise ConfigError(
-            f"execution.strategy={config.execution.strategy} acts with a residual head, which algorithm="
-            f"{config.algorithm} does not train; practise with execution.strategy=naive and train a head of the policy "
-            "that comes of it (vla-rl corrector RUN), or set algorithm=corrector_ppo"
-        )
-    if corrected and config.imagination.coevolution.mode != "off":
-        raise ConfigError(
-            f"imagined episodes are played without the residual head that execution.strategy="
-            f"{config.execution.strategy} acts with; set imagination.coevolution.mode=off"
+            f"execution.strategy={config.execution.strategy} acts with a residual head, which practice does not train. "
+            "Practice with execution.strategy=naive, then train a head of the last policy (vla-rl corrector RUN)"
         )
     for name in (config.device, config.rollout_device):
         check_device(name)
@@ -167,7 +158,7 @@ def _warn_of_chunks(config: RunConfig) -> None:
     """
     executed, section = config.execution.execute_ticks, "critic" if hasattr(config.learning, "choice") else "ppo"
     judged = getattr(getattr(config.learning, section, None), "chunk_ticks", executed)
-    if judged != executed and not find_strategy(config.execution.strategy).takes_corrector:
+    if judged != executed:
         logger.warning(
             "learning.%s.chunk_ticks is %d, the actions of a chunk that are judged as one, and "
             "execution.execute_ticks, after which the next chunk is planned, is %d: set the two alike, or what is "

@@ -23,7 +23,7 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.plan import ActionSource
 from vla_rl.execution.sources import TakeoverSwitch
-from vla_rl.execution.strategies import ActionCorrector, NoCorrection, find_strategy, make_strategy
+from vla_rl.execution.strategies import ActionCorrector, find_strategy, make_strategy
 from vla_rl.execution.turns import Turns
 from vla_rl.execution.virtual import make_planner
 from vla_rl.policies.acting import ActingPolicy
@@ -79,7 +79,7 @@ class SimulatorWorker:
                 station.demonstrator(self._config.task.demonstration_noise)
             if supervises:
                 station.supervisor(self._config.takeover)
-        make_strategy(self._config.execution, self._corrector())
+        make_strategy(self._config.execution)
 
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
         """Run the episodes and save them, yielding each job as its own is saved.
@@ -182,15 +182,13 @@ class SimulatorWorker:
         config = self._config
         planner = make_planner(policy, station.robot.clock, station.robot.control_hz, config.latency)
         execution = with_action_kinds(config.execution, station.spec(), station.gate.config.discrete_dims)
-        executor = Executor(planner, execution, self._corrector(folder, policy.version))
+        executor = Executor(planner, execution, self._corrector(folder))
         return executor if person is None else TakeoverSwitch(executor, person)
 
-    def _corrector(self, folder: Path | None = None, version: int = 0) -> ActionCorrector | None:
-        """The residual head of a policy, for a strategy that takes one; that of version 0 does nothing yet."""
-        if not find_strategy(self._config.execution.strategy).takes_corrector:
+    def _corrector(self, folder: Path | None) -> ActionCorrector | None:
+        """The residual head of a policy, for a strategy that takes one."""
+        if folder is None or not find_strategy(self._config.execution.strategy).takes_corrector:
             return None
-        if folder is None or (version == 0 and not (folder / FOLDER).exists()):
-            return NoCorrection()
         key = folder, stamp_of(folder / FOLDER)
         if key not in self._heads:
             self._heads = {key: ResidualCorrector.load(folder / FOLDER)}

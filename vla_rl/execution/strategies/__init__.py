@@ -8,7 +8,7 @@ from typing import Any
 
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.registry import find
-from vla_rl.execution.strategies.base import ActionCorrector, ChunkStrategy, ExecutionConfig, NoCorrection, Strategy
+from vla_rl.execution.strategies.base import ActionCorrector, ChunkStrategy, ExecutionConfig, Strategy
 from vla_rl.execution.strategies.rtc import GuidedPolicy
 
 
@@ -58,7 +58,6 @@ __all__ = [
     "ChunkStrategy",
     "ExecutionConfig",
     "GuidedPolicy",
-    "NoCorrection",
     "Strategy",
     "execution_config",
     "find_strategy",

@@ -112,17 +112,6 @@ class Strategy(Protocol):
         ...
 
 
-class NoCorrection:
-    """What a head does that has learnt nothing."""
-
-    def correct(
-        self, observation: Observation, action: Float32Array, chunk_index: int, discrete_dims: Sequence[int] = ()
-    ) -> Float32Array:
-        """The action as it was planned."""
-        del observation, chunk_index, discrete_dims
-        return action
-
-
 class ChunkStrategy(Strategy):
     """Plans every s ticks, swaps on arrival and executes the newest chunk at the index of the tick. Others differ.
 

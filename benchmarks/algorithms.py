@@ -32,11 +32,6 @@ _PAPER += ["advantage.advantage_horizon=1", "advantage.efficiency_scale=1"]
 _PAPER += ["credit.rule=paper", "credit.endings_are_takeovers=false"]
 ALGORITHMS = {
     "habc": [],
-    "habc_floor": [
-        "algorithm=habc",
-        "learning.advantage.gate_floor=1",
-        "learning.advantage.efficiency_scale=0.2",
-    ],
     "habc_paper": ["algorithm=habc", *(f"learning.{change}" for change in _PAPER)],
     "no_ve": ["algorithm=no_ve"],
     "filtered_bc": ["algorithm=filtered_bc"],

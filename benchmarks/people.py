@@ -52,24 +52,16 @@ _SELDOM = ["takeover.options.rescue_probability=0.2"]
 _FOR_PEOPLE = [
     *_CUT,
     "learning.credit.takeover_lead_steps=10",
-    "learning.credit.mark_margin_steps=5",
     "learning.advantage.weighs_people=true",
 ]
 METHODS = {
     **{name: ALGORITHMS[name] for name in ("sft", "hg_dagger", "filtered_bc", "recap", "awr", "habc_paper", "no_ve")},
     "sft_smooth_half": ALGORITHMS["sft"],
     "hg_dagger_idle_cut": [*ALGORITHMS["hg_dagger"], *_CUT],
-    "hg_dagger_recovery": [*ALGORITHMS["hg_dagger"], *_CUT, "learning.credit.takeover_recovery_steps=20"],
     "filtered_bc_idle_cut": [*ALGORITHMS["filtered_bc"], *_CUT],
     "hg_dagger_retimed": [*ALGORITHMS["hg_dagger"], *_CUT, "task.demonstration_speed=1.5"],
     "recap_guided": [*ALGORITHMS["recap"], "policy.guidance_scale=2"],  # the middle of the recommended 1.5 to 2.5
     "habc_for_people": _FOR_PEOPLE,
-    "habc_soft": [  # advantages in standard deviations, so the scale of those in steps goes
-        *_FOR_PEOPLE,
-        "learning.advantage.gate_form=exponential",
-        "learning.advantage.value_bins=8",
-        "learning.advantage.efficiency_scale=1",
-    ],
     "ours": _OURS,
     "ours_marks_off": [*_OURS, *_MARKS_OFF],
     # How many of those in trouble are rescued, in place of a half.

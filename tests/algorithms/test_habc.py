@@ -65,26 +65,6 @@ def test_habc_prefers_the_faster_of_two_routes(make_cache):
     assert trace["viability"].min() > 0.95
 
 
-def test_traced_gates_are_those_of_the_newest_batch_whatever_is_asked_for(make_cache):
-    """With bins of the value a gate compares: with what the actor learns from, not with what else is looked at."""
-    cache, frames = make_cache(MIXED), np.arange(30)
-    traced = {}
-    for bins in (0, 2):
-        config = tiny("habc", advantage={"value_bins": bins, "weighs_people": True}, actor={"batch_size": 64})
-        algorithm = make_algorithm("habc", config, make_model(), cache, seed=0)
-        algorithm.begin_round(cache, 1)
-        traced[bins] = algorithm.trace(cache, frames)
-        assert all(len(column) == 30 for column in traced[bins].values())
-        some = algorithm.trace(cache, frames[4:9])
-        for name, column in traced[bins].items():
-            np.testing.assert_allclose(some[name], column[4:9], rtol=1e-4, atol=1e-5, err_msg=name)
-        batch = algorithm.actor_frames(algorithm.updates)
-        gate = algorithm.trace(cache, batch)["advantage_gate"]
-        assert (np.abs(gate.mean() - 1) < 0.2) == (bins > 0)
-    for name in ("viability_advantage", "efficiency_advantage"):  # in logits and steps all the same
-        np.testing.assert_allclose(traced[2][name], traced[0][name], rtol=1e-5)
-
-
 @pytest.mark.slow
 def test_without_the_efficiency_value_the_routes_are_equal(make_cache):
     _, _, fast, slow = trained_on_two_routes("no_ve", make_cache)
@@ -176,7 +156,7 @@ def test_policy_backbone_gets_no_gradient_and_saves_no_weights(make_cache):
     [
         {"efficiency_return_steps": 100},
         {"target_tau": None},
-        {"members": 3, "diversity": 0.1},
+        {"members": 3},
         {"backbone": "state"},
     ],
     ids=str,

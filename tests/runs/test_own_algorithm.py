@@ -100,8 +100,8 @@ def test_what_it_does_not_have_is_refused(tmp_path: Path, capsys: pytest.Capture
     start = ["train", "--config", "tiny", "--out", str(tmp_path / "run"), *CHANGES]
     assert main([*start, "learning.hurry.half_live_steps=2"]) == 2
     assert "unknown key 'learning.hurry.half_live_steps'. Did you mean 'half_life_steps'" in capsys.readouterr().err
-    assert main([*start, "learning.advantage.gate=viability"]) == 2
-    assert "unknown key 'learning.advantage.gate'" in capsys.readouterr().err
+    assert main([*start, "learning.advantage.efficiency_scale=1"]) == 2
+    assert "unknown key 'learning.advantage.efficiency_scale'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -125,7 +125,7 @@ def test_an_installed_one_has_a_name(site: Path, tmp_path: Path) -> None:
         ("bc", "mixture.rollouts=1"),
         ("hg_dagger", "critic_training.batch_size=2"),
         ("no_ve", "critic.efficiency_unit_steps=10"),
-        ("awr", "advantage.gate_floor=1"),
+        ("awr", "advantage.efficiency_scale=1"),
         ("threshold", "awr.temperature=1"),
         ("recap", "critic.members=2"),
         ("habc", "recap.lookahead=7"),

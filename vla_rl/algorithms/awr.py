@@ -78,7 +78,7 @@ class AdvantageWeightedRegression(WeightedCloning):
         exponential = exponential_weight(returns, value, self.config.awr)
         young = (~samples.rollout | samples.success).float()
         played = torch.where(self.data.tensor(wanted), exponential, young)
-        weight = normalise(played, samples, self.config.advantage)
+        weight = normalise(played, samples)
         clipped = (played >= self.config.awr.max_weight * (1 - 1e-6)) & samples.rollout
         return weight, {
             "weight_clipped": float(clipped.sum()) / max(int(samples.rollout.sum()), 1),

@@ -9,11 +9,8 @@ from torch import Tensor
 
 from vla_rl.advantage import (
     AdvantageConfig,
-    Samples,
-    Values,
     advantage_gate,
     advantages,
-    compared,
     gated,
     pre_weights,
     viability,
@@ -66,29 +63,20 @@ class Habc(WeightedCloning):
     @torch.no_grad()
     def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
         """Values, advantages, advantage gate and weight before normalisation of frames of the present round, float [B]
-        each. Bins of the value are those of the newest batch.
+        each.
         """
         del cache
         config = self.advantage_config
-        batch = self.actor_frames(self.updates) if config.value_bins else frames[:0]
-        every = np.concatenate([batch, frames])
-        later, samples = self.data.samples(every, config.advantage_horizon)
-        values = self.critics.values(every, later, np.ones(len(every), dtype=bool))
-        columns = _columns(values, samples, config, len(batch))
-        return {name: column[len(batch) :].cpu().numpy() for name, column in columns.items()}
-
-
-def _columns(values: Values, samples: Samples, config: AdvantageConfig, batch: int) -> dict[str, Tensor]:
-    """Of a batch, which comes first, and of what is compared with it."""
-    a_v, a_e = advantages(values, samples, config)
-    counted = gated(samples, config)
-    counted[batch:] = False
-    gates = advantage_gate(values.viability_logit, *compared(a_v, a_e, values, counted, config), config)
-    return {
-        "viability": viability(values.viability_logit),
-        "efficiency": values.efficiency,
-        "viability_advantage": a_v,
-        "efficiency_advantage": a_e,
-        "advantage_gate": gates,
-        "weight": pre_weights(gates, samples, config),
-    }
+        later, samples = self.data.samples(frames, config.advantage_horizon)
+        values = self.critics.values(frames, later, np.ones(len(frames), dtype=bool))
+        a_v, a_e = advantages(values, samples)
+        gates = advantage_gate(values.viability_logit, a_v, a_e, config)
+        columns = {
+            "viability": viability(values.viability_logit),
+            "efficiency": values.efficiency,
+            "viability_advantage": a_v,
+            "efficiency_advantage": a_e,
+            "advantage_gate": gates,
+            "weight": pre_weights(gates, samples, config),
+        }
+        return {name: column.cpu().numpy() for name, column in columns.items()}

@@ -8,9 +8,9 @@ from vla_rl.algorithms.habc import GatedLearning, Habc
 
 
 class NoEfficiency(Habc):
-    """HABC with A_e = 0, so that (1 - p_v) A_v remains; A_v alone if ``advantage.gate`` is ``viability``.
+    """HABC with A_e = 0, so that (1 - p_v) A_v remains of the gate.
 
-    The paper does not say which. The first is the stronger: where p_v is near 1, differences of logits are noise.
+    The paper does not say whether A_v alone is meant. Where p_v is near 1, differences of logits are noise.
     """
 
     name = "no_ve"
@@ -19,5 +19,4 @@ class NoEfficiency(Habc):
 
     @property
     def advantage_config(self) -> AdvantageConfig:
-        config = self.config.advantage
-        return config if config.gate != "hierarchical" else replace(config, gate="viability_weighted")
+        return replace(self.config.advantage, efficiency_scale=0.0)

@@ -75,7 +75,7 @@ class ThresholdFilter(WeightedCloning):
         kept = ~samples.rollout | samples.success  # while the value is young
         if self.updates >= self.config.advantage.warmup_steps and bool(samples.rollout.any()):
             kept = self._keep(frames, samples.rollout.cpu().numpy()) | ~samples.rollout
-        weight = normalise(kept.float(), samples, self.config.advantage)
+        weight = normalise(kept.float(), samples)
         kept_rollouts = float((kept & samples.rollout).sum()) / max(int(samples.rollout.sum()), 1)
         return weight, {"kept": kept_rollouts, "effective_samples": effective_samples(weight)}
 

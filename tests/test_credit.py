@@ -257,48 +257,17 @@ def test_what_comes_before_a_person_has_got_hold_is_not_imitated():
     assert lead.chunk_stop[[20, 26]].tolist() == [26, 35]
     np.testing.assert_array_equal(lead.segment, plain.segment)
     np.testing.assert_array_equal(lead.efficiency_mask, plain.efficiency_mask)
+    two = assign_batch(
+        [P] * 5 + [H] * 12 + [H] * 15,
+        [17, 15],
+        [True] * 2,
+        [Origin.SIM] * 2,
+        [True] * 2,
+        CreditConfig(takeover_lead_steps=14),
+    )
+    assert two.actor_kind.tolist() == [0] * 5 + [0] * 12 + [2] * 15, "a lead ends with its episode"
     person_alone = assign([H] * 15, True, Origin.SIM, True, CreditConfig(takeover_lead_steps=6))
     assert (person_alone.actor_kind == ActorKind.INTERVENTION).all()  # nobody was taken over from
-
-
-def test_of_a_takeover_the_finish_is_told_from_the_recovery():
-    source = [P] * 20 + [H] * 25 + [P] * 5 + [H] * 12
-    options = CreditConfig(takeover_lead_steps=3, takeover_recovery_steps=10)
-    plain, told = (assign(source, True, Origin.SIM, True, o) for o in (CreditConfig(takeover_lead_steps=3), options))
-    assert np.flatnonzero(told.finish).tolist() == list(range(33, 45))
-    assert not plain.finish.any()
-    for same in FIELDS:  # a chunk goes on from one into the other
-        np.testing.assert_array_equal(getattr(told, same), getattr(plain, same), err_msg=same)
-    # Where nobody was taken over from, there is nothing to recover.
-    assert assign([H] * 15, True, Origin.SIM, True, options).finish.all()
-    spoilt = assign(source, False, Origin.SIM, True, options)
-    assert spoilt.finish.tolist() == told.finish.tolist()  # people are imitated, however it ends
-
-
-def test_steps_around_a_mark_are_nobodys():
-    source = [P] * 20 + [H] * 15 + [P] * 10
-    config = CreditConfig("takeover_is_failure", mark_margin_steps=4)
-    credit = assign(source, True, Origin.SIM, True, config)
-    assert np.flatnonzero(credit.viability_mask).tolist() == [*range(16), *range(39, 45)]
-    assert credit.viability_label.tolist() == [0.0] * 39 + [1.0] * 6
-    assert np.flatnonzero(credit.efficiency_mask).tolist() == [*range(24, 31), *range(39, 45)]
-    assert credit.actor_kind.tolist() == [0] * 24 + [2] * 7 + [0] * 8 + [1] * 6
-    assert np.flatnonzero(credit.unsure).tolist() == [*range(16, 24), *range(31, 39)]
-    assert credit.chunk_stop[[0, 16, 20, 24, 31, 35, 39]].tolist() == [16, 20, 24, 31, 35, 39, 45]
-    assert credit.outcome_stop.tolist() == credit.chunk_stop.tolist()
-    assert assign([P] * 12, True, Origin.SIM, True, config).viability_mask.all()
-
-
-def test_with_a_margin_a_mark_may_be_off_by_as_many_steps():
-    """What is left to a loss means the same wherever the mark was set."""
-    right = CreditConfig("takeover_is_failure")
-    careful = CreditConfig("takeover_is_failure", mark_margin_steps=5)
-    truth = assign([P] * 30 + [H] * 30, True, Origin.SIM, True, right)
-    for off in range(-5, 6):
-        found = assign([P] * (30 + off) + [H] * (30 - off), True, Origin.SIM, True, careful)
-        imitated = found.actor_kind == ActorKind.INTERVENTION
-        assert (truth.actor_kind[imitated] == ActorKind.INTERVENTION).all()
-        assert truth.viability_mask[found.viability_mask].all()
 
 
 def test_long_stretches_without_motion_are_not_imitated():

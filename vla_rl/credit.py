@@ -22,8 +22,8 @@ Rules for the policy segment that ends in a takeover:
 A person's device may command fewer dimensions than the robot has (the arm, but not the gripper): during an
 intervention the others still show what the policy left there, and `imitated_dims` keeps them out of the actor's loss.
 
-Four options are for people as they are, slow to get hold, late at the button and hesitant: `takeover_lead_steps`,
-`mark_margin_steps` and `idle_steps`, which only ever take steps away from a loss, and `takeover_recovery_steps`.
+Two options are for people as they are, slow to get hold and hesitant: `takeover_lead_steps` and `idle_steps`, which
+only ever take steps away from a loss.
 
 An unlabelled outcome (``success=None``) gives no label, trains no efficiency and excludes the policy's steps from the
 actor; what people did is still imitated. Pure numpy, vectorised over a flat array of many episodes. Source: arXiv
@@ -86,11 +86,6 @@ class CreditConfig:
         takeover_lead_steps: the first so many steps of an intervention are not imitated: the person is getting hold of
             the device, the robot hardly moves. They stay in the efficiency loss: the time passed. Where a person begins
             the episode, nobody is taken over from, and all of his steps count.
-        takeover_recovery_steps: of an intervention so many steps, after its lead, are the recovery; those that follow,
-            once the trouble is over, are the finish, and are drawn with the demonstrations. So the mixture's share of
-            interventions is spent where the policy went wrong. 0: all of it is recovery.
-        mark_margin_steps: steps within so many of where policy and person change places are nobody's, because the mark
-            may be off by as many: no loss sees them.
         idle_steps: a run of at least so many of a person's steps, taking over or demonstrating, whose commanded motion
             stays below ``idle_motion`` is not imitated; 0: none is. It stays in the efficiency loss.
         idle_motion: that bound, in standard deviations of each action dimension over the data.
@@ -103,8 +98,6 @@ class CreditConfig:
     timeout_is_failure: bool = True
     intervention_dims: tuple[int, ...] = ()
     takeover_lead_steps: int = 0
-    takeover_recovery_steps: int = 0
-    mark_margin_steps: int = 0
     idle_steps: int = 0
     idle_motion: float = 0.01
 
@@ -118,8 +111,7 @@ class CreditConfig:
             )
         if min(self.intervention_dims, default=0) < 0:
             raise ConfigError(f"credit.intervention_dims is {self.intervention_dims}; dimensions are counted from 0")
-        steps = ("takeover_lead_steps", "takeover_recovery_steps", "mark_margin_steps", "idle_steps")
-        for name in (*steps, "idle_motion"):
+        for name in ("takeover_lead_steps", "idle_steps", "idle_motion"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"credit.{name} is {getattr(self, name)}; it cannot be negative")
 
@@ -138,13 +130,10 @@ class StepCredit:
         known: bool [N], whether it is known if it did.
         terminal_success: bool [N], the last step of each successful episode (d_t of the paper).
         chunk_stop: int64 [N], the first row that an action chunk starting here must not imitate: the end of the run
-            of steps with the same segment, actor kind and sureness. Keeps the policy's actions out of chunks that begin
+            of steps with the same segment and actor kind. Keeps the policy's actions out of chunks that begin
             in an intervention.
         outcome_stop: int64 [N], the first row that a judgement of what was done from here on must not reach: as
             ``chunk_stop``, but that waiting for a plan, which nobody imitates either, led to the outcome as well.
-        unsure: bool [N], the steps so near a mark that nobody knows whose they are, see ``mark_margin_steps``: no
-            loss may see them.
-        finish: bool [N], the imitated steps of interventions after their recovery, see ``takeover_recovery_steps``.
     """
 
     segment: Uint8Array
@@ -157,8 +146,6 @@ class StepCredit:
     terminal_success: BoolArray
     chunk_stop: Int64Array
     outcome_stop: Int64Array
-    unsure: BoolArray
-    finish: BoolArray
 
     def __len__(self) -> int:
         return len(self.segment)
@@ -222,9 +209,6 @@ def assign_batch(
     demonstrated = (source == Source.DEMO) | np.array([value == Origin.DEMO for value in origin], dtype=bool)[episode]
     segment = _segment_kinds(source, demonstrated, episode, last_step, config)
 
-    changes = _handovers(segment, episode)
-    unsure = _near(changes, config.mark_margin_steps, config.mark_margin_steps, episode)
-
     judged = np.isin(segment, (SegmentKind.AUTONOMOUS, SegmentKind.SUFFIX))
     viability_mask = judged & (outcome != _UNKNOWN)
     viability_label = (viability_mask & (outcome == 1)).astype(np.float32)
@@ -237,32 +221,25 @@ def assign_batch(
 
     # Nobody decided to hold: time passes for the critics, but there is nothing to imitate.
     intervened = segment == SegmentKind.INTERVENTION
-    begins = changes & intervened
-    wasted = _near(begins, 0, config.takeover_lead_steps, episode) & intervened
+    wasted = _leads(intervened, episode, config.takeover_lead_steps)
     if config.idle_steps:
         wasted |= _idle(motion, demonstrated | intervened, episode, config)
     actor_kind = np.select(
-        [wasted | unsure, demonstrated, intervened, judged & (outcome != _UNKNOWN) & (source != Source.HOLD)],
+        [wasted, demonstrated, intervened, judged & (outcome != _UNKNOWN) & (source != Source.HOLD)],
         [ActorKind.EXCLUDED, ActorKind.DEMONSTRATION, ActorKind.INTERVENTION, ActorKind.ROLLOUT],
         ActorKind.EXCLUDED,
     ).astype(np.uint8)
-    finish = np.zeros(len(source), dtype=bool)
-    if config.takeover_recovery_steps:
-        recovery = _near(begins, 0, config.takeover_lead_steps + config.takeover_recovery_steps, episode)
-        finish = (actor_kind == ActorKind.INTERVENTION) & ~recovery
     return StepCredit(
         segment=segment,
-        viability_label=np.where(unsure, np.float32(0), viability_label),
-        viability_mask=viability_mask & ~unsure,
-        efficiency_mask=timed & (outcome == 1) & ~unsure,
+        viability_label=viability_label,
+        viability_mask=viability_mask,
+        efficiency_mask=timed & (outcome == 1),
         actor_kind=actor_kind,
         actor_outcome=outcome == 1,
         known=outcome != _UNKNOWN,
         terminal_success=terminal_success,
-        chunk_stop=_run_stops(episode, segment, actor_kind, unsure),
-        outcome_stop=_run_stops(episode, segment, wasted, unsure),
-        unsure=unsure,
-        finish=finish,
+        chunk_stop=_run_stops(episode, segment, actor_kind),
+        outcome_stop=_run_stops(episode, segment, wasted),
     )
 
 
@@ -331,21 +308,13 @@ def _dense_human_steps(human: BoolArray, episode: Int64Array, config: CreditConf
     return dense
 
 
-def _handovers(segment: Uint8Array, episode: Int64Array) -> BoolArray:
-    """The first steps after policy and person changed places."""
-    by_person = segment == SegmentKind.INTERVENTION
-    changed = (np.diff(by_person) != 0) & (np.diff(episode) == 0)
-    return np.concatenate([np.zeros(min(len(episode), 1), dtype=bool), changed])
-
-
-def _near(marks: BoolArray, before: int, after: int, episode: Int64Array) -> BoolArray:
-    """The steps that lie at most so many before a mark, or less than so many after it, in the mark's episode."""
-    near = np.zeros(len(marks), dtype=bool)
-    steps = np.flatnonzero(marks)[:, None] + np.arange(-before, after)  # [M, before + after]
-    inside = (steps >= 0) & (steps < len(marks))
-    same = inside & (episode[steps.clip(0, len(marks) - 1)] == episode[marks][:, None])
-    near[steps[same]] = True
-    return near
+def _leads(intervened: BoolArray, episode: Int64Array, steps: int) -> BoolArray:
+    """The first so many steps of every intervention that takes over from the policy."""
+    begins = np.flatnonzero((np.diff(intervened.astype(np.int8)) > 0) & (np.diff(episode) == 0)) + 1
+    rows = (begins[:, None] + np.arange(steps)).clip(max=len(episode) - 1)  # [M, steps]
+    leads = np.zeros(len(episode), dtype=bool)
+    leads[rows[episode[rows] == episode[begins][:, None]]] = True
+    return leads & intervened
 
 
 def _idle(

@@ -64,16 +64,6 @@ def test_the_papers_rule_says_nothing_about_steps_before_a_rescue(make_cache) ->
     assert windows_of(cache, rule="paper")["round-0"] == [(step, 1.0) for step in range(4, 8)]
 
 
-def test_around_a_mark_that_may_be_off_nothing_is_judged(make_cache) -> None:
-    """Neither steps of the policy nor of the person, nor a window that reaches into them."""
-    cache = make_cache([make_episode("round-0", [P] * 6 + [H] * 7 + [P] * 5, True)])
-    found = windows_of(cache, mark_margin_steps=2)["round-0"]
-    policy = [(step, 0.0) for step in range(3)]
-    person = [(step, 1.0) for step in range(8, 10)]
-    suffix = [(step, 1.0) for step in range(15, 18)]
-    assert found == policy + person + suffix
-
-
 def test_what_has_no_outcome_teaches_nothing(make_cache) -> None:
     cache = make_cache(
         [

@@ -150,13 +150,6 @@ def test_after_a_takeover_another_part_begins_and_what_led_there_failed(make_cac
     source[4:6] = 1
     algorithm = learner(make_cache([replace(episode, source=source, success=True)]), credit={"min_human_steps": 2})
     assert [(s.part.start, s.part.stop, s.outcome) for s in algorithm._stretches()] == [(0, 2, 0.0), (2, 3, 1.0)]
-    careful = learner(algorithm.data.cache, credit={"min_human_steps": 2, "mark_margin_steps": 1})
-    careful.edit.load_state_dict(algorithm.edit.state_dict())
-    assert [(s.part.start, s.part.stop, s.outcome) for s in careful._stretches()] == [(0, 2, 0.0)], (
-        "the last begins there"
-    )
-    careful = learner(algorithm.data.cache, credit={"min_human_steps": 2, "mark_margin_steps": 2})
-    assert [(s.part.start, s.part.stop, s.outcome) for s in careful._stretches()] == [(0, 1, 0.0)]
 
 
 def test_waiting_for_a_plan_ends_no_part(make_cache) -> None:

@@ -12,14 +12,14 @@ from vla_rl.algorithms.cloning import weights_without_failures
 from vla_rl.algorithms.config import MixtureConfig
 from vla_rl.algorithms.round_data import RoundData, data_statistics
 from vla_rl.core.types import Origin
-from vla_rl.credit import ActorKind, CreditConfig
+from vla_rl.credit import ActorKind
 from vla_rl.policies.trainable import Indicator
 
 CREDIT = tiny("habc").credit
 
 
-def read(cache, max_staleness=None, model=None):
-    return RoundData(cache, CREDIT, max_staleness, model or make_model())
+def read(cache, model=None):
+    return RoundData(cache, CREDIT, model or make_model())
 
 
 def test_chunks_end_where_the_persons_steps_end(make_cache):
@@ -54,18 +54,18 @@ def test_pauses_are_told_by_what_was_commanded(make_cache):
     episode = replace(episode, action_policy=commands, action_sent=commands)
     model = make_model()
     model.spec = replace(model.spec, delta_dims=(1,))
-    data = RoundData(make_cache([episode]), replace(CREDIT, idle_steps=4), None, model)
+    data = RoundData(make_cache([episode]), replace(CREDIT, idle_steps=4), model)
     assert np.flatnonzero(data.credit.actor_kind == ActorKind.EXCLUDED).tolist() == [3, 4, 5, 6]
 
 
 def test_only_what_a_person_commanded_is_imitated(make_cache):
     """One arm was taken over: the other one's commands during that are nobody's example."""
     episode = make_episode("a", [P] * 4 + [H] * 8, True)
-    data = RoundData(make_cache([episode]), replace(CREDIT, intervention_dims=(1,)), None, make_model())
+    data = RoundData(make_cache([episode]), replace(CREDIT, intervention_dims=(1,)), make_model())
     valid = data.policy_batch(np.array([0, 4])).valid.numpy()
     assert valid[1].tolist() == [[False, True]] * 4
     model = make_model()
-    data = RoundData(make_cache([episode]), replace(CREDIT, intervention_dims=(1,)), None, model)
+    data = RoundData(make_cache([episode]), replace(CREDIT, intervention_dims=(1,)), model)
     batch = data.policy_batch(np.array([4]))
     loss = model.loss(batch, torch.Generator().manual_seed(0))[0]
     loss.sum().backward()
@@ -125,22 +125,6 @@ def test_what_is_imitated_is_positive_for_a_policy_with_an_indicator(make_cache)
     assert (data.policy_batch(np.arange(5)).indicator == int(Indicator.POSITIVE)).all()
 
 
-def test_stale_rollouts_drop_out_and_what_people_did_stays(make_cache):
-    old = make_episode("old", [P] * 4 + [H] * 4, False, version=1)
-    older_success = make_episode("old2", [P] * 5, True, version=2)
-    new = make_episode("new", [P] * 3, True, version=4)
-    cache = make_cache([old, older_success, new, make_episode("demo", [D] * 2, True)])
-    episode = cache.episode_index
-    names = np.array([e.episode_id for e in cache.episodes])[episode]
-    data = read(cache, max_staleness=1)
-    assert set(names[data.of_kind(ActorKind.ROLLOUT)]) == {"new"}
-    assert set(names[data.of_kind(ActorKind.INTERVENTION)]) == {"old"}
-    assert set(names[data.of_kind(ActorKind.DEMONSTRATION)]) == {"demo"}
-    assert set(names[data.fresh]) == {"new", "demo"}
-    assert set(names[read(cache, max_staleness=2).of_kind(ActorKind.ROLLOUT)]) == {"new", "old2"}
-    assert set(names[read(cache).of_kind(ActorKind.ROLLOUT)]) == {"new", "old2"}
-
-
 def test_returns_and_transitions_stop_at_the_end_of_the_episode(make_cache):
     data = read(make_cache([make_episode("a", [P] * 4, True), make_episode("b", [P] * 3, False)]))
     np.testing.assert_allclose(data.discounted_return(np.arange(7), 0.5), [0.125, 0.25, 0.5, 1.0, 0, 0, 0])
@@ -176,18 +160,6 @@ def test_imagined_steps_have_a_share_of_their_own(make_cache):
     assert 0.05 < weights[20]["imagined"] < 0.2
     ratios = [weights[count]["rollouts"] / weights[count]["interventions"] for count in (0, 20)]
     assert ratios[0] == pytest.approx(ratios[1])
-
-
-def test_the_finish_of_a_takeover_is_drawn_with_the_demonstrations_by_who_imitates_takeovers(make_cache):
-    cache = make_cache([make_episode("a", [P] * 5 + [H] * 8, True), make_episode("b", [D] * 3, True)])
-    parted = CreditConfig(min_human_steps=1, takeover_recovery_steps=3)
-    data = RoundData(cache, parted, None, make_model())
-    groups = data.actor_groups()
-    assert groups["interventions"].tolist() == [5, 6, 7]
-    assert groups["demonstrations"].tolist() == [*range(8, 13), *range(13, 16)]
-    alone = data.actor_groups(interventions=False)
-    assert alone["demonstrations"].tolist() == [13, 14, 15]
-    assert not len(alone["interventions"])
 
 
 @pytest.mark.parametrize("groups_left_out", [(), ("interventions",), ("demonstrations",)])

@@ -181,16 +181,6 @@ def test_demonstrations_that_failed_are_warned_of(
     assert "no labelled failures of a policy" in said
 
 
-def test_the_finish_of_a_rescue_that_failed_is_no_demonstration(
-    tmp_path: Path, logs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = chosen_logs(tmp_path, "demo", "rescued")
-    EpisodeStore(tmp_path / "chosen").label("rescued", False)
-    parted = ["learning.credit.min_human_steps=1", "learning.credit.takeover_recovery_steps=2"]
-    assert main([*command, *parted, "--dry-run"]) == 0
-    assert "demonstrations are labelled failures" not in capsys.readouterr().out
-
-
 def test_outcomes_that_come_later_are_learnt_from(tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A critic without them is refused before its first step, so that the run can go on with them."""
     asked = [*chosen_logs(tmp_path, "unknown"), "--algorithm", "chunk_critic", "learning.teach_steps=2"]

@@ -203,7 +203,6 @@ def test_range_is_saved_with_the_weights():
     [
         ({"members": 0}, "members"),
         ({"target_tau": 0.0}, "target_tau"),
-        ({"diversity": 1.0}, "ensemble"),
         ({"efficiency_unit_steps": 0.0}, "efficiency_unit_steps"),
     ],
 )

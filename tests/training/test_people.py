@@ -32,7 +32,6 @@ def test_who_acted_is_on_record_and_in_the_report(tmp_path):
         "learning.advantage.weighs_people=true",
         "learning.credit.idle_steps=4",
         "learning.credit.takeover_lead_steps=10",
-        "learning.credit.mark_margin_steps=5",
     )  # fmt: skip
     store = EpisodeStore(run / "episodes", create=False)
     acted = {}

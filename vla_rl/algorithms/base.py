@@ -112,7 +112,7 @@ class Algorithm:
 
     def read(self, cache: FrameCache) -> RoundData:
         """The cache as this algorithm sees it."""
-        return RoundData(cache, self.credit, None, self.model)
+        return RoundData(cache, self.credit, self.model)
 
     @property
     def credit(self) -> CreditConfig:

@@ -364,7 +364,7 @@ def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArr
     """
     credit, every = data.credit, np.arange(data.cache.total_frames)
     person = np.isin(credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
-    judged = (credit.viability_mask & data.fresh) | (person & credit.known & ~credit.unsure)
+    judged = credit.viability_mask | (person & credit.known)
     last, _ = data.cache.later(every, data.cache.total_frames)
     whole = (every + ticks <= credit.outcome_stop) | (credit.outcome_stop == last + 1)
     frames = np.flatnonzero(judged & whole)

@@ -7,7 +7,6 @@ from vla_rl.algorithms.base import Algorithm
 from vla_rl.algorithms.config import CloningLearning
 from vla_rl.algorithms.round_data import Frames, RolloutUse, RoundData
 from vla_rl.credit import ActorKind
-from vla_rl.data.cache import FrameCache
 from vla_rl.data.sampler import MixtureSampler
 
 
@@ -23,9 +22,6 @@ class Cloning(Algorithm):
     config: CloningLearning
     uses_interventions: ClassVar[bool] = True
     uses_rollouts: ClassVar[RolloutUse] = "successes"
-
-    def read(self, cache: FrameCache) -> RoundData:
-        return RoundData(cache, self.credit, self.config.mixture.max_staleness, self.model)
 
     def actor_groups(self) -> dict[str, Frames]:
         return self.data.actor_groups(self.uses_interventions, self.uses_rollouts)

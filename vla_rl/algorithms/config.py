@@ -28,8 +28,6 @@ class MixtureConfig:
             imagined, they do not crowd out what really happened.
         largest_oversampling: no step is drawn more than so many times as often as if all steps that may be drawn were
             drawn alike; what a small group (a single rescue) then leaves of its share goes to the others. 0: no bound.
-        max_staleness: rollouts whose policy version is older than the newest one by more than this drop out, for the
-            actor and the critics; None keeps all. What people did in them stays for the actor.
     """
 
     demonstrations: float = 0.4
@@ -37,7 +35,6 @@ class MixtureConfig:
     rollouts: float = 0.4
     imagined: float = 0.1
     largest_oversampling: float = 0.0
-    max_staleness: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("demonstrations", "interventions", "rollouts", "imagined"):
@@ -49,8 +46,6 @@ class MixtureConfig:
             raise ConfigError(
                 f"mixture.largest_oversampling is {self.largest_oversampling}; it must be 0 (no bound) or at least 1"
             )
-        if self.max_staleness is not None and self.max_staleness < 0:
-            raise ConfigError(f"mixture.max_staleness is {self.max_staleness}; it cannot be negative")
 
 
 @dataclass(frozen=True)

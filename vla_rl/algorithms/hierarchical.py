@@ -69,9 +69,9 @@ class HierarchicalLearner:
     def begin_round(self, data: RoundData) -> None:
         """Take the round's labelled steps as the batches of the coming updates."""
         self.data = data
-        self._labelled = data.credit.viability_mask & data.fresh
-        self._timed = data.credit.efficiency_mask & data.fresh & self._learns_efficiency
-        self._cut = data.cut & data.fresh & self.config.bootstrap_imagined
+        self._labelled = data.credit.viability_mask
+        self._timed = data.credit.efficiency_mask & self._learns_efficiency
+        self._cut = data.cut & self.config.bootstrap_imagined
         succeeded = self._labelled & (data.credit.viability_label > 0.5)
         groups = {
             "succeeded": np.flatnonzero(succeeded),
@@ -99,11 +99,10 @@ class HierarchicalLearner:
         timed = self._timed[frames]
         target = self._efficiency_target(frames, timed, generator)
         loss_e = efficiency_loss(output.efficiency, target, self.data.tensor(timed), self.critic.efficiency_unit_steps)
-        loss = loss_v + loss_e
-        if self.critic.config.diversity:
-            loss = loss + self.critic.config.diversity * self.critic.diversity_loss(output.features)
 
-        norm = gradient_step(self._optimizer, loss, self.critic, CRITIC_GRADIENT_NORM, self.config.learning_rate)
+        norm = gradient_step(
+            self._optimizer, loss_v + loss_e, self.critic, CRITIC_GRADIENT_NORM, self.config.learning_rate
+        )
         if self.target is not self.critic:
             follow(self.target, self.critic, self.critic.config.target_tau or 0.0)
         self._updates += 1

@@ -125,7 +125,7 @@ class Recap(Cloning):
 
     def begin_round(self, cache: FrameCache, number: int) -> None:
         super().begin_round(cache, number)
-        known = np.flatnonzero(self.data.credit.known & self.data.fresh)
+        known = np.flatnonzero(self.data.credit.known)
         self._critic_sampler = None
         if len(known):
             self._critic_sampler = MixtureSampler(

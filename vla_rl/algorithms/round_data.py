@@ -30,20 +30,16 @@ class RoundData:
     Args:
         cache: the episodes.
         credit: the rule.
-        max_staleness: see `MixtureConfig`.
         model: the policy, for its tokeniser, horizon and device.
 
     Attributes:
         credit: `StepCredit` of all frames.
-        fresh: bool [N], False for steps of rollouts that are too stale.
         imagined: bool [N], steps of imagined episodes.
         cut: bool [N], steps of imagined episodes that end without an outcome.
         longest: length of the longest episode, at least 1.
     """
 
-    def __init__(
-        self, cache: FrameCache, credit: CreditConfig, max_staleness: int | None, model: TrainablePolicy
-    ) -> None:
+    def __init__(self, cache: FrameCache, credit: CreditConfig, model: TrainablePolicy) -> None:
         self.cache, self._model = cache, model
         episodes = cache.episodes
         lengths = [episode.length for episode in episodes]
@@ -56,10 +52,6 @@ class RoundData:
             credit,
             self._motion() if credit.idle_steps else None,
         )
-        version = np.array([episode.policy_version for episode in episodes], dtype=np.int64)
-        oldest = -1 if max_staleness is None else version.max(initial=-1) - max_staleness
-        # Demonstrations have version -1 and never grow stale.
-        self.fresh = np.repeat((version >= oldest) | (version < 0), lengths)
         self.imagined = np.repeat(np.array([e.origin == Origin.IMAGINED for e in episodes], dtype=bool), lengths)
         self.cut = self.imagined & np.repeat(np.array([e.success is None for e in episodes], dtype=bool), lengths)
         self.longest = max(lengths, default=1)
@@ -88,8 +80,8 @@ class RoundData:
 
     def of_kind(self, kind: ActorKind) -> NDArray[np.bool_]:
         """The frames that the actor may use as this kind, bool [N]."""
-        chosen = self.credit.actor_kind == kind
-        return chosen & self.fresh if kind == ActorKind.ROLLOUT else chosen
+        chosen: NDArray[np.bool_] = self.credit.actor_kind == kind
+        return chosen
 
     def actor_groups(self, interventions: bool = True, rollouts: RolloutUse = "all") -> dict[str, Frames]:
         """The frames that an actor may draw, under the names that `MixtureConfig` has for their groups."""
@@ -98,8 +90,8 @@ class RoundData:
             played &= self.credit.actor_outcome
         rescued = self.of_kind(ActorKind.INTERVENTION) & interventions
         return {
-            "demonstrations": np.flatnonzero(self.of_kind(ActorKind.DEMONSTRATION) | (rescued & self.credit.finish)),
-            "interventions": np.flatnonzero(rescued & ~self.credit.finish),
+            "demonstrations": np.flatnonzero(self.of_kind(ActorKind.DEMONSTRATION)),
+            "interventions": np.flatnonzero(rescued),
             "rollouts": np.flatnonzero(played & ~self.imagined),
             "imagined": np.flatnonzero(played & self.imagined),
         }

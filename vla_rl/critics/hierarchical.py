@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
 from vla_rl.critics.backbones import Backbone
-from vla_rl.critics.ensembles import diversity_loss
 from vla_rl.policies.heads import EnsembleHead
 
 FEATURE_WIDTH = 128
@@ -34,14 +33,12 @@ class ViabilityConfig:
             the state alone.
         hidden: widths of each head's hidden layers, behind the features phi(s) that both heads share.
         members: M, size of the ensembles of heads.
-        diversity: weight of RAVL's diversity term on the heads' gradients with respect to phi(s); needs M > 1.
         target_tau: per-update rate at which the target network follows; None: bootstrap from the network itself.
     """
 
     backbone: Literal["own", "policy", "state"] = "own"
     hidden: tuple[int, ...] = (128,)
     members: int = 1
-    diversity: float = 0.0
     target_tau: float | None = 0.01
 
     def __post_init__(self) -> None:
@@ -51,8 +48,6 @@ class ViabilityConfig:
             raise ConfigError(
                 f"critic.target_tau is {self.target_tau}; it must be in (0, 1], or null for no target network"
             )
-        if self.diversity and self.members == 1:
-            raise ConfigError("critic.diversity needs an ensemble; set critic.members to 2 or more")
 
 
 @dataclass(frozen=True)
@@ -85,12 +80,10 @@ class CriticOutput(NamedTuple):
     Attributes:
         viability_logit: [M, B].
         efficiency: [M, B], steps, as the linear head gives it: not yet clamped to [-T_max, 0], so that gradients flow.
-        features: phi(s), [B, F].
     """
 
     viability_logit: Tensor
     efficiency: Tensor
-    features: Tensor
 
 
 class HierarchicalCritic(nn.Module):
@@ -119,18 +112,8 @@ class HierarchicalCritic(nn.Module):
     def forward(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> CriticOutput:
         """Inputs as `Backbone.__call__`."""
         features = self.shared(self.backbone(images, state, text))
-        logit, efficiency = self.heads(features)
-        return CriticOutput(logit, efficiency, features)
-
-    def heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Viability logit and efficiency, [M, B] each, of features phi(s) [B, F]."""
-        logit = self.viability_head(features)[..., 0]
-        return logit, self.efficiency_head(features)[..., 0] * self.efficiency_unit_steps
-
-    def diversity_loss(self, features: Tensor) -> Tensor:
-        """RAVL's diversity term (see `ensembles.diversity_loss`) of both heads with respect to phi(s), [B, F]."""
-        viability = diversity_loss(lambda phi: self.viability_head(phi)[..., 0], features)
-        return viability + diversity_loss(lambda phi: self.efficiency_head(phi)[..., 0], features)
+        efficiency = self.efficiency_head(features)[..., 0] * self.efficiency_unit_steps
+        return CriticOutput(self.viability_head(features)[..., 0], efficiency)
 
     def values(self, output: CriticOutput, pessimistic: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """z_v [B] and V_e [B] in [-T_max, 0]: the mean over the ensemble, or its minimum where bool [B]

@@ -1,7 +1,6 @@
 """Which episodes training goes on holding when there are too many.
 
-A pure function of headers, applied to the frame cache; the store keeps everything. How old a rollout may be and still
-teach is not decided here but where it is learnt from: `vla_rl.algorithms.config.MixtureConfig.max_staleness`.
+A pure function of headers, applied to the frame cache; the store keeps everything.
 """
 
 import math

@@ -160,11 +160,10 @@ def count_segments(cache: FrameCache, learner: Algorithm) -> list[SegmentCounts]
     data = learner.data
     credit = data.credit
     groups = learner.actor_groups()
-    labelled = credit.viability_mask & data.fresh
     columns = {
-        "succeeded": labelled & (credit.viability_label > 0.5),
-        "failed": labelled & (credit.viability_label <= 0.5),
-        "efficiency": credit.efficiency_mask & data.fresh,
+        "succeeded": credit.viability_mask & (credit.viability_label > 0.5),
+        "failed": credit.viability_mask & (credit.viability_label <= 0.5),
+        "efficiency": credit.efficiency_mask,
         **{name: np.isin(np.arange(cache.total_frames), frames) for name, frames in groups.items()},
         "touches": (cache.source == Source.HUMAN)
         & ~np.isin(credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION)),
@@ -254,9 +253,6 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
             f"{total.touches} human steps are too few in a row to be an intervention (credit.min_human_steps) and "
             "count as the policy's"
         )
-    stale = len({cache.episode_index[frame] for frame in np.flatnonzero(~learner.data.fresh)})
-    if stale:
-        found.append(f"{stale} rollouts are too stale (mixture.max_staleness)")
     found += scale_notes(cache, learner.model.statistics)
     environments = sorted({episode.env_id for episode in cache.episodes})
     if len(environments) > 1:

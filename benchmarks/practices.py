@@ -44,7 +44,6 @@ _TAUGHT = [  # as `imagined_edit` teaches
     "learning.actor.schedule_every_round=true",
     "learning.actor.precision=auto",
 ]
-_RESIDUAL = ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY]
 METHODS = {
     "imagined_edit": [],
     "imagined_edit_1200": ["budget.rounds=8"],
@@ -58,8 +57,7 @@ METHODS = {
     "unimagined": ["algorithm=chunk_critic", *_TAUGHT],
     "unimagined_patient": ["algorithm=chunk_critic", *_TAUGHT, *PATIENT],
     "chunk_critic": ["algorithm=chunk_critic", *PATIENT],
-    "residual_ppo": _RESIDUAL,
-    "residual_grpo": [*_RESIDUAL, "learning.ppo.advantage=group", "budget.episodes_per_start=5"],
+    "residual_ppo": ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY],
     "filtered_bc": ["algorithm=filtered_bc", *_CLONING],
     "habc": [
         "algorithm=habc",

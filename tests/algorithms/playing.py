@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from tiny_world import P, make_episode
 
-from vla_rl.core.types import NOISE_SEED, Episode, Observation
+from vla_rl.core.types import Episode, Observation
 from vla_rl.policies.acting import ActingPolicy
 
 CHUNKS, TICKS = 4, 2
@@ -18,21 +18,16 @@ def observations(seed: int) -> list[Observation]:
     return [Observation({"front": image}, state, "put it in", tick) for tick in range(0, CHUNKS * TICKS, TICKS)]
 
 
-def planned(policy: ActingPolicy, seed: int, noise_seed: int | None = None) -> np.ndarray:
+def planned(policy: ActingPolicy, seed: int) -> np.ndarray:
     """What it would do in that episode, [CHUNKS, TICKS, A], raw units."""
-    policy.noise_seed = noise_seed
     policy.reset(seed)
     return np.array([policy.infer(observation).actions[:TICKS] for observation in observations(seed)])
 
 
-def recorded(
-    policy: ActingPolicy, name: str, seed: int, actions: np.ndarray, success: bool, noise_seed: int | None = None
-) -> Episode:
+def recorded(policy: ActingPolicy, name: str, seed: int, actions: np.ndarray, success: bool) -> Episode:
     """The episode in which it did what `planned` returns."""
     length, seen = CHUNKS * TICKS, observations(seed)[0]
     extras = {"chunk_id": np.repeat(np.arange(CHUNKS), TICKS), "chunk_index": np.tile(np.arange(TICKS), CHUNKS)}
-    if noise_seed is not None:
-        extras[NOISE_SEED] = np.full(length, noise_seed)
     states = seen.state[None].repeat(length, 0)
     episode = make_episode(
         name, [P] * length, success, version=policy.version, state=states, action=np.concatenate(actions)

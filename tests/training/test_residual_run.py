@@ -8,7 +8,6 @@ import pytest
 
 from tests.fakes.interrupted import interrupted
 from vla_rl.cli.main import main, make_parser
-from vla_rl.core.types import NOISE_SEED
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.choosing import FOLDER, Chooser
 from vla_rl.policies.folders import load_model, load_policy
@@ -30,7 +29,6 @@ OPTIONS = [
     "budget.evaluate_every_round=false",
     "budget.evaluation_episodes=1",
 ]
-GROUP = ["algorithm=residual_ppo", "exploration=0.1", "learning.ppo.advantage=group"]
 LONG = ["budget.steps_per_round=500"]
 LATE = ["latency.typical=3"]  # the first chunk begins when it is here, the others go on in their midst
 WAITS = ["latency.typical=2", "execution.strategy=sync"]  # every chunk begins when it is here
@@ -78,21 +76,6 @@ def test_a_run_knows_what_it_tried_and_goes_on_as_if_never_interrupted(tmp_path:
     assert policy.chooser.ticks == 8
 
 
-@pytest.mark.slow
-def test_several_episodes_of_a_start_differ_in_their_noise_alone(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    group = ["budget.episodes_per_start=2", "budget.episodes_per_round=4", "learning.ppo.advantage=group"]
-    assert main(["train", *OPTIONS, *group, "budget.rounds=1", "--out", str(run)]) == 0
-    store = EpisodeStore(run / "episodes")
-    first, second, third = (store.read(f"round001-{index:05d}") for index in range(3))
-    assert first.seed == second.seed != third.seed
-    np.testing.assert_array_equal(first.state[0], second.state[0])
-    assert not np.array_equal(first.action_policy[0], second.action_policy[0])
-    seeds = [int(episode.extras[NOISE_SEED][0]) for episode in (first, second, third)]
-    assert len(set(seeds)) == 3
-    assert spreads(run) == pytest.approx([0.2], abs=1e-4)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -103,8 +86,6 @@ def test_several_episodes_of_a_start_differ_in_their_noise_alone(tmp_path: Path)
         ),
         (["execution.strategy=a2c2", "algorithm=filtered_bc"], "which practice does not train"),
         (["exploration=0.1", "rollout_precision=fp32"], "exported policies cannot explore"),
-        (["budget.episodes_per_start=2", "rollout_precision=fp32"], "do the same from the same start"),
-        ([*GROUP, "budget.episodes_per_start=1"], "compares episodes of one start"),
         (["algorithm=residual_ppo", "exploration=0.1", "learning.ppo.chunk_ticks=99"], "ppo.chunk_ticks is 99"),
         (["algorithm=chunk_critic", "learning.critic.chunk_ticks=99"], "critic.chunk_ticks is 99"),
         (

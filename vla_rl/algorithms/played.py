@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vla_rl.algorithms.round_data import RoundData
 from vla_rl.core.flow import flow_noise
-from vla_rl.core.types import NOISE_SEED, Episode, Source
+from vla_rl.core.types import Episode, Source
 from vla_rl.data.cache import CachedEpisode
 from vla_rl.policies.acting import exploration_noise
 from vla_rl.policies.editing import Edit
@@ -60,8 +60,7 @@ def played_chunks(episode: CachedEpisode, data: RoundData, model: TrainablePolic
     step = executed - _ticks_since_planned(record, executed, index)
     if not len(own) or step.min() < 0 or record.extras["chunk_index"][own].max() >= model.horizon:
         return None
-    seed = int(record.extras[NOISE_SEED][0]) if NOISE_SEED in record.extras else episode.seed
-    size = model.spec.action_dim
+    seed, size = episode.seed, model.spec.action_dim
     inputs, model = data.inputs(episode.start + step), model.eval()
     seen = model.features(*inputs)
     noise = np.stack([flow_noise(seed, int(tick), model.horizon, size) for tick in step])

@@ -4,16 +4,14 @@ Practice plays the newest edit, and exploration (the run's option ``exploration`
 chunk: that is the stochastic policy which is improved. The first update of a round takes all epochs on its episodes;
 the rest of the round's gradient steps do nothing, so one is enough (``budget.steps_per_round=1``).
 
-What was tried is worth either what a value of real outcomes says it changed (``value``: generalised advantages), or by
-how much its episode's outcome differs from that of the others which began at the same start (``group``, as in GRPO,
-arXiv 2402.03300; collect them with ``budget.episodes_per_start``).
+What was tried is worth what a value of real outcomes says it changed (generalised advantages).
 """
 
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -43,14 +41,12 @@ class ResidualPPOConfig(ppo.PPOConfig):
     """How an edit is improved by real episodes.
 
     Attributes:
-        advantage: ``value`` or ``group``, see the module.
         chunk_ticks: C, actions of a chunk that are executed before the next one, as ``execution.execute_ticks`` says.
         discount: gamma, of a chunk: success is worth less the later it comes.
         carry: lambda of the generalised advantages.
         folds: of the value; an episode is judged by a network that has not seen how it ends.
     """
 
-    advantage: Literal["value", "group"] = "value"
     chunk_ticks: int = 6
     discount: float = 0.995
     carry: float = 0.95
@@ -166,17 +162,12 @@ class ResidualPPO(Algorithm):
                 "planned (sync, naive)"
             )
         spread = float(np.mean([stretch.spread for stretch in tried]))
-        logs = {"chunks": float(sum(len(stretch.tick) for stretch in tried)), "spread": spread}
-        if self.config.ppo.advantage == "group":
-            tried, advantages = _among_starts(tried)
-        else:
-            advantages, logs["value_brier"] = self._by_value(every, generator)
-        if tried:
-            rows, mean, noise = (torch.cat([getattr(s, name) for s in tried]) for name in ("rows", "mean", "noise"))
-            chunks = ppo.Tried(rows, mean + spread * noise, mean, torch.cat(advantages))
-            logs |= ppo.update(self.edit, self._optimizer, chunks, spread, self.config.ppo, generator)
-            logs["size"] = float(self.edit(rows).detach().square().mean().sqrt())
-        return logs
+        advantages, brier = self._by_value(every, generator)
+        rows, mean, noise = (torch.cat([getattr(s, name) for s in tried]) for name in ("rows", "mean", "noise"))
+        chunks = ppo.Tried(rows, mean + spread * noise, mean, torch.cat(advantages))
+        logs = {"chunks": float(len(rows)), "spread": spread, "value_brier": brier}
+        logs |= ppo.update(self.edit, self._optimizer, chunks, spread, self.config.ppo, generator)
+        return logs | {"size": float(self.edit(rows).detach().square().mean().sqrt())}
 
     @torch.no_grad()
     def _stretches(self) -> list[Stretch]:
@@ -261,29 +252,3 @@ class ResidualPPO(Algorithm):
         super().load_state_dict(state)
         self.edit.load_state_dict(state["edit"])
         load_optimizer(self._optimizer, state["edit_optimizer"])
-
-
-def _among_starts(tried: list[Stretch]) -> tuple[list[Stretch], list[Tensor]]:
-    """What can be compared, and the advantages of its chunks: the outcome less the mean of all that began at the same
-    start. Starts whose outcomes are all alike tell nothing, nor does what came after a takeover.
-
-    Raises:
-        UserError: if no start has several episodes.
-    """
-    groups: dict[tuple[str, int | None, int], list[Stretch]] = {}
-    for stretch in tried:
-        if stretch.part.start == 0:
-            episode = stretch.episode
-            groups.setdefault((episode.env_id, episode.seed, episode.policy_version), []).append(stretch)
-    if all(len(group) == 1 for group in groups.values()):
-        raise UserError(
-            "no two episodes began at the same start, so no outcomes can be compared; set budget.episodes_per_start=8, "
-            "or learning.ppo.advantage=value"
-        )
-    compared, advantages = [], []
-    for group in groups.values():
-        mean = float(np.mean([stretch.outcome for stretch in group]))
-        if 0 < mean < 1:
-            compared += group
-            advantages += [torch.full_like(stretch.tick, stretch.outcome - mean) for stretch in group]
-    return compared, advantages

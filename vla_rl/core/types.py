@@ -21,8 +21,6 @@ _LARGEST_DIM = 16384  # of a state, an action or a picture
 _SLOWEST_HZ, _FASTEST_HZ = 0.01, 10_000.0
 
 
-NOISE_SEED = "noise_seed"
-"""An extra column of episodes in which the seed of the policy's noise is another than that of the reset: that seed."""
 PICTURED = "pictured"
 """An extra column of episodes that were simulated without a picture at every step: 1 where there is one, 0 where the
 last one is repeated.
@@ -141,7 +139,7 @@ class Episode:
         control_hz: steps per second.
         env_id: the environment or robot, so that data of another one is not mixed in by mistake.
         extras: further columns, name -> array [T, ...] (for example ``captured_ns.front``, ``chunk_id``,
-            ``chunk_index``, ``action_age_ms``; `NOISE_SEED`, where the policy's noise has another seed than the reset).
+            ``chunk_index``, ``action_age_ms``).
         state_dimensions: Names and units of the S numbers of the state.
         action_dimensions: Names and units of the A numbers of both actions.
         source_columns: Columns of the dataset that the episode was read from: column -> the part of the episode that

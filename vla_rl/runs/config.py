@@ -93,16 +93,9 @@ class RunConfig:
             )
         if self.budget.rounds:
             check_teaching(self.learning, self.budget.steps_per_round, "budget.steps_per_round")
-        tries = self.exploration or self.budget.episodes_per_start > 1
-        if tries and self.rollout_precision != FULL_PRECISION:
+        if self.exploration and self.rollout_precision != FULL_PRECISION:
             raise ConfigError(
-                "exported policies cannot explore, and do the same from the same start: with rollout_precision="
-                f"{self.rollout_precision} set exploration=0 and budget.episodes_per_start=1"
-            )
-        ppo = getattr(self.learning, "ppo", None)
-        if getattr(ppo, "advantage", None) == "group" and self.budget.episodes_per_start == 1:
-            raise ConfigError(
-                "learning.ppo.advantage=group compares episodes of one start: set budget.episodes_per_start=5 or so"
+                f"exported policies cannot explore: with rollout_precision={self.rollout_precision} set exploration=0"
             )
         if self.ray is not None and self.workers == 0:
             raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")

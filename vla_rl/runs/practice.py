@@ -141,12 +141,8 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         prefix_max = int(getattr(config.policy, "prefix_max", 0))
         config.execution.check_fit(policy.planned(config.policy, worker.spec), prefix_max, delay_ticks)
         algorithm.check_fit(config.learning, functools.partial(policy.laid_out, config.policy, worker.spec))
-        tries = config.exploration > 0 or budget.episodes_per_start > 1
-        if tries and not policy.explores(config.policy, worker.spec):
-            raise ConfigError(
-                "what flow policies of lerobot draw follows from the start alone; set exploration=0 and "
-                "budget.episodes_per_start=1"
-            )
+        if config.exploration and not policy.explores(config.policy, worker.spec):
+            raise ConfigError("flow policies of lerobot cannot explore; set exploration=0")
     finally:
         worker.close()
     return worker.spec

@@ -18,7 +18,7 @@ from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.matching import names_difference
 from vla_rl.core.protocols import Policy, Signs, TakeoverSource
-from vla_rl.core.types import NOISE_SEED, OPERATOR, Episode, Observation, Origin, shared_spec
+from vla_rl.core.types import OPERATOR, Episode, Observation, Origin, shared_spec
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.plan import ActionSource
@@ -97,11 +97,6 @@ class SimulatorWorker:
                 if collects and self._config.exploration:
                     raise UserError("neither deployments nor flow policies of lerobot can explore; set exploration=0")
                 for job in alike:
-                    if job.noise_seed is not None:
-                        raise UserError(
-                            "the noise of deployments and of flow policies of lerobot follows from the start alone; "
-                            "set budget.episodes_per_start=1"
-                        )
                     yield self._run(job, policy)
                 continue
             policy.exploration = self._config.exploration if collects else 0.0
@@ -136,9 +131,6 @@ class SimulatorWorker:
         for seed in job.seeds:
             _, episode = station.attempts.run(source, job.episode_id, seed, version, origin=origin)
             self._tell_if_mute(station, episode)
-            if job.noise_seed is not None:
-                noise_seed = np.full(len(episode), job.noise_seed, np.int64)
-                episode = replace(episode, extras={**episode.extras, NOISE_SEED: noise_seed})
             if operator is not None:
                 column = np.ones(len(episode), np.uint8)
                 episode = replace(episode, extras={**episode.extras, OPERATOR + operator: column})

@@ -53,18 +53,17 @@ class StageJobs:
         """Those that a round collects. The first, as many as a check has, are played as the check is: they judge the
         policy that it is compared with.
         """
-        policy, alike = self._folder.policy(stage.policy_version), self._budget.episodes_per_start
+        policy = self._folder.policy(stage.policy_version)
         return [
             RolloutJob(
                 f"{practice_prefix(stage.round)}{index:05d}",
                 self._folder.episodes,
-                self._task(index // alike),
-                (plan.practice_seed(self._seed, stage.round, self._start(index // alike) * alike),),
+                self._task(index),
+                (plan.practice_seed(self._seed, stage.round, self._start(index)),),
                 policy,
                 self._takeover,
                 collects=index >= self._budget.check_episodes,
                 version=stage.policy_version,
-                noise_seed=plan.practice_seed(self._seed, stage.round, index) if alike > 1 else None,
             )
             for index in range(self._budget.episodes_per_round)
         ]

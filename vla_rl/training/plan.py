@@ -28,8 +28,6 @@ class BudgetConfig:
         supervised_steps: gradient steps of behaviour cloning before the first round.
         rounds: practice rounds after it.
         episodes_per_round: practice episodes collected in a round.
-        episodes_per_start: of these, so many in a row begin at one and the same start and differ in the policy's noise
-            alone, for algorithms that compare them.
         steps_per_round: gradient steps in a round.
         staleness: how many versions older the policy that practises may be than the newest one, so that collectors and
             evaluations go on while the learner learns: round r is played by version r - 1 - staleness, and is collected
@@ -51,7 +49,6 @@ class BudgetConfig:
     supervised_steps: int = 1500
     rounds: int = 3
     episodes_per_round: int = 100
-    episodes_per_start: int = 1
     steps_per_round: int = 1500
     staleness: int = 0
     check_episodes: int = 0
@@ -61,7 +58,7 @@ class BudgetConfig:
     checkpoint_every: int = 500
 
     def __post_init__(self) -> None:
-        for name in ("supervised_steps", "evaluation_episodes", "checkpoint_every", "episodes_per_start"):
+        for name in ("supervised_steps", "evaluation_episodes", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"budget.{name} is {getattr(self, name)}; it must be at least 1")
         for name in (

@@ -4,6 +4,7 @@ This package imports nothing heavy: the computer on a robot runs ``core``, ``exe
 ``deploy_trt.runtime`` without torch. Imported after Gymnasium, it registers its tasks there.
 """
 
+import importlib
 import os
 import sys
 from typing import Any
@@ -18,10 +19,40 @@ if "gymnasium" in sys.modules:  # Gymnasium since 1.0 loads no entry points: `gy
     import sim  # noqa: F401
 
 
+_PUBLIC = {
+    "make_env": "vla_rl.env",
+    "load_episodes": "vla_rl.data.sources",
+    "collect_demonstrations": "vla_rl.api",
+    "FlowVLA": "vla_rl.policies.flow_vla",
+    "load_policy": "vla_rl.runs.policy_folder",
+    "train": "vla_rl.api",
+    "evaluate": "vla_rl.api",
+    "Practice": "vla_rl.practice",
+    "open_run": "vla_rl.practice",
+    "export": "vla_rl.api",
+    "EpisodeStore": "vla_rl.data.store",
+    "Subscriber": "vla_rl.core.protocols",
+    "UserError": "vla_rl.core.errors",
+}
+"""Public name -> the module where it is; imported when it is first used."""
+
+__all__ = [*_PUBLIC]
+
+
 def __getattr__(name: str) -> Any:
-    """``__version__`` of the installed package; read only when asked for, since the search takes milliseconds."""
+    """Import a public name on first use; ``__version__`` is that of the installed package."""
+    if name in _PUBLIC:
+        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+        globals()[name] = value
+        return value
     if name != "__version__":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}; its public names are {', '.join(_PUBLIC)}"
+        )
     from importlib.metadata import version
 
     return version("vla-rl")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_PUBLIC, "__version__"]

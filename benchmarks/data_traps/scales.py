@@ -18,7 +18,6 @@ from torch import Tensor
 from benchmarks.data_traps.traps import expect, trap
 from deploy_trt.runtime.manifest import Affine
 from deploy_trt.runtime.units import Normalization
-from vla_rl.algorithms.round_data import scale_notes
 from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.outside import SEAL
 from vla_rl.core.scaling import INPUT_LIMIT, Statistics, VectorStatistics
@@ -26,6 +25,7 @@ from vla_rl.core.types import Episode, Observation, Origin, PolicySpec, Source
 from vla_rl.critics.backbones import OwnBackbone
 from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig
 from vla_rl.data.cache import FrameCache
+from vla_rl.data.statistics import scale_notes
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
 from vla_rl.policies.corrector_training import exported

@@ -10,9 +10,10 @@ from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 from vla_rl.algorithms.base import make_algorithm
 from vla_rl.algorithms.cloning import weights_without_failures
 from vla_rl.algorithms.config import MixtureConfig
-from vla_rl.algorithms.round_data import RoundData, data_statistics
+from vla_rl.algorithms.round_data import RoundData
 from vla_rl.core.types import Origin
 from vla_rl.credit import ActorKind
+from vla_rl.data.statistics import data_statistics
 from vla_rl.policies.trainable import Indicator
 
 CREDIT = tiny("habc").credit

@@ -1,6 +1,5 @@
 """The cached frames and their credit, as a round found them; and batches of them as tensors."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -9,16 +8,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.advantage import Samples
-from vla_rl.core.dimensions import UNDECLARED, Pair
-from vla_rl.core.scaling import Statistics, VectorStatistics
+from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import Origin
 from vla_rl.credit import ActorKind, CreditConfig, assign_batch, imitated_dims
 from vla_rl.data.cache import FrameCache
+from vla_rl.data.statistics import outside
 from vla_rl.policies.augmentation import random_shift
 from vla_rl.policies.trainable import Indicator, PolicyBatch, TrainablePolicy
 
 RolloutUse = Literal["none", "successes", "all"]
-_LEARNED_WELL = 3.0  # limits of an input; actions that are further out are named
 Frames = NDArray[np.int64]
 Inputs = tuple[dict[str, Tensor], Tensor, Tensor]
 """Images, state and text of a batch: what policies and critics read."""
@@ -205,8 +203,8 @@ class _Fill:
     """Fills the vectors of smaller robots up with the mean over the data, which is 0 once normalised."""
 
     def __init__(self, cache: FrameCache, statistics: Statistics) -> None:
-        self._state = _outside([episode.state_dim for episode in cache.episodes], cache.state.shape[1])
-        self._action = _outside([episode.action_dim for episode in cache.episodes], cache.action.shape[1])
+        self._state = outside([episode.state_dim for episode in cache.episodes], cache.state.shape[1])
+        self._action = outside([episode.action_dim for episode in cache.episodes], cache.action.shape[1])
         self._state_mean = np.asarray(statistics.state.mean, np.float32)
         self._action_mean = np.asarray(statistics.action.mean, np.float32)
         self._episode = cache.episode_index
@@ -218,61 +216,3 @@ class _Fill:
     def actions(self, actions: NDArray[np.float32], frames: Frames) -> NDArray[np.float32]:
         """[B, H, A]"""
         return np.where(self._action[self._episode[frames]][:, None], self._action_mean, actions)
-
-
-def data_statistics(cache: FrameCache, discrete_dims: Sequence[int]) -> Statistics:
-    """Statistics of everything in the cache; each dimension's over the robots that have it."""
-    state_lacks, action_lacks = _lacking(cache)
-    return Statistics.from_arrays(
-        cache.state, cache.action, discrete_dims, ~state_lacks, ~action_lacks, _dimensions(cache)
-    )
-
-
-def scale_notes(cache: FrameCache, statistics: Statistics) -> list[str]:
-    """Return sentences on the dimensions whose scale is a floor, and on those that the data in the cache takes beyond
-    the limit of a network's inputs.
-    """
-    found = []
-    columns = (cache.state, cache.action)
-    for what, column, lacks, declared in zip(
-        ("state", "action"), columns, _lacking(cache), _dimensions(cache), strict=True
-    ):
-        vector: VectorStatistics = getattr(statistics, what)
-        names = declared.names or tuple(map(str, range(vector.size)))
-        discrete = statistics.discrete_dims if what == "action" else ()
-        offset, scale = vector.affine(discrete)
-        still = [d for d in np.flatnonzero(vector.floored) if d not in discrete]
-        floored = [f"{names[d]} ({vector.std[d]:.2g} -> {scale[d]:.2g})" for d in still]
-        if floored:
-            found.append(f"{what} dimensions that hardly move get a larger scale: {', '.join(floored)}")
-        away = np.abs(np.where(lacks, offset, column) - offset).max(0, initial=0.0)
-        reach = np.divide(away, scale, out=np.zeros_like(scale), where=scale > 0)
-        limit = vector.limits()
-        if what == "state":
-            beyond = [f"{names[d]} ({reach[d]:.0f}, limit {limit[d]:.0f})" for d in np.flatnonzero(reach > limit)]
-            found += [f"state dimensions reach more scales than networks read: {', '.join(beyond)}"] if beyond else []
-        elif far := [f"{names[d]} ({reach[d]:.0f})" for d in np.flatnonzero(reach > _LEARNED_WELL * limit)]:
-            found.append(
-                f"action dimensions reach more scales than a policy learns well: {', '.join(far)}. Name those with two "
-                "levels in discrete_dims, or train a new policy on this data"
-            )
-    return found
-
-
-def _dimensions(cache: FrameCache) -> Pair:
-    """State and action dimensions of the robot with the largest vectors; undeclared if no robot has both."""
-    sizes = cache.state.shape[1], cache.action.shape[1]
-    largest = (episode.dimensions for episode in cache.episodes if (episode.state_dim, episode.action_dim) == sizes)
-    return next(largest, (UNDECLARED, UNDECLARED))
-
-
-def _lacking(cache: FrameCache) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """bool [N, S] and [N, A], the entries of the cache that the robot of the episode does not have."""
-    states = _outside([episode.state_dim for episode in cache.episodes], cache.state.shape[1])
-    actions = _outside([episode.action_dim for episode in cache.episodes], cache.action.shape[1])
-    return states[cache.episode_index], actions[cache.episode_index]
-
-
-def _outside(sizes: Sequence[int], width: int) -> NDArray[np.bool_]:
-    """bool [E, width], the dimensions that each episode does not have."""
-    return np.arange(width) >= np.array(sizes, dtype=np.int64)[:, None]

@@ -10,6 +10,13 @@ from pathlib import Path
 class UserError(Exception):
     """Bad input or a bad surrounding (config, name, file, disk). The command line prints it on one line and exits
     with code 2.
+
+    Example:
+        >>> try:
+        ...     load_policy("runs/nothing")
+        ... except UserError as error:
+        ...     print(error)
+        runs/nothing holds no run (policies/), no policy (config.json) and no deployment
     """
 
 

@@ -190,8 +190,16 @@ class Gate(Protocol):
 
 
 class Subscriber(Protocol):
-    """Recorders, displays and metric sinks: told of everything, asked for nothing. A subclass does nothing of what it
-    does not say itself.
+    """Recorders, displays and metric sinks: they get every step, episode and record of metrics. A subclass implements
+    what it needs; the rest does nothing.
+
+    Example:
+        >>> class Losses(Subscriber):
+        ...     def on_metrics(self, metrics):
+        ...         if "critic_loss" in metrics:
+        ...             print(f"step {metrics['step']}: {metrics['critic_loss']:.2f}")
+        >>> Losses().on_metrics({"step": 50, "critic_loss": 0.125})
+        step 50: 0.12
     """
 
     def on_step(self, step: Step) -> None:

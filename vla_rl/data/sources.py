@@ -4,6 +4,9 @@ All of them are taken into one store, so that what trains on them knows one form
 is there already, with the same content, is left alone.
 """
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +82,31 @@ def as_store(source: Path, staging: Path, mapping: DataMapping) -> EpisodeStore:
         found = EpisodeStore(staging)
         take_in(source, found, mapping)
     return found
+
+
+def load_episodes(source: str | Path, out: str | Path | None = None) -> EpisodeStore:
+    """Open episodes: a store, a run folder, a LeRobotDataset or a ROS 2 bag.
+
+    Args:
+        source: Path of either.
+        out: Folder of the store that a dataset or a bag becomes; None: one that lasts until the process ends.
+
+    Raises:
+        UserError: If there are no episodes, or they cannot be read.
+
+    Example:
+        >>> demos = load_episodes("datasets/dot")
+        >>> len(demos), demos.ids()[0]
+        (3, 'demo-00000')
+    """
+    return as_store(Path(source), lasting_folder() if out is None else Path(out), DataMapping())
+
+
+def lasting_folder() -> Path:
+    """Return a folder that lasts until the process ends."""
+    path = Path(tempfile.mkdtemp(prefix="vla_rl_"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path / "episodes"
 
 
 def _reader(source: Path) -> Callable[[EpisodeStore, DataMapping], list[str]]:

@@ -31,7 +31,8 @@ from vla_rl.core.described import write_description
 from vla_rl.core.errors import StoreError
 from vla_rl.core.files import FileStamp, fsync_directory, fsync_file, stamp_of_file
 from vla_rl.core.outside import check_seal, read_json
-from vla_rl.core.types import Episode, Source
+from vla_rl.core.scaling import Statistics
+from vla_rl.core.types import Episode, PolicySpec, Source
 from vla_rl.data.edits import Changes, EditFolder, EditLog, check_changes, edited
 from vla_rl.data.episode_file import (
     SCHEMA_VERSION,
@@ -64,6 +65,11 @@ class EpisodeStore:
 
     Raises:
         StoreError: for a missing store, one of another schema version, or a folder that cannot be written.
+
+    Example:
+        >>> store = EpisodeStore(Path("datasets/dot"), create=False)
+        >>> [(episode.success, episode.state.shape[1]) for episode in store]
+        [(True, 2), (True, 2), (True, 2)]
     """
 
     def __init__(self, path: Path, create: bool = True) -> None:
@@ -254,6 +260,15 @@ class EpisodeStore:
 
     def __len__(self) -> int:
         return len(self.ids())
+
+    def __iter__(self) -> Iterator[Episode]:
+        return map(self.read, self.ids())
+
+    def summary(self) -> tuple[PolicySpec, Statistics]:
+        """Return the interface of a policy for the robot of these episodes, and their statistics."""
+        from vla_rl.data.statistics import summarize
+
+        return summarize(self)
 
     def _file(self, episode_id: str) -> Path:
         check_episode_id(episode_id)

@@ -1,13 +1,16 @@
 """A trainable policy behind the loop's `Policy` protocol. Numpy in, numpy out; one instance belongs to one thread."""
 
 import copy
+import shutil
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vla_rl.core.described import CRITIC_FOLDER
 from vla_rl.core.flow import flow_noise
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, filled_up
 
@@ -48,6 +51,7 @@ class ActingPolicy:
         version: of the weights.
 
     Attributes:
+        folder: It was loaded from there; None: it was made here.
         chooser: chooses among several draws; None: the first one is executed.
         noise_seed: of the noise of chunks and offsets, where it is another than the episode's; None: the episode's.
         exploration: standard deviation of an offset of each chunk, one and the same for all of its actions, in
@@ -58,6 +62,7 @@ class ActingPolicy:
         self.model = model.to(device).eval()
         self.device = device
         self.version = version
+        self.folder: Path | None = None
         self.chooser: Chooser | None = None
         self.exploration = 0.0
         self.noise_seed: int | None = None
@@ -67,6 +72,19 @@ class ActingPolicy:
         self._text: dict[str, Tensor] = {}
         self._ask: Callable[[Draw], Tensor] | None = None
         self.reset(0)
+
+    def save(self, folder: Path | str, meta: dict[str, Any] | None = None) -> None:
+        """Write the policy's folder: what chooses for it, then the weights.
+
+        Args:
+            folder: Made if missing; a policy in it is replaced.
+            meta: Plain data to keep beside it.
+        """
+        folder = Path(folder)
+        shutil.rmtree(folder / CRITIC_FOLDER, ignore_errors=True)
+        if self.chooser is not None:
+            self.chooser.save(folder / CRITIC_FOLDER)
+        self.model.save(folder, {"policy_version": self.version, **(meta or {})})
 
     def asking(self, ask: Callable[[Draw], Tensor], noise_seed: int | None = None) -> Self:
         """The same policy for one of several attempts that run in turns: it asks for what it draws, see `draw_all`."""

@@ -76,6 +76,8 @@ def load_policy(folder: Path, device: str = "cpu", expected: PolicySpec | None =
     """
     model, meta = load_model(folder, expected)
     policy = model.acting(device, int(meta.get("policy_version", 0)))
+    if isinstance(policy, ActingPolicy):
+        policy.folder = folder
     if (critic := critic_of(folder)) is not None:
         if not isinstance(policy, ActingPolicy):
             raise CheckpointError(f"{folder}: a policy of kind {model.config.kind!r} cannot choose among its draws")

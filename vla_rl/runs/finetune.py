@@ -5,7 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,11 @@ from vla_rl.algorithms.config import check_teaching
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.described import critic_of
 from vla_rl.core.dimensions import match_both
-from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.processes import learner_threads
 from vla_rl.core.ranges import check_ranges
-from vla_rl.core.types import PolicySpec, shared_spec
+from vla_rl.core.types import PolicySpec
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.sources import DataMapping
 from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
@@ -149,6 +149,7 @@ def _check_headers(headers: Sequence["EpisodeHeader"], config: FinetuneConfig) -
     """Refuse episodes that cannot be learned from together, by this algorithm and by the policy to start from."""
     from vla_rl.algorithms.base import find_algorithm
     from vla_rl.data.cache_files import common_layout
+    from vla_rl.data.statistics import spec_of
     from vla_rl.policies.folders import load_model, policy_class
     from vla_rl.policies.lerobot_adapter import LeRobotPolicyConfig, is_lerobots_own
 
@@ -262,7 +263,7 @@ def make_learner(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache")
 
 
 def _make_model(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") -> TrainablePolicy:
-    from vla_rl.algorithms.round_data import data_statistics
+    from vla_rl.data.statistics import data_statistics, spec_of
     from vla_rl.policies.folders import load_model, policy_class
     from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig, is_lerobots_own
 
@@ -275,40 +276,6 @@ def _make_model(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") 
     if folder.policy_exists(0):  # it does not say in our terms what it is connected to: to the robot of the data
         return LeRobotModel.build(LeRobotPolicyConfig(folder=str(start)), spec, statistics)
     return policy_class(config.policy.kind).build(config.policy, spec, statistics)
-
-
-def spec_of(episodes: Sequence["EpisodeHeader"], delta_dims: tuple[int, ...] = ()) -> PolicySpec:
-    """The interface of a policy for episodes, of one robot or of several.
-
-    Raises:
-        UserError: if the cameras are of different sizes, or the robots cannot share a policy.
-    """
-    cameras = tuple(episodes[0].cameras)
-    specs = dict.fromkeys(_spec_of_one(entry, cameras, delta_dims) for entry in episodes)
-    shared = shared_spec([*specs])
-    if beyond := [dim for dim in delta_dims if dim >= shared.action_dim]:
-        raise ConfigError(f"delta_dims names {beyond}; the data's actions have {shared.action_dim} dimensions")
-    return replace(shared, env_id=" ".join(sorted({spec.env_id for spec in specs})))
-
-
-def _spec_of_one(episode: "EpisodeHeader", cameras: tuple[str, ...], delta_dims: tuple[int, ...]) -> PolicySpec:
-    """The interface of a policy for one episode, its cameras in this order if they are these."""
-    sizes = sorted(set(episode.cameras.values()))
-    if len(sizes) != 1:
-        raise UserError(
-            f"a policy needs cameras of one size, the episodes have {sizes or 'none'}; scale them "
-            "alike: mapping.lerobot.image_size=[96,96] or mapping.bag.image_size"
-        )
-    return PolicySpec(
-        env_id=episode.env_id,
-        cameras=cameras if set(cameras) == set(episode.cameras) else tuple(episode.cameras),
-        image_size=sizes[0],
-        state_dim=episode.state_dim,
-        action_dim=episode.action_dim,
-        control_hz=episode.control_hz,
-        delta_dims=tuple(dim for dim in delta_dims if dim < episode.action_dim),
-        dimensions=(episode.dimensions,),
-    )
 
 
 def check_fit(policy: PolicySpec, data: PolicySpec, path: Path) -> None:

@@ -1,10 +1,12 @@
 """The folder of a policy, read without torch, for the control process: the policy itself may live elsewhere."""
 
 import functools
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deploy_trt.runtime import DeployedPolicy, is_deployment, load_deployed, load_manifest
 from vla_rl.core.config import config_from_dict, read_yaml
@@ -17,6 +19,11 @@ from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.watched_policy import WatchedPolicy
 from vla_rl.training.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from vla_rl.policies.trainable import TrainablePolicy
+
+type AnyPolicy = TrainablePolicy | Policy | str | Path
+"""A policy, or where it is."""
 _DESCRIPTIONS = ("vla_rl.json", "config.json")
 
 
@@ -82,6 +89,40 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
         raise CheckpointError(
             f"{file} is damaged or of another version: {one_line(error)}; take the policy anew"
         ) from error
+
+
+def load_policy(source: str | Path, version: int | None = None) -> Policy:
+    """Load a policy, with the critic and the residual that act with it.
+
+    Args:
+        source: Policy folder, run folder or deployment.
+        version: Of the policy in a run folder; None: the newest.
+
+    Raises:
+        UserError: If there is none, or it is damaged.
+
+    Example:
+        >>> policy = load_policy("runs/dot")
+        >>> policy.infer(env.observe()).actions.shape
+        (16, 2)
+    """
+    return load_acting_policy(find_policy(Path(source), version).path)
+
+
+@contextmanager
+def on_disk(policy: AnyPolicy) -> Iterator[Path | None]:
+    """Yield the folder of a policy, written for now if it has none; None for an object that only acts."""
+    from vla_rl.policies.acting import ActingPolicy
+    from vla_rl.policies.trainable import TrainablePolicy
+
+    if isinstance(policy, str | Path):
+        yield find_policy(Path(policy)).path
+    elif isinstance(policy, ActingPolicy | TrainablePolicy):
+        with tempfile.TemporaryDirectory(prefix="vla_rl_") as name:
+            policy.save(Path(name, "policy"))
+            yield Path(name, "policy")
+    else:
+        yield None
 
 
 def on_robot(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vla_rl.core.config import config_to_dict, flatten, load_config, read_yaml
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.processes import learner_threads
+from vla_rl.core.protocols import Subscriber
 from vla_rl.core.types import PolicySpec
 from vla_rl.execution.strategies import find_strategy
 from vla_rl.policies.flow_vla.config import preset
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from vla_rl.algorithms.base import Algorithm
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore
-    from vla_rl.report.sinks import MetricSink
     from vla_rl.runs.imagination.run import RunImagination
     from vla_rl.training.ray_workers import RayRolloutPool
     from vla_rl.training.workers import RolloutPool
@@ -182,7 +182,7 @@ def check_device(name: str) -> None:
 
 
 def practise(
-    folder: RunFolder, config: RunConfig, spec: PolicySpec, watching: Sequence["MetricSink"] = ()
+    folder: RunFolder, config: RunConfig, spec: PolicySpec, watching: Sequence[Subscriber] = ()
 ) -> dict[str, Any]:
     """Carry out a run, or what is left of it, and build its report. Returns the summary.
 
@@ -277,8 +277,8 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache")
     import torch
 
     from vla_rl.algorithms.base import make_algorithm
-    from vla_rl.algorithms.round_data import data_statistics, scale_notes
     from vla_rl.algorithms.seeds import derived_seed
+    from vla_rl.data.statistics import data_statistics, scale_notes
     from vla_rl.policies.folders import policy_class
 
     statistics = data_statistics(cache, config.execution.discrete_dims)

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from vla_rl.core.protocols import Subscriber
 from vla_rl.core.registry import find
 from vla_rl.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from vla_rl.report.sinks import MetricSink
     from vla_rl.runs.task_config import TaskConfig
 
 
@@ -18,7 +18,7 @@ def open_records(
     described: dict[str, Any],
     task: "TaskConfig | None" = None,
     sinks: Sequence[str] = (),
-    watching: Sequence["MetricSink"] = (),
+    watching: Sequence[Subscriber] = (),
 ) -> Iterator[Any]:
     """Lock a run folder, and yield the `vla_rl.training.learning.RunRecords` of the run so far. When all went well, the
     report is built and the run is called finished.

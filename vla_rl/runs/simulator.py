@@ -49,12 +49,17 @@ class SimulatorWorker:
         config: of the run.
         calibration: real observations, for a ``rollout_precision`` that needs them.
         backend: of policies that are deployments; None: the fastest that runs here.
+        policy: Acts in every job that names a policy; None: the one in the job's folder.
     """
 
     def __init__(
-        self, config: RunConfig, calibration: Sequence[Observation] = (), backend: BackendName | None = None
+        self,
+        config: RunConfig,
+        calibration: Sequence[Observation] = (),
+        backend: BackendName | None = None,
+        policy: Policy | None = None,
     ) -> None:
-        self._config, self._backend = config, backend
+        self._config, self._backend, self._policy = config, backend, policy
         self._low_precision = _low_precision(config.rollout_precision, calibration)
         self._stations = {env_id: [self._build(env_id)] for env_id in config.task.envs}
         self._free = {env_id: list(stations) for env_id, stations in self._stations.items()}
@@ -125,8 +130,9 @@ class SimulatorWorker:
             version, origin = -1, Origin.DEMO
         else:
             person = station.supervisor(self._config.takeover) if job.takeover else None
+            own = getattr(policy, "version", 0)  # a person's own object need not count versions
             source, origin = self._acting(station, policy, person, job.policy), Origin.SIM
-            version = policy.version if job.version is None else job.version
+            version = own if job.version is None else job.version
         station.robot.draws_always = job.pictures
         for seed in job.seeds:
             _, episode = station.attempts.run(source, job.episode_id, seed, version, origin=origin)
@@ -179,7 +185,8 @@ class SimulatorWorker:
 
     def _corrector(self, folder: Path | None) -> ActionCorrector | None:
         """The residual head of a policy, for a strategy that takes one."""
-        if folder is None or not find_strategy(self._config.execution.strategy).takes_corrector:
+        takes = find_strategy(self._config.execution.strategy).takes_corrector
+        if folder is None or self._policy is not None or not takes:
             return None
         key = folder, stamp_of(folder / FOLDER)
         if key not in self._heads:
@@ -187,6 +194,8 @@ class SimulatorWorker:
         return self._heads[key]
 
     def _load(self, folder: Path, in_low_precision: bool) -> Policy:
+        if self._policy is not None:
+            return self._policy
         stamp = stamp_of(folder)
         *known, policy = self._policies.get(in_low_precision, (None, None, None))
         if policy is None or known != [folder, stamp]:

@@ -14,13 +14,13 @@ import numpy as np
 
 from vla_rl.algorithms.base import Algorithm
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearner
-from vla_rl.algorithms.round_data import scale_notes
 from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array, Source
 from vla_rl.credit import ActorKind, SegmentKind
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.retention import RetentionConfig
+from vla_rl.data.statistics import scale_notes
 from vla_rl.training.learning import Learner, LearningRun, RunRecords
 from vla_rl.training.plan import Stage
 from vla_rl.training.run_folder import RunFolder

@@ -10,7 +10,7 @@ comes from the caller's generator.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from vla_rl.core.protocols import Policy
 from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import PolicySpec
 from vla_rl.policies.encoders import FiLM, TextConfig, TextEncoder, VisionEncoder
-from vla_rl.policies.flow_vla.config import FlowVLAConfig
+from vla_rl.policies.flow_vla.config import FlowVLAConfig, preset
 from vla_rl.policies.flow_vla.expert import ActionExpert
 from vla_rl.policies.flow_vla.flow import difficulty_weights, draw_flow
 from vla_rl.policies.normalization import Normalizer
@@ -28,6 +28,19 @@ from vla_rl.policies.trainable import Indicator, PolicyBatch, TrainablePolicy
 
 ROLLOUT_STEPS = 5  # of the rollout that difficulty weighting compares with the data
 _BACKBONE = "backbone"  # its description, in the policy's folder; its weights are among the policy's
+
+
+class Summarized(Protocol):
+    """Episodes that a policy can be made for, such as an episode store."""
+
+    def summary(self) -> tuple[PolicySpec, Statistics]: ...
+
+
+class HasSpec(Protocol):
+    """An environment or robot with the interface of its policies."""
+
+    @property
+    def spec(self) -> PolicySpec: ...
 
 
 class Prefix(NamedTuple):
@@ -96,6 +109,30 @@ class FlowVLA(TrainablePolicy):
             self.sink = nn.Parameter(0.02 * torch.randn(width))
         self.prefix_norm = nn.LayerNorm(width)
         self.expert = ActionExpert(config.expert, spec.action_dim, config.horizon)
+
+    @classmethod
+    def from_data(cls, data: Summarized, size: str = "cpu", robot: HasSpec | None = None, seed: int = 0) -> Self:
+        """Make an untrained policy for the robot that recorded some episodes, scaled by their statistics.
+
+        Args:
+            data: An `vla_rl.data.store.EpisodeStore`.
+            size: One of the files in ``configs/policy``.
+            robot: Environment or robot that the policy will act on. Name it where actions are steps instead of targets,
+                which episodes do not say.
+            seed: Of the first weights.
+
+        Raises:
+            UserError: For an unknown size, or episodes that cannot share a policy.
+
+        Example:
+            >>> policy = FlowVLA.from_data(load_episodes("datasets/dot"))
+            >>> policy.horizon, policy.spec.cameras
+            (16, ('picture',))
+        """
+        spec, statistics = data.summary()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return cls.build(preset(size), spec if robot is None else robot.spec, statistics)
 
     @classmethod
     def build(cls, config: FlowVLAConfig, spec: PolicySpec, statistics: Statistics, pretrained: bool = True) -> Self:

@@ -1,0 +1,185 @@
+"""The package from Python: every public name, its example, and what only its objects promise."""
+
+import doctest
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+
+import vla_rl as vla
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.results import Outcomes
+
+SIZE = 32
+BRIEF = {
+    "budget.steps_per_round": 2,
+    "budget.evaluation_episodes": 2,
+    "learning.teach_steps": 1,
+    "learning.actor.warmup_steps": 1,
+    "learning.dynamics.steps": 2,
+    "learning.value.steps": 2,
+    "learning.branches.updates": 1,
+    "learning.decoder.steps": 2,
+}
+
+
+class Dot(gymnasium.Env[dict[str, Any], np.ndarray]):
+    """A dot goes where the action says, a little at a time; the goal is the green square in the picture."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}
+    max_episode_steps = 40
+
+    def __init__(self, step: float = 0.1) -> None:
+        self.step_size = step
+        self.action_space = gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32)
+        picture = gymnasium.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
+        place = gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32)
+        self.observation_space = gymnasium.spaces.Dict({"picture": picture, "place": place})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict]:
+        super().reset(seed=seed)
+        self.place, self.goal = self.np_random.uniform(0.1, 0.9, (2, 2)).astype(np.float32)
+        return self._observe(), {}
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        move = np.clip(action - self.place, -self.step_size, self.step_size)
+        self.place = np.clip(self.place + move, 0, 1).astype(np.float32)
+        there = bool(np.abs(self.place - self.goal).max() < 0.06)
+        return self._observe(), float(there), there, False, {"is_success": there}
+
+    def _observe(self) -> dict[str, Any]:
+        picture = np.zeros((SIZE, SIZE, 3), np.uint8)
+        x, y = np.round(self.goal * (SIZE - 1)).astype(int)
+        picture[max(y - 2, 0) : y + 3, max(x - 2, 0) : x + 3, 1] = 255
+        return {"picture": picture, "place": self.place}
+
+
+class Seeing:
+    """A policy of one's own: it goes to the middle of what is green, or nowhere."""
+
+    def __init__(self, looks: bool) -> None:
+        self.looks = looks
+
+    def reset(self, seed: int) -> None: ...
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        del committed
+        rows, columns = np.nonzero(observation.images["picture"][..., 1])
+        goal = np.array([columns.mean(), rows.mean()], np.float32) / (SIZE - 1)
+        action = goal if self.looks else observation.state
+        return ActionChunk(np.tile(action, (8, 1)).astype(np.float32), observation.tick, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A folder with a practiced run of the task ``dot``, and the objects that led to it."""
+    folder = tmp_path_factory.mktemp("api")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        env = vla.make_env(Dot)
+        demos = vla.collect_demonstrations(env, 3, expert=lambda dot: dot.goal, out="datasets/dot")
+        policy = vla.FlowVLA.from_data(demos)
+        logged = vla.train(policy, demos, steps=3, settings={"learning.actor.batch_size": 8})
+        practice = vla.Practice(policy, env, episodes_per_round=3, demonstrations=demos, out="runs/dot", settings=BRIEF)
+        results = list(practice.rounds(1))
+        yield SimpleNamespace(vla=vla, env=env, demos=demos, policy=policy, logged=logged, results=results, Dot=Dot)
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = "import sys, vla_rl; print(*sorted({'torch', 'mujoco', 'gymnasium', 'numpy'} & {*sys.modules}))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == ""
+    assert len(vla.__all__) <= 15
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "export" else name for name in vla.__all__]
+)
+def test_the_example_of_every_public_name_runs(place: SimpleNamespace, name: str) -> None:
+    public = getattr(vla, name)
+    names = {**vars(place), "Path": Path, **{public: getattr(vla, public) for public in vla.__all__}}
+    documented = [public, *(getattr(public, key) for key in vars(public) if key[0] != "_")]
+    texts = [text for part in documented if (text := inspect.getdoc(part)) and ">>>" in text]
+    assert texts, f"{name} has no example"
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    for text in texts:
+        runner.run(doctest.DocTestParser().get_doctest(text, dict(names), name, None, 0))
+    assert runner.summarize(verbose=False).failed == 0
+
+
+def test_an_object_that_acts_is_evaluated_on_any_seeds(place: SimpleNamespace) -> None:
+    good = vla.evaluate(Seeing(looks=True), place.env, seeds=[3, 4, 5], render=True)
+    idle = vla.evaluate(Seeing(looks=False), place.env, seeds=[3, 4, 5])
+    assert (good.successes, idle.successes) == (3, 0)
+    assert (good.seeds, idle.failed) == ((3, 4, 5), (3, 4, 5))
+    assert max(good.lengths) < min(idle.lengths) == Dot.max_episode_steps
+    film = good.film(4)
+    assert film.shape == (good.lengths[1], SIZE, SIZE, 3)
+    assert film[..., 1].max() == 255
+
+
+def test_latency_costs_what_it_should(place: SimpleNamespace) -> None:
+    now, late = (vla.evaluate(Seeing(looks=True), place.env, 4, latency=ticks) for ticks in (0, 6))
+    assert all(after >= before for before, after in zip(now.lengths, late.lengths, strict=True))
+    assert sum(late.lengths) > sum(now.lengths)
+
+
+def test_held_out_seeds_are_the_same_in_every_call(place: SimpleNamespace) -> None:
+    first = vla.evaluate(place.policy, place.env, 3, out="evaluated")
+    again = vla.evaluate(place.policy, place.env, 3, out="evaluated")
+    assert first == again
+    assert first.seeds == tuple(vla.open_run("runs/dot").held_out_seeds[:2]) + first.seeds[2:]
+    assert len(vla.EpisodeStore(Path("evaluated"))) == 3  # the second call played none
+
+
+def test_training_in_place_changes_the_weights_and_says_how_it_went(place: SimpleNamespace) -> None:
+    assert place.logged["step"] == 3
+    assert np.isfinite(place.logged["actor_loss"])
+    fresh = vla.FlowVLA.from_data(place.demos)
+    assert any(not value.equal(fresh.state_dict()[name]) for name, value in place.policy.state_dict().items())
+
+
+def test_practice_goes_on_where_its_folder_stands(place: SimpleNamespace) -> None:
+    again = vla.Practice(
+        place.policy, place.env, episodes_per_round=3, demonstrations=place.demos, out="runs/dot", settings=BRIEF
+    )
+    first, second = again.rounds(2)
+    assert first == place.results[0]
+    assert (second.round, second.policy.name) == (2, "version_0002")
+    run = vla.open_run("runs/dot")
+    assert [*run.policies] == [0, 1, 2]
+    assert len(run.episodes) == 3 + 2 * 3
+    with pytest.raises(UserError, match=r"budget.episodes_per_round=3, asked for is 4"):
+        vla.Practice(
+            place.policy, place.env, episodes_per_round=4, demonstrations=place.demos, out="runs/dot", settings=BRIEF
+        )
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_made(place: SimpleNamespace) -> None:
+    with pytest.raises(UserError, match="class or function that makes the environment"):
+        vla.make_env(Dot())  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="top of a module"):
+        vla.make_env(lambda: Dot())
+    with pytest.raises(UserError, match="failed 20 times"):
+        vla.collect_demonstrations(place.env, 1, expert=lambda dot: (dot.goal < 0.5).astype(np.float32))
+    with pytest.raises(UserError, match="cannot be exported"):
+        vla.export(Seeing(looks=True), "deployments/seeing")
+    with pytest.raises(UserError, match="cannot be trained"):
+        vla.Practice(Seeing(looks=True), place.env, out="runs/seeing")
+    assert not Path("runs/seeing").exists()
+    with pytest.raises(AttributeError, match="make_env"):
+        vla.make_environment  # noqa: B018
+
+
+def test_outcomes_show_their_interval_in_a_notebook() -> None:
+    outcomes = Outcomes(tuple(range(100)), (True,) * 57 + (False,) * 43)
+    assert str(outcomes) == "57/100 = 57 % [47, 66]"
+    assert "57/100 = 57 % [47, 66]" in outcomes._repr_html_()

@@ -1,0 +1,259 @@
+"""The public functions and objects of the package; `import vla_rl as vla` finds each of them on first use.
+
+A policy is the object or its folder; a run folder stands for its newest policy. An environment is what `make_env`
+returns, or the name of a task.
+"""
+
+import functools
+import secrets
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+
+from vla_rl.core.config import config_to_dict, load_config, read_yaml
+from vla_rl.core.errors import UserError
+from vla_rl.core.progress import track
+from vla_rl.core.protocols import Policy
+from vla_rl.core.types import Float32Array, Origin
+from vla_rl.data.sources import lasting_folder
+from vla_rl.data.store import EpisodeStore
+from vla_rl.env import Env, as_env
+from vla_rl.execution.sources import Demonstrator
+from vla_rl.practice import check_same, overrides
+from vla_rl.results import Outcomes, metrics_of
+from vla_rl.runs.config_files import config_file
+from vla_rl.runs.policy_folder import AnyPolicy, on_disk
+from vla_rl.runs.task_config import TaskConfig
+from vla_rl.training import plan
+from vla_rl.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from vla_rl.policies.trainable import TrainablePolicy
+    from vla_rl.runs.config import RunConfig
+    from vla_rl.runs.task import Station
+
+_ATTEMPTS = 20  # seeds that a demonstration is tried with
+
+
+def collect_demonstrations(
+    env: Env | str,
+    episodes: int,
+    *,
+    expert: Callable[[Any], Float32Array] | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+) -> EpisodeStore:
+    """Let an expert demonstrate until so many episodes have succeeded.
+
+    Args:
+        env: The task.
+        episodes: Number of successful episodes.
+        expert: Function of the unwrapped Gymnasium environment that returns the action to send, [A]; None: the expert
+            that the environment's class declares.
+        seed: 0 to 999; of the starts.
+        out: Folder of the episode store; episodes that it has already are kept. None: one that lasts until the process
+            ends.
+
+    Raises:
+        UserError: If the task has no expert, or the expert fails 20 times in a row.
+
+    Example:
+        >>> demos = collect_demonstrations(env, episodes=2, expert=lambda dot: dot.goal)
+        >>> [episode.success for episode in demos]
+        [True, True]
+    """
+    env = as_env(env)
+    station, store = env.station, EpisodeStore(lasting_folder() if out is None else Path(out))
+    source = station.demonstrator(env.task.demonstration_noise) if expert is None else _demonstrator(station, expert)
+    for index in track(range(episodes), "demonstrations", "episode", episodes):
+        name = f"demo-{index:05d}"
+        for again in range(0 if name in store else _ATTEMPTS):
+            start = plan.demonstration_seed(seed, index, again)
+            _, episode = station.attempts.run(source, name, start, -1, origin=Origin.DEMO)
+            if episode.success:
+                store.add(episode)
+                break
+        if name not in store:
+            raise UserError(f"the expert of {env.task.env} failed {_ATTEMPTS} times in a row; make the task easier")
+    return store
+
+
+def train(
+    policy: "TrainablePolicy",
+    *data: EpisodeStore | str | Path,
+    algorithm: str = "sft",
+    steps: int = 600,
+    out: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+    """Train a policy in place on episodes alone, without a simulator.
+
+    Args:
+        policy: What to train; its weights are replaced at the end.
+        data: Episodes: one store or path, or several.
+        algorithm: ``sft`` clones everything; ``habc`` weighs steps by its critics; a name of ``vla_rl.algorithms``.
+        steps: Gradient steps.
+        out: Run folder, from which an interrupted training goes on; None: a temporary one.
+        settings: Changes to the config, such as ``{"learning.actor.batch_size": 64}``.
+
+    Returns:
+        What the learner logged last.
+
+    Raises:
+        UserError: If the episodes do not fit the policy, or a setting is wrong.
+
+    Example:
+        >>> train(policy, demos, algorithm="sft", steps=2, settings={"learning.actor.batch_size": 8})
+        {'step': 2.0, 'actor_loss': ...}
+    """
+    from vla_rl.policies.folders import load_model
+    from vla_rl.report.sinks import read_records
+    from vla_rl.runs.finetune import FinetuneConfig, finetune, start_run
+
+    paths = [str((source.path if isinstance(source, EpisodeStore) else Path(source)).absolute()) for source in data]
+    with tempfile.TemporaryDirectory() as name, on_disk(policy) as start:
+        path = Path(out) if out else Path(name, "run")
+        actor = {"decay_steps": steps, "warmup_steps": min(100, max(1, steps // 4))}
+        fixed = {"data": paths, "start": str(start), "algorithm": algorithm, "steps": steps}
+        changes = {**{f"learning.actor.{key}": value for key, value in actor.items()}, **fixed, **(settings or {})}
+        config = load_config(FinetuneConfig, config_file("finetune"), overrides(changes))
+        if (path / "config.yaml").exists():
+            folder, known = RunFolder.open(path, FinetuneConfig)
+            check_same(known, config, path, but=("start",))
+        else:
+            folder = start_run(path, config)
+        finetune(folder, config)
+        trained, _ = load_model(folder.policy(1))
+        policy.load_state_dict(trained.state_dict())
+        return metrics_of(read_records(folder.metrics_file), 1)
+
+
+def evaluate(
+    policy: AnyPolicy,
+    env: Env | str,
+    episodes: int = 100,
+    *,
+    seeds: Sequence[int] | None = None,
+    strategy: str | None = None,
+    latency: Mapping[str, Any] | float | None = None,
+    render: bool = False,
+    out: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Outcomes:
+    """Measure how often a policy succeeds on held-out seeds.
+
+    Args:
+        policy: Any policy: a model, a folder, or an object with ``reset(seed)`` and ``infer(observation, committed)``.
+        env: The task.
+        episodes: Number of held-out seeds; they are the same in every call and never met in training.
+        seeds: Other reset seeds; ``episodes`` is then their number.
+        strategy: Name of an execution strategy; None: that of the policy's run, else ``sync``.
+        latency: Of inference, in virtual time: ticks, or a section of `vla_rl.execution.virtual.LatencyConfig`.
+        render: Keep every picture, for `Outcomes.film`.
+        out: Episode store that keeps the episodes; those of the same policy and settings are not played again. None:
+            one that lasts until the process ends.
+        settings: Further changes to the config of a run, such as ``{"execution.execute_ticks": 4, "workers": 2}``.
+
+    Raises:
+        UserError: If the policy does not fit the task, or a setting is wrong.
+
+    Example:
+        >>> print("success", evaluate("runs/dot", env, episodes=4))
+        success .../4 = ... % [..., ...]
+    """
+    from vla_rl.runs.evaluation import evaluation_jobs, run_missing
+    from vla_rl.runs.practice import make_pool
+    from vla_rl.runs.simulator import SimulatorWorker
+    from vla_rl.training.ray_workers import RayRolloutPool
+    from vla_rl.training.workers import RolloutJob, RolloutPool
+
+    starts = [plan.evaluation_seed(index) for index in range(episodes)] if seeds is None else [*seeds]
+    if not starts or len({*starts}) < len(starts):
+        raise UserError("there is no episode to evaluate, or a seed is named twice: give episodes >= 1, or other seeds")
+    path = Path(out) if out else lasting_folder()
+    changes = dict(settings or {})
+    if strategy is not None:
+        changes["execution.strategy"] = strategy
+    if latency is not None:
+        section = latency if isinstance(latency, Mapping) else {"typical": float(latency)}
+        changes |= {f"latency.{key}": value for key, value in section.items()}
+    with on_disk(policy) as folder:
+        config = _acting_config(as_env(env).task, _run_of(policy), changes)
+        if folder is None:
+            task = config.task.env
+            call = f"evaluation-{secrets.token_hex(4)}"  # nobody knows whether an object acts as the one before it
+            jobs = [RolloutJob(f"{call}-{index:06d}", path, task, (start,), path) for index, start in enumerate(starts)]
+            build = functools.partial(SimulatorWorker, config, policy=cast(Policy, policy))
+            workers: RolloutPool | RayRolloutPool = RolloutPool(build, workers=0)
+        else:
+            jobs = evaluation_jobs(config, folder, path, len(starts))
+            workers = make_pool(config)
+        if seeds is not None:
+            stems = [job.episode_id.rpartition("-")[0] for job in jobs]
+            jobs = [
+                replace(job, seeds=(start,), episode_id=f"{stem}-seed-{start}")
+                for job, start, stem in zip(jobs, starts, stems, strict=True)
+            ]
+        with workers as pool:
+            headers = run_missing(pool, [replace(job, pictures=render) for job in jobs], "evaluate")
+    success = tuple(header.success is True for header in headers)
+    return Outcomes(tuple(starts), success, tuple(header.length for header in headers), EpisodeStore(path))
+
+
+def export(policy: AnyPolicy, out: str | Path, precision: Literal["fp32", "fp16", "bf16"] = "fp32") -> Path:
+    """Export a policy, with its critic and residual, for a robot's computer, where ONNX Runtime or TensorRT runs it.
+
+    Args:
+        policy: A trained policy or its folder.
+        out: Deployment folder to write.
+        precision: Of weights and activations.
+
+    Returns:
+        The deployment folder, for `load_policy` and ``vla-rl rollout``.
+
+    Raises:
+        UserError: If the policy cannot be exported.
+
+    Example:
+        >>> deployment = export("runs/dot", "deployments/dot")
+        >>> load_policy(deployment).spec.action_dim
+        2
+    """
+    from deploy_trt.export import export_policy
+    from vla_rl.policies.folders import load_model
+
+    with on_disk(policy) as folder:
+        if folder is None:
+            raise UserError(f"a {type(policy).__name__} cannot be exported; give a trained policy or its folder")
+        model, meta = load_model(folder)
+        export_policy(model, Path(out), meta, precision, policy_folder=folder)
+    return Path(out)
+
+
+def _demonstrator(station: "Station", expert: Callable[[Any], Float32Array]) -> Demonstrator:
+    def act() -> tuple[Float32Array, Float32Array]:
+        action = np.asarray(expert(station.robot.env.unwrapped), np.float32)
+        return action, action
+
+    return Demonstrator(act)
+
+
+def _run_of(policy: AnyPolicy) -> Mapping[str, Any]:
+    """The config of the run that a policy comes from, as plain data; empty if it comes from none, or nobody knows."""
+    path = Path(policy) if isinstance(policy, str | Path) else getattr(policy, "folder", None)
+    folders = [] if path is None else [path, path.parent.parent]
+    file = next((folder / "config.yaml" for folder in folders if (folder / "config.yaml").is_file()), None)
+    return read_yaml(file) if file else {}
+
+
+def _acting_config(task: TaskConfig, run: Mapping[str, Any], changes: Mapping[str, Any]) -> "RunConfig":
+    """How a policy acts: as in its run, else as in the preset `alone`."""
+    from vla_rl.runs.config import RunConfig
+
+    acting = {name: run[name] for name in ("policy", "execution", "latency", "gate") if name in run}
+    base = {**read_yaml(config_file("alone")), **acting, "task": config_to_dict(task), "workers": 0}
+    return load_config(RunConfig, None, overrides(changes), base)

@@ -22,7 +22,11 @@ MAX_STEP_M = 0.030  # largest change of a target from one tick to the next
 _NOISE_M = 0.003  # standard deviation of the hand's noise
 _SETBACK = 0.12  # loss of progress (0 to 1, on the expert's scale) that is trouble at once, such as a dropped object
 _REPAIRED = 0.08  # progress beyond the best before the trouble, after which control may be handed back
+_REACTION_S = (0.2, 0.6)  # shortest and longest time between seeing trouble and taking over
+_PACE = 0.9  # speed relative to the expert's
+_FUMBLE_PROBABILITY = 0.15  # share of the takeovers that begin with a badly aimed stretch
 _FUMBLE_M, _FUMBLE_S = 0.012, 1.0  # how far off a fumble is aimed, and how long it lasts
+_MOST_TAKEOVERS = 3  # in one episode
 _TOUCH_S = (0.15, 0.4)  # how long a touch lasts
 _NEVER = -1
 
@@ -36,34 +40,22 @@ class SupervisorConfig:
         hand_back_probability: share of the takeovers that end as soon as the trouble is repaired; the others go on to
             the end of the episode.
         stall_s: time without progress after which the person judges that the policy is stuck.
-        reaction_s: shortest and longest time between seeing trouble and taking over.
-        pace: speed relative to the expert's.
-        fumble_probability: share of the takeovers that begin with a badly aimed stretch.
-        max_takeovers: how often the person takes over in one episode.
         operators: names of `sim.operators.OPERATORS` who take turns, one an episode (by its seed). Their own habits
-            then stand in for ``pace`` and ``fumble_probability``, and they take over too early or too late, touch, and
-            set their marks with jitter. Empty: nobody of them.
+            then stand in for the scripted one's, and they take over too early or too late, touch, and set their marks
+            with jitter. Empty: nobody of them.
         mark_jitter_s: by how much the operators' marks are off at most, in place of what is the habit of each.
     """
 
     rescue_probability: float = 0.5
     hand_back_probability: float = 0.5
     stall_s: float = 1.0
-    reaction_s: tuple[float, float] = (0.2, 0.6)
-    pace: float = 0.9
-    fumble_probability: float = 0.15
-    max_takeovers: int = 3
     operators: tuple[str, ...] = ()
     mark_jitter_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("rescue_probability", "hand_back_probability", "fumble_probability"):
+        for name in ("rescue_probability", "hand_back_probability"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 1.")
-        if not 0.0 <= self.reaction_s[0] <= self.reaction_s[1]:
-            raise ConfigError(f"reaction_s is {self.reaction_s}; it must be (shortest, longest), not negative.")
-        if self.pace <= 0:
-            raise ConfigError(f"pace is {self.pace}; it must be positive.")
         for name in self.operators:
             operator_config(name)
         if self.mark_jitter_s is not None and not (self.operators and 0 <= self.mark_jitter_s < float("inf")):
@@ -96,7 +88,7 @@ class ScriptedSupervisor:
             raise UserError(
                 f"{type(self._env).__name__} does not say its {missing[0]}, by which this supervisor judges."
             )
-        self._expert.pace = config.pace
+        self._expert.pace = _PACE
         people = [operator_config(name) for name in config.operators]
         if config.mark_jitter_s is not None:
             people = [replace(habits, mark_jitter_s=config.mark_jitter_s) for habits in people]
@@ -165,8 +157,8 @@ class ScriptedSupervisor:
             if not self._in_trouble(tick, progress):
                 return None
             late_s = 0.0 if self._person is None else self._person.rng.uniform(0.0, self._person.config.late_s)
-            self._start_tick = tick + round((self._rng.uniform(*self.config.reaction_s) + late_s) * self._hz)
-        if tick < self._start_tick or not self._would_rescue or self._takeovers >= self.config.max_takeovers:
+            self._start_tick = tick + round((self._rng.uniform(*_REACTION_S) + late_s) * self._hz)
+        if tick < self._start_tick or not self._would_rescue or self._takeovers >= _MOST_TAKEOVERS:
             return None
         self._take_over(tick)
         return self._drive(tick)
@@ -192,7 +184,7 @@ class ScriptedSupervisor:
             self._person.begin()
             jitter = round(self._person.config.mark_jitter_s * self._hz)
             self._marks.append((tick, int(self._person.rng.integers(-jitter, jitter + 1))))
-        fumbles = self._rng.random() < self.config.fumble_probability
+        fumbles = self._rng.random() < _FUMBLE_PROBABILITY
         self._fumble_until = tick + fumbles * _FUMBLE_S * self._hz
         self._fumble = self._motion * self._rng.normal(0.0, _FUMBLE_M / self._unit_m, len(self._motion))
 

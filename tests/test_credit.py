@@ -9,6 +9,7 @@ from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Origin, Source
 from vla_rl.credit import (
     RULES,
+    WINDOW,
     ActorKind,
     CreditConfig,
     Segment,
@@ -24,18 +25,16 @@ FIELDS = ["segment", "viability_label", "viability_mask", "efficiency_mask"]
 FIELDS += ["actor_kind", "actor_outcome", "terminal_success", "chunk_stop", "outcome_stop"]
 
 
-def reference(source, success, origin, terminated, config):
+def reference(source, success, origin, config):
     """The table of the module's docstring, one step at a time, with none of the module's tricks."""
     length = len(source)
-    outcome = success
-    if success is False and not terminated and not config.timeout_is_failure:
-        outcome = None
+    outcome, size = success, WINDOW * config.min_human_steps
 
     def dense(step):
         if config.endings_are_takeovers and all(source[t] == H for t in range(step, length)):
             return True
-        for start in range(step - config.window_steps + 1, step + 1):
-            window = [t for t in range(max(start, 0), min(start + config.window_steps, length)) if source[t] == H]
+        for start in range(step - size + 1, step + 1):
+            window = [t for t in range(max(start, 0), min(start + size, length)) if source[t] == H]
             if len(window) >= config.min_human_steps:
                 return True
         return False
@@ -85,21 +84,21 @@ def random_episodes(rng, count, longest):
             source += [rng.choice([P, P, H, H, D, W], p=[0.3, 0.2, 0.2, 0.2, 0.04, 0.06])] * int(rng.integers(1, 9))
         success = [True, False, None][rng.integers(3)]
         origin = [Origin.SIM, Origin.SIM, Origin.IMAGINED, Origin.REAL, Origin.DEMO][rng.integers(5)]
-        episodes.append((source, success, origin, bool(rng.integers(2))))
+        episodes.append((source, success, origin))
     return episodes
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(
     "options",
-    [(3, 7, False, True), (1, 1, False, True), (5, 5, True, False), (4, 12, True, False)],
+    [(3, False), (1, False), (5, True), (2, True)],
 )
 def test_batch_equals_the_reference_on_random_episodes(rule, options):
     """Over all four options 10,400 episodes for each rule."""
     config = CreditConfig(rule, *options)
-    episodes = random_episodes(np.random.default_rng(options[1]), count=2600, longest=32)
-    sources, success, origin, terminated = zip(*episodes, strict=True)
-    batch = assign_batch(np.concatenate(sources), [len(s) for s in sources], success, origin, terminated, config)
+    episodes = random_episodes(np.random.default_rng(options[0]), count=2600, longest=32)
+    sources, success, origin = zip(*episodes, strict=True)
+    batch = assign_batch(np.concatenate(sources), [len(s) for s in sources], success, origin, config)
     expected = [reference(*episode, config) for episode in episodes]
     lengths = [len(source) for source in sources]
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -112,11 +111,9 @@ steps = st.lists(st.sampled_from(list(Source)), min_size=1, max_size=60)
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    steps, st.sampled_from([True, False, None]), st.sampled_from(list(Origin)), st.booleans(), st.sampled_from(RULES)
-)
-def test_laws_that_no_rule_may_break(source, success, origin, terminated, rule):
-    credit = assign(source, success, origin, terminated, CreditConfig(rule, min_human_steps=3, window_steps=8))
+@given(steps, st.sampled_from([True, False, None]), st.sampled_from(list(Origin)), st.sampled_from(RULES))
+def test_laws_that_no_rule_may_break(source, success, origin, rule):
+    credit = assign(source, success, origin, CreditConfig(rule, min_human_steps=3))
     decided = np.isin(credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
     assert not (credit.viability_mask & decided).any()
     assert not credit.viability_label[~credit.viability_mask].any()
@@ -132,7 +129,7 @@ def test_laws_that_no_rule_may_break(source, success, origin, terminated, rule):
 
 
 def kinds(source, success=True, rule="paper", origin=Origin.SIM):
-    credit = assign(source, success, origin, True, CreditConfig(rule))
+    credit = assign(source, success, origin, CreditConfig(rule))
     return credit, [(s.kind, s.stop - s.start) for s in segments(credit)]
 
 
@@ -191,7 +188,7 @@ def test_human_finishes_so_nothing_of_the_policy_is_judged():
 
 def test_human_steps_of_neighbouring_episodes_do_not_add_up():
     source = [P] * 5 + [H] * 9 + [H] * 9 + [P] * 5
-    credit = assign_batch(source, [14, 14], [True, True], [Origin.SIM] * 2, [True] * 2, CreditConfig())
+    credit = assign_batch(source, [14, 14], [True, True], [Origin.SIM] * 2, CreditConfig())
     assert (credit.segment == SegmentKind.AUTONOMOUS).all()
 
 
@@ -209,12 +206,6 @@ def test_unlabelled_outcome_teaches_only_what_people_did():
     assert credit.actor_kind.tolist() == [0] * 20 + [2] * 10 + [0] * 5
 
 
-def test_truncated_failures_can_be_left_unlabelled():
-    assert assign([P] * 3, False, Origin.REAL, False, CreditConfig()).viability_mask.all()
-    assert not assign([P] * 3, False, Origin.REAL, False, CreditConfig(timeout_is_failure=False)).viability_mask.any()
-    assert assign([P] * 3, False, Origin.REAL, True, CreditConfig(timeout_is_failure=False)).viability_mask.all()
-
-
 def test_held_steps_are_not_imitated_and_end_a_chunk():
     credit, found = kinds([P] * 4 + [W] * 2 + [P] * 4)
     assert found == [(SegmentKind.AUTONOMOUS, 10)]
@@ -227,46 +218,40 @@ def test_a_rescue_that_success_cuts_short_can_count_as_one():
     source = [P] * 20 + [H] * 4
     assert kinds(source)[1] == [(SegmentKind.AUTONOMOUS, 24)]
     ending = CreditConfig(endings_are_takeovers=True)
-    credit = assign(source, True, Origin.SIM, True, ending)
+    credit = assign(source, True, Origin.SIM, ending)
     assert [(s.kind, s.stop - s.start) for s in segments(credit)] == [
         (SegmentKind.BEFORE_TAKEOVER, 20), (SegmentKind.INTERVENTION, 4),
     ]  # fmt: skip
     assert not credit.viability_mask.any()
-    touch = assign([P] * 20 + [H] * 4 + [P] * 2, True, Origin.SIM, True, ending)
+    touch = assign([P] * 20 + [H] * 4 + [P] * 2, True, Origin.SIM, ending)
     assert (touch.segment == SegmentKind.AUTONOMOUS).all()
-    assert (assign([H] * 3, True, Origin.SIM, True, ending).segment == SegmentKind.INTERVENTION).all()
+    assert (assign([H] * 3, True, Origin.SIM, ending).segment == SegmentKind.INTERVENTION).all()
 
 
 def test_dimensions_that_a_person_does_not_command_are_not_imitated_from_him():
     source = [P] * 3 + [H] * 10 + [P] * 2
-    credit = assign(source, True, Origin.SIM, True, CreditConfig())
+    credit = assign(source, True, Origin.SIM, CreditConfig())
     assert imitated_dims(credit, 4, CreditConfig()).all()
     found = imitated_dims(credit, 4, CreditConfig(intervention_dims=(0, 2)))
     assert found.shape == (15, 4)
     assert found[3:13].tolist() == [[True, False, True, False]] * 10
     assert found[:3].all()
     assert found[13:].all()
-    demonstration = assign([D] * 5, True, Origin.DEMO, True, CreditConfig())
+    demonstration = assign([D] * 5, True, Origin.DEMO, CreditConfig())
     assert imitated_dims(demonstration, 4, CreditConfig(intervention_dims=(0,))).all()
 
 
 def test_what_comes_before_a_person_has_got_hold_is_not_imitated():
     source = [P] * 20 + [H] * 15 + [P] * 5 + [H] * 12
-    plain, lead = (assign(source, True, Origin.SIM, True, CreditConfig(takeover_lead_steps=n)) for n in (0, 6))
+    plain, lead = (assign(source, True, Origin.SIM, CreditConfig(takeover_lead_steps=n)) for n in (0, 6))
     assert lead.actor_kind.tolist() == [0] * 26 + [2] * 9 + [0] * 5 + [0] * 6 + [2] * 6
     assert lead.chunk_stop[[20, 26]].tolist() == [26, 35]
     np.testing.assert_array_equal(lead.segment, plain.segment)
     np.testing.assert_array_equal(lead.efficiency_mask, plain.efficiency_mask)
-    two = assign_batch(
-        [P] * 5 + [H] * 12 + [H] * 15,
-        [17, 15],
-        [True] * 2,
-        [Origin.SIM] * 2,
-        [True] * 2,
-        CreditConfig(takeover_lead_steps=14),
-    )
+    late = CreditConfig(takeover_lead_steps=14)
+    two = assign_batch([P] * 5 + [H] * 12 + [H] * 15, [17, 15], [True] * 2, [Origin.SIM] * 2, late)
     assert two.actor_kind.tolist() == [0] * 5 + [0] * 12 + [2] * 15, "a lead ends with its episode"
-    person_alone = assign([H] * 15, True, Origin.SIM, True, CreditConfig(takeover_lead_steps=6))
+    person_alone = assign([H] * 15, True, Origin.SIM, CreditConfig(takeover_lead_steps=6))
     assert (person_alone.actor_kind == ActorKind.INTERVENTION).all()  # nobody was taken over from
 
 
@@ -274,28 +259,28 @@ def test_long_stretches_without_motion_are_not_imitated():
     source = [D] * 6 + [P] * 6 + [H] * 12
     motion = np.ones(24)
     motion[[1, 2, 3, 6, 7, 8, 9, 14, 15, 16, 20, 21]] = 0.0
-    origins, options = [Origin.DEMO, Origin.SIM], CreditConfig(idle_steps=3, idle_motion=0.5)
-    credit = assign_batch(source, [6, 18], [True] * 2, origins, [True] * 2, options, motion)
+    origins, options = [Origin.DEMO, Origin.SIM], CreditConfig(idle_steps=3)
+    credit = assign_batch(source, [6, 18], [True] * 2, origins, options, motion)
     demo, excluded, human = ActorKind.DEMONSTRATION, ActorKind.EXCLUDED, ActorKind.INTERVENTION
     assert credit.actor_kind[:6].tolist() == [demo] + [excluded] * 3 + [demo] * 2
     # The policy may stand still; of the person's pauses, the one of two steps is too short.
     assert credit.actor_kind[12:].tolist() == [human] * 2 + [excluded] * 3 + [human] * 7
     assert credit.efficiency_mask[:6].all()
     with pytest.raises(UserError, match="motion"):
-        assign(source, True, Origin.SIM, True, options)
+        assign(source, True, Origin.SIM, options)
 
 
 def test_a_pause_does_not_go_on_into_the_next_episode():
     still = np.zeros(4)
     options = CreditConfig(idle_steps=3)
-    credit = assign_batch([D] * 4, [2, 2], [True] * 2, [Origin.DEMO] * 2, [True] * 2, options, still)
+    credit = assign_batch([D] * 4, [2, 2], [True] * 2, [Origin.DEMO] * 2, options, still)
     assert (credit.actor_kind == ActorKind.DEMONSTRATION).all()
 
 
 def test_several_people_in_one_episode():
     """One demonstrates the beginning, the policy goes on, another one rescues it, and the policy finishes."""
     source = [D] * 8 + [P] * 10 + [H] * 12 + [P] * 5
-    credit = assign(source, True, Origin.SIM, True, CreditConfig("takeover_is_failure", takeover_lead_steps=3))
+    credit = assign(source, True, Origin.SIM, CreditConfig("takeover_is_failure", takeover_lead_steps=3))
     assert [(part.kind, part.stop - part.start) for part in segments(credit)] == [
         (SegmentKind.DEMONSTRATION, 8), (SegmentKind.BEFORE_TAKEOVER, 10), (SegmentKind.INTERVENTION, 12),
         (SegmentKind.SUFFIX, 5),
@@ -305,13 +290,13 @@ def test_several_people_in_one_episode():
 
 
 def test_segments_name_rows():
-    assert segments(assign([P, H], True, Origin.SIM, True, CreditConfig(min_human_steps=1, window_steps=1))) == [
+    assert segments(assign([P, H], True, Origin.SIM, CreditConfig(min_human_steps=1))) == [
         Segment(SegmentKind.BEFORE_TAKEOVER, 0, 1), Segment(SegmentKind.INTERVENTION, 1, 2),
     ]  # fmt: skip
 
 
 def test_an_empty_batch_is_an_empty_credit():
-    assert len(assign_batch([], [], [], [], [], CreditConfig())) == 0
+    assert len(assign_batch([], [], [], [], CreditConfig())) == 0
 
 
 def sampled_outcomes(rng, success_rate, rescued, episodes):
@@ -333,9 +318,7 @@ def sampled_outcomes(rng, success_rate, rescued, episodes):
 def test_label_bias_of_the_initial_state(rule, expected):
     sources, success = zip(*sampled_outcomes(np.random.default_rng(0), 0.36, 0.5, 20_000), strict=True)
     count = len(sources)
-    credit = assign_batch(
-        np.concatenate(sources), [11] * count, success, [Origin.SIM] * count, [True] * count, CreditConfig(rule)
-    )
+    credit = assign_batch(np.concatenate(sources), [11] * count, success, [Origin.SIM] * count, CreditConfig(rule))
     label, mask = credit.viability_label[::11], credit.viability_mask[::11]
     estimate, error = label[mask].mean(), np.sqrt(0.25 / mask.sum())
     assert abs(estimate - expected) < 4 * error
@@ -345,19 +328,19 @@ def test_bad_input_is_one_clear_error():
     with pytest.raises(ConfigError, match="Did you mean 'paper'"):
         CreditConfig(rule="papr")
     with pytest.raises(ConfigError, match="min_human_steps"):
-        CreditConfig(min_human_steps=60)
+        CreditConfig(min_human_steps=0)
     with pytest.raises(ConfigError, match="counted from 0"):
         CreditConfig(intervention_dims=(0, -1))
     with pytest.raises(ConfigError, match="idle_steps"):
         CreditConfig(idle_steps=-1)
-    credit = assign([P], True, Origin.SIM, True, CreditConfig())
+    credit = assign([P], True, Origin.SIM, CreditConfig())
     with pytest.raises(UserError, match="4 dimensions"):
         imitated_dims(credit, 4, CreditConfig(intervention_dims=(4,)))
     with pytest.raises(UserError, match="no steps"):
-        assign([], True, Origin.SIM, True, CreditConfig())
+        assign([], True, Origin.SIM, CreditConfig())
     with pytest.raises(UserError, match="value 9"):
-        assign([9], True, Origin.SIM, True, CreditConfig())
+        assign([9], True, Origin.SIM, CreditConfig())
     with pytest.raises(UserError, match="add up to 3"):
-        assign_batch([P, P], [1, 2], [True, True], [Origin.SIM] * 2, [True] * 2, CreditConfig())
+        assign_batch([P, P], [1, 2], [True, True], [Origin.SIM] * 2, CreditConfig())
     with pytest.raises(UserError, match="entries"):
-        assign_batch([P, P], [1, 1], [True], [Origin.SIM] * 2, [True] * 2, CreditConfig())
+        assign_batch([P, P], [1, 1], [True], [Origin.SIM] * 2, CreditConfig())

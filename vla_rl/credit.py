@@ -38,12 +38,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.ranges import check_ranges
 from vla_rl.core.types import Float32Array, Origin, Source, Uint8Array
 
 BoolArray = NDArray[np.bool_]
 Int64Array = NDArray[np.int64]
 
 RULES = ("paper", "takeover_is_failure")
+WINDOW = 5
+"""Length of the window in which human steps are counted, in ``min_human_steps``; the paper's 50 steps."""
+IDLE_MOTION = 0.01
+"""Motion below which a person pauses, in standard deviations of each action dimension over the data."""
 _UNKNOWN = -1
 
 
@@ -72,48 +77,34 @@ class CreditConfig:
 
     Attributes:
         rule: ``paper`` or ``takeover_is_failure``, see the module's docstring.
-        min_human_steps: a human step belongs to an intervention if some window of ``window_steps`` consecutive
+        min_human_steps: a human step belongs to an intervention if some window of `WINDOW` times as many consecutive
             steps around it holds at least this many human steps. Fewer are a touch, not a takeover: they count as the
             policy's steps.
-        window_steps: the length of that window.
         endings_are_takeovers: the human steps that an episode ends with are an intervention, however few. A success
             ends the episode, so it cuts rescues short: without this, the nine steps in which a person finishes what
             the policy could not make the whole episode a success of the policy. False is the paper.
-        timeout_is_failure: an unsuccessful episode that was only truncated is a failure. If False its outcome is
-            unknown; set it where episodes are cut for other reasons than the task's time limit.
         intervention_dims: the action dimensions that a person commands when taking over, counted from 0; empty: all.
             The actor does not imitate the others during an intervention.
         takeover_lead_steps: the first so many steps of an intervention are not imitated: the person is getting hold of
             the device, the robot hardly moves. They stay in the efficiency loss: the time passed. Where a person begins
             the episode, nobody is taken over from, and all of his steps count.
         idle_steps: a run of at least so many of a person's steps, taking over or demonstrating, whose commanded motion
-            stays below ``idle_motion`` is not imitated; 0: none is. It stays in the efficiency loss.
-        idle_motion: that bound, in standard deviations of each action dimension over the data.
+            stays below `IDLE_MOTION` is not imitated; 0: none is. It stays in the efficiency loss.
     """
 
     rule: str = "paper"
     min_human_steps: int = 10
-    window_steps: int = 50
     endings_are_takeovers: bool = False
-    timeout_is_failure: bool = True
     intervention_dims: tuple[int, ...] = ()
     takeover_lead_steps: int = 0
     idle_steps: int = 0
-    idle_motion: float = 0.01
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise ConfigError(f"unknown credit rule {self.rule!r}.{did_you_mean(self.rule, RULES)}")
-        if not 1 <= self.min_human_steps <= self.window_steps:
-            raise ConfigError(
-                f"min_human_steps is {self.min_human_steps} and window_steps is {self.window_steps}; "
-                "expected 1 <= min_human_steps <= window_steps"
-            )
+        check_ranges(self, "credit", min_human_steps=">= 1", takeover_lead_steps=">= 0", idle_steps=">= 0")
         if min(self.intervention_dims, default=0) < 0:
             raise ConfigError(f"credit.intervention_dims is {self.intervention_dims}; dimensions are counted from 0")
-        for name in ("takeover_lead_steps", "idle_steps", "idle_motion"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"credit.{name} is {getattr(self, name)}; it cannot be negative")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,22 +151,19 @@ class Segment:
     stop: int
 
 
-def assign(
-    source: ArrayLike, success: bool | None, origin: Origin, terminated: bool, config: CreditConfig
-) -> StepCredit:
+def assign(source: ArrayLike, success: bool | None, origin: Origin, config: CreditConfig) -> StepCredit:
     """Credit of one episode.
 
     Args:
         source: uint8 [T], values of `Source`.
         success: the outcome; None if nobody has labelled it.
         origin: every step of an episode of origin ``demo`` is a demonstration.
-        terminated: False if the episode was only truncated, see ``timeout_is_failure``.
         config: the rule.
 
     Raises:
         UserError: if the episode has no steps or an unknown source.
     """
-    return assign_batch(source, [np.size(source)], [success], [origin], [terminated], config)
+    return assign_batch(source, [np.size(source)], [success], [origin], config)
 
 
 def assign_batch(
@@ -183,14 +171,13 @@ def assign_batch(
     lengths: ArrayLike,
     success: Sequence[bool | None],
     origin: Sequence[Origin],
-    terminated: Sequence[bool],
     config: CreditConfig,
     motion: NDArray[np.floating] | None = None,
 ) -> StepCredit:
     """Credit of E episodes that lie back to back, N steps in all.
 
     Arguments as in `assign`, one entry per episode; ``lengths`` int [E]; ``motion`` float [N], the commanded motion of
-    each step in the unit of ``idle_motion``, which ``idle_steps`` needs.
+    each step in the unit of `IDLE_MOTION`, which ``idle_steps`` needs.
 
     Raises:
         UserError: if the lengths do not add up to N, an episode has no steps, a source is unknown, or the motion is
@@ -198,12 +185,10 @@ def assign_batch(
     """
     source = np.asarray(source, dtype=np.uint8)
     lengths = np.asarray(lengths, dtype=np.int64)
-    _check(source, lengths, success, origin, terminated)
+    _check(source, lengths, success, origin)
     episode = np.repeat(np.arange(len(lengths)), lengths)  # [N]
     last_step = np.cumsum(lengths) - 1  # [E]
     outcome = np.array([_UNKNOWN if value is None else int(value) for value in success], dtype=np.int8)
-    if not config.timeout_is_failure:
-        outcome[(outcome == 0) & ~np.asarray(terminated, dtype=bool)] = _UNKNOWN
     outcome = outcome[episode]  # [N]
 
     demonstrated = (source == Source.DEMO) | np.array([value == Origin.DEMO for value in origin], dtype=bool)[episode]
@@ -299,7 +284,7 @@ def _dense_human_steps(human: BoolArray, episode: Int64Array, config: CreditConf
     rows = np.flatnonzero(human)
     count = config.min_human_steps
     first, last = rows[: max(len(rows) - count + 1, 0)], rows[count - 1 :]
-    group = np.flatnonzero((last - first < config.window_steps) & (episode[first] == episode[last]))
+    group = np.flatnonzero((last - first < WINDOW * count) & (episode[first] == episode[last]))
     coverage = np.zeros(len(rows) + 1, dtype=np.int64)
     coverage[group] += 1
     coverage[group + count] -= 1
@@ -323,7 +308,7 @@ def _idle(
     """The steps of long enough runs in which a person does not move."""
     if motion is None:
         raise UserError("credit.idle_steps needs the commanded motion of every step; leave it at 0 where there is none")
-    still = by_person & (np.asarray(motion) < config.idle_motion)
+    still = by_person & (np.asarray(motion) < IDLE_MOTION)
     changes = (np.diff(still) != 0) | (np.diff(episode) != 0)
     starts = np.concatenate([[0], np.flatnonzero(changes) + 1]).astype(np.int64)
     lengths = np.diff(np.append(starts, len(still)))
@@ -344,6 +329,6 @@ def _check(source: Uint8Array, lengths: Int64Array, *per_episode: Sequence[objec
         raise UserError("credit: an episode has no steps; drop empty episodes before credit is assigned")
     if any(len(column) != len(lengths) for column in per_episode):
         entries = [len(column) for column in per_episode]
-        raise UserError(f"credit: {len(lengths)} lengths, but {entries} entries of success, origin and terminated")
+        raise UserError(f"credit: {len(lengths)} lengths, but {entries} entries of success and origin")
     if source.max(initial=0) > max(Source):
         raise UserError(f"credit: source has the value {source.max()}, known are {[int(value) for value in Source]}")

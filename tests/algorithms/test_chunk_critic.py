@@ -346,13 +346,6 @@ def test_a_pause_that_is_not_imitated_is_not_left_or_entered(make_cache) -> None
     assert steps == [0, 1, 3, 4, *range(6, 10)]
 
 
-def test_of_a_timeout_that_says_nothing_a_person_learns_nothing(make_cache) -> None:
-    late = replace(make_episode("round-0", [P] * 4 + [H] * 6, False), terminated=False)
-    cache = make_cache([late, make_episode("round-1", [P] * 8, True)])
-    assert windows_of(cache, timeout_is_failure=True)["round-0"][-1][1] == 0.0
-    assert not [step for step, _ in windows_of(cache, timeout_is_failure=False)["round-0"] if step >= 4]
-
-
 def test_an_adopted_policy_is_the_one_that_the_critic_sees_through(make_cache, tmp_path: Path) -> None:
     """After a check that failed the version before acts on; what was taught in between is gone."""
     cache = make_cache(MIXED)

@@ -1,7 +1,5 @@
 """The baselines: what each of them imitates, and how much."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -143,17 +141,6 @@ def test_recap_learns_returns(make_cache):
         algorithm._update_critic()
     assert algorithm.evaluate(np.array([0]))[0] > -0.5
     assert algorithm.evaluate(np.array([4]))[0] < -0.95
-
-
-@pytest.mark.parametrize("failure", [True, False])
-def test_recap_learns_no_return_of_a_timeout_that_says_nothing(failure, make_cache):
-    cut = replace(make_episode("round-0", [P] * 4, False), terminated=False)
-    cache = make_cache([cut, make_episode("round-1", [P] * 4, True)])
-    config = tiny("recap", credit={"timeout_is_failure": failure})
-    algorithm = make_algorithm("recap", config, make_model(indicator=True), cache, seed=0)
-    algorithm.begin_round(cache, 1)
-    drawn = np.unique(algorithm._critic_sampler.sample(0, 200)[0])
-    assert drawn.tolist() == list(range(0 if failure else 4, 8))
 
 
 def test_recap_needs_an_indicator(make_cache):

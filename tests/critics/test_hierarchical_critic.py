@@ -118,7 +118,7 @@ def test_a_repair_does_not_make_the_mistake_look_viable(rule):
     else:
         count = len(states)
         lengths, flat = [len(s) for s in states], np.concatenate(sources)
-        credit = assign_batch(flat, lengths, success, [Origin.SIM] * count, [True] * count, CreditConfig(rule))
+        credit = assign_batch(flat, lengths, success, [Origin.SIM] * count, CreditConfig(rule))
         label, mask = torch.from_numpy(credit.viability_label), torch.from_numpy(credit.viability_mask)
     critic = make_critic(3)
     fit(critic, lambda: viability_loss(table(critic, 3).viability_logit[:, state], label, mask), 200)
@@ -135,7 +135,7 @@ def test_label_bias_of_the_learnt_initial_value(rule, expected):
     """s = .36 of the episodes succeed alone, f = .5 of the others are rescued."""
     episodes = [([P] * 12, True)] * 36 + [([P, *[H] * 11], True)] * 32 + [([P] * 12, False)] * 32
     flat, success = np.concatenate([source for source, _ in episodes]), [won for _, won in episodes]
-    credit = assign_batch(flat, [12] * 100, success, [Origin.SIM] * 100, [True] * 100, CreditConfig(rule))
+    credit = assign_batch(flat, [12] * 100, success, [Origin.SIM] * 100, CreditConfig(rule))
     label, mask = (torch.from_numpy(column[::12].copy()) for column in (credit.viability_label, credit.viability_mask))
     critic = make_critic(1)
     fit(critic, lambda: viability_loss(table(critic, 1).viability_logit.expand(1, 100), label, mask), 200)

@@ -43,9 +43,9 @@ def test_without_bounds_nothing_is_dropped() -> None:
 def test_beyond_the_bound_the_oldest_rollouts_go_in_portions() -> None:
     rollouts = [header("late0", 0), header("a1", 1), header("b1", 1), header("c2", 2)]
     assert episodes_to_drop(DEMOS + rollouts, RetentionConfig(max_frames=60)) == set()
-    assert episodes_to_drop(DEMOS + rollouts, RetentionConfig(max_frames=59, slack=0.0)) == {"late0"}
-    assert episodes_to_drop(DEMOS + rollouts, RetentionConfig(max_frames=59, slack=0.2)) == {"late0", "a1"}
-    assert episodes_to_drop(DEMOS + rollouts[::-1], RetentionConfig(max_frames=59, slack=0.0)) == {"late0"}
+    assert episodes_to_drop(DEMOS + rollouts, RetentionConfig(max_frames=59)) == {"late0"}
+    assert episodes_to_drop(DEMOS + rollouts, RetentionConfig(max_frames=49)) == {"late0", "a1"}
+    assert episodes_to_drop(DEMOS + rollouts[::-1], RetentionConfig(max_frames=59)) == {"late0"}
 
 
 def test_demonstrations_that_alone_exceed_the_bound_are_an_error() -> None:
@@ -53,22 +53,18 @@ def test_demonstrations_that_alone_exceed_the_bound_are_an_error() -> None:
         episodes_to_drop([*DEMOS, header("a", 0)], RetentionConfig(max_frames=19))
 
 
-@pytest.mark.parametrize("fields", [{"max_frames": 0}, {"slack": 1.0}, {"slack": -0.1}])
-def test_bad_bounds_are_refused(fields: dict) -> None:
+def test_bad_bounds_are_refused() -> None:
     with pytest.raises(ConfigError):
-        RetentionConfig(**fields)
+        RetentionConfig(max_frames=0)
 
 
 @given(
     rollouts=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 50)), max_size=30),
     max_frames=st.integers(20, 800),
-    slack=st.floats(0, 0.5),
 )
-def test_what_remains_fits_and_is_never_older_than_what_went(
-    rollouts: list[tuple[int, int]], max_frames: int, slack: float
-) -> None:
+def test_what_remains_fits_and_is_never_older_than_what_went(rollouts: list[tuple[int, int]], max_frames: int) -> None:
     headers = DEMOS + [header(f"{index:03d}", version, length) for index, (version, length) in enumerate(rollouts)]
-    dropped = episodes_to_drop(headers, RetentionConfig(max_frames, slack))
+    dropped = episodes_to_drop(headers, RetentionConfig(max_frames))
     kept = [h for h in headers if h.episode_id not in dropped]
     assert sum(h.length for h in kept) <= max_frames
     assert not dropped & {"demo0", "teleop"}
@@ -78,9 +74,9 @@ def test_what_remains_fits_and_is_never_older_than_what_went(
         assert sum(h.length for h in headers) > max_frames, "dropped although all fitted"
 
 
-@given(lengths=st.lists(st.integers(1, 50), min_size=2, max_size=30), slack=st.floats(0, 0.5))
-def test_what_is_dropped_does_not_depend_on_when_it_was_asked_for(lengths: list[int], slack: float) -> None:
-    config = RetentionConfig(100, slack)
+@given(lengths=st.lists(st.integers(1, 50), min_size=2, max_size=30))
+def test_what_is_dropped_does_not_depend_on_when_it_was_asked_for(lengths: list[int]) -> None:
+    config = RetentionConfig(100)
     rollouts = [header(f"{index:03d}", index, length) for index, length in enumerate(lengths)]
     so_far: set[str] = set()
     for count in range(1, len(rollouts) + 1):

@@ -40,9 +40,9 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
 @pytest.mark.slow
 def test_generated_pages_hold_what_they_are_for(site: Path) -> None:
     options = (site / "reference" / "options" / "index.html").read_text()
-    assert "Standard deviation of the noise on an expert" in options, "task.demonstration_noise"
     assert "--closed-loop EPISODES" in (site / "reference" / "commands" / "index.html").read_text()
     assert 'id="vla_rl.core.types.ActionChunk"' in (site / "reference" / "api" / "core" / "index.html").read_text()
+    assert "Largest factor by which" in options, "task.demonstration_speed"
     assert "look_into_a_store-0.svg" in (site / "notebooks" / "look_into_a_store" / "index.html").read_text()
 
 

@@ -30,7 +30,7 @@ CHAOS = FaultyLatencyConfig(
     stall_probability=0.02,
     stall=30.0,
 )
-HASTY = ExecutionConfig(execute_ticks=5, request_timeout_ticks=6)
+HASTY = ExecutionConfig(execute_ticks=5)
 
 JOINTS, HZ, MAX_DELAY = 3, 30.0, 6
 TICK_S = 1 / HZ

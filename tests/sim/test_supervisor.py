@@ -10,7 +10,7 @@ from sim.supervisor import MAX_STEP_M, ScriptedSupervisor, SupervisorConfig
 from vla_rl.core.errors import ConfigError
 
 TASK = "vla_rl/PegInsert-v0"
-ALWAYS = SupervisorConfig(rescue_probability=1.0, hand_back_probability=0.0, fumble_probability=0.0)
+ALWAYS = SupervisorConfig(rescue_probability=1.0, hand_back_probability=0.0)
 
 
 def supervise(env, supervisor, policy, seed):
@@ -68,13 +68,13 @@ def test_rescues_a_policy_that_drops_what_it_holds(blind_env):
     assert sum(success for success, _ in results) >= 4
 
 
-def test_takes_over_only_after_stall_and_reaction_time(blind_env):
-    env = blind_env(TASK)
-    quick = dataclasses.replace(ALWAYS, reaction_s=(0.0, 0.0), stall_s=1.0)
-    slow = dataclasses.replace(quick, reaction_s=(0.5, 0.5))
-    first, second = (np.argmax(supervise(env, ScriptedSupervisor(env, config), idle, 0)[1]) for config in (quick, slow))
-    assert first >= 20
-    assert second - first == 10
+def test_takes_over_only_after_stall_and_reaction_time(blind_env, monkeypatch):
+    env, began = blind_env(TASK), []
+    for reaction_s in (0.0, 0.5):
+        monkeypatch.setattr("sim.supervisor._REACTION_S", (reaction_s, reaction_s))
+        began.append(np.argmax(supervise(env, ScriptedSupervisor(env, ALWAYS), idle, 0)[1]))
+    assert began[0] >= 20
+    assert began[1] - began[0] == 10
 
 
 def test_rescues_about_the_share_that_was_asked_for(blind_env):
@@ -95,9 +95,10 @@ def test_same_seed_gives_the_same_supervision(blind_env):
     assert np.array_equal(first, second)
 
 
-def test_commands_start_from_the_last_one_and_move_in_bounded_steps(blind_env):
+def test_commands_start_from_the_last_one_and_move_in_bounded_steps(blind_env, monkeypatch):
+    monkeypatch.setattr("sim.supervisor._FUMBLE_PROBABILITY", 1.0)
     env = blind_env(TASK)
-    supervisor = ScriptedSupervisor(env, dataclasses.replace(ALWAYS, fumble_probability=1.0))
+    supervisor = ScriptedSupervisor(env, ALWAYS)
     env.reset(seed=0)
     supervisor.reset(0)
     driven = 0
@@ -114,19 +115,16 @@ def test_commands_start_from_the_last_one_and_move_in_bounded_steps(blind_env):
 
 def test_hands_back_once_the_trouble_is_repaired(blind_env):
     env = blind_env(TASK)
-    config = dataclasses.replace(ALWAYS, hand_back_probability=1.0, max_takeovers=2)
+    config = dataclasses.replace(ALWAYS, hand_back_probability=1.0)
     for seed in range(4):
         _, driving = supervise(env, ScriptedSupervisor(env, config), idle, seed)
         starts = np.flatnonzero(np.diff(driving.astype(int)) == 1)
         ends = np.flatnonzero(np.diff(driving.astype(int)) == -1)
         assert len(ends) >= 1
-        assert len(starts) <= 2
+        assert len(starts) <= 3
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [{"rescue_probability": 1.5}, {"hand_back_probability": -0.1}, {"reaction_s": (0.5, 0.1)}, {"pace": 0.0}],
-)
+@pytest.mark.parametrize("bad", [{"rescue_probability": 1.5}, {"hand_back_probability": -0.1}])
 def test_bad_configurations_are_refused(bad):
     with pytest.raises(ConfigError):
         SupervisorConfig(**bad)

@@ -46,7 +46,6 @@ class RoundData:
             lengths,
             [episode.success for episode in episodes],
             [episode.origin for episode in episodes],
-            [episode.terminated for episode in episodes],
             credit,
             self._motion() if credit.idle_steps else None,
         )

@@ -11,6 +11,9 @@ from vla_rl.core.errors import ConfigError, StoreError
 from vla_rl.core.types import Origin
 from vla_rl.data.episode_header import EpisodeHeader
 
+SLACK = 0.1
+"""Rollouts are dropped in portions of this fraction of the bound: dropping copies what remains, and should be rare."""
+
 
 @dataclass(frozen=True)
 class RetentionConfig:
@@ -18,18 +21,13 @@ class RetentionConfig:
 
     Attributes:
         max_frames: the most frames (steps) to hold; None for no bound. A frame takes about 3 H W bytes per camera.
-        slack: rollouts are dropped in portions of this fraction of ``max_frames``, so that dropping, which copies what
-            remains, is rare.
     """
 
     max_frames: int | None = None
-    slack: float = 0.1
 
     def __post_init__(self) -> None:
         if self.max_frames is not None and self.max_frames < 1:
             raise ConfigError(f"retention.max_frames is {self.max_frames}; it must be at least 1, or null for no bound")
-        if not 0 <= self.slack < 1:
-            raise ConfigError(f"retention.slack is {self.slack}; it must be in [0, 1)")
 
 
 def episodes_to_drop(headers: Sequence[EpisodeHeader], config: RetentionConfig) -> set[str]:
@@ -56,7 +54,7 @@ def episodes_to_drop(headers: Sequence[EpisodeHeader], config: RetentionConfig) 
             f"the demonstrations alone hold {config.max_frames + surplus} frames, more than retention.max_frames = "
             f"{config.max_frames}; raise the bound or give the run fewer demonstrations"
         )
-    portion = max(1, int(config.max_frames * config.slack))
+    portion = max(1, int(config.max_frames * SLACK))
     to_free = math.ceil(excess / portion) * portion
     dropped: set[str] = set()
     freed = 0

@@ -25,6 +25,10 @@ MAX_OUTSTANDING = 8
 logger = logging.getLogger(__name__)
 
 
+REQUEST_TIMEOUT_TICKS = 16  # a request without an answer for so long is given up, and another one is made
+_DELAY_WINDOW = 10  # the delay estimate is the largest of so many last delays
+
+
 class DelayEstimator:
     """The inference delay in ticks: the largest of the last few. The first one of an attempt is warm-up, left out.
 
@@ -32,8 +36,8 @@ class DelayEstimator:
     the tick of its arrival.
     """
 
-    def __init__(self, window: int, expected_ticks: int) -> None:
-        self._delays: deque[int] = deque(maxlen=window)
+    def __init__(self, expected_ticks: int) -> None:
+        self._delays: deque[int] = deque(maxlen=_DELAY_WINDOW)
         self._expected_ticks = expected_ticks
         self._warm = False
 
@@ -85,7 +89,7 @@ class Executor(ActionSource):
         self._begin(rest)
 
     def _begin(self, rest: Float32Array) -> None:
-        self.delay = DelayEstimator(self.config.delay_window, self.config.expected_delay_ticks)
+        self.delay = DelayEstimator(self.config.expected_delay_ticks)
         self._schedule = Schedule(len(rest))
         self._last_sent = rest
         self._next_id = 0
@@ -168,7 +172,7 @@ class Executor(ActionSource):
         if self._asked_tick is None:
             return True
         since = tick - self._asked_tick
-        if self._asked_id in self._outstanding and since < self.config.request_timeout_ticks:
+        if self._asked_id in self._outstanding and since < REQUEST_TIMEOUT_TICKS:
             return False
         return self._strategy.wants_plan(self._schedule, tick, since, self.delay.ticks)
 

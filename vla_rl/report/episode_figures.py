@@ -208,7 +208,7 @@ def _telling_kind(store: EpisodeStore, header: EpisodeHeader) -> str | None:
 
 
 def _credit(episode: Episode, rule: str) -> StepCredit:
-    return assign(episode.source, episode.success, episode.origin, episode.terminated, CreditConfig(rule=rule))
+    return assign(episode.source, episode.success, episode.origin, CreditConfig(rule=rule))
 
 
 def _draw_masks(figure: Any, place: tuple[float, float, float, float], name: str, episode: Episode) -> None:

@@ -153,7 +153,6 @@ def _taught_value(rule: str, rescued: float, episodes: int = 4000) -> float:
         np.full(episodes, steps),
         (alone | saved).tolist(),
         [Origin.SIM] * episodes,
-        [True] * episodes,
         CreditConfig(rule=rule),
     )
     first: NDArray[np.bool_] = credit.viability_mask[::steps]

@@ -92,7 +92,7 @@ def record_task(driver: str, order: RecordOrder, config: RecordConfig) -> list[s
         if by_hand:
             return _record_by_hand(driver, station, order, config.keyboard)
         if driver == EXPERT:
-            source: ActionSource = station.demonstrator(config.task.demonstration_noise)
+            source: ActionSource = station.demonstrator()
         else:
             source = _alone(station.supervisor(config.takeover), station)
         if driver == BROWSER:  # a person may fail as often as he likes

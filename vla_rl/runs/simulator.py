@@ -81,7 +81,7 @@ class SimulatorWorker:
         """
         for station, *_ in self._stations.values():
             if demonstrates:
-                station.demonstrator(self._config.task.demonstration_noise)
+                station.demonstrator()
             if supervises:
                 station.supervisor(self._config.takeover)
         make_strategy(self._config.execution)
@@ -126,7 +126,7 @@ class SimulatorWorker:
         operator, person = None, None
         if policy is None:
             operator = self.operator_of(job)
-            source: ActionSource = station.demonstrator(self._config.task.demonstration_noise, operator)
+            source: ActionSource = station.demonstrator(operator)
             version, origin = -1, Origin.DEMO
         else:
             person = station.supervisor(self._config.takeover) if job.takeover else None

@@ -32,6 +32,7 @@ from vla_rl.runs.task_names import find_task
 ASSUMED_EPISODE_STEPS = 1000
 """Where neither the environment nor its registration limits an episode."""
 _OFFERED = ("difficulty", "image_size", "renderer")
+_DEMONSTRATION_NOISE = 0.003  # on an expert's sent actions, in their unit; the policy learns the clean action
 
 
 def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
@@ -127,14 +128,14 @@ class Station:
         """The interface of a policy for this station alone."""
         return spec_of_robot(self.env_id, self.robot)
 
-    def demonstrator(self, noise: float, operator: str | None = None) -> Demonstrator:
+    def demonstrator(self, operator: str | None = None) -> Demonstrator:
         """The scripted expert of the environment, or a named operator who drives it.
 
         Raises:
             UserError: if it has none.
         """
         try:
-            expert = sim.make_expert(self.robot.env, 0.0 if operator else noise)
+            expert = sim.make_expert(self.robot.env, 0.0 if operator else _DEMONSTRATION_NOISE)
         except UserError as error:
             raise UserError(
                 f"{self.env_id} cannot be demonstrated: {error} Or bring demonstrations of your own, "

@@ -32,8 +32,6 @@ class TaskConfig:
         demonstration_speed: Largest factor by which ``demonstrations`` are made faster. The timing around changes of a
             gripper is kept, and of steps that would add up to more than can be sent (`vla_rl.data.retiming`). 1: the
             recorded timing.
-        demonstration_noise: Standard deviation of the noise on an expert's sent actions, in the action's units; the
-            policy learns the clean action.
         operators: Names of `sim.operators.OPERATORS` that demonstrate in turns, in place of the expert; empty: the
             expert. ``takeover.options.operators`` names those that take over.
     """
@@ -47,7 +45,6 @@ class TaskConfig:
     declare: EnvDeclaration = field(default_factory=EnvDeclaration)
     demonstrations: str | None = None
     demonstration_speed: float = 1.0
-    demonstration_noise: float = 0.003
     operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -58,7 +55,6 @@ class TaskConfig:
             "task",
             difficulty="[0, 1]",
             image_size=">= 8",
-            demonstration_noise=">= 0",
             demonstration_speed=">= 1",
         )
         if self.renderer not in RENDERERS:

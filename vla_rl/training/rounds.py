@@ -310,7 +310,6 @@ class PracticeRun(LearningRun):
             [episode.length for episode in new],
             [episode.success for episode in new],
             [episode.origin for episode in new],
-            [episode.terminated for episode in new],
             CreditConfig(rule="takeover_is_failure", endings_are_takeovers=True),
         )
         chosen = np.flatnonzero(credit.viability_mask)[::CALIBRATE_EVERY_STEPS]

@@ -117,7 +117,7 @@ def test_credit_of_an_attempt_with_a_takeover(simulated: tuple[Trials, EpisodeSt
     takeover = result["takeovers"][0]
     first, after = takeover["first_human_tick"], takeover["first_policy_tick"]
     episode = store.read(takeover["episode_id"])
-    credit = assign(episode.source, episode.success, episode.origin, episode.terminated, CreditConfig())
+    credit = assign(episode.source, episode.success, episode.origin, CreditConfig())
     expected = [
         (SegmentKind.BEFORE_TAKEOVER, 0, first),
         (SegmentKind.INTERVENTION, first, after),

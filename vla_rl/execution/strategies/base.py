@@ -21,8 +21,6 @@ class ExecutionConfig:
             d <= s <= H - d keeps the robot fed.
         hold_ticks: how long the last command is held when no chunk has an action, before the attempt is stopped.
         cold_start_ticks: the same, before the first chunk of an attempt: a policy may have to warm up.
-        request_timeout_ticks: a request without an answer for so long is given up, and another one is made.
-        delay_window: the delay estimate is the largest of this many last delays.
         expected_delay_ticks: the delay estimate until one has been measured in the attempt.
         discrete_dims: action dimensions that are never averaged or extrapolated (grippers). Where none is named, the
             rollouts take those of the policy, or of the robot's gate.
@@ -36,14 +34,12 @@ class ExecutionConfig:
     execute_ticks: int = 8
     hold_ticks: int = 20
     cold_start_ticks: int = 200
-    request_timeout_ticks: int = 16
-    delay_window: int = 10
     expected_delay_ticks: int = 0
     discrete_dims: tuple[int, ...] = ()
     delta_dims: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("execute_ticks", "hold_ticks", "cold_start_ticks", "request_timeout_ticks", "delay_window"):
+        for name in ("execute_ticks", "hold_ticks", "cold_start_ticks"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"execution.{name} is {getattr(self, name)}; it must be at least 1")
 

@@ -68,7 +68,7 @@ def collect_demonstrations(
     """
     env = as_env(env)
     station, store = env.station, EpisodeStore(lasting_folder() if out is None else Path(out))
-    source = station.demonstrator(env.task.demonstration_noise) if expert is None else _demonstrator(station, expert)
+    source = station.demonstrator() if expert is None else _demonstrator(station, expert)
     for index in track(range(episodes), "demonstrations", "episode", episodes):
         name = f"demo-{index:05d}"
         for again in range(0 if name in store else _ATTEMPTS):

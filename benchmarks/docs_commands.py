@@ -63,6 +63,7 @@ ELSEWHERE = {
     r"vla-rl train .*imagination\.": "tests/cli/test_imagination.py",
     r"vla-rl train .*algorithm=residual_ppo": "tests/training/test_residual_run.py",
     r"vla-rl finetune .*(--mapping|models/my_act)": "tests/cli/test_finetune.py",
+    r"torchrun\b": "tests/cli/test_finetune.py",
     r"python -m benchmarks world-model\b": "tests/benchmarks/test_bench_world_model.py",
 }
 UNRUN = {

@@ -1,7 +1,10 @@
 """From logged episodes to a policy: the whole verb on tiny episodes."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from tests.fakes.shared_steps import means
 from vla_rl.cli.main import main
 from vla_rl.core.types import OPERATOR, Episode, Observation, Origin, Source
 from vla_rl.data.doctor import diagnose
@@ -19,6 +23,7 @@ from vla_rl.policies.folders import load_policy
 from vla_rl.report.sinks import read_records
 from vla_rl.training import learning
 
+ROOT = Path(__file__).parents[2]
 P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO
 TINY = """
 steps: 6
@@ -402,3 +407,31 @@ def test_a_policy_of_lerobots_is_fine_tuned_and_the_weights_reach_its_trainer(
     taught = weights[np.isin(episodes, ["rescued", "held"]) & (weights > 0)]
     assert len(taught) == 5 + 3 + 4
     assert json.loads((exported / "meta" / "info.json").read_text())["total_frames"] == len(weights)
+
+
+def torchrun(*command: str) -> subprocess.CompletedProcess[str]:
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.run(start, capture_output=True, text=True, cwd=ROOT, env=environment)
+
+
+@pytest.mark.slow
+def test_two_processes_take_the_steps_of_one_and_the_first_alone_writes(logs: Path) -> None:
+    config, out = str(logs.parent / "tiny.yaml"), str(logs.parent / "run")
+    arguments = ["finetune", "--data", str(logs), "--config", config, "--out", out]
+    done = torchrun("-m", "tests.fakes.shared_steps", str(logs.parent), *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("report: ") == 1
+    ranks = [safetensors.torch.load_file(logs.parent / f"{rank}.safetensors") for rank in (0, 1)]
+    assert all(torch.equal(weight, ranks[1][name]) for name, weight in ranks[0].items())
+    for name, weight in means().items():
+        torch.testing.assert_close(ranks[0][f"means.{name}"], weight)
+    assert all(torch.equal(weight, ranks[0][name]) for name, weight in weights(logs.parent / "run").items())
+    assert read_records(logs.parent / "run" / "metrics.jsonl")[-1]["step"] == 6
+
+
+@pytest.mark.slow
+def test_practice_in_several_processes_is_refused(tmp_path: Path) -> None:
+    done = torchrun("-m", "vla_rl.cli.main", "train", "--config", "tiny", "--out", str(tmp_path / "run"))
+    assert "torchrun started 2 processes. Only finetune shares its batches" in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -162,28 +162,6 @@ def test_killed_or_interrupted_at_every_stage_and_resumed_equals_uninterrupted(
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_learning_and_kills_change_nothing(tmp_path: Path) -> None:
-    """Whoever is killed, the learner or the process that shares its batches."""
-    options = ["--config", "tiny", "supervised.actor.processes=2", "learning.actor.processes=2", "workers=0"]
-    options += ["budget.steps_per_round=100", "budget.checkpoint_every=10", "budget.rounds=1"]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    train(*options, "--out", whole)
-    said, resume = tmp_path / "killed.log", ["--resume", str(killed)]
-    kill_when(killed, "checkpoints/step_00000020", start(said, "train", *options, "--out", str(killed)))
-    process = start(said, "train", *resume)
-    while not any(killed.glob("checkpoints/step_000000[4-9]0")):
-        assert process.is_alive(), said.read_text()
-        time.sleep(0.002)
-    (member,) = collectors(process)
-    os.kill(member, signal.SIGKILL)
-    process.join()
-    assert process.exitcode == 2
-    assert "a process that shares the learner's batches has ended" in said.read_text()
-    train(*resume)
-    assert fingerprint(killed) == fingerprint(whole)
-
-
-@pytest.mark.slow
 def test_collectors_go_on_while_the_learner_learns_and_kills_change_nothing(tmp_path: Path) -> None:
     """Whoever is killed, learner or collector, while episodes of a later round are played."""
     options = ["--config", "tiny", "workers=1", "budget.staleness=1", "budget.steps_per_round=40", "budget.rounds=3"]

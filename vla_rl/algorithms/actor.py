@@ -1,16 +1,15 @@
 """The actor's part of every algorithm: the policy's loss weighted, AdamW, and an average of the weights that acts."""
 
 import copy
-import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from vla_rl.algorithms.config import ActorConfig
-from vla_rl.algorithms.data_parallel import AddUp, Share, Team, team_of
 from vla_rl.algorithms.seeds import torch_generator
 from vla_rl.core.errors import UserError
 from vla_rl.policies.trainable import PolicyBatch, TrainablePolicy
@@ -25,70 +24,9 @@ def weighted_loss(per_sample: Tensor, weight: Tensor) -> Tensor:
     return (weight.detach() * per_sample).mean()
 
 
-class ActorStep:
-    """The gradient step of one process: a model and its optimiser.
-
-    Args:
-        config: the optimisation.
-        seed: of noise and flow times.
-        model: trained in place.
-    """
-
-    def __init__(self, config: ActorConfig, seed: int, model: TrainablePolicy) -> None:
-        self.model, self._seed = model, seed
-        self._optimizer = make_optimizer(model, config.learning_rate, _WEIGHT_DECAY)
-        self._autocast = autocast(config, next(model.parameters()).device)
-
-    def step(
-        self, share: Share, step: int, learning_rate: float, rank: int = 0, add_up: AddUp | None = None
-    ) -> dict[str, float]:
-        """One gradient step.
-
-        Args:
-            share: of the batch.
-            step: of the run; keys the randomness.
-            learning_rate: of the step.
-            rank: of this process; each has its own randomness.
-            add_up: adds gradients and logs of all processes; None: there is this one alone.
-
-        Raises:
-            UserError: unless the policy's loss and the algorithm's weights are one number a sample: others would be
-                spread over the batch, so that every sample had the mean weight.
-        """
-        self.model.train()
-        generator = torch_generator(self._seed, f"actor noise {rank}" if rank else "actor noise", step)
-        with self._autocast:
-            per_sample, logs = self.model.loss(share.batch, generator)
-        size = len(share.batch.state)
-        for who, numbers in (("the loss of the policy", per_sample), ("the weights of the algorithm", share.weight)):
-            if numbers.shape != (size,):
-                raise UserError(
-                    f"{who} for {size} samples: found the shape {list(numbers.shape)}, expected [{size}], a number each"
-                )
-        loss = weighted_loss(per_sample.float(), share.weight)
-        told = [float(loss.detach()), *logs.values()]
-
-        def add_gradients() -> None:
-            if add_up is not None:
-                told[:] = add_up(self.model, [share.fraction * number for number in told])
-
-        norm = gradient_step(
-            self._optimizer, share.fraction * loss, self.model, _GRADIENT_NORM, learning_rate, add_gradients
-        )
-        return {"actor_loss": told[0], "actor_gradient_norm": norm, "learning_rate": learning_rate} | {
-            f"actor_{name}": value for name, value in zip(logs, told[1:], strict=True)
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        load_optimizer(self._optimizer, state["optimizer"])
-
-
 class ActorLearner:
-    """Trains a policy on weighted batches, in one process or in several (`ActorConfig.processes`).
+    """Trains a policy on weighted batches. In a process group of torch.distributed each process takes its rows of the
+    batch, and DistributedDataParallel averages the gradients.
 
     Args:
         model: trained in place.
@@ -99,10 +37,10 @@ class ActorLearner:
     def __init__(self, model: TrainablePolicy, config: ActorConfig, seed: int) -> None:
         self.model, self.config, self._seed = model, config, seed
         self.average = copy.deepcopy(model).eval().requires_grad_(False)
-        self._own = ActorStep(config, seed, model)
+        self._optimizer = make_optimizer(model, config.learning_rate, _WEIGHT_DECAY)
+        self._autocast = autocast(config, next(model.parameters()).device)
         self._updates = self._schedule_start = 0
-        self._team: Team | None = None
-        """The processes that hold what this one holds."""
+        self._loss: nn.Module = _Loss(model)
 
     def begin_round(self) -> None:
         """A new round begins; see `ActorConfig.schedule_every_round`."""
@@ -110,7 +48,7 @@ class ActorLearner:
             self._schedule_start = self._updates
 
     def update(self, batch: PolicyBatch, weight: Tensor, step: int) -> dict[str, float]:
-        """One gradient step on a batch of B samples with weights [B].
+        """One gradient step on a batch of B samples with weights [B]. Returns what to log of this process's rows.
 
         Args:
             batch: raw units.
@@ -118,36 +56,40 @@ class ActorLearner:
             step: of the run; keys the randomness.
 
         Raises:
-            ConfigError: for more processes than the machine has GPUs, on a GPU.
-            UserError: if one of the other processes has ended.
+            UserError: unless the policy's loss and the algorithm's weights are one number a sample: others would be
+                spread over the batch, so that every sample had the mean weight.
         """
+        rank, ranks, count = 0, 1, len(batch.state)
+        if distributed.is_initialized():
+            rank, ranks = distributed.get_rank(), distributed.get_world_size()
+            batch = batch.map(lambda column: column[rank::ranks] if len(column) == count else column)
+            weight = weight[rank::ranks]
+            if not isinstance(self._loss, DistributedDataParallel):
+                self._loss = DistributedDataParallel(self._loss, find_unused_parameters=True)
+        self.model.train()
+        generator = torch_generator(self._seed, f"actor noise {rank}" if rank else "actor noise", step)
+        with self._autocast:
+            per_sample, logs = self._loss(batch, generator)
+        size = len(batch.state)
+        for who, numbers in (("the loss of the policy", per_sample), ("the weights of the algorithm", weight)):
+            if numbers.shape != (size,):
+                raise UserError(
+                    f"{who} for {size} samples: found the shape {list(numbers.shape)}, expected [{size}], a number each"
+                )
+        loss = weighted_loss(per_sample.float(), weight)
+        part = ranks * size / count  # of the mean over processes
         learning_rate = scheduled_learning_rate(self.config, self._updates - self._schedule_start)
-        if self.config.processes == 1:
-            logs = self._own.step(Share(batch, weight, 1.0), step, learning_rate)
-        else:
-            logs = self._shared_step(batch, weight, step, learning_rate)
+        norm = gradient_step(self._optimizer, part * loss, self.model, _GRADIENT_NORM, learning_rate)
         self._updates += 1
         self._follow()
-        return logs
-
-    def _shared_step(self, batch: PolicyBatch, weight: Tensor, step: int, learning_rate: float) -> dict[str, float]:
-        team = team_of(self.config.processes, next(self.model.parameters()).device)
-        try:
-            if team is not self._team or team.serves is not self:
-                make = functools.partial(ActorStep, self.config, self._seed)
-                team.give(self, self.model, make, self._own.state_dict())
-                self._team = team
-            share = team.hand_out(batch, weight, step, learning_rate)
-            return self._own.step(share, step, learning_rate, add_up=team.add_up)
-        except BaseException:
-            team.close()  # the others may be waiting in the midst of the step
-            raise
+        return {"actor_loss": float(loss.detach()), "actor_gradient_norm": norm, "learning_rate": learning_rate} | {
+            f"actor_{name}": value for name, value in logs.items()
+        }
 
     def adopt(self, other: TrainablePolicy) -> None:
         """Take the weights of another policy, for the trained weights and their average."""
         for own in (self.model, self.average):
             own.load_state_dict(other.state_dict())
-        self._team = None
 
     def policy(self) -> TrainablePolicy:
         """The model that should act: averaged weights, in eval mode."""
@@ -155,24 +97,36 @@ class ActorLearner:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            **self._own.state_dict(),
+            "model": self.model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
             "average": self.average.state_dict(),
             "updates": self._updates,
             "schedule_start": self._schedule_start,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._own.load_state_dict(state)
+        self.model.load_state_dict(state["model"])
+        load_optimizer(self._optimizer, state["optimizer"])
         self.average.load_state_dict(state["average"])
         self._updates = int(state["updates"])
         self._schedule_start = int(state["schedule_start"])
-        self._team = None
 
     @torch.no_grad()
     def _follow(self) -> None:
         # Shorter at first, so that the average forgets where it started.
         decay = min(self.config.ema_decay, self._updates / (self._updates + 10.0))
         follow(self.average, self.model, 1.0 - decay)
+
+
+class _Loss(nn.Module):
+    """The loss of a policy as ``forward``, through which DistributedDataParallel averages gradients."""
+
+    def __init__(self, model: TrainablePolicy) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: PolicyBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+        return self.model.loss(batch, generator)
 
 
 def autocast(config: ActorConfig, device: torch.device, cached: bool = True) -> torch.autocast:
@@ -220,22 +174,13 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
 
 
 def gradient_step(
-    optimizer: torch.optim.Optimizer,
-    loss: Tensor,
-    module: nn.Module,
-    max_norm: float,
-    learning_rate: float,
-    after_backward: Callable[[], None] | None = None,
+    optimizer: torch.optim.Optimizer, loss: Tensor, module: nn.Module, max_norm: float, learning_rate: float
 ) -> float:
-    """Backward, then what is to be done with the gradient, shorten it to ``max_norm``, step. Returns the norm before it
-    was shortened.
-    """
+    """Backward, shorten the gradient to ``max_norm``, step. Returns the norm before it was shortened."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
-    if after_backward is not None:
-        after_backward()
     norm = nn.utils.clip_grad_norm_(module.parameters(), max_norm, foreach=True)
     optimizer.step()
     return float(norm)

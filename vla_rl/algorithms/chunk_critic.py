@@ -103,7 +103,6 @@ class ChunkCriticLearning(CloningLearning):
         return self.teach_steps > 0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.teach_steps < 0:
             raise ConfigError(f"learning.teach_steps is {self.teach_steps}; it cannot be negative")
         if not 0 < self.discount <= 1:

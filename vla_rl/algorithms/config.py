@@ -64,8 +64,6 @@ class ActorConfig:
             for imagination; weights, optimiser and average are float32. ``auto`` is bfloat16 where the device computes
             in it (GPUs since Ampere; processors with avx512_bf16 or amx_bf16), where it saves about a third of the
             time, else float32.
-        processes: that share each batch, on a machine of several cores or GPUs (a process each); the sum of their
-            gradients is one step. Another number draws other noise. 1: the learner alone.
     """
 
     batch_size: int = 64
@@ -76,13 +74,8 @@ class ActorConfig:
     ema_decay: float = 0.995
     random_shift: int = 3
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
-    processes: int = 1
 
     def __post_init__(self) -> None:
-        if not 1 <= self.processes <= max(self.batch_size, 1):
-            raise ConfigError(
-                f"actor.processes is {self.processes}; it must be from 1 to batch_size, which is {self.batch_size}"
-            )
         check_ranges(self, "actor", batch_size=">= 1", learning_rate="> 0", ema_decay="[0, 1)")
         check_ranges(self, "actor", warmup_steps=">= 0", decay_steps=">= 0", random_shift=">= 0")
 
@@ -150,13 +143,6 @@ class Learning:
     def trains_policy(self) -> bool:
         """Whether gradients reach the policy itself."""
         return True
-
-    def __post_init__(self) -> None:
-        if self.actor.processes > 1 and not self.trains_policy:
-            raise ConfigError(
-                f"learning.actor.processes is {self.actor.processes}; this algorithm, so set, trains no policy, whose "
-                "batches could be shared: leave it at 1 (the supervised stage has supervised.actor.processes)"
-            )
 
 
 @dataclass(frozen=True)

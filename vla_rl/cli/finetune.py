@@ -2,6 +2,7 @@
 
 Data are episode stores, run folders, LeRobotDatasets v3 and ROS 2 bags, in any mixture; see docs/data.md.
 --dry-run takes the data in and prints what each loss would see of it; --resume then trains.
+torchrun --nproc-per-node N -m vla_rl.cli.main finetune ... shares every batch of the policy among N processes.
 
 Example: vla-rl finetune --data runs/demo logs/monday.mcap --mapping monday.yaml --out runs/monday
 """
@@ -21,6 +22,8 @@ from vla_rl.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from vla_rl.runs.finetune import FinetuneConfig
+
+_OUT = Path("runs/finetune")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from vla_rl.runs.finetune import describe_data, export_with_weights, finetune
+    from vla_rl.runs.finetune import describe_data, export_with_weights, finetune, share_steps
+    from vla_rl.training.ranks import rank_and_count
 
+    if rank_and_count()[0]:
+        if not arguments.dry_run:
+            share_steps(arguments.resume or arguments.out or _OUT)
+        return 0
     folder, config = _open_run(arguments)
     continue_with("vla-rl", "finetune", "--resume", str(folder.path))
     if arguments.dry_run:
@@ -87,20 +95,16 @@ def _open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, FinetuneConfig
         FinetuneConfig, config_file(arguments.config or OF_FINETUNE[0]), [*overrides, *changes, *arguments.overrides]
     )
     _check(config)
-    return start_run(arguments.out or Path("runs/finetune"), config), config
+    return start_run(arguments.out or _OUT, config), config
 
 
 def _check(config: "FinetuneConfig") -> None:
     """Refuse what would fail only after the data has been read."""
-    import torch
-
     from vla_rl.algorithms.base import find_algorithm
-    from vla_rl.algorithms.data_parallel import check_gpus
 
     for path in config.data:
         if not Path(path).exists():
             raise UserError(f"there is no {path}; --data names episode stores, runs, LeRobotDatasets or bags")
-    check_gpus("learning.actor.processes", config.learning.actor.processes, torch.device(config.device))
     algorithm = find_algorithm(config.algorithm)
     if config.start:
         return

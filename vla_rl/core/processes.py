@@ -59,9 +59,9 @@ def end_processes(processes: Collection[BaseProcess], within_s: float = 1.5) -> 
         process.join()
 
 
-def learner_threads(asked: int, others: int = 0, sharing: int = 1) -> int:
+def learner_threads(asked: int, others: int = 0) -> int:
     """Threads of a learner: as many as asked for, or, for 0, one for each core that this process may use, up to eight,
-    but for those of ``others`` that work meanwhile, and shared with those that are ``sharing`` its batches. It depends
-    on the machine and not on what else runs on it, so that a run repeated there is the same run.
+    but for those of ``others`` that work meanwhile. It depends on the machine and not on what else runs on it, so that
+    a run repeated there is the same run.
     """
-    return asked or max(1, min(_MOST_THREADS, (len(os.sched_getaffinity(0)) - others) // sharing))
+    return asked or max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) - others))

@@ -80,7 +80,7 @@ class TrainablePolicy(nn.Module, ABC):
     """A policy as a torch module. Everything that goes in and comes out is in raw units.
 
     A subclass says its `config_class` and implements `loss` and `draw`; the rest has defaults. It may be deep-copied
-    (an average of its weights acts) and pickled (``actor.processes``), and what it must keep is in its ``state_dict``.
+    (an average of its weights acts) and what it must keep is in its ``state_dict``.
     Its config has ``horizon``, the actions in a chunk, and may have ``indicator`` and ``future_state_max``: see the
     properties of these names.
 

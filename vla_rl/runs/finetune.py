@@ -202,14 +202,43 @@ def finetune(folder: RunFolder, config: FinetuneConfig) -> dict[str, Any]:
     import torch
 
     from vla_rl.training.offline import OfflineRun
+    from vla_rl.training.ranks import process_group
 
-    torch.set_num_threads(learner_threads(config.torch_threads, sharing=config.learning.actor.processes))
+    torch.set_num_threads(learner_threads(config.torch_threads))
     described = {"task": "offline fine-tuning", "algorithm": config.algorithm, "seed": config.seed}
     with open_records(folder, described) as records:
         take_in_data(folder, config)
         make = functools.partial(make_learner, folder, config)
-        OfflineRun(folder, config.steps, config.checkpoint_every, records, make, config.retention).run()
+        with process_group():
+            OfflineRun(folder, config.steps, config.checkpoint_every, records, make, config.retention).run()
     return folder.read_summary()
+
+
+def share_steps(path: Path) -> None:
+    """Take part in the gradient steps of rank 0, which alone writes the run folder at ``path``."""
+    import torch
+
+    from vla_rl.core.stopping import stop_at_a_good_moment
+    from vla_rl.training.checkpoint import load_newest_checkpoint
+    from vla_rl.training.ranks import process_group
+
+    logging.disable()
+    with process_group():
+        folder, config = RunFolder.open(path, FinetuneConfig)
+        if folder.read_summary().get("gradient_steps", 0) >= config.steps:
+            return
+        torch.set_num_threads(learner_threads(config.torch_threads))
+        cache = _open_cache(folder, config)
+        learner, start = make_learner(folder, config, cache), 0
+        if (progress := load_newest_checkpoint(folder.checkpoints)) is not None:
+            start, state = progress
+            learner.load_state_dict(state)
+        learner.begin_round(cache, 1)
+        with stop_at_a_good_moment() as asked_to_stop:
+            for step in range(start, config.steps):
+                learner.update(step)
+                if stop := asked_to_stop():
+                    raise stop
 
 
 def export_with_weights(folder: RunFolder, config: FinetuneConfig, out: Path) -> Path:

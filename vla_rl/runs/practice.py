@@ -36,8 +36,14 @@ def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, Polic
     for a bad config.
 
     Raises:
-        UserError: for arguments that contradict each other, or a bad config.
+        UserError: for arguments that contradict each other, a bad config, or several processes of torchrun.
     """
+    from vla_rl.training.ranks import rank_and_count
+
+    if (count := rank_and_count()[1]) > 1:
+        raise UserError(
+            f"torchrun started {count} processes. Only finetune shares its batches. Practice in one process"
+        )
     if arguments.resume:
         if any(getattr(arguments, name) is not None for name in ("config", "policy", "seed", "out", "start")):
             raise UserError(
@@ -84,10 +90,7 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
     Raises:
         UserError: for what cannot be built.
     """
-    import torch
-
     from vla_rl.algorithms.base import find_algorithm
-    from vla_rl.algorithms.data_parallel import check_gpus
     from vla_rl.policies.folders import policy_class
     from vla_rl.runs.demonstrations import check_demonstrations
     from vla_rl.runs.simulator import SimulatorWorker
@@ -125,8 +128,6 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         )
     for name in (config.device, config.rollout_device):
         check_device(name)
-    for section, learning in (("supervised", config.supervised), ("learning", config.learning)):
-        check_gpus(f"{section}.actor.processes", learning.actor.processes, torch.device(config.device))
     worker = SimulatorWorker(config)
     try:
         worker.check(
@@ -198,8 +199,7 @@ def practise(
     from vla_rl.training.rounds import PracticeRun
 
     playing = config.workers if config.budget.staleness else 0
-    sharing = max(config.supervised.actor.processes, config.learning.actor.processes)
-    torch.set_num_threads(learner_threads(config.torch_threads, playing, sharing))
+    torch.set_num_threads(learner_threads(config.torch_threads, playing))
     described = {"task": ", ".join(config.task.envs), "algorithm": config.algorithm, "seed": config.seed}
     with open_records(folder, described, config.task, config.sinks, watching) as records, make_pool(config) as pool:
         PracticeRun(

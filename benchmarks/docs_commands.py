@@ -2,6 +2,7 @@
 that holds what the pages speak of, with budgets that are small enough for a test.
 """
 
+import functools
 import io
 import json
 import os
@@ -50,6 +51,15 @@ SMALLER = {
     r"vla-rl rollout\b": ["--episodes", "1"],
     r"python -m benchmarks imagination\b": ["--out", "measured"],
     r"python -m benchmarks (algorithms|people)\b": ["--gather", "--out", "measured"],
+}
+# What a Python block is run with in place of what it says.
+SMALLER_PYTHON = {
+    "steps=600": "steps=2",
+    "episodes=100": "episodes=2",
+    "episodes_per_round=150": "episodes_per_round=2",
+    'out="runs/peg"': 'out="runs/peg", settings={"budget.steps_per_round": 2, "budget.evaluation_episodes": 2, '
+    '"learning.teach_steps": 1, "learning.actor.warmup_steps": 1, "learning.dynamics.steps": 2, '
+    '"learning.value.steps": 2, "learning.branches.updates": 1, "learning.decoder.steps": 2}',
 }
 # Run by tests of their own, under the same arguments.
 ELSEWHERE = {
@@ -136,7 +146,8 @@ def run_command(command: Command, names: dict[str, object]) -> int:
         names: what the Python blocks of its page have defined so far; a block adds its own.
     """
     if command.python:
-        exec(compile(command.text, command.page, "exec"), names)
+        text = functools.reduce(lambda text, pair: text.replace(*pair), SMALLER_PYTHON.items(), command.text)
+        exec(compile(text, command.page, "exec"), names)
         return 0
     # Whatever brings the environment and its programs: here they are.
     text = re.sub(r"^make demo\b", "vla-rl demo", command.text.removeprefix(".venv/bin/"))

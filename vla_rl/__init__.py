@@ -27,6 +27,7 @@ _PUBLIC = {
     "load_policy": "vla_rl.runs.policy_folder",
     "train": "vla_rl.api",
     "evaluate": "vla_rl.api",
+    "rollout": "vla_rl.api",
     "Practice": "vla_rl.practice",
     "open_run": "vla_rl.practice",
     "export": "vla_rl.api",

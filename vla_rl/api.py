@@ -204,6 +204,70 @@ def evaluate(
     return Outcomes(tuple(starts), success, tuple(header.length for header in headers), EpisodeStore(path))
 
 
+def rollout(
+    policy: AnyPolicy,
+    robot: str = "mock",
+    episodes: int = 1,
+    *,
+    realtime: bool = False,
+    strategy: str | None = None,
+    limits: str | Path | None = None,
+    takeover: bool = False,
+    unattended: bool = False,
+    seed: int = 0,
+    out: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> list[bool | None]:
+    """Let a policy act on a robot, behind the safety gate.
+
+    Args:
+        policy: A trained policy, its folder, a run folder or a deployment.
+        robot: Name of an entry point of ``vla_rl.robots`` (``mock``, ``sim``, ``lerobot``, ``ros2``) or
+            ``module:function``.
+        episodes: Attempts.
+        realtime: Absolute deadlines and inference in a process of its own, instead of a virtual clock.
+        strategy: Name of an execution strategy; None: with ``realtime`` the best that the policy supports, else that of
+            its run.
+        limits: YAML file with the limits of the gate.
+        takeover: The robot's teleoperator or supervisor may take over.
+        unattended: A real robot does not wait for a person before each attempt.
+        seed: Of the first attempt; the next one has the next seed.
+        out: Episode store to add to; None: the episodes are dropped.
+        settings: Changes to `vla_rl.runs.rollout.RolloutConfig`, such as ``{"execution.execute_ticks": 4}``.
+
+    Returns:
+        Outcome of each attempt, None where nobody judged it.
+
+    Raises:
+        UserError: If policy, robot and settings do not fit, or a real robot was stopped and has to be looked at.
+
+    Example:
+        >>> rollout("runs/dot", "mock", settings={"robot.duration_s": 0.5})
+        [None]
+    """
+    from vla_rl.runs.policy_folder import find_policy
+    from vla_rl.runs.rollout import RolloutOrder, resolve_config, roll_out
+
+    with on_disk(policy) as folder:
+        if folder is None:
+            raise UserError(f"a {type(policy).__name__} has no folder; save the policy and give its folder")
+        found = find_policy(Path(policy) if isinstance(policy, str | Path) else folder)
+        config = resolve_config(
+            found, Path(limits) if limits else None, strategy, overrides(settings or {}), realtime=realtime
+        )
+        order = RolloutOrder(
+            policy=found,
+            robot=robot,
+            episodes=episodes,
+            seed=seed,
+            realtime=realtime,
+            takeover=takeover,
+            unattended=unattended,
+            store=EpisodeStore(Path(out)) if out else None,
+        )
+        return roll_out(order, config).outcomes
+
+
 def export(policy: AnyPolicy, out: str | Path, precision: Literal["fp32", "fp16", "bf16"] = "fp32") -> Path:
     """Export a policy, with its critic and residual, for a robot's computer, where ONNX Runtime or TensorRT runs it.
 

@@ -267,14 +267,14 @@ class TrainablePolicy(nn.Module, ABC):
         """The policy as the loop asks it, with these very weights; one thread's own."""
         return ActingPolicy(self, device, version)
 
-    def save(self, folder: Path, meta: dict[str, Any] | None = None) -> None:
+    def save(self, folder: Path | str, meta: dict[str, Any] | None = None) -> None:
         """Write the policy's folder, its config.json last.
 
         Args:
             folder: made if missing; a policy in it is replaced.
             meta: plain data to keep beside it (policy version, step, seed...).
         """
-        save_checkpoint(folder, self, meta or {})
+        save_checkpoint(Path(folder), self, meta or {})
 
     @classmethod
     def load(cls, folder: Path) -> tuple[Self, dict[str, Any]]:

@@ -305,10 +305,10 @@ class FlowVLA(TrainablePolicy):
 
         return FlowVLAPolicy(self, device, version)
 
-    def save(self, folder: Path, meta: dict[str, Any] | None = None) -> None:
+    def save(self, folder: Path | str, meta: dict[str, Any] | None = None) -> None:
         """See `TrainablePolicy.save`."""
         if self.config.backbone.folder:
-            self.backbone.save_description(folder / _BACKBONE)
+            self.backbone.save_description(Path(folder) / _BACKBONE)
         super().save(folder, meta)
 
     @classmethod

@@ -167,14 +167,14 @@ class LeRobotModel(TrainablePolicy):
             return super().acting(device, version)
         return LeRobotFlowPolicy(self.to(device).policy, self.prepared, self.postprocess, version)
 
-    def save(self, folder: Path, meta: dict[str, Any] | None = None) -> None:
+    def save(self, folder: Path | str, meta: dict[str, Any] | None = None) -> None:
         """Write a folder that lerobot reads too, see `TrainablePolicy.save`.
 
         Raises:
             CheckpointError: if it cannot be written.
         """
         ours = {"spec": config_to_dict(self.spec), "statistics": self.statistics.to_dict(), "horizon": self.horizon}
-        write_folder(folder, [self.policy, self.preprocess, self.postprocess], {**ours, "meta": meta or {}})
+        write_folder(Path(folder), [self.policy, self.preprocess, self.postprocess], {**ours, "meta": meta or {}})
 
     @classmethod
     def load(cls, folder: Path) -> tuple[Self, dict[str, Any]]:

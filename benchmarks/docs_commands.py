@@ -57,6 +57,7 @@ SMALLER_PYTHON = {
     "steps=600": "steps=2",
     "episodes=100": "episodes=2",
     "episodes_per_round=150": "episodes_per_round=2",
+    "practice.rounds(3)": "practice.rounds(1)",
     'out="runs/peg"': 'out="runs/peg", settings={"budget.steps_per_round": 2, "budget.evaluation_episodes": 2, '
     '"learning.teach_steps": 1, "learning.actor.warmup_steps": 1, "learning.dynamics.steps": 2, '
     '"learning.value.steps": 2, "learning.branches.updates": 1, "learning.decoder.steps": 2}',

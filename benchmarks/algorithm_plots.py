@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.report.plotting import POLICY, axis_labels, new_figure, plain, save_svg, title
+from benchmarks.pictures.plotting import POLICY, axis_labels, new_figure, plain, save_svg, title
 from vla_rl.report.statistics import wilson_interval
 from vla_rl.report.wording import count, percent
 

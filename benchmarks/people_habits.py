@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import sim
+from benchmarks.pictures.plotting import HUMAN, MUTED, POLICY, axis_labels, new_figure, plain, save_png, title
 from sim.operators import OPERATORS, Operator
 from sim.registration import ScriptedExpert
 from vla_rl.report.images import encode_gif
-from vla_rl.report.plotting import HUMAN, MUTED, POLICY, axis_labels, new_figure, plain, save_png, title
 
 DIFFICULTY = 0.4
 EPISODES = 50

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.execution.grid import OTHER_DELAY, POLICY_OF
+from benchmarks.pictures.plotting import save_svg
 from benchmarks.runs import short_name
-from vla_rl.report.plotting import save_svg
 from vla_rl.report.statistics import wilson_interval
 
 _STYLE: dict[Any, Any] = {

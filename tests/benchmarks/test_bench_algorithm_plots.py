@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.algorithm_plots import pooled_curve, save_algorithm_plot
+from benchmarks.pictures.plotting import POLICY
 from vla_rl.core.errors import UserError
-from vla_rl.report.plotting import POLICY
 
 
 def cell(algorithm: str, seed: int, rates: list[float], **changes: Any) -> dict[str, Any]:

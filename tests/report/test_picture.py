@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks.pictures.picture import save_picture
 from vla_rl.core.errors import UserError
-from vla_rl.report.picture import save_picture
 
 
 def drawn(run: Path, out: Path) -> np.ndarray:

@@ -1,7 +1,6 @@
-"""Rebuild the report of a run, also of one that is still going on or was killed; or put it beside another run; or draw
-pictures of it.
+"""Rebuild the report of a run, also of one that is still going on or was killed; or put it beside another run.
 
-Example: vla-rl report runs/demo --picture docs/images/demo.png
+Example: vla-rl report runs/demo
 """
 
 import argparse
@@ -19,29 +18,18 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="the run folder")
     parser.add_argument("--beside", type=Path, metavar="RUN", help="another run, side by side with this one, no report")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="success and one episode in one PNG, no report")
-    parser.add_argument(
-        "--figures", type=Path, metavar="DIR", help="the SVGs of docs/method.md from this run, no report"
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     from vla_rl.report.beside import build_comparison
-    from vla_rl.report.figures import save_figures
     from vla_rl.report.html import build_report
-    from vla_rl.report.picture import save_picture
     from vla_rl.runs.redraw import Redrawer
 
     task = _task_of(arguments.run)
-    if arguments.picture:
-        print(save_picture(arguments.run, arguments.picture))
-    if arguments.figures:
-        for file in save_figures(arguments.run, arguments.figures):
-            print(file)
     with closing(Redrawer(task)) as redraw:
         if arguments.beside:
             print(build_comparison(arguments.run, arguments.beside, redraw))
-        if not (arguments.picture or arguments.figures or arguments.beside):
+        else:
             print(build_report(arguments.run, redraw))
     return 0
 

@@ -10,11 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.advantage import SATURATED_TANH, AdvantageConfig, advantage_gate
-from vla_rl.core.types import Origin, Source
-from vla_rl.credit import RULES, CreditConfig, assign_batch
-from vla_rl.report.episode_figures import draw_segments, draw_values, draw_weights
-from vla_rl.report.plotting import (
+from benchmarks.pictures.episode_figures import draw_segments, draw_values, draw_weights
+from benchmarks.pictures.plotting import (
     BAD,
     GOOD,
     INK,
@@ -27,6 +24,9 @@ from vla_rl.report.plotting import (
     save_svg,
     title,
 )
+from vla_rl.advantage import SATURATED_TANH, AdvantageConfig, advantage_gate
+from vla_rl.core.types import Origin, Source
+from vla_rl.credit import RULES, CreditConfig, assign_batch
 from vla_rl.report.run_episodes import open_store, read_traces
 from vla_rl.report.run_files import Forecasts, read_run
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.pictures.episode_figures import draw_strip, strip_height
+from benchmarks.pictures.plotting import INK, POLICY, SHADES, WEIGHT, axis_labels, new_figure, plain, save_png
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Source
-from vla_rl.report.episode_figures import draw_strip, strip_height
-from vla_rl.report.plotting import INK, POLICY, SHADES, WEIGHT, axis_labels, new_figure, plain, save_png
 from vla_rl.report.run_episodes import Trace, open_store, read_traces, segments
 from vla_rl.report.run_files import Run, read_run
 from vla_rl.report.wording import headline, percent

@@ -6,12 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.core.errors import StoreError
-from vla_rl.core.types import Episode, Origin, Source
-from vla_rl.credit import RULES, ActorKind, CreditConfig, SegmentKind, StepCredit, assign
-from vla_rl.data.store import EpisodeHeader, EpisodeStore
-from vla_rl.report.images import film_strip
-from vla_rl.report.plotting import (
+from benchmarks.pictures.plotting import (
     BAD,
     DEMO,
     DPI,
@@ -28,6 +23,11 @@ from vla_rl.report.plotting import (
     plain,
     title,
 )
+from vla_rl.core.errors import StoreError
+from vla_rl.core.types import Episode, Origin, Source
+from vla_rl.credit import RULES, ActorKind, CreditConfig, SegmentKind, StepCredit, assign
+from vla_rl.data.store import EpisodeHeader, EpisodeStore
+from vla_rl.report.images import film_strip
 from vla_rl.report.run_episodes import Trace, segments
 
 _FRAMES = 8

@@ -1,0 +1,1 @@
+"""Pictures of a run for the README and docs/method.md, by matplotlib."""

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from run_maker import make_episode
 
+from benchmarks.pictures import figures
 from benchmarks.pictures.episode_figures import _bars, _telling_episodes, draw_values
 from benchmarks.pictures.figures import save_figures
 from benchmarks.pictures.plotting import BAD, GOOD, HUMAN, NOTHING, POLICY
 from vla_rl.core.errors import UserError
-from vla_rl.report import figures
 from vla_rl.report.run_episodes import Trace
 
 ALL = {"gate", "label_bias", "segments", "values", "weights", "reliability"}

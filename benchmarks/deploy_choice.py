@@ -64,7 +64,7 @@ def _policies(model: Any, learning: Any, folder: Path) -> dict[str, Policy]:
     export_policy(model, plain, {})
     found: dict[str, Policy] = {"torch 0 -": model.acting(), "onnx 0 -": load_deployed(plain, require="ort-cpu")}
     for draws in DRAWS:
-        for name, edit in (("drawn", None), ("edited", Edit(model, learning.edit))):
+        for name, edit in (("drawn", None), ("edited", Edit(model))):
             chooser = Chooser(ChunkCritic(model, learning.critic), ChoiceConfig(draws=draws, offset=0.0), edit)
             place = folder / f"{draws}-{name}"
             chooser.save(place / FOLDER)

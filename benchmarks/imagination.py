@@ -220,8 +220,8 @@ def _speed(folder: Path) -> dict[str, float]:
     """
     import torch
 
-    from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig
-    from vla_rl.policies.editing import Edit, EditConfig
+    from vla_rl.critics.outcome import OutcomeValue
+    from vla_rl.policies.editing import Edit
     from vla_rl.policies.features import draw_from_flat, example_row
     from vla_rl.policies.folders import load_model
     from world_model.branches import BranchConfig, Starts, World, imagine
@@ -230,7 +230,7 @@ def _speed(folder: Path) -> dict[str, float]:
     torch.set_num_threads(1)
     model, _ = load_model(folder)
     ticks, count = 6, 1000
-    edit, generator = Edit(model, EditConfig()), torch.Generator().manual_seed(0)
+    edit, generator = Edit(model), torch.Generator().manual_seed(0)
     features = example_row(model) + 0.1 * torch.randn(count, len(example_row(model)), generator=generator)
     actions = torch.randn(count, ticks, model.spec.action_dim, generator=generator)
     lasted = torch.ones(count, dtype=torch.bool)
@@ -238,7 +238,7 @@ def _speed(folder: Path) -> dict[str, float]:
         Transitions(features, actions, features.flip(0), lasted, ~lasted, lasted), FeatureDynamicsConfig()
     )
     tick = torch.zeros(count)
-    value = OutcomeValue(torch.cat([features, tick[:, None]], 1), 5, OutcomeValueConfig())
+    value = OutcomeValue(torch.cat([features, tick[:, None]], 1), 5)
     world = World(
         lambda seen: draw_from_flat(model, seen, torch.randn(len(seen), model.horizon, model.spec.action_dim))[
             :, :ticks

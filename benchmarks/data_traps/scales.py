@@ -23,13 +23,13 @@ from vla_rl.core.outside import SEAL
 from vla_rl.core.scaling import INPUT_LIMIT, Statistics, VectorStatistics
 from vla_rl.core.types import Episode, Observation, Origin, PolicySpec, Source
 from vla_rl.critics.backbones import OwnBackbone
-from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig
+from vla_rl.critics.outcome import OutcomeValue
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.statistics import scale_notes
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
 from vla_rl.policies.corrector_training import exported
-from vla_rl.policies.editing import Edit, EditConfig
+from vla_rl.policies.editing import Edit
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
 from vla_rl.policies.folders import load_model
 from vla_rl.policies.lerobot_adapter.model import lerobot_statistics
@@ -182,7 +182,7 @@ def _still_rows(count: int, width: int) -> Tensor:
 def critic_and_residual(folder: Path) -> str:
     del folder
     model = _model(Statistics.from_arrays(_ARM, _ARM))
-    critic, edit = ChunkCritic(model, ChunkCriticConfig(chunk_ticks=2)), Edit(model, EditConfig())
+    critic, edit = ChunkCritic(model, ChunkCriticConfig(chunk_ticks=2)), Edit(model)
     torch.nn.init.normal_(edit.net[-1].weight)  # type: ignore[arg-type]  # a linear layer
     lines = []
     for name, network in (("critic", critic), ("residual", edit)):
@@ -198,7 +198,7 @@ def dynamics_and_value(folder: Path) -> str:
     del folder
     rows = _still_rows(64, 6)
     rows[:, 0] = 1 + 500 * (rows[:, 0] - 1)  # above what the dynamics leave out
-    value = OutcomeValue(rows, 2, OutcomeValueConfig(hidden=(8,)))
+    value = OutcomeValue(rows, 2)
     yes = torch.ones(64, dtype=torch.bool)
     transitions = Transitions(rows, torch.randn(64, 2, 3), rows + torch.randn(64, 6), yes, ~yes, yes)
     dynamics = FeatureDynamics(transitions, FeatureDynamicsConfig(hidden=(8,)))

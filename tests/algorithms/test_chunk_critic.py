@@ -146,6 +146,7 @@ def test_with_a_discount_the_sooner_of_two_successes_is_worth_more_and_a_failure
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fast_critics")
 def test_the_steps_of_a_better_person_rise_more(make_cache) -> None:
     """The same way in 16 steps and, with pauses, in 48; policies get nowhere."""
     random = np.random.default_rng(0)
@@ -163,7 +164,7 @@ def test_the_steps_of_a_better_person_rise_more(make_cache) -> None:
         episodes.append(along(f"demo-{i}-better", way, "better"))
         episodes.append(along(f"demo-{i}-worse", way[np.sort(random.integers(16, size=48))], "worse"))
     cache = make_cache(episodes)
-    algorithm = learner(cache, critic_training={"learning_rate": 1e-2, "batch_size": 64}, discount=0.97)
+    algorithm = learner(cache, critic_training={"batch_size": 64}, discount=0.97)
     for step in range(60):
         algorithm.update(step)
     found = quality_by_operator(cache, cache.store, algorithm.trace, algorithm.chunk_ticks)

@@ -16,6 +16,7 @@ from vla_rl.core.errors import ConfigError
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunks", [0, 1, 3])
+@pytest.mark.usefixtures("fast_critics")
 def test_the_erring_chunk_is_worth_nothing_and_the_repair_everything(chunks: int, make_cache) -> None:
     """A policy that always errs in one state, and is always repaired: the episodes all succeed."""
     episodes = []
@@ -32,7 +33,7 @@ def test_the_erring_chunk_is_worth_nothing_and_the_repair_everything(chunks: int
         )
         episodes.append(dark(episode))
     cache = make_cache(episodes)
-    algorithm = learner(cache, critic_training={"learning_rate": 1e-2, "bootstrap_chunks": chunks})
+    algorithm = learner(cache, critic_training={"bootstrap_chunks": chunks})
     for step in range(300 if chunks else 100):
         algorithm.update(step)
     starts = np.array([episode.start for episode in cache.episodes])
@@ -44,6 +45,7 @@ def test_the_erring_chunk_is_worth_nothing_and_the_repair_everything(chunks: int
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("chunks", "first"), [(0, 0.0), (1, 0.5 * 0.9**3)])
+@pytest.mark.usefixtures("fast_critics")
 def test_what_a_chunk_led_to_is_worth_what_others_made_of_it(chunks: int, first: float, make_cache) -> None:
     """From either of two states a chunk leads into one and the same third one, where half of the episodes succeed; by
     chance none of those from the first state. Monte-Carlo never learns better, temporal differences do.
@@ -61,7 +63,7 @@ def test_what_a_chunk_led_to_is_worth_what_others_made_of_it(chunks: int, first:
         for index in range(20)
     ]
     cache = make_cache(episodes)
-    training = {"learning_rate": 1e-2, "bootstrap_chunks": chunks}
+    training = {"bootstrap_chunks": chunks}
     algorithm = make_algorithm(
         "chunk_critic",
         tiny("chunk_critic", critic={"members": 1, "hidden": (32,)}, critic_training=training, discount=0.9),
@@ -121,6 +123,7 @@ def test_the_target_of_a_member_is_what_its_own_slow_copy_says(make_cache) -> No
 
 
 @pytest.mark.parametrize("chunks", [0, 1])
+@pytest.mark.usefixtures("fast_critics")
 def test_how_an_episode_ends_never_reaches_the_member_that_judges_it(chunks: int, make_cache) -> None:
     """Neither by its own steps nor by what the other members think of theirs."""
     names = [f"round-{index}" for index in range(12)]
@@ -130,7 +133,7 @@ def test_how_an_episode_ends_never_reaches_the_member_that_judges_it(chunks: int
     for turned in (False, True):
         ends = {name: (index % 2 == 0) ^ (turned and name in judged) for index, name in enumerate(names)}
         cache = make_cache([make_episode(name, [P] * 6, success) for name, success in ends.items()])
-        algorithm = learner(cache, critic_training={"learning_rate": 1e-2, "bootstrap_chunks": chunks})
+        algorithm = learner(cache, critic_training={"bootstrap_chunks": chunks})
         assert algorithm.config.critic.members == 5
         for step in range(6):
             algorithm.update(step)

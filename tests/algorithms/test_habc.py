@@ -41,7 +41,7 @@ def trained_on_two_routes(name, make_cache):
         name,
         advantage={"warmup_steps": 0},
         critic=TABULAR if name == "no_ve" else TABULAR | MONTE_CARLO,
-        critic_training={"batch_size": 32, "learning_rate": 1e-2},
+        critic_training={"batch_size": 32},
         actor={"batch_size": 2, "learning_rate": 5e-3},
     )
     algorithm = make_algorithm(name, config, make_model(state_dim=FAST + SLOW - 1, action_dim=1), cache, seed=0)
@@ -54,6 +54,7 @@ def trained_on_two_routes(name, make_cache):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fast_critics")
 def test_habc_prefers_the_faster_of_two_routes(make_cache):
     algorithm, cache, fast, slow = trained_on_two_routes("habc", make_cache)
     assert fast > 1.8
@@ -66,6 +67,7 @@ def test_habc_prefers_the_faster_of_two_routes(make_cache):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fast_critics")
 def test_without_the_efficiency_value_the_routes_are_equal(make_cache):
     _, _, fast, slow = trained_on_two_routes("no_ve", make_cache)
     assert fast == pytest.approx(1.0, abs=0.1)
@@ -87,6 +89,7 @@ def test_the_gate_reads_the_efficiency_value_unless_it_is_left_out(name, make_ca
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fast_critics")
 def test_the_actor_takes_the_faster_route(make_cache):
     """Weighted by the gate, the flow policy's action at the start moves from the mean of both to the fast one."""
     means = {}

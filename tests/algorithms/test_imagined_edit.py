@@ -35,14 +35,15 @@ def wandering(name: str, start: float, seed: int):
 
 
 @pytest.mark.slow
-def test_it_goes_where_real_outcomes_were_better(make_cache, tmp_path: Path) -> None:
+def test_it_goes_where_real_outcomes_were_better(make_cache, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("vla_rl.critics.outcome._HIDDEN", (32,))
+    monkeypatch.setattr("vla_rl.critics.outcome._BATCH_SIZE", 64)
     cache = make_cache([wandering(f"round-{i:03d}", np.random.default_rng(i).normal(), 1000 + i) for i in range(80)])
     algorithm = learner(
         cache,
-        edit={"hidden": (32,)},
         dynamics={"steps": 200, "hidden": (32,), "batch_size": 64},
-        value={"steps": 150, "look_every": 25, "hidden": (32,), "batch_size": 64},
-        branches={"updates": 12, "branches": 128, "epochs": 4, "learning_rate": 3e-3},
+        value={"steps": 150},
+        branches={"updates": 30, "branches": 128, "epochs": 4, "learning_rate": 1e-3},
         choice={"draws": 1, "offset": 0.0},
     )
     logs = algorithm.update(0)
@@ -87,7 +88,6 @@ def believing(cache, teach_steps=0, **changes: float):
     return learner(
         cache,
         teach_steps=teach_steps,
-        edit={"hidden": (32,)},
         dynamics={"steps": 100, "hidden": (32,), "batch_size": 64},
         branches={"updates": 1, "branches": 8, "epochs": 1, "alarm_ratio": 1.3} | changes,
     )

@@ -110,8 +110,8 @@ def played(policy: ActingPolicy, count: int, version: int):
 def test_the_edit_goes_where_outcomes_were_better(make_cache, tmp_path: Path) -> None:
     """Two rounds, the second one of the policy that the first has saved."""
     options = {
-        "ppo": {"chunk_ticks": TICKS, "learning_rate": 1e-2, "batch_size": 64},
-        "value": {"steps": 50, "look_every": 10, "hidden": (16,), "batch_size": 64},
+        "ppo": {"chunk_ticks": TICKS, "learning_rate": 1e-3, "batch_size": 64},
+        "value": {"steps": 50},
     }
     episodes = played(acting(), 32, 0)
     algorithm = learner(make_cache(episodes), **options)

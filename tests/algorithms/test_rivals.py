@@ -128,13 +128,14 @@ def test_recap_quantile_gives_the_asked_fraction_per_task_and_corrections_are_po
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fast_critics")
 def test_recap_learns_returns(make_cache):
     """Of two states one leads to success in a step and the other to failure: worth about 0 and -1."""
     ups, downs = np.float32([[1, 0]] * 4), np.float32([[0, 1]] * 4)
     episodes = [make_episode("round-0", [P] * 4, True, state=ups), make_episode("round-1", [P] * 4, False, state=downs)]
     cache = make_cache(episodes)
     critic = DistributionalConfig(backbone="state", hidden=(16,))
-    config = tiny("recap", recap={"critic": critic}, critic_training={"learning_rate": 1e-2})
+    config = tiny("recap", recap={"critic": critic})
     algorithm = make_algorithm("recap", config, make_model(indicator=True), cache, seed=0)
     algorithm.begin_round(cache, 1)
     for _ in range(300):

@@ -22,9 +22,8 @@ TINY = {
     "critic_training": {"batch_size": 8},
     "advantage": {"warmup_steps": 3},
     "dynamics": {"steps": 3, "hidden": (8,), "batch_size": 8},
-    "value": {"steps": 2, "look_every": 1, "hidden": (8,), "batch_size": 8},
+    "value": {"steps": 2},
     "branches": {"updates": 1, "branches": 8, "epochs": 1, "alarm_ratio": 0.0},
-    "edit": {"hidden": (8,)},
     "ppo": {"epochs": 2, "batch_size": 8},
     "recap": {"warmup_steps": 2, "threshold_every": 2, "threshold_frames": 16, "lookahead": 3},
 }

@@ -1,10 +1,17 @@
 """The value of real outcomes is judged by, and valued with, what it has not learnt from."""
 
+import pytest
 import torch
 
 from vla_rl.critics.outcome import OutcomeValueConfig, fit_outcome_value
 
 EPISODES, LENGTH, FOLDS = 60, 10, 3
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vla_rl.critics.outcome._HIDDEN", (32,))
+    monkeypatch.setattr("vla_rl.critics.outcome._LEARNING_RATE", 3e-3)
 
 
 def fitted(informative: bool, steps: int = 300):
@@ -15,7 +22,7 @@ def fitted(informative: bool, steps: int = 300):
         rows[:, 0] = 2 * label - 1 + 0.5 * rows[:, 0]
     fold = (torch.arange(EPISODES) % FOLDS).repeat_interleave(LENGTH)
     torch.manual_seed(0)
-    config = OutcomeValueConfig(hidden=(32,), steps=steps, learning_rate=3e-3)
+    config = OutcomeValueConfig(steps)
     value, brier = fit_outcome_value(rows, label, fold, FOLDS, config, torch.Generator().manual_seed(1))
     return value, brier, rows, label, fold
 

@@ -43,6 +43,8 @@ from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
 
 logger = logging.getLogger(__name__)
 _LEAST_SCALE = 1e-2
+_LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 0.03  # of AdamW
+_INPUT_NOISE = 0.03  # standard deviation, on normalised inputs
 _LOOKED_AT, _AT_ONCE = 256, 32  # states at which it is counted how often the first draw is kept
 _TARGET_RATE = 0.02  # a round's critic is new and learns for some hundred steps: the usual .005 would lag behind
 
@@ -53,9 +55,6 @@ class ChunkCriticTrainingConfig:
 
     Attributes:
         batch_size: windows per gradient step.
-        learning_rate: of AdamW.
-        weight_decay: of AdamW.
-        input_noise: standard deviation of the noise on normalised inputs.
         bootstrap_chunks: n; 0: a chunk is worth what came of it in the end (Monte-Carlo). From 1 on it is worth
             gamma^(n C) times what the critic thinks of the chunk that the same actor executed n chunks later: asked is
             a copy that follows it by 2 % a step, every member for itself, so that what others have learnt from the
@@ -65,14 +64,10 @@ class ChunkCriticTrainingConfig:
     """
 
     batch_size: int = 256
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.03
-    input_noise: float = 0.03
     bootstrap_chunks: int = 0
 
     def __post_init__(self) -> None:
-        check_ranges(self, "critic_training", batch_size=">= 1", learning_rate="> 0", bootstrap_chunks=">= 0")
-        check_ranges(self, "critic_training", weight_decay=">= 0", input_noise=">= 0")
+        check_ranges(self, "critic_training", batch_size=">= 1", bootstrap_chunks=">= 0")
 
 
 @dataclass(frozen=True)
@@ -146,10 +141,7 @@ class ChunkCriticLearner(Cloning):
 
     def _make_critic(self) -> None:
         self.critic = ChunkCritic(self.model, self.config.critic).to(next(self.model.parameters()).device)
-        training = self.config.critic_training
-        self._optimizer = torch.optim.AdamW(
-            self.critic.parameters(), training.learning_rate, weight_decay=training.weight_decay
-        )
+        self._optimizer = torch.optim.AdamW(self.critic.parameters(), _LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
         self._target = copy.deepcopy(self.critic)
 
     def begin_round(self, cache: FrameCache, number: int) -> None:
@@ -213,7 +205,7 @@ class ChunkCriticLearner(Cloning):
         chosen = torch.randint(len(self._inputs), (training.batch_size,), generator=generator)
         rows = self._inputs[chosen]
         noise = torch.randn(rows.shape, generator=generator).to(rows)
-        logit = self.critic(rows + training.input_noise * noise * self.critic.scale)
+        logit = self.critic(rows + _INPUT_NOISE * noise * self.critic.scale)
         loss = F.binary_cross_entropy_with_logits(logit, self._worth(chosen).expand_as(logit), reduction="none")
         seen = self._seen(self._fold[chosen])
         loss = (loss * seen).sum() / seen.sum().clamp(min=1)

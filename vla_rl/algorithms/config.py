@@ -108,16 +108,14 @@ class CriticTrainingConfig:
         steps_per_actor_step: gradient steps for each one of the actor; below 1 the critics pause in between.
         steps_before_round: gradient steps before the first one of the actor in each round, so that nobody is weighed by
             critics that know less than the round's episodes.
-        learning_rate: of AdamW.
     """
 
     batch_size: int = 64
     steps_per_actor_step: float = 1.0
     steps_before_round: int = 0
-    learning_rate: float = 5e-4
 
     def __post_init__(self) -> None:
-        check_ranges(self, "critic_training", batch_size=">= 1", steps_per_actor_step="> 0", learning_rate="> 0")
+        check_ranges(self, "critic_training", batch_size=">= 1", steps_per_actor_step="> 0")
         check_ranges(self, "critic_training", steps_before_round=">= 0")
 
 

@@ -25,7 +25,7 @@ from vla_rl.critics.hierarchical import (
 )
 from vla_rl.data.sampler import MixtureSampler
 
-CRITIC_WEIGHT_DECAY = 1e-2
+CRITIC_LEARNING_RATE, CRITIC_WEIGHT_DECAY = 5e-4, 1e-2  # of AdamW; unstated in the paper
 CRITIC_GRADIENT_NORM = 10.0  # longer gradients are shortened to it
 _EVALUATION_BATCH = 512
 # Share of a batch that is drawn from steps without a viability label (demonstrations, interventions): they train V_e.
@@ -61,7 +61,7 @@ class HierarchicalLearner:
         if config.critic.target_tau is not None:
             self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self._updates = 0  # keys the randomness: there may be several updates, or none, in a step of the actor
-        self._optimizer = make_optimizer(self.critic, self.config.learning_rate, CRITIC_WEIGHT_DECAY)
+        self._optimizer = make_optimizer(self.critic, CRITIC_LEARNING_RATE, CRITIC_WEIGHT_DECAY)
         self.logs = dict.fromkeys(
             ("viability_loss", "viability_accuracy", "efficiency_loss", "critic_gradient_norm"), 0.0
         )
@@ -100,9 +100,7 @@ class HierarchicalLearner:
         target = self._efficiency_target(frames, timed, generator)
         loss_e = efficiency_loss(output.efficiency, target, self.data.tensor(timed), self.critic.efficiency_unit_steps)
 
-        norm = gradient_step(
-            self._optimizer, loss_v + loss_e, self.critic, CRITIC_GRADIENT_NORM, self.config.learning_rate
-        )
+        norm = gradient_step(self._optimizer, loss_v + loss_e, self.critic, CRITIC_GRADIENT_NORM, CRITIC_LEARNING_RATE)
         if self.target is not self.critic:
             follow(self.target, self.critic, self.critic.config.target_tau or 0.0)
         self._updates += 1

@@ -18,7 +18,7 @@ from vla_rl.algorithms.actor import gradient_step, load_optimizer, make_optimize
 from vla_rl.algorithms.cloning import Cloning
 from vla_rl.algorithms.config import CloningLearning, CriticTrainingConfig
 from vla_rl.algorithms.critic_steps import CriticSteps, critic_steps_of
-from vla_rl.algorithms.hierarchical import CRITIC_GRADIENT_NORM, CRITIC_WEIGHT_DECAY
+from vla_rl.algorithms.hierarchical import CRITIC_GRADIENT_NORM, CRITIC_LEARNING_RATE, CRITIC_WEIGHT_DECAY
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
@@ -117,7 +117,7 @@ class Recap(Cloning):
         config, training = self.config.recap.critic, self.config.critic_training
         backbone = backbone or make_backbone(config.backbone, self.model)
         self.critic = DistributionalCritic(backbone, config).to(next(self.model.parameters()).device)
-        self._optimizer = make_optimizer(self.critic, training.learning_rate, CRITIC_WEIGHT_DECAY)
+        self._optimizer = make_optimizer(self.critic, CRITIC_LEARNING_RATE, CRITIC_WEIGHT_DECAY)
         self.critic_steps = CriticSteps(training)
         self.thresholds: dict[str, float] = {}
         self.updates = self._critic_updates = 0
@@ -219,7 +219,7 @@ class Recap(Cloning):
         logits = self.critic(*self.data.inputs(frames, self.config.actor.random_shift, generator))
         returns = self._returns(frames)
         loss = distributional_loss(logits, returns, torch.ones_like(returns, dtype=torch.bool))
-        norm = gradient_step(self._optimizer, loss, self.critic, CRITIC_GRADIENT_NORM, training.learning_rate)
+        norm = gradient_step(self._optimizer, loss, self.critic, CRITIC_GRADIENT_NORM, CRITIC_LEARNING_RATE)
         self._critic_updates += 1
         self._critic_logs = {"critic_loss": float(loss.detach()), "critic_gradient_norm": norm}
 

@@ -29,7 +29,7 @@ from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.outcome import OutcomeValueConfig, fit_outcome_value
 from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser
-from vla_rl.policies.editing import Edit, EditConfig
+from vla_rl.policies.editing import Edit
 from vla_rl.policies.folders import check_frozen
 from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
 
@@ -66,7 +66,6 @@ class ResidualPPOLearning(Learning):
     """What the algorithm may be told; the actor's section is not used, for the policy stays as it is."""
 
     ppo: ResidualPPOConfig = field(default_factory=ResidualPPOConfig)
-    edit: EditConfig = field(default_factory=EditConfig)
     value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)
     credit: CreditConfig = field(default_factory=lambda: CreditConfig(rule="takeover_is_failure"))
 
@@ -135,7 +134,7 @@ class ResidualPPO(Algorithm):
         self._played: dict[str, PlayedChunks | None] = {}  # by episode: they stay the same, as the policy does
         self._past: set[str] = set()  # episodes that other edits have played
         device = next(self.model.parameters()).device
-        self.edit = (edit or Edit(self.model, self.config.edit)).to(device)
+        self.edit = (edit or Edit(self.model)).to(device)
         self._optimizer = torch.optim.Adam(self.edit.parameters(), self.config.ppo.learning_rate)
 
     def update(self, step: int) -> dict[str, float]:

@@ -15,33 +15,25 @@ from vla_rl.core.ranges import check_ranges
 from vla_rl.policies.heads import EnsembleHead, scaled
 
 _LEAST_SCALE = 1e-2
+_HIDDEN = (256, 256)  # widths of the hidden layers, each with a LayerNorm
+_LOOK_EVERY = 25  # gradient steps between two looks at the parts that were left out
+_BATCH_SIZE = 256
+_LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 0.05  # of AdamW
+_INPUT_NOISE = 0.05  # standard deviation, on normalised inputs
 
 
 @dataclass(frozen=True)
 class OutcomeValueConfig:
-    """Architecture and optimisation.
+    """How long the value learns.
 
     Attributes:
-        hidden: widths of the hidden layers, each with a LayerNorm.
         steps: gradient steps at most.
-        look_every: gradient steps between two looks at the parts that were left out.
-        batch_size: states per step.
-        learning_rate: of AdamW.
-        weight_decay: of AdamW.
-        input_noise: standard deviation of the noise on normalised inputs.
     """
 
-    hidden: tuple[int, ...] = (256, 256)
     steps: int = 125
-    look_every: int = 25
-    batch_size: int = 256
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.05
-    input_noise: float = 0.05
 
     def __post_init__(self) -> None:
-        check_ranges(self, "value", steps=">= 1", look_every=">= 1", batch_size=">= 1", hidden=">= 1")
-        check_ranges(self, "value", learning_rate="> 0", weight_decay=">= 0", input_noise=">= 0")
+        check_ranges(self, "value", steps=">= 1")
 
 
 class OutcomeValue(nn.Module):
@@ -50,14 +42,12 @@ class OutcomeValue(nn.Module):
     Args:
         rows: [N, I], the states that it will learn from, for their scales.
         folds: K.
-        config: see `OutcomeValueConfig`.
     """
 
-    def __init__(self, rows: Tensor, folds: int, config: OutcomeValueConfig) -> None:
+    def __init__(self, rows: Tensor, folds: int) -> None:
         super().__init__()
-        self.config = config
         self._mean, self._scale = rows.mean(0), rows.std(0, correction=0) + _LEAST_SCALE
-        self.head = EnsembleHead(folds, rows.shape[1], config.hidden, 1, normalised=True)
+        self.head = EnsembleHead(folds, rows.shape[1], _HIDDEN, 1, normalised=True)
 
     def logits(self, rows: Tensor, noise: Tensor | float = 0.0) -> Tensor:
         """[K, B] of rows [B, I]; ``noise`` is added to the normalised rows."""
@@ -85,14 +75,14 @@ def fit_outcome_value(
     Returns:
         the value, and its Brier score on what was left out.
     """
-    value = OutcomeValue(rows, folds, config).to(rows.device)
-    optimizer = torch.optim.AdamW(value.parameters(), config.learning_rate, weight_decay=config.weight_decay)
+    value = OutcomeValue(rows, folds).to(rows.device)
+    optimizer = torch.optim.AdamW(value.parameters(), _LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
     members = torch.arange(folds, device=rows.device)
     seen = (members[:, None] != fold).to(rows)
     best = torch.full((folds,), torch.inf, device=rows.device)
     kept = [parameter.detach().clone() for parameter in value.parameters()]
     for step in track(range(config.steps + 1), "value", "step"):
-        if step % config.look_every == 0:
+        if step % _LOOK_EVERY == 0:
             with torch.no_grad():
                 error = (value.logits(rows).sigmoid() - label).square() * (1 - seen)
             brier = error.sum(1) / (1 - seen).sum(1).clamp(min=1)
@@ -100,8 +90,8 @@ def fit_outcome_value(
             best = torch.where(better, brier, best)
             for parameter, keep in zip(value.parameters(), kept, strict=True):
                 keep[better] = parameter.detach()[better]
-        chosen = torch.randint(len(rows), (config.batch_size,), generator=generator)
-        noise = config.input_noise * torch.randn(rows[chosen].shape, generator=generator).to(rows)
+        chosen = torch.randint(len(rows), (_BATCH_SIZE,), generator=generator)
+        noise = _INPUT_NOISE * torch.randn(rows[chosen].shape, generator=generator).to(rows)
         logits = value.logits(rows[chosen], noise)
         loss = F.binary_cross_entropy_with_logits(logits, label[chosen].expand_as(logits), reduction="none")
         loss = (loss * seen[:, chosen]).sum() / seen[:, chosen].sum().clamp(min=1)

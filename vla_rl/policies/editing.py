@@ -26,7 +26,7 @@ _LEAST_SCALE = 1e-2
 
 @dataclass(frozen=True)
 class EditConfig:
-    """Architecture.
+    """Architecture, as the file of an edit keeps it.
 
     Attributes:
         bound: of an offset, in normalised action units.
@@ -60,8 +60,9 @@ class Edit(nn.Module):
     scale: Tensor
     moved: Tensor
 
-    def __init__(self, model: "TrainablePolicy", config: EditConfig) -> None:
+    def __init__(self, model: "TrainablePolicy", config: EditConfig | None = None) -> None:
         super().__init__()
+        config = config or EditConfig()
         self.config, self.input_limit = config, INPUT_LIMIT
         self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)
         moved = (self.action_normalizer.scale > 0).float()

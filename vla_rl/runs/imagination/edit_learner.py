@@ -26,7 +26,7 @@ from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig, fit_outcome_value
 from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser
-from vla_rl.policies.editing import Edit, EditConfig
+from vla_rl.policies.editing import Edit
 from vla_rl.policies.features import draw_from_flat, example_row
 from vla_rl.policies.folders import check_frozen
 from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
@@ -58,7 +58,6 @@ class ImaginedEditLearning(ChunkCriticLearning):
     )
     teach_steps: int = 400
     choice: ChoiceConfig = field(default_factory=lambda: ChoiceConfig(offset=0.0, graded_edit=True, novelty_cost=1.0))
-    edit: EditConfig = field(default_factory=EditConfig)
     dynamics: FeatureDynamicsConfig = field(default_factory=FeatureDynamicsConfig)
     value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)
     branches: BranchConfig = field(default_factory=BranchConfig)
@@ -111,13 +110,13 @@ class ImaginedEdit(ChunkCriticLearner):
 
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
         super().build_critics(cache, backbone)
-        self.edit = Edit(self.model, self.config.edit).to(next(self.model.parameters()).device)
+        self.edit = Edit(self.model).to(next(self.model.parameters()).device)
 
     def prepare(self) -> dict[str, float]:
         """The edit is improved before the critic of the round learns, if outcomes say anything."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "imagined edit", self._round))
-            edit = Edit(self.model, self.config.edit).to(self.data.device)
+            edit = Edit(self.model).to(self.data.device)
             told = self.tells_apart
             logs = self._imagine(edit, torch_generator(self.seed, "imagination", self._round)) if told else {}
         # A new edit moves nothing. The one before was made for draws of the policy before, which has since been taught
@@ -250,7 +249,7 @@ class ImaginedEdit(ChunkCriticLearner):
         found = Chooser.load(folder / FOLDER, self.model, device).edit if (folder / FOLDER).is_dir() else None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "adopted edit"))
-            self.edit = found or Edit(self.model, self.config.edit).to(device)
+            self.edit = found or Edit(self.model).to(device)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"edit": self.edit.state_dict()}

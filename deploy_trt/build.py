@@ -7,7 +7,6 @@ TensorRT-RTX also builds where there is no GPU, for GPUs that it is told of: thi
 builder accept every graph. Each build runs in a process of its own, since a library without its driver may crash.
 """
 
-import argparse
 import json
 import os
 import re
@@ -228,6 +227,4 @@ def _read(file: Path) -> bytes:
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("request")
-    print(json.dumps(_worker(json.loads(arguments.parse_args().request))))
+    print(json.dumps(_worker(json.loads(sys.argv[1]))))

@@ -11,11 +11,11 @@ import pytest
 from benchmarks import algorithms as bench
 from vla_rl.cli import train
 from vla_rl.cli.main import main
+from vla_rl.cli.run_arguments import asked_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.runs.config import RunConfig
-from vla_rl.runs.practice import asked_config
 
 
 def options(out: Path, *words: str) -> argparse.Namespace:

@@ -160,8 +160,7 @@ def test_a_missing_package_names_its_extra(
 
 
 def test_the_size_of_the_policy_is_chosen_by_name(tmp_path: Path) -> None:
-    from vla_rl.cli.run_arguments import add_run_arguments
-    from vla_rl.runs.practice import asked_config
+    from vla_rl.cli.run_arguments import add_run_arguments, asked_config
 
     parser = argparse.ArgumentParser()
     add_run_arguments(parser, config="demo", out=str(tmp_path / "run"))
@@ -171,7 +170,7 @@ def test_the_size_of_the_policy_is_chosen_by_name(tmp_path: Path) -> None:
 
 def test_an_unfinished_demo_goes_on_only_with_the_same_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vla_rl.cli import demo
-    from vla_rl.runs.practice import asked_config
+    from vla_rl.cli.run_arguments import asked_config
     from vla_rl.training.run_folder import RunFolder
 
     monkeypatch.chdir(tmp_path)

@@ -8,11 +8,11 @@ import pytest
 
 from tests.fakes.interrupted import interrupted
 from vla_rl.cli.main import main, make_parser
+from vla_rl.cli.run_arguments import open_run
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.choosing import FOLDER, Chooser
 from vla_rl.policies.folders import load_model, load_policy
 from vla_rl.report.sinks import read_records
-from vla_rl.runs.practice import open_run
 
 OPTIONS = [
     "--config",

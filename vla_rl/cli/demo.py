@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _practise(arguments: argparse.Namespace, story: "Story", address: str) -> int:
+    from vla_rl.cli.run_arguments import open_run
     from vla_rl.core.progress import watched_by
     from vla_rl.report.html import build_report
     from vla_rl.report.run_files import read_run
@@ -65,7 +66,7 @@ def _practise(arguments: argparse.Namespace, story: "Story", address: str) -> in
     from vla_rl.report.story_panel import story_panel
     from vla_rl.report.wording import headline
     from vla_rl.runs.beside import PracticeAlone
-    from vla_rl.runs.practice import open_run, practise
+    from vla_rl.runs.practice import practise
     from vla_rl.runs.redraw import Redrawer
     from vla_rl.training.plan import plan
 
@@ -130,7 +131,7 @@ def _expected_minutes(config: "RunConfig") -> float:
 
 def _choose_folder(arguments: argparse.Namespace) -> None:
     """Without --out: go on with an unfinished demo of the same config, or else take the next free name."""
-    from vla_rl.runs.practice import asked_config
+    from vla_rl.cli.run_arguments import asked_config
 
     config = asked_config(arguments)
     for number in itertools.count(1):

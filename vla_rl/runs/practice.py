@@ -1,6 +1,5 @@
 """Puts a practice run together from its config and carries it out: used by ``demo`` and ``train``."""
 
-import argparse
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -8,15 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_rl.core.config import config_to_dict, flatten, load_config, read_yaml
+from vla_rl.core.config import config_to_dict, flatten
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.processes import learner_threads
 from vla_rl.core.protocols import Subscriber
 from vla_rl.core.types import PolicySpec
 from vla_rl.execution.strategies import find_strategy
-from vla_rl.policies.flow_vla.config import preset
 from vla_rl.runs.config import FULL_PRECISION, RunConfig
-from vla_rl.runs.config_files import config_file
 from vla_rl.runs.records import open_records
 from vla_rl.training.run_folder import RunFolder
 
@@ -31,52 +28,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def open_run(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, PolicySpec]:
-    """The run folder that the arguments name, made or found, its config, and the policy's interface. Nothing is written
-    for a bad config.
+def create_run(path: Path, config: RunConfig, start: Path | None = None) -> tuple[RunFolder, RunConfig, PolicySpec]:
+    """Make a run folder around a config. Nothing is written for a bad config.
+
+    Args:
+        path: Of the folder.
+        config: Of the run.
+        start: A run whose demonstrations and supervised policy it shares.
+
+    Returns:
+        The folder, the config with absolute paths, and the policy's interface.
 
     Raises:
-        UserError: for arguments that contradict each other, a bad config, or several processes of torchrun.
+        UserError: For a bad config, a folder that holds a run, or a start that differs.
     """
-    from vla_rl.training.ranks import rank_and_count
-
-    if (count := rank_and_count()[1]) > 1:
-        raise UserError(
-            f"torchrun started {count} processes. Only finetune shares its batches. Practice in one process"
-        )
-    if arguments.resume:
-        if any(getattr(arguments, name) is not None for name in ("config", "policy", "seed", "out", "start")):
-            raise UserError(
-                "--resume goes on with the run's own config; leave --config, --policy, --seed, --out and --from out"
-            )
-        folder, config = RunFolder.resume(arguments.resume, RunConfig, arguments.overrides, "budget.rounds")
-        spec = check_config(config, has_demonstrations=folder.policy_exists(0))
-        if arguments.overrides:
-            folder.extend(config)
-        return folder, config, spec
-    config = _with_absolute_paths(asked_config(arguments))
-    start = _check_start(arguments.start, config) if arguments.start else None
-    spec = check_config(config, has_demonstrations=start is not None)
+    config = _with_absolute_paths(config)
+    source = _check_start(start, config) if start else None
+    spec = check_config(config, has_demonstrations=source is not None)
     _warn_of_chunks(config)
-    return RunFolder.create(arguments.out or arguments.default_out, config, start), config, spec
-
-
-def asked_config(arguments: argparse.Namespace) -> RunConfig:
-    """The config that the arguments describe: defaults, then the policy's size, then the file, then overrides.
-
-    Raises:
-        UserError: for a config or a size that there is not, or a bad value in one.
-    """
-    overrides = list(arguments.overrides)
-    if arguments.seed is not None:
-        if twice := [item for item in overrides if item.lstrip("-").startswith("seed=")]:
-            raise UserError(f"the seed is said twice, --seed {arguments.seed} and {twice[0]}: leave one out")
-        overrides.append(f"seed={arguments.seed}")
-    file = config_file(arguments.config or arguments.default_config)
-    base = {"policy": config_to_dict(preset(arguments.policy))} if arguments.policy else {}
-    if base and "policy" in read_yaml(file):
-        raise ConfigError(f"{file} has a policy of its own; leave --policy out, or the section in the file")
-    return load_config(RunConfig, file, overrides, base)
+    return RunFolder.create(path, config, source), config, spec
 
 
 def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicySpec:

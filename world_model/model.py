@@ -18,7 +18,7 @@ from world_model.config import WorldModelConfig, WorldSpec
 from world_model.dynamics import Dynamics
 
 FORMAT = "vla-rl-world-model"
-FORMAT_VERSION = 5  # before, the first frame of an episode stayed visible for ever
+FORMAT_VERSION = 5
 
 
 class WorldModel(nn.Module):
@@ -60,7 +60,7 @@ def load_world_model(folder: Path, device: str = "cpu") -> tuple[WorldModel, int
         CheckpointError: if it is missing, damaged, or of another schema version.
     """
     with reading(folder / "config.json", "it is no world model; train one: vla-rl imagine"):
-        content, weights = read_weights(folder, (FORMAT,), FORMAT_VERSION, FORMAT_VERSION)
+        content, weights = read_weights(folder, FORMAT, FORMAT_VERSION)
         config = config_from_dict(WorldModelConfig, content["config"], where=str(folder))
         spec = config_from_dict(WorldSpec, content["spec"], where=str(folder))
         model, tensors = WorldModel(config, spec), safetensors.torch.load(weights)

@@ -213,7 +213,7 @@ def read_critic(policy: Path) -> tuple[ChooserInfo, bytes] | None:
     folder = critic_of(policy)
     if folder is None:
         return None
-    about, content = read_weights(folder, (CRITIC_FORMAT,), 1, CRITIC_VERSION)
+    about, content = read_weights(folder, CRITIC_FORMAT, CRITIC_VERSION)
     if about.get("config", {}) is None:
         raise UserError(
             f"{folder} holds an edit without a critic, which acts in torch only; export the policy without it: "

@@ -27,7 +27,7 @@ from vla_rl.core.signing import check_trusted
 from vla_rl.core.types import PolicySpec
 
 FORMAT = "vla-rl-deployment"
-FORMAT_VERSION = 2  # 1 had no digest over the manifest
+FORMAT_VERSION = 2
 LARGEST_SIZE = 10**7
 _TEXTS = ("none", "hashed_words", "tokenizer")
 _GRAPHS = {  # by the kind of the sampler
@@ -230,21 +230,21 @@ def load_manifest(folder: Path) -> Manifest:
     file = folder / "manifest.json"
     try:
         content = read_json(file)
-        check_seal(content, required=isinstance(content, dict) and content.get("format_version") == FORMAT_VERSION)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise CheckpointError(f"{file} is not the manifest of a {FORMAT}; make one with `vla-rl export`")
+        if (version := content.get("format_version")) != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{file} has format version {version!r}, this program reads {FORMAT_VERSION}; export the policy anew"
+            )
+        check_seal(content)
     except OSError as error:
         raise CheckpointError(f"{folder} holds no deployed policy: {file.name}: {error.strerror}") from error
     except ValueError as error:
         raise CheckpointError(f"{file} is damaged: {error}; copy the folder anew") from error
-    if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
-        raise CheckpointError(f"{file} is not the manifest of a {FORMAT}; make one with `vla-rl export`")
-    content.pop(SEAL, None)
-    if (version := content.pop("format_version", None)) not in (1, FORMAT_VERSION):
-        raise CheckpointError(
-            f"{file} has format version {version!r}, this program reads 1 and {FORMAT_VERSION}; export anew"
-        )
+    plain = {key: value for key, value in content.items() if key not in ("format", "format_version", SEAL)}
     check_trusted(folder)
     try:
-        manifest = config_from_dict(Manifest, content, where=str(file))
+        manifest = config_from_dict(Manifest, plain, where=str(file))
         _check(manifest)
         return manifest
     except (ConfigError, ValueError) as error:

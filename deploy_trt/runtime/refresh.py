@@ -23,7 +23,7 @@ from deploy_trt.runtime.policy import DeployedPolicy
 from deploy_trt.runtime.program import Program, probe_actions
 from deploy_trt.runtime.weights import Array, layout, pack, replaced, unpack
 from vla_rl.core.config import config_from_dict
-from vla_rl.core.described import CORRECTOR_FOLDER, POLICY_FORMATS, POLICY_VERSION, read_weights
+from vla_rl.core.described import CORRECTOR_FOLDER, POLICY_FORMAT, POLICY_VERSION, read_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.matching import spec_difference
@@ -117,7 +117,7 @@ def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str
         CheckpointError: if it is damaged, or of another architecture, robot or normalisation than the manifest's.
     """
     try:
-        description, content = read_weights(checkpoint, POLICY_FORMATS, 1, POLICY_VERSION)
+        description, content = read_weights(checkpoint, POLICY_FORMAT, POLICY_VERSION)
         config, spec = description["config"], config_from_dict(PolicySpec, description["spec"])
         version = check_version(description["meta"].get("policy_version", 0))
         scaling = _normalisation(Statistics.from_dict(description["statistics"]))

@@ -311,17 +311,6 @@ def test_the_critic_judges_edited_candidates_and_both_travel_together(tmp_path: 
     assert not np.array_equal(found.infer(observation).actions, wanted.infer(observation).actions)
 
 
-def test_a_folder_without_an_edit_is_read_as_before(tmp_path: Path) -> None:
-    model, folder = make_model(), tmp_path / "policy"
-    model.save(folder)
-    Chooser(ChunkCritic(model, SMALL), ChoiceConfig()).save(folder / FOLDER)
-    file = folder / FOLDER / "config.json"
-    first = json.loads(file.read_text()) | {"format_version": 1}
-    del first["edit"], first["content_sha256"]
-    file.write_text(json.dumps(first))
-    assert load_policy(folder).chooser.edit is None
-
-
 def test_a_chunk_from_features_is_the_chunk_of_their_observation() -> None:
     model = make_model()
     inputs = acting(model, None)._inputs(make_observation())

@@ -10,7 +10,6 @@ import torch
 from tiny_policy import make_model
 
 from vla_rl.core.errors import CheckpointError, UserError
-from vla_rl.core.outside import SEAL
 from vla_rl.core.types import Episode, Observation, Origin
 from vla_rl.policies.corrector import ResidualCorrector, age_features
 from vla_rl.policies.corrector_training import CorrectorConfig, train_corrector
@@ -133,18 +132,6 @@ def test_it_survives_the_disk_and_says_when_it_did_not(
     (tmp_path / "c" / "config.json").write_text(json.dumps({"format": "else", "format_version": 1}))
     with pytest.raises(CheckpointError, match="is not the config"):
         ResidualCorrector.load(tmp_path / "c")
-
-
-def test_a_head_from_before_there_were_bounds_acts_as_it_did(
-    corrector: ResidualCorrector, episodes: list[Episode], tmp_path: Path
-) -> None:
-    corrector.save(tmp_path)
-    about = json.loads((tmp_path / "config.json").read_text())
-    del about[SEAL]
-    (tmp_path / "config.json").write_text(json.dumps(about | {"format_version": 2}))
-    planned = np.full(len(corrector.weights["action.scale"]), 3.0, np.float32)
-    found = ResidualCorrector.load(tmp_path).correct(observe(episodes[0], 3), planned, 1)
-    np.testing.assert_array_equal(found, corrector.correct(observe(episodes[0], 3), planned, 1))
 
 
 def test_what_does_not_fit_is_refused(model: FlowVLA, corrector: ResidualCorrector, episodes: list[Episode]) -> None:

@@ -13,14 +13,14 @@ from vla_rl.core.files import write_atomic
 from vla_rl.core.outside import check_seal, plain_name, read_bytes, read_json, sealed
 from vla_rl.core.signing import check_trusted
 
-POLICY_FORMATS = ("vla-rl-policy", "vla-rl-flow-policy")  # the second from when there was one kind of policy
-POLICY_VERSION = 2  # 1 had no digest over its description
+POLICY_FORMAT = "vla-rl-policy"
+POLICY_VERSION = 2
 CRITIC_FOLDER = "critic"
 """Where the critic that chooses for a policy lies, in the policy's folder."""
 CORRECTOR_FOLDER = "corrector"
 """Where the residual head of a policy lies, in the folder of the policy or of its deployment."""
 CRITIC_FORMAT = "vla-rl-chunk-critic"
-CRITIC_VERSION = 2  # 1 had no digest over its description, and no edit
+CRITIC_VERSION = 2
 EDIT = "edit."
 """Before the names of the edit's weights, which lie among the critic's."""
 
@@ -41,7 +41,7 @@ def critic_of(policy: Path) -> Path | None:
     try:
         lost = read_json(policy / "config.json")[CHOOSES] is True
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # a policy of earlier versions, or not one of ours: whoever reads it says what is wrong
+        return None  # not one of ours, or damaged: its reader says what is wrong
     if lost:
         raise CheckpointError(
             f"{policy} has lost its {CRITIC_FOLDER}/, which chooses for it; copy the whole folder anew"
@@ -68,13 +68,13 @@ def write_weights(folder: Path, stem: str, content: bytes, description: Mapping[
             stale.unlink()
 
 
-def read_weights(folder: Path, formats: tuple[str, ...], oldest: int, newest: int) -> tuple[dict[str, Any], bytes]:
+def read_weights(folder: Path, wanted: str, version: int) -> tuple[dict[str, Any], bytes]:
     """What `write_weights` wrote: the description and the content of the weights, both verified.
 
     Args:
         folder: of a policy, a critic, a corrector or a world model.
-        formats: the names that its ``format`` may have.
-        oldest, newest: the values of ``format_version`` that are read; the newest carries the digest over itself.
+        wanted: Expected value of ``format``.
+        version: Expected value of ``format_version``.
 
     Raises:
         CheckpointError: if it is missing, damaged, foreign, or not signed by who has to sign it.
@@ -86,20 +86,15 @@ def read_weights(folder: Path, formats: tuple[str, ...], oldest: int, newest: in
         pickles = sorted(path.name for pattern in ("*.pt", "*.pth", "*.bin", "*.pkl") for path in folder.glob(pattern))
         hint = f"; {pickles[0]} is a pickle and is never opened" if pickles else ""
         reason = f"cannot read {file.name} ({error.strerror}){hint}"
-        raise CheckpointError(f"{folder} holds no {formats[0]}: {reason}") from error
+        raise CheckpointError(f"{folder} holds no {wanted}: {reason}") from error
     except ValueError as error:
         raise CheckpointError(f"{file} is damaged: {error}; copy the folder anew") from error
-    if not isinstance(about, dict) or about.get("format") not in formats:
-        raise CheckpointError(f"{file} is not the config of a {formats[0]}; point at a version in a run's policies/")
-    found = about.get("format_version")
-    if type(found) is not int or not oldest <= found <= newest:
-        reads = f"{oldest} to {newest}" if oldest < newest else str(newest)
-        raise CheckpointError(
-            f"{file} has format version {found!r}, this program reads {reads}; make it anew, or use the program that "
-            "wrote it"
-        )
+    if not isinstance(about, dict) or about.get("format") != wanted:
+        raise CheckpointError(f"{file} is not the config of a {wanted}; point at a version in a run's policies/")
+    if (found := about.get("format_version")) != version:
+        raise CheckpointError(f"{file} has format version {found!r}, this program reads {version}; make it anew")
     try:
-        check_seal(about, required=found == newest)
+        check_seal(about)
         name = plain_name(about.get("weights"))
         if not name.endswith(".safetensors"):
             raise ValueError(f"it names the weights {name!r}; only a .safetensors file is read")

@@ -90,16 +90,13 @@ def sealed(content: Mapping[str, Any], finite: bool = True) -> dict[str, Any]:
     return {**plain, SEAL: _digest(plain)}
 
 
-def check_seal(content: Any, required: bool) -> None:
-    """Raise ValueError if data is not what `sealed` gave; without a digest only if one is ``required``, since the files
-    of earlier versions have none.
-    """
+def check_seal(content: Any) -> None:
+    """Raise ValueError if data is not what `sealed` gave."""
     if not isinstance(content, dict):
         raise ValueError(f"it is a {type(content).__name__}, expected a mapping")
     if SEAL not in content:
-        if required:
-            raise ValueError(f"it has no {SEAL}")
-    elif content[SEAL] != _digest({key: value for key, value in content.items() if key != SEAL}):
+        raise ValueError(f"it has no {SEAL}")
+    if content[SEAL] != _digest({key: value for key, value in content.items() if key != SEAL}):
         raise ValueError("its content is not the one that its digest was taken of")
 
 

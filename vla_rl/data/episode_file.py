@@ -125,11 +125,8 @@ def read_file_header(file: Path) -> EpisodeHeader:
             attributes = parse_json(archive.read("zarr.json"))["attributes"]
         version = attributes["schema_version"]
         if version != SCHEMA_VERSION:
-            raise StoreError(
-                f"{file} has schema version {version!r}, this program reads {SCHEMA_VERSION}; "
-                "read it with the version of vla-rl that wrote it"
-            )
-        check_seal(attributes, required=False)  # older episodes have none
+            raise StoreError(f"{file} has schema version {version!r}, this program reads {SCHEMA_VERSION}; record anew")
+        check_seal(attributes)
         header = EpisodeHeader.from_plain(attributes["episode"])
         if file.name != header.episode_id + SUFFIX:
             raise ValueError(f"it holds the episode {header.episode_id!r}")

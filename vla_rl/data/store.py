@@ -333,14 +333,11 @@ def check_settings(path: Path) -> None:
         settings = read_json(file)
         version = settings["schema_version"]
         if version == SCHEMA_VERSION:
-            check_seal(settings, required=False)  # those of an earlier version have none
+            check_seal(settings)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{file} is damaged or missing; `vla-rl doctor --repair {path}` writes it anew") from error
     if version != SCHEMA_VERSION:
-        raise StoreError(
-            f"{file} has schema version {version!r}, this program reads {SCHEMA_VERSION}; "
-            "read it with the version of vla-rl that wrote it"
-        )
+        raise StoreError(f"{file} has schema version {version!r}, this program reads {SCHEMA_VERSION}; record anew")
 
 
 def write_settings(path: Path) -> None:

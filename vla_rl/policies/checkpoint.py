@@ -12,7 +12,7 @@ import safetensors.torch
 from torch import Tensor
 
 from vla_rl.core.config import config_from_dict, config_to_dict
-from vla_rl.core.described import CHOOSES, CRITIC_FOLDER, POLICY_FORMATS, POLICY_VERSION, read_weights, write_weights
+from vla_rl.core.described import CHOOSES, CRITIC_FOLDER, POLICY_FORMAT, POLICY_VERSION, read_weights, write_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 from vla_rl.core.matching import spec_difference
 from vla_rl.core.outside import check_version
@@ -27,7 +27,7 @@ def save_checkpoint(folder: Path, model: "TrainablePolicy", meta: dict[str, Any]
     """See `TrainablePolicy.save`: weights first, config.json last."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     description = {
-        "format": POLICY_FORMATS[0],
+        "format": POLICY_FORMAT,
         "format_version": POLICY_VERSION,
         "spec": config_to_dict(model.spec),
         "horizon": model.horizon,
@@ -43,7 +43,7 @@ def load_checkpoint[PolicyT: TrainablePolicy](
     folder: Path, policy_class: type[PolicyT]
 ) -> tuple[PolicyT, dict[str, Any]]:
     """See `TrainablePolicy.load`."""
-    description, content = read_weights(folder, POLICY_FORMATS, 1, POLICY_VERSION)
+    description, content = read_weights(folder, POLICY_FORMAT, POLICY_VERSION)
     file = folder / "config.json"
     try:
         config = config_from_dict(policy_class.config_class, description["config"])

@@ -198,7 +198,7 @@ class Chooser:
         Raises:
             CheckpointError: if it is damaged, of another version or of another policy.
         """
-        about, content = read_weights(folder, (CRITIC_FORMAT,), 1, CRITIC_VERSION)
+        about, content = read_weights(folder, CRITIC_FORMAT, CRITIC_VERSION)
         try:
             critic, limits = None, about.get("input_limits", {})
             weights = safetensors.torch.load(content)

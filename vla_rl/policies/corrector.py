@@ -21,7 +21,7 @@ from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 FORMAT = "vla-rl-corrector"
-FORMAT_VERSION = 4  # 2 had no digest over its description
+FORMAT_VERSION = 4
 FOLDER = CORRECTOR_FOLDER
 
 Weights = Mapping[str, Float32Array]
@@ -120,7 +120,7 @@ class ResidualCorrector:
         """
         if not (folder / "config.json").exists():
             raise CheckpointError(f"{folder} holds no corrector; train it: vla-rl corrector")
-        about, content = read_weights(folder, (FORMAT,), 2, FORMAT_VERSION)
+        about, content = read_weights(folder, FORMAT, FORMAT_VERSION)
         try:
             weights = safetensors.numpy.load(content)
             if not all(np.isfinite(part).all() for part in weights.values()):

@@ -72,13 +72,11 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
         raise UserError(f"{path} holds no run (policies/), no policy (config.json) and no deployment")
     try:
         description = read_json(file)
-        check_seal(description, required=False)  # whoever loads the policy knows which version has to have one
-        # Policies from when there was one kind say their horizon in its config alone.
-        horizon = description["horizon"] if "horizon" in description else description["config"]["horizon"]
+        check_seal(description)
         return PolicyFolder(
             path,
             config_from_dict(PolicySpec, description["spec"], where=str(file)),
-            int(horizon),
+            int(description["horizon"]),
             tuple(map(int, description["statistics"]["discrete_dims"])),
             check_version(description["meta"].get("policy_version", 0)),
             run,

@@ -21,7 +21,7 @@ from vla_rl.core.errors import CheckpointError
 from vla_rl.core.files import digest_of, fsync_directory, fsync_file
 from vla_rl.core.outside import check_seal, read_json, reading, sealed
 
-SCHEMA_VERSION = 2  # 1 had no digests
+SCHEMA_VERSION = 2
 _TENSOR = "__tensor__"
 _TENSORS = "tensors.safetensors"
 logger = logging.getLogger(__name__)
@@ -82,12 +82,12 @@ def load_checkpoint(checkpoint: Path) -> tuple[int, dict[str, Any]]:
     with reading(checkpoint, "remove it to resume from the one before"):
         content = read_json(checkpoint / "state.json", finite=False)
         schema, step, structure = content["schema"], content["step"], content["state"]
-        if schema not in (1, SCHEMA_VERSION):
+        if schema != SCHEMA_VERSION:
             raise CheckpointError(
-                f"{checkpoint} has schema {schema}, this program reads {SCHEMA_VERSION}; use the version that wrote it"
+                f"{checkpoint} has schema {schema}, this program reads {SCHEMA_VERSION}; begin the run anew"
             )
-        check_seal(content, required=schema == SCHEMA_VERSION)
-        if content.get("tensors") not in (None, digest_of(checkpoint / _TENSORS)):
+        check_seal(content)
+        if content["tensors"] != digest_of(checkpoint / _TENSORS):
             raise ValueError("its tensors are not those that were written")
         tensors = safetensors.torch.load_file(checkpoint / _TENSORS)
         return step, _put_tensors_back(structure, tensors)

@@ -22,7 +22,7 @@ from vla_rl.core.signing import check_trusted
 from vla_rl.core.types import PolicySpec
 
 OURS = "vla_rl.json"
-FORMAT_VERSION = 2  # 1 had no digests
+FORMAT_VERSION = 2
 IMAGE_PREFIX = "observation.images."
 STATE = "observation.state"
 
@@ -88,10 +88,12 @@ def read_ours(folder: Path) -> Description | None:
     file = folder / OURS
     try:
         raw = read_json(file)
-        if raw["format_version"] not in (1, FORMAT_VERSION):
-            raise ValueError(f"format version {raw['format_version']!r}, this program reads 1 and {FORMAT_VERSION}")
-        check_seal(raw, required=raw["format_version"] == FORMAT_VERSION)
-        for name, digest in raw.get("files", {}).items():
+        if (version := raw["format_version"]) != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{file} has format version {version!r}, this program reads {FORMAT_VERSION}; make it anew"
+            )
+        check_seal(raw)
+        for name, digest in raw["files"].items():
             if digest_of(folder / plain_name(name)) != digest:
                 raise ValueError(f"{name} is not the file that it was written with")
         check_trusted(folder)

@@ -9,6 +9,7 @@ Example: python -m benchmarks scale-floor
 import argparse
 import itertools
 import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from benchmarks.runs import claim_run, evaluations, in_float32
 from vla_rl.cli.main import main
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError
+from vla_rl.core.outside import LARGEST_NUMBER
 from vla_rl.core.scaling import VectorStatistics
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.folders import load_model
@@ -100,8 +102,12 @@ def _train(arguments: list[str], folder: Path, floored: bool) -> None:
 
 def _verb(arguments: list[str], floored: bool) -> None:
     if not floored:
-        VectorStatistics.with_floor = lambda self, *_: self  # type: ignore[method-assign]
+        VectorStatistics.with_floor = _without_floor  # type: ignore[method-assign, assignment]
     raise SystemExit(main(arguments))
+
+
+def _without_floor(statistics: VectorStatistics, *_: object) -> VectorStatistics:
+    return replace(statistics, floor=(0.0,) * statistics.size, limit=(LARGEST_NUMBER,) * statistics.size)
 
 
 def _gather(folder: Path) -> dict[str, Any]:

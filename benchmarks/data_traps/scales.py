@@ -4,7 +4,6 @@ and in a deployment.
 The arm of these traps moves two joints by half a radian; a third one only jitters by 1e-4.
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ from benchmarks.data_traps.traps import expect, trap
 from deploy_trt.runtime.manifest import Affine
 from deploy_trt.runtime.units import Normalization
 from vla_rl.core.dimensions import Dimensions
-from vla_rl.core.outside import SEAL
 from vla_rl.core.scaling import INPUT_LIMIT, Statistics, VectorStatistics
 from vla_rl.core.types import Episode, Observation, Origin, PolicySpec, Source
 from vla_rl.critics.backbones import OwnBackbone
@@ -27,11 +25,10 @@ from vla_rl.critics.outcome import OutcomeValue
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.statistics import scale_notes
 from vla_rl.data.store import EpisodeStore
-from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.choosing import ChunkCritic, ChunkCriticConfig
 from vla_rl.policies.corrector_training import exported
 from vla_rl.policies.editing import Edit
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
-from vla_rl.policies.folders import load_model
 from vla_rl.policies.lerobot_adapter.model import lerobot_statistics
 from vla_rl.policies.normalization import Normalizer
 from world_model.config import AutoencoderConfig, DynamicsConfig, WorldModelConfig, WorldSpec
@@ -84,7 +81,8 @@ def _expect_in_limit(seen: NDArray[np.float32], what: str = "inputs") -> None:
 def jitter_then_motion(folder: Path) -> str:
     del folder
     statistics = VectorStatistics.from_array(_ARM, "state")
-    seen, before = _inputs(statistics, _MOVED), _inputs(replace(statistics, floor=(), limit=()), _MOVED)
+    plain = replace(statistics, floor=(0.0,) * statistics.size, limit=(np.inf,) * statistics.size)
+    seen, before = _inputs(statistics, _MOVED), _inputs(plain, _MOVED)
     _expect_in_limit(seen)
     expect(np.array_equal(seen[:2], before[:2]), f"the other joints change: {_shown(before)} -> {_shown(seen)}")
     expect(0.1 < abs(seen[2]) < 3, f"the motion is read as {seen[2]:.3g}")
@@ -282,34 +280,6 @@ def lerobot_processors(folder: Path) -> str:
     for seen in (by_deviation, by_range):
         _expect_in_limit(seen.numpy())
     return f"inputs {_shown(by_deviation)} by deviation, {_shown(by_range)} by range"
-
-
-@trap(_KIND, "a policy folder of an earlier version, without floor and limit")
-def earlier_policy(folder: Path) -> str:
-    model = _model(Statistics.from_arrays(_ARM, _ARM))
-    Chooser(ChunkCritic(model, ChunkCriticConfig(chunk_ticks=2)), ChoiceConfig(draws=2)).save(folder / "critic")
-    model.save(folder)
-    for file, drop in (
-        (folder / "config.json", ("floor", "limit")),
-        (folder / "critic/config.json", ("input_limits",)),
-    ):
-        about = json.loads(file.read_text())
-        places = [about["statistics"][what] for what in ("state", "action")] if "statistics" in about else [about]
-        for place in places:
-            for name in drop:
-                place.pop(name)
-        about.pop(SEAL)
-        file.write_text(json.dumps(about | {"format_version": 1}))
-    loaded, _ = load_model(folder)
-    assert isinstance(loaded, FlowVLA)
-    seen = loaded.state_normalizer.network_input(torch.from_numpy(_MOVED)).numpy()
-    mean, std = (np.float32(getattr(loaded.statistics.state, name)) for name in ("mean", "std"))
-    expect(np.array_equal(seen, (_MOVED - mean) * (np.float32(1) / std)), f"inputs {_shown(seen)}")
-    critic = Chooser.load(folder / "critic", loaded).critic
-    expect(critic is not None and critic.input_limit == np.inf, "the critic has a limit that it was not trained with")
-    manifest = Affine(loaded.statistics.state.mean, loaded.statistics.state.std)
-    expect(np.array_equal(Normalization(manifest).network_input(_MOVED), seen), "the deployment acts otherwise")
-    return f"inputs {_shown(seen)}, as they were trained with"
 
 
 @trap(_KIND, "the dry run and the log of training data in which a named joint jitters")

@@ -16,6 +16,7 @@ from deploy_trt.runtime.weights import Array, unpack
 from vla_rl.core.described import CRITIC_FORMAT, CRITIC_VERSION, EDIT, critic_of, read_weights
 from vla_rl.core.errors import CheckpointError, UserError, one_line
 from vla_rl.core.flow import LEAST_VARIED, edit_shares
+from vla_rl.core.scaling import INPUT_LIMIT
 from vla_rl.core.types import Float32Array
 
 _EPSILON = np.float32(1e-5)  # of the critic's LayerNorm
@@ -153,11 +154,10 @@ class DeployedChooser:
         through it once, and each with what is its own, [N, 2 A].
         """
         mean, scale = self._scaling[part]
-        limit = np.float32((self.info.edit_limit if part else self.info.critic_limit) or np.inf)
         matrix, bias = layer
         size = len(seen)
-        common = np.clip((seen - mean[:size]) / scale[:size], -limit, limit)
-        its_own = np.clip((own - mean[size:]) / scale[size:], -limit, limit)
+        common = np.clip((seen - mean[:size]) / scale[:size], -INPUT_LIMIT, INPUT_LIMIT)
+        its_own = np.clip((own - mean[size:]) / scale[size:], -INPUT_LIMIT, INPUT_LIMIT)
         rows: Array = common[None] @ matrix[..., :size, :] + its_own @ matrix[..., size:, :] + bias
         return rows
 
@@ -214,7 +214,7 @@ def read_critic(policy: Path) -> tuple[ChooserInfo, bytes] | None:
     if folder is None:
         return None
     about, content = read_weights(folder, CRITIC_FORMAT, CRITIC_VERSION)
-    if about.get("config", {}) is None:
+    if about.get("config") is None:
         raise UserError(
             f"{folder} holds an edit without a critic, which acts in torch only; export the policy without it: "
             "--without-critic"
@@ -227,8 +227,7 @@ def read_critic(policy: Path) -> tuple[ChooserInfo, bytes] | None:
         caution, novelty_cost = (float(choice.get(name, 0.0)) for name in ("caution", "novelty_cost"))
         graded = bool(choice.get("graded_edit", False))
         draws, offset = int(choice["draws"]), float(choice["offset"])
-        limits = (float(about.get("input_limits", {}).get(name, 0.0)) for name in ("critic", "edit"))
-        return ChooserInfo(file, draws, offset, ticks, bound, caution, graded, novelty_cost, *limits), content
+        return ChooserInfo(file, draws, offset, ticks, bound, caution, graded, novelty_cost), content
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder} is damaged: {one_line(error)}; copy it anew") from error
 

@@ -78,7 +78,7 @@ class Affine:
 
     Attributes:
         offset, scale: Raw units.
-        limit: Largest size of a network's normalized input. Empty in deployments of earlier versions: no limit.
+        limit: Largest size of a network's normalized input. Empty: no limit.
     """
 
     offset: tuple[float, ...]
@@ -100,7 +100,7 @@ class TextInfo:
         kind: ``none``; ``hashed_words`` (see `vla_rl.core.flow.hash_words`); ``tokenizer`` (a ``tokenizer.json``).
         length: L, fixed.
         vocabulary: hash buckets of ``hashed_words``.
-        file, sha256: of ``tokenizer``; an earlier version kept no digest of it.
+        file, sha256: of ``tokenizer``.
         first: added to every number of a ``tokenizer``, so that 0 is free to mean that there is no token.
         suffix: appended to the sentence.
     """
@@ -153,7 +153,6 @@ class ChooserInfo:
         chunk_ticks: C, how many actions are judged.
         edit_bound: of the edit's offsets, in normalised action units; 0: there is no edit.
         caution, graded_edit, novelty_cost: see `vla_rl.policies.choosing.ChoiceConfig`.
-        critic_limit, edit_limit: Largest size of a scaled input of either; 0: no limit.
     """
 
     file: FileInfo
@@ -164,8 +163,6 @@ class ChooserInfo:
     caution: float = 0.0
     graded_edit: bool = False
     novelty_cost: float = 0.0
-    critic_limit: float = 0.0
-    edit_limit: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -284,8 +281,7 @@ def _check(manifest: Manifest) -> None:
 
 def check_chooser(manifest: Manifest, chooser: ChooserInfo) -> None:
     """Raise ValueError for a chooser that a deployment of this manifest cannot have."""
-    limits = (chooser.critic_limit, chooser.edit_limit)
-    numbers = (chooser.offset, chooser.edit_bound, chooser.caution, chooser.novelty_cost, *limits)
+    numbers = (chooser.offset, chooser.edit_bound, chooser.caution, chooser.novelty_cost)
     check_vector("chooser", numbers, len(numbers), least=0)
     if not (1 <= chooser.draws <= LARGEST_SIZE and 2 <= chooser.chunk_ticks <= manifest.horizon):
         raise ValueError(
@@ -310,7 +306,7 @@ def read_verified(folder: Path, info: FileInfo | GraphInfo) -> bytes:
         raise CheckpointError(f"cannot read {folder / info.file}: {error.strerror}") from error
     except ValueError as error:
         raise CheckpointError(f"{folder / 'manifest.json'}: {error}; copy the folder anew") from error
-    if info.sha256 and hashlib.sha256(content).hexdigest() != info.sha256:
+    if hashlib.sha256(content).hexdigest() != info.sha256:
         raise CheckpointError(f"{folder / info.file} is not the file that the manifest means; copy the folder anew")
     return content
 

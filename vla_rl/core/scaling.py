@@ -29,8 +29,8 @@ class VectorStatistics:
 
     Attributes:
         mean, std, low, high, q01, q99: Of the data.
-        floor: Least scale of each dimension. Empty in policies of earlier versions: no floor.
-        limit: Largest size of each normalized input, in scales. Empty in policies of earlier versions: no limit.
+        floor: Least scale of each dimension, from `with_floor`.
+        limit: Largest size of each normalized input, in scales, from `with_floor`.
     """
 
     mean: tuple[float, ...]
@@ -117,7 +117,7 @@ class VectorStatistics:
         columns = asdict(self)
         for name, least in (("floor", 0.0), ("limit", 1.0)):
             row = columns.pop(name)
-            check_vector(name, row, self.size if row else 0, least=least)
+            check_vector(name, row, self.size, least=least)
         for name, row in columns.items():
             check_vector(name, row, self.size)
         mean, std, low, high, q01, q99 = (np.asarray(row) for row in columns.values())
@@ -132,7 +132,7 @@ class VectorStatistics:
     @property
     def scale(self) -> NDArray[np.float64]:
         """Standard deviations, at least the floor, [D]."""
-        return np.maximum(self.std, self.floor or 0.0)
+        return np.maximum(self.std, self.floor)
 
     @property
     def floored(self) -> NDArray[np.bool_]:
@@ -160,8 +160,6 @@ class VectorStatistics:
             constants: Widen constant dimensions too. Their inputs stay small when they move after all; as outputs they
                 would no longer be constant.
         """
-        if not self.floor:
-            return self
         least = np.where(self.constant & (np.array(self.floor) == 0), 1.0, self.floor)
         least = least if constants else np.where(self.constant, 0.0, least)
         rows = {"std": np.maximum(self.std, least)}
@@ -172,8 +170,8 @@ class VectorStatistics:
         return replace(self, **{name: tuple(map(float, row)) for name, row in rows.items()})
 
     def limits(self) -> NDArray[np.float32]:
-        """Largest size of each normalized input, float32 [D]; infinite where the policy has none."""
-        return np.array(self.limit or [np.inf] * self.size, dtype=np.float32)
+        """Largest size of each normalized input, float32 [D]."""
+        return np.array(self.limit, dtype=np.float32)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ then the policy draws once, and there is nothing to choose; only then may it be 
 Critic and edit lie in the folder of the policy that they were trained on and are loaded with it.
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -26,7 +25,6 @@ from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.described import CRITIC_FOLDER, CRITIC_FORMAT, CRITIC_VERSION, EDIT, read_weights, write_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, one_line
 from vla_rl.core.flow import LEAST_VARIED, edit_shares
-from vla_rl.core.scaling import INPUT_LIMIT
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import example_row, flat_features
 from vla_rl.policies.heads import EnsembleHead, scaled
@@ -101,7 +99,6 @@ class ChunkCritic(nn.Module):
 
     Attributes:
         mean, scale: of the input rows, [I]; set by whoever trains it.
-        input_limit: Largest size of a scaled input; infinite in critics of earlier versions.
     """
 
     mean: Tensor
@@ -114,7 +111,7 @@ class ChunkCritic(nn.Module):
                 f"critic.chunk_ticks is {config.chunk_ticks}, the policy's chunks have {model.horizon} actions; set "
                 f"learning.critic.chunk_ticks to {model.horizon} or less"
             )
-        self.config, self.input_limit = config, INPUT_LIMIT
+        self.config = config
         self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)
         inputs = len(example_row(model)) + 1 + 2 * model.spec.action_dim
         self.register_buffer("mean", torch.zeros(inputs))
@@ -137,7 +134,7 @@ class ChunkCritic(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Logits [M, B] of rows [B, I]."""
-        return self.head(scaled(rows, self.mean, self.scale, self.input_limit))[..., 0]
+        return self.head(scaled(rows, self.mean, self.scale))[..., 0]
 
     def novelty(self, rows: Tensor) -> Tensor:
         """How far the deviations of rows [..., I] are from those that it has learnt from: the mean of their squared
@@ -178,11 +175,6 @@ class Chooser:
             "choice": config_to_dict(self.config),
             "edit": None,
             "ticks": self.ticks,
-            "input_limits": {
-                name: part.input_limit
-                for name, part in (("critic", self.critic), ("edit", self.edit))
-                if part is not None and math.isfinite(part.input_limit)
-            },
         }
         judge = {} if self.critic is None else self.critic.state_dict()
         tensors = {name: tensor.cpu().contiguous() for name, tensor in judge.items()}
@@ -200,22 +192,20 @@ class Chooser:
         """
         about, content = read_weights(folder, CRITIC_FORMAT, CRITIC_VERSION)
         try:
-            critic, limits = None, about.get("input_limits", {})
+            critic, edit = None, None
             weights = safetensors.torch.load(content)
             if not all(tensor.isfinite().all() for tensor in weights.values()):
                 raise CheckpointError(f"{folder} holds numbers that are not finite; take an older version")
             if about["config"] is not None:
                 critic = ChunkCritic(model, config_from_dict(ChunkCriticConfig, about["config"])).to(device)
-                critic.input_limit = float(limits.get("critic", math.inf))
                 critic.load_state_dict({name: weight for name, weight in weights.items() if not name.startswith(EDIT)})
-            choice, edit = config_from_dict(ChoiceConfig, about["choice"]), None
-            if about.get("edit") is not None:
+            choice = config_from_dict(ChoiceConfig, about["choice"])
+            if about["edit"] is not None:
                 edit = Edit(model, config_from_dict(EditConfig, about["edit"])).to(device)
-                edit.input_limit = float(limits.get("edit", math.inf))
                 edit.load_state_dict(
                     {name.removeprefix(EDIT): weight for name, weight in weights.items() if name.startswith(EDIT)}
                 )
-            return cls(critic, choice, edit, int(about.get("ticks", 0)))
+            return cls(critic, choice, edit, int(about["ticks"]))
         except (KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
             raise CheckpointError(f"{folder} holds no critic that fits its policy: {one_line(error)}") from error
 

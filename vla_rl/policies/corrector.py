@@ -54,7 +54,7 @@ class ResidualCorrector:
         weights: ``CAMERA.conv0.weight`` [out, in, k, k], ``CAMERA.conv0.bias``, ..., ``CAMERA.keypoints`` [K, C],
             ``head0.weight`` [out, in], ``head0.bias``, ..., and ``state.offset``, ``state.scale``, ``action.offset``,
             ``action.scale``: normalised = (raw - offset) * scale; ``state.limit`` and ``action.limit``: largest size
-            of a normalized input, without which there is no limit; ``action.low`` and ``action.high`` [A]: the two
+            of a normalized input; ``action.low`` and ``action.high`` [A]: the two
             levels of a discrete dimension, raw.
     """
 
@@ -101,8 +101,8 @@ class ResidualCorrector:
     def _network_input(self, name: str, raw: Float32Array) -> Float32Array:
         """Raw units to normalized units within the limit."""
         normalized = (raw - self.weights[f"{name}.offset"]) * self.weights[f"{name}.scale"]
-        limit = self.weights.get(f"{name}.limit")
-        return normalized if limit is None else np.clip(normalized, -limit, limit)
+        limit = self.weights[f"{name}.limit"]
+        return np.clip(normalized, -limit, limit)
 
     def save(self, folder: Path) -> None:
         """Write the corrector, weights first, config.json last."""

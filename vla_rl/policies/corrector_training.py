@@ -231,8 +231,7 @@ def exported(model: FlowVLA, head: nn.Sequential) -> ResidualCorrector:
     for name, normalizer in (("state", model.state_normalizer), ("action", model.action_normalizer)):
         assert isinstance(normalizer, Normalizer)
         tensors[f"{name}.offset"], tensors[f"{name}.scale"] = normalizer.offset, normalizer.inverse_scale
-        if normalizer.limit.isfinite().all():
-            tensors[f"{name}.limit"] = normalizer.limit
+        tensors[f"{name}.limit"] = normalizer.limit
     levels = {"action.low": model.statistics.action.low, "action.high": model.statistics.action.high}
     tensors |= {name: torch.tensor(level, dtype=torch.float32) for name, level in levels.items()}
     spec = CorrectorSpec(

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
-from vla_rl.core.scaling import INPUT_LIMIT
 from vla_rl.policies.features import example_row
 from vla_rl.policies.heads import scaled
 from vla_rl.policies.normalization import Normalizer
@@ -52,7 +51,6 @@ class Edit(nn.Module):
 
     Attributes:
         mean, scale: of the input rows, [I]; set by whoever trains it.
-        input_limit: Largest size of a scaled input; infinite in edits of earlier versions.
         moved: [A], 1 in the dimensions that are moved, 0 in discrete ones and in those that never change.
     """
 
@@ -62,8 +60,7 @@ class Edit(nn.Module):
 
     def __init__(self, model: "TrainablePolicy", config: EditConfig | None = None) -> None:
         super().__init__()
-        config = config or EditConfig()
-        self.config, self.input_limit = config, INPUT_LIMIT
+        self.config = config = config or EditConfig()
         self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)
         moved = (self.action_normalizer.scale > 0).float()
         moved[list(model.statistics.discrete_dims)] = 0
@@ -108,7 +105,7 @@ class Edit(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Offsets [..., A] of rows [..., I], in the units of `EditConfig.bound`; 0 in discrete dimensions."""
-        offset = self.net(scaled(rows, self.mean, self.scale, self.input_limit))
+        offset = self.net(scaled(rows, self.mean, self.scale))
         return self.config.bound * torch.tanh(offset / self.config.bound) * self.moved
 
     def raw(self, offset: Tensor) -> Tensor:

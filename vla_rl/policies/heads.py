@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from vla_rl.core.scaling import INPUT_LIMIT
 
 
-def scaled(rows: Tensor, mean: Tensor, scale: Tensor, limit: float = INPUT_LIMIT) -> Tensor:
+def scaled(rows: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     """Return rows [..., I] as a network reads them: in scales from the mean [I], within the limit. An input that hardly
     varied in the data does not drown the others when it moves.
     """
-    return ((rows - mean) / scale).clamp(-limit, limit)
+    return ((rows - mean) / scale).clamp(-INPUT_LIMIT, INPUT_LIMIT)
 
 
 class EnsembleLinear(nn.Module):

@@ -192,23 +192,6 @@ def replaced_episode(folder: Path) -> str:
     return f"doctor: {diagnose(store.path)[0].detail}"
 
 
-@trap(STORES, "a label that an earlier version wrote, then an edit and its undo")
-def earlier_label(folder: Path) -> str:
-    store = _store(folder)
-    (store.path / "labels").mkdir()
-    label = {"schema_version": 1, "digest": store.recorded_digest("a"), "success": True}
-    (store.path / "labels" / "a.json").write_text(json.dumps(label))
-    expect(store.read("a").success is True, "the label of an earlier version does not count")
-    store.edit("a", task="take it out")
-    expect(store.read_header("a").success is True, "the label is lost with the next edit")
-    store.undo("a")
-    store.undo("a")
-    header = store.read_header("a")
-    expect((header.success, header.task) == (False, "put it in"), f"after two undos: {header.success}, {header.task}")
-    expect(not diagnose(store.path), f"doctor finds {diagnose(store.path)}")
-    return _edit(store.path)
-
-
 @trap(STORES, "a trim that leaves no step", remedy="0 <= FIRST < STOP <= 10")
 def empty_trim(folder: Path) -> NoReturn:
     raise SilentlyWrong(_edit(_store(folder).path, "--ids", "a", "--trim", "10:"))

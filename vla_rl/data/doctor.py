@@ -67,7 +67,7 @@ def diagnose(store: Path) -> list[Finding]:
         StoreError: if there is no store in this folder.
     """
     folder = Path(store)
-    episodes, edits = folder / "episodes", [place for name in ("edits", "labels") if (place := folder / name).is_dir()]
+    episodes, edits = folder / "episodes", [place for place in [folder / "edits"] if place.is_dir()]
     if not episodes.is_dir() or (episodes / "episodes").is_dir():  # nothing at all, or a run folder around a store
         raise no_store_at(folder)
     findings = []

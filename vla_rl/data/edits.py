@@ -7,7 +7,6 @@ and the old and new values; an undo is an entry, too. The values after the last 
 ::
 
     STORE/edits/ID.json               of an episode store
-    STORE/labels/ID.json              of an earlier version: an outcome, without a log
     DATASET.edits/000003.json         of episode 3 of the LeRobotDataset in the folder DATASET
 """
 
@@ -85,7 +84,7 @@ class Entry:
     """One change in the log of an episode.
 
     Attributes:
-        time: When, UTC, ISO 8601; "" for a label of an earlier version.
+        time: When, UTC, ISO 8601.
         user: By whom, as the system names them.
         new: Values after it.
         old: Values before it. A key of ``new`` that is not there was as recorded.
@@ -151,18 +150,15 @@ class EditFolder:
 
     Args:
         path: Folder; it need not exist.
-        labels: Folder of labels of an earlier version, which count where there is no newer edit.
     """
 
-    def __init__(self, path: Path, labels: Path | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._labels = labels
         self._known: dict[str, tuple[FileStamp, EditLog]] = {}
 
     def names(self) -> set[str]:
         """Return the names of all edited episodes."""
-        folders = [folder for folder in (self.path, self._labels) if folder is not None and folder.is_dir()]
-        files = [file for folder in folders for file in os.listdir(folder)]
+        files = os.listdir(self.path) if self.path.is_dir() else []
         return {file.removesuffix(".json") for file in files if file.endswith(".json") and not file.startswith(".")}
 
     def file(self, name: str) -> Path:
@@ -171,9 +167,8 @@ class EditFolder:
 
     def stamp(self, name: str) -> FileStamp | None:
         """Return what tells the edit of an episode from another one; None if there is none."""
-        for file in self._places(name):
-            with contextlib.suppress(FileNotFoundError):
-                return stamp_of_file(file)
+        with contextlib.suppress(FileNotFoundError):
+            return stamp_of_file(self.file(name))
         return None
 
     def read(self, name: str) -> EditLog | None:
@@ -182,8 +177,7 @@ class EditFolder:
         if stamp is None:
             return None
         if name not in self._known or self._known[name][0] != stamp:
-            file = next(file for file in self._places(name) if file.exists())
-            self._known[name] = stamp, read_edits(file)
+            self._known[name] = stamp, read_edits(self.file(name))
         return self._known[name][1]
 
     def write(self, name: str, log: EditLog) -> None:
@@ -192,9 +186,6 @@ class EditFolder:
         fsync_directory(self.path.parent)
         entries = [{key: value for key, value in vars(entry).items() if value is not None} for entry in log.entries]
         write_description(self.file(name), {"schema_version": _VERSION, "digest": log.digest, "log": entries})
-
-    def _places(self, name: str) -> list[Path]:
-        return [folder / f"{name}.json" for folder in (self.path, self._labels) if folder is not None]
 
 
 class Editable(Protocol):
@@ -220,7 +211,7 @@ class Editable(Protocol):
 
 
 def read_edits(file: Path) -> EditLog:
-    """Return what an edit or a label of an earlier version holds.
+    """Return what an edit holds.
 
     Raises:
         DamagedError: If it is not what was written.
@@ -230,14 +221,11 @@ def read_edits(file: Path) -> EditLog:
         content = read_json(file)
         if content["schema_version"] != _VERSION:
             raise StoreError(
-                f"{file} has schema version {content['schema_version']!r}, this program reads {_VERSION}; "
-                "read it with the version of vla-rl that wrote it"
+                f"{file} has schema version {content['schema_version']!r}, this program reads {_VERSION}; edit anew"
             )
         if not isinstance(content["digest"], str):
             raise ValueError("its digest is no text")
-        check_seal(content, required="log" in content)  # the labels of the first versions have none
-        if "log" not in content:
-            return EditLog(content["digest"], (Entry("", "", _changes({"success": content["success"]}), {}),))
+        check_seal(content)
         return EditLog(content["digest"], tuple(map(_entry, content["log"])))
     except StoreError:
         raise
@@ -249,7 +237,7 @@ def read_edits(file: Path) -> EditLog:
 
 def damaged(file: Path, error: Exception) -> DamagedError:
     """Return the error for an edit whose content is not what was written."""
-    in_store = file.parent.name in ("edits", "labels")
+    in_store = file.parent.name == "edits"
     remedy = f"`vla-rl doctor --repair {file.parent.parent}` sets it aside" if in_store else "remove it"
     return DamagedError(f"{file} is damaged ({error}); {remedy}, and the episode is as it was recorded")
 

@@ -9,7 +9,6 @@ afterwards. No index has to be kept in step with the files: the folder listing i
     STORE/store.json               schema version
     STORE/episodes/ID.zarr.zip     one immutable file per episode
     STORE/edits/ID.json            what was changed about an episode afterwards; readers see the episode with it
-    STORE/labels/ID.json           an outcome given afterwards, as earlier versions wrote it
     STORE/quarantine/              damaged files that `vla-rl doctor` set aside
     STORE/.lock                    shared lock of writers; the doctor takes it alone
 """
@@ -75,7 +74,7 @@ class EpisodeStore:
     def __init__(self, path: Path, create: bool = True) -> None:
         self.path = Path(path)
         self.episodes_dir = self.path / "episodes"
-        self.edits = EditFolder(self.path / "edits", self.path / "labels")
+        self.edits = EditFolder(self.path / "edits")
         has_settings = (self.path / "store.json").exists()
         if not has_settings and not create:
             raise no_store_at(self.path)

@@ -212,7 +212,7 @@ def _copy_start(source: RunFolder, target: RunFolder) -> None:
     unfinished = RunFolder(target.path.with_name(f".{target.path.name}.unfinished"))
     shutil.rmtree(unfinished.path, ignore_errors=True)
     for theirs, ours in ((source.episodes, unfinished.episodes), (source.evaluation, unfinished.evaluation)):
-        for folder, pattern in itertools.product(("episodes", "edits", "labels"), ("demo-*", "v0000-*")):
+        for folder, pattern in itertools.product(("episodes", "edits"), ("demo-*", "v0000-*")):
             (ours / folder).mkdir(parents=True, exist_ok=True)
             for file in (theirs / folder).glob(pattern):
                 shutil.copy(file, ours / folder)

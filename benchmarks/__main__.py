@@ -29,7 +29,6 @@ BENCHMARKS = (
     "world-model",
     "execution",
     "robot",
-    "ros2",
     "jtc",
     "deploy",
     "metaworld",

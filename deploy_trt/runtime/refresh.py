@@ -125,8 +125,8 @@ def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str
         raise CheckpointError(f"{checkpoint} is no policy checkpoint: {error!r}") from error
     deployed = dict(manifest.source.get("config", {}))
     for name in sorted(deployed.keys() | config.keys()):
-        # A backbone's folder moves with its checkpoint; older checkpoints name no kind.
-        if name not in ("backbone", "kind") and deployed.get(name) != config.get(name):
+        # A backbone's folder moves with its checkpoint.
+        if name != "backbone" and deployed.get(name) != config.get(name):
             raise CheckpointError(f"{checkpoint} has another {name} than the deployed policy; export it anew")
     if differs := spec_difference(spec, manifest.spec, but=("env_id",)):
         raise CheckpointError(

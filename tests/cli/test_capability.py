@@ -32,7 +32,7 @@ SYNC = {"execution": {"strategy": "sync", "execute_ticks": 6}}
 def folder(path: Path, run: Any = None, head: bool = False, **trained: Any) -> PolicyFolder:
     """A policy's folder as far as the control process reads it."""
     path.mkdir(exist_ok=True)
-    (path / "config.json").write_text(json.dumps({"format": "vla-rl-policy", "config": trained}))
+    (path / "config.json").write_text(json.dumps({"format": "vla-rl-policy", "config": {"kind": "flow_vla"} | trained}))
     if head:
         (path / "corrector").mkdir()
     return PolicyFolder(path, SPEC, 16, (), 0, run or {})

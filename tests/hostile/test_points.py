@@ -250,7 +250,8 @@ def test_a_digit_of_a_policy_is_noticed(policy: Path) -> None:
             assert kinds.read_policy(policy) == whole, "the digit was behind what a float can tell"
         except CheckpointError:
             continue
-    file.write_text(json.dumps(json.loads(content) | {"format_version": 1}))
+    file.write_text(content)
+    edit(file, lambda about: about.update(format_version=1))
     with pytest.raises(CheckpointError, match="format version 1, this program reads 2; make it anew"):
         kinds.read_policy(policy)
 

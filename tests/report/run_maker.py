@@ -125,9 +125,9 @@ def write_episodes(run: Path) -> None:
         write_trace(run, episode.episode_id, len(episode))
 
 
-def write_trace(run: Path, episode_id: str, length: int, gate: str = "advantage_gate") -> None:
-    """Columns as a run writes them; ``gate`` is what it calls the advantage gate."""
+def write_trace(run: Path, episode_id: str, length: int) -> None:
+    """Columns as a run writes them."""
     columns = {"viability": np.linspace(0.2, 0.9, length), "efficiency": np.linspace(-length, 0, length)}
-    columns |= {gate: np.full(length, 1.1), "weight": np.full(length, 0.7)}
+    columns |= {"advantage_gate": np.full(length, 1.1), "weight": np.full(length, 0.7)}
     columns |= {"viability_advantage": np.full(length, 0.1), "efficiency_advantage": np.full(length, -0.5)}
     np.savez(run / "traces" / f"{episode_id}.npz", source=np.zeros(length, np.uint8), **columns)

@@ -296,15 +296,6 @@ def test_every_algorithm_has_panels_of_its_own(run_dir: Path):
     assert page.prose.count("weight in the actor's loss") > page.prose.count("and weight in the actor's loss")
 
 
-def test_the_gate_of_older_traces_is_drawn_as_well(run_dir: Path):
-    page = Page(build_report(run_dir))
-    for file in (run_dir / "traces").glob("*.npz"):
-        with np.load(file) as columns:
-            write_trace(run_dir, file.stem, len(columns["weight"]), gate="gate")
-    assert "gate (solid) and weight" in page.prose
-    assert Page(build_report(run_dir)).text == page.text
-
-
 def test_a_resumed_run_counts_a_round_once(run_dir: Path):
     again = {"kind": "collect", "round": 1, "step": 1500, "episodes": 50, "successes": 5, "takeovers": 0, "rescued": 0}
     with (run_dir / "metrics.jsonl").open("a") as file:

@@ -336,7 +336,7 @@ class ChunkCriticLearner(Cloning):
         load_optimizer(self._optimizer, state["critic_optimizer"])
         if self.config.critic_training.bootstrap_chunks:
             self._target.load_state_dict(state["critic_target"])
-        self._taught = int(state.get("taught", 0))  # older runs taught nothing
+        self._taught = int(state["taught"])
 
 
 def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArray[np.float32]]:

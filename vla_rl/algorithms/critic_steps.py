@@ -25,9 +25,3 @@ class CriticSteps:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._due = float(state["due"])
-
-
-def critic_steps_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The counter's part of an algorithm's state; in older checkpoints it has another name."""
-    part: Mapping[str, Any] = state["critic_steps" if "critic_steps" in state else "replay_ratio"]
-    return part

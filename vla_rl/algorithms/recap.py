@@ -17,7 +17,7 @@ from torch import Tensor
 from vla_rl.algorithms.actor import gradient_step, load_optimizer, make_optimizer
 from vla_rl.algorithms.cloning import Cloning
 from vla_rl.algorithms.config import CloningLearning, CriticTrainingConfig
-from vla_rl.algorithms.critic_steps import CriticSteps, critic_steps_of
+from vla_rl.algorithms.critic_steps import CriticSteps
 from vla_rl.algorithms.hierarchical import CRITIC_GRADIENT_NORM, CRITIC_LEARNING_RATE, CRITIC_WEIGHT_DECAY
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
@@ -206,7 +206,7 @@ class Recap(Cloning):
         self.critic.load_state_dict(state["critic"])
         load_optimizer(self._optimizer, state["critic_optimizer"])
         self._critic_updates = int(state["critic_updates"])
-        self.critic_steps.load_state_dict(critic_steps_of(state))
+        self.critic_steps.load_state_dict(state["critic_steps"])
         self.thresholds = dict(state["thresholds"])
         self.updates = int(state["updates"])
 

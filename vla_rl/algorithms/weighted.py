@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vla_rl.algorithms.cloning import Cloning
 from vla_rl.algorithms.config import WeightedLearning
-from vla_rl.algorithms.critic_steps import CriticSteps, critic_steps_of
+from vla_rl.algorithms.critic_steps import CriticSteps
 from vla_rl.algorithms.hierarchical import HierarchicalLearner
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.seeds import derived_seed
@@ -65,5 +65,5 @@ class WeightedCloning(Cloning):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.critics.load_state_dict(state["critics"])
-        self.critic_steps.load_state_dict(critic_steps_of(state))
+        self.critic_steps.load_state_dict(state["critic_steps"])
         self.updates = int(state["updates"])

@@ -309,8 +309,8 @@ def _exported_parts(files: LeRobotFiles) -> dict[str, Any]:
         return {}
     try:
         labels = parse_json(str(files.table(0, pictures=False)[LABELS][0].as_py()))
-        parts: dict[str, Any] = labels.get("parts", {})  # exports of earlier versions have none
-        cameras = {str(name): str(key) for name, key in parts.get("cameras", {}).items()}
+        parts: dict[str, Any] = labels["parts"]
+        cameras = {str(name): str(key) for name, key in parts["cameras"].items()}
         return {**parts, "cameras": cameras}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreError(f"the column {LABELS} is damaged: {error!r}") from error

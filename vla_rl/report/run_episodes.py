@@ -57,7 +57,6 @@ _PANELS = (
 )
 _IN_PANELS = tuple(dict.fromkeys(name for panel in _PANELS for name in panel.columns))
 _COLUMNS = (*_IN_PANELS, "viability_advantage", "efficiency_advantage")
-_OLDER_COLUMNS = {"gate": "advantage_gate"}  # as runs of older versions call them
 # What numpy and zipfile let out for a damaged file.
 _NPZ_ERRORS = (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _EVALUATION_ID = re.compile(r"v(\d{4,})-(\d+)")
@@ -222,8 +221,7 @@ def _read_columns(file: Path, length: int) -> dict[str, NDArray[np.float64]]:
         content = np.load(stream, allow_pickle=False)
         if not isinstance(content, NpzFile):
             raise ValueError("it is not an npz file")
-        names = {_OLDER_COLUMNS.get(name, name): name for name in content.files}
-        columns = {name: np.array(content[names[name]], np.float64) for name in _COLUMNS if name in names}
+        columns = {name: np.array(content[name], np.float64) for name in _COLUMNS if name in content.files}
     for name, column in columns.items():
         if column.shape != (length,):
             raise ValueError(f"its {name} has shape {list(column.shape)}, the episode has {length} steps")

@@ -101,7 +101,7 @@ class Forecasts:
         calibration_error: expected calibration error, 0 to 1.
         brier: mean squared distance between prediction and label.
         auc: the chance that a step that led to success has the higher prediction of two; None where all steps end
-            alike, or an older run did not say it.
+            alike.
         discount: gamma of a tick; below 1 a step that led to success counts gamma^(ticks to its end).
         mean_predicted: mean prediction.
         mean_observed: share of the steps that led to success; what they count on average.
@@ -133,8 +133,8 @@ class Forecasts:
             int(record["round"]),
             int(record["steps"]),
             **numbers,
-            auc=_number(record.get("auc")),
-            discount=float(record.get("discount", 1.0)),
+            auc=_number(record["auc"]),
+            discount=float(record["discount"]),
             predicted=predicted,
             observed=observed,
             samples=samples,

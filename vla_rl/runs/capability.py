@@ -56,8 +56,9 @@ def capabilities(policy: PolicyFolder) -> Capabilities:
         description = read_json(file)
         trained = description.get("config", {})
         ticks = [int(trained.get(name, 0)) for name in ("prefix_max", "future_state_max")]
-    ours = "format" in description and trained.get("kind", FLOW) == FLOW
-    flows = ours or description.get("type") in LEROBOT_FLOWS  # others have no flow that could be guided
+    flows = (
+        trained.get("kind") == FLOW or description.get("type") in LEROBOT_FLOWS
+    )  # others have no flow that could be guided
     return Capabilities(
         corrector=(policy.path / FOLDER).is_dir(),
         guided=flows,

@@ -184,7 +184,7 @@ def describe_data(folder: RunFolder, config: FinetuneConfig) -> str:
         learner = make_learner(folder, config, cache)
         learner.begin_round(cache, 1)
     rows = count_segments(cache, learner)
-    outcomes = json.loads((folder.path / "data.json").read_text()).get("outcomes", {})  # earlier versions have none
+    outcomes = json.loads((folder.path / "data.json").read_text())["outcomes"]
     notes = [f"outcomes of {path} come from {source}" for path, source in outcomes.items()]
     warnings = warn_of_segments(rows, cache, learner)
     if not _has_size(config) and large_pictures(cache.episodes):

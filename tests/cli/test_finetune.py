@@ -380,9 +380,7 @@ def test_a_refused_run_takes_nothing_of_another_folder_with_it(logs: Path, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of lerobot's imports
-def test_a_policy_of_lerobots_is_fine_tuned_and_the_weights_reach_its_trainer(
-    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_of_lerobots_is_fine_tuned(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     from lerobot.policies.act.configuration_act import ACTConfig
 
@@ -392,21 +390,9 @@ def test_a_policy_of_lerobots_is_fine_tuned_and_the_weights_reach_its_trainer(
     config = ACTConfig(chunk_size=4, n_action_steps=4, latent_dim=4, pretrained_backbone_weights=None, **small)
     (tmp_path / "act").mkdir()
     config._save_pretrained(tmp_path / "act")
-    exported = tmp_path / "weighted"
-    assert finetune(logs, "run", "--policy", str(tmp_path / "act"), "--lerobot", str(exported), "steps=4") == 0
+    assert finetune(logs, "run", "--policy", str(tmp_path / "act"), "steps=4") == 0
     policy = load_policy(tmp_path / "run" / "policies" / "version_0001")
     assert (policy.version, type(policy).__name__) == (1, "ActingPolicy")
-
-    weights = np.load(exported / "habc_weights.npy", allow_pickle=False)
-    source = np.concatenate([EPISODES[name][0] for name in sorted(EPISODES)])
-    episodes = np.repeat(sorted(EPISODES), [len(EPISODES[name][0]) for name in sorted(EPISODES)])
-    assert weights.shape == source.shape
-    assert (weights[episodes == "demo"] == 1).all()
-    assert not weights[np.isin(episodes, ["failed", "unknown"])].any()
-    assert not weights[(episodes == "rescued") & (np.arange(len(source)) < 21)].any(), "before the takeover"
-    taught = weights[np.isin(episodes, ["rescued", "held"]) & (weights > 0)]
-    assert len(taught) == 5 + 3 + 4
-    assert json.loads((exported / "meta" / "info.json").read_text())["total_frames"] == len(weights)
 
 
 def torchrun(*command: str) -> subprocess.CompletedProcess[str]:

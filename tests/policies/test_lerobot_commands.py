@@ -164,14 +164,3 @@ class TestTrain:
             "lerobot-train", *documented("lerobot-train", "policy.type=vla_rl"), *self.SHORT, "--output_dir=trained"
         )
         assert list(Path("trained/checkpoints").rglob("model.safetensors"))
-
-    def test_act_with_our_weights_by_the_documented_line(
-        self, lerobot: Callable[..., None], episodes: EpisodeStore
-    ) -> None:
-        from vla_rl.policies.lerobot_plugin.weights import save_weights
-
-        save_weights(export_lerobot(episodes, Path("exports/weighted")), np.ones(12, np.float32))
-        arguments = documented("lerobot-train", "sample_weighting.type=habc")
-        small = ("--policy.dim_model=16", "--policy.n_heads=2", "--policy.pretrained_backbone_weights=null")
-        lerobot("lerobot-train", *arguments, *self.SHORT, *small, "--output_dir=weighted")
-        assert list(Path("weighted/checkpoints").rglob("model.safetensors"))

@@ -38,14 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume", type=Path, metavar="RUN_DIR", help="go on with a run; needs nothing else, or a larger steps=N"
     )
     parser.add_argument("--dry-run", action="store_true", help="take the data in, print what each loss sees, and stop")
-    parser.add_argument(
-        "--lerobot", type=Path, metavar="DIR", help="also export the data with its weights, for lerobot-train"
-    )
     add_settings(parser, "changes to the config")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from vla_rl.runs.finetune import describe_data, export_with_weights, finetune, share_steps
+    from vla_rl.runs.finetune import describe_data, finetune, share_steps
     from vla_rl.training.ranks import rank_and_count
 
     if rank_and_count()[0]:
@@ -58,8 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(describe_data(folder, config))
         return 0
     finetune(folder, config)
-    if arguments.lerobot:
-        print(f"dataset with weights: {export_with_weights(folder, config, arguments.lerobot)}")
     print(f"policy: {folder.policy(1)}\nreport: {folder.path / 'report.html'}")
     return 0
 

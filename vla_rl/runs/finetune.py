@@ -241,25 +241,6 @@ def share_steps(path: Path) -> None:
                     raise stop
 
 
-def export_with_weights(folder: RunFolder, config: FinetuneConfig, out: Path) -> Path:
-    """The run's data as a LeRobotDataset, with the weight that the trained critics give every frame beside it."""
-    from vla_rl.data.lerobot_io import export_lerobot
-    from vla_rl.policies.lerobot_plugin.weights import save_weights
-    from vla_rl.training.checkpoint import load_newest_checkpoint
-    from vla_rl.training.offline import frame_weights
-
-    with folder:
-        cache = _open_cache(folder, config)
-        learner = make_learner(folder, config, cache)
-        progress = load_newest_checkpoint(folder.checkpoints)
-        if progress is not None:
-            learner.load_state_dict(progress[1])
-        learner.begin_round(cache, 1)
-        export_lerobot(cache.store, out, [episode.episode_id for episode in cache.episodes])
-        save_weights(out, frame_weights(cache, learner))
-    return out
-
-
 def _open_cache(folder: RunFolder, config: FinetuneConfig) -> "FrameCache":
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore

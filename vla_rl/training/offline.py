@@ -16,7 +16,7 @@ from vla_rl.algorithms.base import Algorithm
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearner
 from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import Float32Array, Source
+from vla_rl.core.types import Source
 from vla_rl.credit import ActorKind, SegmentKind
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.retention import RetentionConfig
@@ -26,7 +26,6 @@ from vla_rl.training.plan import Stage
 from vla_rl.training.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
-_TRACED_FRAMES = 512
 _NEARLY_ALL = 0.95
 POLICY_VERSION = 1
 """The version that fine-tuning writes; 0 is the policy that it started from, if there was one."""
@@ -181,24 +180,6 @@ def count_segments(cache: FrameCache, learner: Algorithm) -> list[SegmentCounts]
     outcomes = [entry.outcome for entry in rows]
     total = ", ".join(f"{outcomes.count(name)} {name}" for name in ("success", "failure", "unknown"))
     return [*rows, row("total", total, slice(0, cache.total_frames))]
-
-
-def frame_weights(cache: FrameCache, learner: Algorithm) -> Float32Array:
-    """The weight of every frame of the cache in the actor's loss, float32 [N], of a learner that has begun its round.
-
-    0 where the actor may not imitate; the mean over the policy's own steps and interventions is 1, as in a batch.
-    """
-    data, frames = learner.data, np.arange(cache.total_frames)
-    groups = learner.actor_groups()
-    weight = np.isin(frames, np.concatenate(list(groups.values()))).astype(np.float32)
-    for part in np.array_split(frames, range(_TRACED_FRAMES, len(frames), _TRACED_FRAMES)):
-        traced = learner.trace(cache, part)
-        if "weight" in traced:
-            weight[part] *= traced["weight"]
-    practised = data.of_kind(ActorKind.ROLLOUT) | data.of_kind(ActorKind.INTERVENTION)
-    if weight[practised].any():
-        weight[practised] /= weight[practised].mean()
-    return weight
 
 
 def _outcome(success: bool | None) -> str:

@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from vla_rl.core.errors import UserError, did_you_mean
@@ -114,16 +113,3 @@ def recorded(owner: Any, name: str) -> Iterator[list[Call]]:
         yield calls
     finally:
         delattr(owner, name)  # the class's own is seen again
-
-
-def weighted_forward(policy: Any, batch: dict[str, Any], reduction: str = "mean") -> tuple[Tensor, dict[str, Any]]:
-    """lerobot's ``forward(batch, reduction)`` for policies that lack the second argument."""
-    if reduction == "mean":
-        loss, logs = type(policy).forward(policy, batch)
-        return loss, logs or {}
-    action = batch[ACTION]
-    counted = torch.ones_like(action, dtype=torch.bool)
-    if IS_PAD in batch:
-        counted = counted & ~batch[IS_PAD][..., None]
-    per_sample, logs = per_sample_loss(policy, batch, counted)
-    return per_sample, {**logs, "loss": float(per_sample.detach().mean())}

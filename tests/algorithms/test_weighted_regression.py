@@ -31,11 +31,11 @@ def action_batch(actions):
 
 
 def converge(actions, weight, updates=800):
-    options = {"learning_rate": 2e-2, "decay_steps": updates, "ema_decay": 0.0}
+    options = {"learning_rate": 2e-2, "decay_steps": updates}
     learner = ActorLearner(GaussianActor(), tiny("sft", actor=options).actor, seed=0)
     for step in range(updates):
         learner.update(action_batch(actions), weight, step)
-    return learner.policy().mean
+    return learner.model.mean
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_no_gradient_flows_through_weights():
 
 
 def test_average_follows_and_is_what_acts():
-    learner = ActorLearner(GaussianActor(), tiny("sft", actor={"ema_decay": 0.9}).actor, seed=0)
+    learner = ActorLearner(GaussianActor(), tiny("sft").actor, seed=0)
     for step in range(30):
         learner.update(action_batch(torch.ones(2, 2)), torch.ones(2), step)
     assert learner.policy() is learner.average

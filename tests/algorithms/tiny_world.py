@@ -16,7 +16,7 @@ from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextC
 P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO
 TINY_VISION = VisionConfig(widths=(4,), kernels=(4,), strides=(2,), groups=0)
 TINY = {
-    "actor": {"batch_size": 8, "random_shift": 1, "warmup_steps": 2, "precision": "float32"},
+    "actor": {"batch_size": 8, "warmup_steps": 2, "precision": "float32"},
     "credit": {"min_human_steps": 3},
     "critic": {"hidden": (16,)},
     "critic_training": {"batch_size": 8},

@@ -57,4 +57,4 @@ def test_a_wrong_setting_names_key_and_value(override: str, message: str) -> Non
 
 
 def test_a_sound_section_is_accepted() -> None:
-    assert ActorConfig(batch_size=1, ema_decay=0.0).batch_size == 1
+    assert ActorConfig(batch_size=1, warmup_steps=0).batch_size == 1

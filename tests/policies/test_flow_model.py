@@ -203,12 +203,12 @@ def test_features_alone_ask_for_good_actions_too(guidance_scale: float, expert: 
 
 
 def test_the_indicator_is_dropped_at_its_rate() -> None:
-    model = make_model(indicator=True, indicator_dropout=0.25)
+    model = make_model(indicator=True)
     batch = make_batch(model, 400)
     batch.indicator = torch.full((400,), int(Indicator.NEGATIVE))
     kept = model._drop_indicator(batch, torch.Generator().manual_seed(0))
     assert kept is not None
-    assert (kept == Indicator.NEGATIVE).float().mean().item() == pytest.approx(0.75, abs=0.06)
+    assert (kept == Indicator.NEGATIVE).float().mean().item() == pytest.approx(0.7, abs=0.06)
 
 
 def test_discrete_dimensions_come_out_at_their_levels() -> None:

@@ -15,6 +15,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.policies.trainable import PolicyBatch, TrainablePolicy
 
 _WEIGHT_DECAY = 1e-4
+_EMA_DECAY = 0.995  # of the average of the weights that acts; shorter at first
 _GRADIENT_NORM = 1.0  # longer gradients are shortened to it
 _FINAL_FRACTION = 0.1  # of the learning rate, at the end of the cosine and after it
 
@@ -114,7 +115,7 @@ class ActorLearner:
     @torch.no_grad()
     def _follow(self) -> None:
         # Shorter at first, so that the average forgets where it started.
-        decay = min(self.config.ema_decay, self._updates / (self._updates + 10.0))
+        decay = min(_EMA_DECAY, self._updates / (self._updates + 10.0))
         follow(self.average, self.model, 1.0 - decay)
 
 

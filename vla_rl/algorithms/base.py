@@ -138,7 +138,7 @@ class Algorithm:
         if len(frames) == 0:
             return {"actor_loss": 0.0}
         generator = torch_generator(self.seed, "actor shift", step)
-        batch = self.data.policy_batch(frames, self.config.actor.random_shift, generator, indicator)
+        batch = self.data.policy_batch(frames, generator, indicator)
         return self.actor.update(batch, weight, step)
 
     def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:

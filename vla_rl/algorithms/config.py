@@ -58,8 +58,6 @@ class ActorConfig:
         warmup_steps: gradient steps over which the learning rate rises linearly.
         decay_steps: gradient steps after which a cosine has brought the learning rate down to a tenth; 0: constant.
         schedule_every_round: warm-up and cosine start anew in every round, so that each round ends with small steps.
-        ema_decay: of the average of the weights that acts; shorter at first. 0: the last weights act.
-        random_shift: pixels of the random-shift augmentation, of the critics' batches too.
         precision: of the matrix products and convolutions of the policy's loss and its gradient, and of what is learnt
             for imagination; weights, optimiser and average are float32. ``auto`` is bfloat16 where the device computes
             in it (GPUs since Ampere; processors with avx512_bf16 or amx_bf16), where it saves about a third of the
@@ -71,13 +69,10 @@ class ActorConfig:
     warmup_steps: int = 100
     decay_steps: int = 0
     schedule_every_round: bool = False
-    ema_decay: float = 0.995
-    random_shift: int = 3
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
 
     def __post_init__(self) -> None:
-        check_ranges(self, "actor", batch_size=">= 1", learning_rate="> 0", ema_decay="[0, 1)")
-        check_ranges(self, "actor", warmup_steps=">= 0", decay_steps=">= 0", random_shift=">= 0")
+        check_ranges(self, "actor", batch_size=">= 1", learning_rate="> 0", warmup_steps=">= 0", decay_steps=">= 0")
 
 
 def check_teaching(learning: object, steps: int, option: str) -> None:

@@ -54,7 +54,6 @@ class HierarchicalLearner:
         learns_efficiency: bool = True,
     ) -> None:
         self.config, self._seed = config.critic_training, seed
-        self._shift = config.actor.random_shift
         self._discount, self._learns_efficiency = discount, learns_efficiency
         self.critic = HierarchicalCritic(backbone, config.critic, data.longest).to(data.device)
         self.target = self.critic
@@ -92,7 +91,7 @@ class HierarchicalLearner:
             return
         frames, _ = self._sampler.sample(self._updates, self.config.batch_size)
         generator = torch_generator(self._seed, "critic noise", self._updates)
-        output = self.critic(*self.data.inputs(frames, self._shift, generator))
+        output = self.critic(*self.data.inputs(frames, generator))
 
         label, labelled = self._viability_label(frames, generator)
         loss_v = viability_loss(output.viability_logit, label, labelled)
@@ -158,7 +157,7 @@ class HierarchicalLearner:
         cut = np.flatnonzero(self._cut[frames])
         if len(cut):
             last, _ = self.data.cache.later(frames[cut], self.data.cache.total_frames)
-            output = self.target(*self.data.inputs(last, self._shift, generator))
+            output = self.target(*self.data.inputs(last, generator))
             logit, _ = self.target.values(
                 output, pessimistic=torch.ones(len(cut), dtype=torch.bool, device=label.device)
             )
@@ -175,7 +174,7 @@ class HierarchicalLearner:
         bootstrapped = np.flatnonzero(timed & ~terminal.cpu().numpy())
         value = torch.zeros(len(frames), device=self.data.device)
         if len(bootstrapped):
-            inputs = self.data.inputs(later[bootstrapped], self._shift, generator)
+            inputs = self.data.inputs(later[bootstrapped], generator)
             imagined = self.data.tensor(self.data.imagined[later[bootstrapped]])
             _, efficiency = self.target.values(self.target(*inputs), pessimistic=imagined)
             value[torch.from_numpy(bootstrapped).to(value.device)] = efficiency

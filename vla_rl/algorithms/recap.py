@@ -216,7 +216,7 @@ class Recap(Cloning):
         training = self.config.critic_training
         frames, _ = self._critic_sampler.sample(self._critic_updates, training.batch_size)
         generator = torch_generator(self.seed, "critic noise", self._critic_updates)
-        logits = self.critic(*self.data.inputs(frames, self.config.actor.random_shift, generator))
+        logits = self.critic(*self.data.inputs(frames, generator))
         returns = self._returns(frames)
         loss = distributional_loss(logits, returns, torch.ones_like(returns, dtype=torch.bool))
         norm = gradient_step(self._optimizer, loss, self.critic, CRITIC_GRADIENT_NORM, CRITIC_LEARNING_RATE)

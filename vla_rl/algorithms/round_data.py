@@ -16,6 +16,7 @@ from vla_rl.data.statistics import outside
 from vla_rl.policies.augmentation import random_shift
 from vla_rl.policies.trainable import Indicator, PolicyBatch, TrainablePolicy
 
+_SHIFT = 3  # pixels of the random-shift augmentation, for critics too
 RolloutUse = Literal["none", "successes", "all"]
 Frames = NDArray[np.int64]
 Inputs = tuple[dict[str, Tensor], Tensor, Tensor]
@@ -93,26 +94,25 @@ class RoundData:
             "imagined": np.flatnonzero(played & self.imagined),
         }
 
-    def inputs(self, frames: Frames, shift: int = 0, generator: torch.Generator | None = None) -> Inputs:
-        """Observations of the frames, on the model's device, with random shifts of up to ``shift`` pixels."""
+    def inputs(self, frames: Frames, generator: torch.Generator | None = None) -> Inputs:
+        """Observations of the frames, on the model's device; with a generator their pictures are randomly shifted."""
         batch = self.cache.observations(frames)
         images = {camera: torch.from_numpy(np.ascontiguousarray(image)) for camera, image in batch.images.items()}
-        if shift and generator is not None:
-            images = random_shift(images, shift, generator)
+        if generator is not None:
+            images = random_shift(images, _SHIFT, generator)
         text = self._text[torch.from_numpy(np.asarray(batch.task_index, dtype=np.int64))]
         device, state = self.device, self._states(frames, batch.state)
         return {camera: image.to(device) for camera, image in images.items()}, state, text.to(device)
 
     def policy_batch(
-        self, frames: Frames, shift: int = 0, generator: torch.Generator | None = None, indicator: Tensor | None = None
+        self, frames: Frames, generator: torch.Generator | None = None, indicator: Tensor | None = None
     ) -> PolicyBatch:
         """A batch of the actor: chunks that end where the credit of their first step ends, or hold still after a
         success, so that no part of a chunk near the goal is one that nobody taught.
 
         Args:
             frames: int64 [B].
-            shift: pixels of the random-shift augmentation.
-            generator: of the shifts, and of how far state and actions are ahead of the images (VLASH).
+            generator: of the random shifts, and of how far state and actions are ahead of the images (VLASH).
             indicator: int64 [B]; default: everything that is imitated is worth imitating (positive).
         """
         begin = self._begin(frames, generator)
@@ -124,7 +124,7 @@ class RoundData:
         counted = valid[..., None] & self._imitated[np.minimum(steps, stop - 1)]  # [B, H, A]
         if indicator is None and self._model.indicator:
             indicator = torch.full((len(frames),), int(Indicator.POSITIVE), device=self.device)
-        images, _, text = self.inputs(frames, shift, generator)
+        images, _, text = self.inputs(frames, generator)
         state = self._states(begin, self.cache.state[begin])
         return PolicyBatch(images, state, text, self.tensor(actions), self.tensor(counted), indicator)
 

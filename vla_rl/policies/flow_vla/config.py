@@ -78,7 +78,6 @@ class FlowVLAConfig(PolicyConfig):
             arXiv 2512.01031); 0: off.
         difficulty_weighting: weigh actions by how wrong a 5-step rollout of the policy is on them. Doubles the cost.
         indicator: a prefix token for an advantage indicator (see `Indicator`), for classifier-free guidance.
-        indicator_dropout: probability that training drops the indicator.
         guidance_scale: weight of the indicator's classifier-free guidance at inference; 1: no extrapolation.
     """
 
@@ -97,7 +96,6 @@ class FlowVLAConfig(PolicyConfig):
     future_state_max: int = 0
     difficulty_weighting: bool = False
     indicator: bool = False
-    indicator_dropout: float = 0.3
     guidance_scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -110,7 +108,7 @@ class FlowVLAConfig(PolicyConfig):
         for name, size in sizes.items():
             if size < 1:
                 raise ConfigError(f"{name} is {size}; it must be at least 1")
-        check_ranges(self, "policy", guidance_scale=">= 0", prefix_hiding="[0, 1]", indicator_dropout="[0, 1]")
+        check_ranges(self, "policy", guidance_scale=">= 0", prefix_hiding="[0, 1]")
         if not len(vision.widths) == len(vision.kernels) == len(vision.strides) > 0:
             raise ConfigError(
                 "vision: widths, kernels and strides must have the same length, one entry per convolution"

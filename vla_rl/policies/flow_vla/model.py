@@ -28,6 +28,7 @@ from vla_rl.policies.trainable import Indicator, PolicyBatch, TrainablePolicy
 
 ROLLOUT_STEPS = 5  # of the rollout that difficulty weighting compares with the data
 _BACKBONE = "backbone"  # its description, in the policy's folder; its weights are among the policy's
+_INDICATOR_DROPOUT = 0.3  # probability that training drops the indicator
 
 
 class Summarized(Protocol):
@@ -361,7 +362,7 @@ class FlowVLA(TrainablePolicy):
     def _drop_indicator(self, batch: PolicyBatch, generator: torch.Generator) -> Tensor | None:
         if batch.indicator is None or not self.config.indicator:
             return None
-        keep = torch.rand(len(batch.indicator), generator=generator) >= self.config.indicator_dropout
+        keep = torch.rand(len(batch.indicator), generator=generator) >= _INDICATOR_DROPOUT
         return torch.where(keep.to(batch.indicator.device), batch.indicator, int(Indicator.NONE))
 
 

@@ -42,6 +42,7 @@ CONFIGS = {
 }
 CHOSEN = {"algorithms": "learning", "strategies": "execution", "policies": "policy", "takeovers": "takeover.options"}
 API = {
+    "python": ("Python", "api env practice results data.sources"),
     "core": ("Core: types and protocols", "core.types core.protocols core.clock core.errors core.registry core.config"),
     "data": ("Data", "data.store data.sampler data.cache data.lerobot_io data.rosbag_io data.doctor"),
     "learning": (

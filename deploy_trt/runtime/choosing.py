@@ -214,18 +214,18 @@ def read_critic(policy: Path) -> tuple[ChooserInfo, bytes] | None:
     if folder is None:
         return None
     about, content = read_weights(folder, CRITIC_FORMAT, CRITIC_VERSION)
-    if about.get("config") is None:
+    if about["config"] is None:
         raise UserError(
             f"{folder} holds an edit without a critic, which acts in torch only; export the policy without it: "
             "--without-critic"
         )
     try:
-        choice, edit = about["choice"], about.get("edit")
+        choice, edit = about["choice"], about["edit"]
         bound = 0.0 if edit is None else float(edit["bound"])
         ticks = int(about["config"]["chunk_ticks"])
         file = FileInfo(str(about["weights"]), str(about["sha256"]))
-        caution, novelty_cost = (float(choice.get(name, 0.0)) for name in ("caution", "novelty_cost"))
-        graded = bool(choice.get("graded_edit", False))
+        caution, novelty_cost = float(choice["caution"]), float(choice["novelty_cost"])
+        graded = bool(choice["graded_edit"])
         draws, offset = int(choice["draws"]), float(choice["offset"])
         return ChooserInfo(file, draws, offset, ticks, bound, caution, graded, novelty_cost), content
     except (KeyError, TypeError, ValueError, AttributeError) as error:

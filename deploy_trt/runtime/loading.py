@@ -122,7 +122,7 @@ def _try(deployment: Deployment, program: Program) -> None:
         probes = {name: rows[:1] for name, rows in deployment.probes().items()}
         planned = probe_actions(program, probes)
         weights = deployment.manifest.weights
-        as_exported = weights is not None and list(probes.get("weights", ())) == [weights.sha256]
+        as_exported = weights is not None and list(probes["weights"]) == [weights.sha256]
         chosen = [choice.actions for choice in probe_choices(program, probes)] if program.chooser else []
         passed = all(np.isfinite(actions).all() for actions in (*planned, *chosen))
         found = difference(planned, list(probes["actions"])) if as_exported else None

@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,20 +37,23 @@ _FINETUNE = ["steps=60", "checkpoint_every=30", "learning.actor.batch_size=32"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--digests", action="store_true", help="only make the small runs and print their digests")
     parser.add_argument("--tests", type=float, nargs=2, metavar=("NOW_S", "BEFORE_S"), help="of `make test`, by hand")
+    parser.add_argument("--keep-digests", action="store_true", help="do not make the small runs anew")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Count, and compare the digests with those of OUT/house.json."""
     file = options.out / "house.json"
     known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    now = digests()
+    now = known["digests"] if options.keep_digests else digests()
+    ratio = {"test_seconds_ratio": options.tests[0] / options.tests[1]} if options.tests else {}
     return {
         "digests": now,
         "digests_before": known.get("digests_before", now),
         "results_unchanged": now == known.get("digests_before", now),
         **sizes(),
+        **interface(),
+        **ratio,
     }
 
 
@@ -70,6 +74,26 @@ def sizes() -> dict[str, int]:
         "flagship_files": len(flagship),
         "flagship_code_lines": sum(code_lines(_modules()[name]) for name in flagship),
         "filtered_bc_files": len(closure("vla_rl.algorithms.filtered_bc")),
+    }
+
+
+def interface() -> dict[str, float]:
+    """Measure the public interface: its names, the cost of its import, and a whole script at test size."""
+    code = "import time; t = time.perf_counter(); import vla_rl; print(time.perf_counter() - t, len(vla_rl.__all__))"
+    took = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
+    readings = [ran.stdout.split() for ran in took]
+    script = ROOT / "examples" / "scripts" / "train_from_demonstrations.py"
+    small = f"import runpy; runpy.run_path({str(script)!r})['main'](episodes=4, steps=20, evaluated=8)"
+    with tempfile.TemporaryDirectory() as folder:
+        begun_s = time.perf_counter()
+        subprocess.run([sys.executable, "-c", small], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        quickstart_s = time.perf_counter() - begun_s
+    parsers = [name for name, file in _modules().items() if "import argparse" in file.read_text()]
+    return {
+        "public_names": int(readings[0][1]),
+        "import_ms": 1e3 * min(float(seconds) for seconds, _ in readings),
+        "quickstart_s": quickstart_s,
+        "argparse_outside_cli": sum(not name.startswith("vla_rl.cli.") for name in parsers),
     }
 
 

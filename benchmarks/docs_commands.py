@@ -71,7 +71,6 @@ ELSEWHERE = {
     r"vla-rl hub\b": "tests/cli/test_hub.py",
     r"vla-rl imagine (train|evaluate|rollout)\b": "tests/cli/test_imagine.py",
     r"vla-rl imagine branches\b": "tests/cli/test_demo.py",
-    r"vla-rl train .*imagination\.": "tests/cli/test_imagination.py",
     r"vla-rl train .*algorithm=residual_ppo": "tests/training/test_residual_run.py",
     r"vla-rl finetune .*(--mapping|models/my_act)": "tests/cli/test_finetune.py",
     r"torchrun\b": "tests/cli/test_finetune.py",

@@ -289,7 +289,7 @@ def _world_model(clock: Clock) -> dict[str, float]:
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore
     from vla_rl.runs.config import RunConfig, TaskConfig, world_preset
-    from vla_rl.runs.imagination.run import world_spec
+    from vla_rl.runs.imagination.world_data import world_spec
     from vla_rl.runs.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutJob
     from world_model.config import WorldModelConfig

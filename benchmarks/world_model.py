@@ -1,12 +1,10 @@
-"""The world model: does it follow actions, judge success, keep its pace, and does practice in it pay?
+"""The world model: does it follow actions, judge success and keep its pace?
 
-Parts, each resumed cell by cell in OUT/world-model/ (the gain in its folder gain/) and --runs:
+Parts, each resumed cell by cell in OUT/world-model/ and --runs:
   model    trains the world model on a demo run's episodes (20 minutes of processor time), probe, horizon curves
   cost     frames a second with 1 and 16 streams, latency of step 1,000 over step 10
   judge    counterfactual pairs from one state, and real episodes imagined open loop with their own actions
   ablate   the model again without one mechanism, for the longest horizon and the counterfactuals
-  gain     whole practice runs with and without imagination at equal real episodes; the runs of a task and seed that
-           imagine begin with one world model, since they would train it on the same episodes
 """
 
 import argparse
@@ -16,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import world_gain
 from benchmarks.cells import Cells, origin
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
@@ -27,7 +24,7 @@ from vla_rl.runs.imagination.world_data import episodes_of
 from vla_rl.training.run_folder import RunFolder
 from world_model.evaluation import HorizonConfig
 
-PARTS = ("model", "cost", "judge", "ablate", "gain")
+PARTS = ("model", "cost", "judge", "ablate")
 ABLATIONS = {
     "no-context-noise": ["dynamics.context_noise=0", "dynamics.state_noise=0", "dynamics.self_context=0"],
     "no-near-success": [],
@@ -37,7 +34,7 @@ _LONG = HorizonConfig(horizons=(1, 2, 5, 10, 20, 40, 80, 100))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--parts", nargs="+", default=["model", "cost", "judge", "ablate"])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS))
     parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="a finished demo run to learn from")
     parser.add_argument(
         "--runs", type=Path, default=Path("runs/bench-world-model"), help="where models and runs are kept"
@@ -46,11 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--near-success", type=int, default=800)
     parser.add_argument("--episodes", type=int, default=50, help="real episodes of each policy that are imagined")
     parser.add_argument("--pairs", type=int, default=50, help="counterfactual pairs")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the gain")
-    parser.add_argument("--tasks", nargs="+", default=list(world_gain.DEFAULT_TASKS), help="of the gain")
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help="changes to the preset")
-    parser.add_argument("--gain-config", default="algorithms", help="of the gain's runs: a small real budget")
-    parser.add_argument("--variants", nargs="+", default=list(world_gain.VARIANTS), help="of the gain")
     parser.add_argument("--ablations", nargs="+", default=list(ABLATIONS), help="of the model")
 
 
@@ -59,25 +52,21 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for part in options.parts:
         if part not in PARTS:
             raise UserError(f"there is no part {part!r} of this benchmark.{did_you_mean(part, PARTS)}")
-    for kind, known in (("variants", world_gain.VARIANTS), ("ablations", ABLATIONS)):
-        for name in getattr(options, kind):
-            if name not in known:
-                raise UserError(f"there is no {name!r} among the {kind}.{did_you_mean(name, known)}")
-    cells, gains = open_cells(options), world_gain.open_cells(options)
-    runs = options.runs
+    for name in options.ablations:
+        if name not in ABLATIONS:
+            raise UserError(f"there is no {name!r} among the ablations.{did_you_mean(name, ABLATIONS)}")
+    cells = open_cells(options)
+    options.runs = options.runs / cells.digest
     measure: dict[str, Callable[[argparse.Namespace, Cells], None]] = {
         "model": _measure_model,
         "cost": _measure_cost,
         "judge": _measure_judge,
         "ablate": _measure_ablations,
-        "gain": world_gain.measure,
     }
     for part in PARTS:
         if part in options.parts:
-            own = gains if part == "gain" else cells
-            options.runs = runs / own.digest
-            measure[part](options, own)
-    return _gather(cells, gains)
+            measure[part](options, cells)
+    return _gather(cells)
 
 
 def open_cells(options: argparse.Namespace) -> Cells:
@@ -108,14 +97,10 @@ def table(result: dict[str, Any]) -> str:
         ("frames a second, one stream", "frames_per_s_b1", ">= 30"),
         ("frames a second, 16 streams", "frames_per_s_b16", ">= 200"),
         ("latency of step 1,000 over step 10", "late_latency_ratio", "about 1"),
-        ("gain of imagination, points", "imagination_gain_points", "> 0"),
-        ("rounds of these runs in which imagination was used, share", "gain_rounds_used", ""),
-        ("without co-evolution", "gain_points_minus_coevolution", ""),
-        ("seconds of a run with imagination, over one without", "gain_wall_ratio", ""),
     ]
     lines = [f"| {what} | {_shown(result, key)} | {wanted} |" for what, key, wanted in rows]
     machine = f"{origin(list(result['cells'].values()))} Command: `{result['command']}`."
-    return "\n".join([*head, *lines, "", f"[95 % bootstrap interval]. {machine}"])
+    return "\n".join([*head, *lines, "", machine])
 
 
 def _measure_model(options: argparse.Namespace, cells: Cells) -> None:
@@ -188,7 +173,7 @@ def _judge(place: Path, instruments: Path | None = None) -> Any:
     return WorldJudge(WorldFolder(place), None if instruments is None else WorldFolder(instruments))
 
 
-def _gather(found: Cells, gains: Cells) -> dict[str, Any]:
+def _gather(found: Cells) -> dict[str, Any]:
     """Every cell that there is, and the key figures."""
     cells = found.by_name()
     result: dict[str, Any] = {}
@@ -206,8 +191,7 @@ def _gather(found: Cells, gains: Cells) -> dict[str, Any]:
     for name in ABLATIONS:
         if (ablated := cells.get(f"ablation-{name}")) and "counterfactuals" in cells and "horizons-long" in cells:
             result |= _compared(name.replace("-", "_"), ablated, cells)
-    result |= world_gain.gain_points(gains.read())
-    return {**result, "cells": {**cells, **{f"gain-{name}": cell for name, cell in gains.by_name().items()}}}
+    return {**result, "cells": cells}
 
 
 def _compared(name: str, ablated: dict[str, Any], whole: dict[str, Any]) -> dict[str, float]:
@@ -220,9 +204,4 @@ def _compared(name: str, ablated: dict[str, Any], whole: dict[str, Any]) -> dict
 
 
 def _shown(result: dict[str, Any], key: str) -> str:
-    if result.get(key) is None:
-        return "not measured"
-    interval = result.get(f"{key}_interval")
-    shown = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
-    pairs = f" of {result[f'{key}_pairs']} pairs" if f"{key}_pairs" in result else ""
-    return f"{result[key]:.2f}{shown}{pairs}"
+    return "not measured" if result.get(key) is None else f"{result[key]:.2f}"

@@ -53,7 +53,7 @@ API = {
     "execution": ("Execution", "execution.loop execution.executor execution.schedule execution.strategies.base"),
     "robots": ("Robots and simulation", "robot_io.gate robot_io.recorder robot_io.takeover runs.robots sim.interface"),
     "deployment": ("Deployment", "deploy_trt.runtime.policy deploy_trt.runtime.refresh deploy_trt.export.deployment"),
-    "world_model": ("World model", "world_model.model world_model.imagined_env world_model.coevolution"),
+    "world_model": ("World model", "world_model.model world_model.imagined_env"),
 }
 OTHER_PACKAGES = ("robot_io", "sim.", "deploy_trt", "world_model")
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)\s#]+)(#[^)\s]*)?\)")

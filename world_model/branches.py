@@ -29,6 +29,8 @@ class BranchConfig(ppo.PPOConfig):
         chunks: of a branch.
         spread: standard deviation of the offsets that are tried, in normalised action units.
         carry: lambda of the advantages, from chunk to chunk.
+        pessimistic: Value branches by the lowest of the value's networks (RAVL, arXiv 2402.12527): where a branch
+            ends, no data correct them. Otherwise by the one that has not learnt from the episode of its start.
         alarm_ratio: of the newest real chunks, dynamics that have not seen them may leave so many times as much
             unexplained as of older ones that they have not seen either (see `world_model.alarm`); 0: the world is
             always believed.
@@ -43,6 +45,7 @@ class BranchConfig(ppo.PPOConfig):
     spread: float = 0.15
     distance_cost: float = 0.03
     carry: float = 0.95
+    pessimistic: bool = False
     alarm_ratio: float = 1.3
     halt: float = 0.0
 

@@ -3,7 +3,7 @@
 Presets are files in ``configs/world_model``: ``cpu-tiny``, ``gpu-small``, ``gpu-base``.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from vla_rl.core.dimensions import UNDECLARED, Pair
 from vla_rl.core.errors import ConfigError
@@ -176,8 +176,3 @@ class WorldSpec:
     action_kind: tuple[str, ...] = ()
     gripper_dims: tuple[int, ...] = ()
     dimensions: Pair = (UNDECLARED, UNDECLARED)
-
-    def fits(self, expected: "WorldSpec") -> bool:
-        """Return whether a world of this spec can stand in for the expected one; undeclared names are no difference."""
-        names = zip(self.dimensions, expected.dimensions, strict=True)
-        return replace(self, dimensions=expected.dimensions) == expected and all(one.agrees(two) for one, two in names)

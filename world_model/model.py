@@ -12,7 +12,7 @@ from torch import nn
 
 from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.described import read_weights, write_weights
-from vla_rl.core.outside import check_version, reading
+from vla_rl.core.outside import reading
 from world_model.autoencoder import Autoencoder
 from world_model.config import WorldModelConfig, WorldSpec
 from world_model.dynamics import Dynamics
@@ -40,12 +40,11 @@ class WorldModel(nn.Module):
         return self.autoencoder.latent_mean.device
 
 
-def save_world_model(folder: Path, model: WorldModel, version: int = 0) -> None:
-    """Write a world model; ``version`` counts a run's models."""
+def save_world_model(folder: Path, model: WorldModel) -> None:
+    """Write a world model."""
     content = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "version": version,
         "config": config_to_dict(model.config),
         "spec": asdict(model.spec),
     }
@@ -53,8 +52,8 @@ def save_world_model(folder: Path, model: WorldModel, version: int = 0) -> None:
     write_weights(folder, "weights", safetensors.torch.save(tensors), content)
 
 
-def load_world_model(folder: Path, device: str = "cpu") -> tuple[WorldModel, int]:
-    """Read a world model in eval mode, and its version.
+def load_world_model(folder: Path, device: str = "cpu") -> WorldModel:
+    """Read a world model in eval mode.
 
     Raises:
         CheckpointError: if it is missing, damaged, or of another schema version.
@@ -67,4 +66,4 @@ def load_world_model(folder: Path, device: str = "cpu") -> tuple[WorldModel, int
         if any(tensor.isnan().any() for tensor in tensors.values()):  # an unset threshold is infinite
             raise ValueError("its weights are not all numbers")
         model.load_state_dict(tensors)
-        return model.to(device).eval(), check_version(content["version"])
+        return model.to(device).eval()

@@ -1,4 +1,4 @@
-"""Training: the autoencoder, then dynamics and heads on its latents; and refinement on more episodes.
+"""Training: the autoencoder, then dynamics and heads on its latents.
 
 Resumable: everything random is keyed by (seed, purpose, step), and a checkpoint holds all else, so that on a CPU a
 resumed training ends in the weights of an uninterrupted one, bit by bit. A bound of processor time trades that for a
@@ -185,17 +185,16 @@ def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
 
 
 def train_world_model(
-    config: WorldModelConfig, spec: WorldSpec, cache: FrameCache, folder: Path, device: str = "cpu", version: int = 0
+    config: WorldModelConfig, spec: WorldSpec, cache: FrameCache, folder: Path, device: str = "cpu"
 ) -> WorldModel:
-    """Train a world model on the real episodes of a cache, or go on where an earlier call stopped; ``version`` counts
-    a run's models.
+    """Train a world model on the real episodes of a cache, or go on where an earlier call stopped.
 
     Returns:
         the model in eval mode, also saved in the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "config.json").exists():
-        return load_world_model(folder, device)[0]
+        return load_world_model(folder, device)
     training = config.training
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -220,46 +219,16 @@ def train_world_model(
     data = LatentEpisodes(cache, model.autoencoder)
     set_dynamics_statistics(model, data)
     left_s = max(training.cpu_seconds - autoencoder_training.cpu_s, 1.0) if training.cpu_seconds else 0.0
-    train_dynamics(model, data, training.dynamics_steps, folder, cpu_seconds=left_s)
-    set_familiar(model, cache)
-    save_world_model(folder, model, version)
-    return model
-
-
-def refine_world_model(model: WorldModel, version: int, cache: FrameCache, folder: Path, steps: int) -> WorldModel:
-    """Train the dynamics and heads further on the cache as it is now, and save them as the next version.
-
-    The autoencoder stays, so that latents mean what they meant; what is strange to it is measured anew, since it never
-    saw the new episodes.
-
-    Args:
-        model: refined in place.
-        version: of the refined model; keys its batches.
-        cache: old and new real episodes.
-        folder: of this version.
-        steps: gradient steps.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "config.json").exists():
-        data = LatentEpisodes(cache, model.autoencoder)
-        train_dynamics(model, data, steps, folder, version)
-        set_familiar(model, cache)
-        save_world_model(folder, model, version)
-    return load_world_model(folder, str(model.device))[0]
-
-
-def train_dynamics(
-    model: WorldModel, data: LatentEpisodes, steps: int, folder: Path, version: int = 0, cpu_seconds: float = 0.0
-) -> None:
-    """Gradient steps of dynamics and heads; ``version`` keys their batches."""
-    training = model.config.training
-    stage = ModuleTraining(
-        ModuleTrainingConfig("dynamics", steps, training.dynamics_learning_rate, cpu_seconds, training),
+    dynamics_training = ModuleTraining(
+        ModuleTrainingConfig("dynamics", training.dynamics_steps, training.dynamics_learning_rate, left_s, training),
         model.dynamics,
-        dynamics_loss(model, data, model.config.seed + version * _SEEDS_APART),
+        dynamics_loss(model, data),
         folder,
     )
-    stage.run()
+    dynamics_training.run()
+    set_familiar(model, cache)
+    save_world_model(folder, model)
+    return model
 
 
 def autoencoder_loss(model: WorldModel, cache: FrameCache) -> Loss:
@@ -273,9 +242,9 @@ def autoencoder_loss(model: WorldModel, cache: FrameCache) -> Loss:
     return loss
 
 
-def dynamics_loss(model: WorldModel, data: LatentEpisodes, seed: int) -> Loss:
+def dynamics_loss(model: WorldModel, data: LatentEpisodes) -> Loss:
     """The loss of dynamics and heads at a training step."""
-    training = model.config.training
+    seed, training = model.config.seed, model.config.training
 
     def loss(step: int) -> tuple[Tensor, dict[str, float]]:
         sizes = (training.dynamics_batch, training.window_frames)

@@ -140,14 +140,14 @@ def make_world(folder: Path) -> None:
         AutoencoderConfig(patch=2, widths=(8, 8), latent_channels=2), dynamics, HeadsConfig(hidden=8)
     )
     spec = WorldSpec("toy", "push", ("front",), (16, 16), 3, 2, 20.0, 12, (-1.0, -1.0), (1.0, 1.0))
-    save_world_model(folder, WorldModel(config, spec), 1)
+    save_world_model(folder, WorldModel(config, spec))
 
 
 def read_world(folder: Path) -> str:
     from world_model.model import load_world_model
 
-    loaded, version = load_world_model(folder)
-    return fingerprint(loaded.config, loaded.spec, version, *tensors_of(loaded))
+    loaded = load_world_model(folder)
+    return fingerprint(loaded.config, loaded.spec, *tensors_of(loaded))
 
 
 def make_deployment(folder: Path) -> None:

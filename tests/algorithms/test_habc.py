@@ -12,7 +12,6 @@ from vla_rl.algorithms.cloning import bounded_weights
 from vla_rl.algorithms.config import CriticTrainingConfig, MixtureConfig
 from vla_rl.algorithms.critic_steps import CriticSteps
 from vla_rl.core.errors import ConfigError
-from vla_rl.core.types import Origin
 
 FAST, SLOW = 3, 9
 
@@ -170,23 +169,6 @@ def test_every_option_of_the_critic_trains(options, make_cache):
     algorithm.begin_round(cache, 1)
     logs = [algorithm.update(step) for step in range(5)]
     assert np.isfinite([list(log.values()) for log in logs]).all()
-
-
-def test_imagined_rollouts_that_were_cut_are_labelled_by_the_pessimistic_target(make_cache):
-    cut = make_episode("round-9", [P] * 6, None, origin=Origin.IMAGINED)
-    cache = make_cache([*MIXED, cut])
-    config = tiny("habc", critic_training={"bootstrap_imagined": True}, critic={"members": 4})
-    algorithm = make_algorithm("habc", config, make_model(), cache, seed=0)
-    algorithm.begin_round(cache, 1)
-    start = cache.episodes[-1].start
-    frames = np.arange(start, start + 6)
-    assert set(frames) < set(drawn_by_critics(algorithm))
-    learner = algorithm.critics
-    label, mask = learner._viability_label(frames, torch.Generator())
-    with torch.no_grad():
-        last = learner.target(*algorithm.data.inputs(frames[-1:])).viability_logit.amin(0).sigmoid()
-    assert mask.all()
-    torch.testing.assert_close(label, last.expand(6), atol=0.05, rtol=0)  # a random shift apart
 
 
 def test_the_learning_rate_falls_in_every_round_and_a_resume_is_no_new_round(make_cache):

@@ -135,34 +135,6 @@ def test_returns_and_transitions_stop_at_the_end_of_the_episode(make_cache):
     assert ended.tolist() == [False, False, True, True, False, True, True]
 
 
-def test_imagined_rollouts_are_marked(make_cache):
-    whole = make_episode("a", [P] * 2, True, origin=Origin.IMAGINED)
-    cut = make_episode("b", [P] * 3, None, origin=Origin.IMAGINED)
-    data = read(make_cache([whole, cut, make_episode("c", [P] * 1, None)]))
-    assert data.imagined.tolist() == [True] * 5 + [False]
-    assert data.cut.tolist() == [False] * 2 + [True] * 3 + [False]
-
-
-def test_imagined_steps_have_a_share_of_their_own(make_cache):
-    """However many are imagined, the share of real steps in the actor's batches stays."""
-    weights = {}
-    for count in (0, 1, 20):
-        imagined = [make_episode(f"z{index}", [P] * 9, True, origin=Origin.IMAGINED) for index in range(count)]
-        cut = make_episode("zz", [P] * 5, None, origin=Origin.IMAGINED)
-        data = read(make_cache([*MIXED, *imagined, cut]))
-        groups = data.actor_groups(rollouts="successes")
-        assert len(groups["imagined"]) == 9 * count
-        assert not data.imagined[groups["rollouts"]].any()
-        config = MixtureConfig(imagined=0.1)
-        found = weights_without_failures({name: getattr(config, name) for name in groups}, groups, data)
-        drawn = {name: weight for name, weight in found.items() if len(groups[name])}
-        weights[count] = {name: weight / sum(drawn.values()) for name, weight in drawn.items()}
-    assert weights[1] == pytest.approx(weights[20])
-    assert 0.05 < weights[20]["imagined"] < 0.2
-    ratios = [weights[count]["rollouts"] / weights[count]["interventions"] for count in (0, 20)]
-    assert ratios[0] == pytest.approx(ratios[1])
-
-
 @pytest.mark.parametrize("groups_left_out", [(), ("interventions",), ("demonstrations",)])
 def test_leaving_failures_out_keeps_the_expected_gradient(make_cache, groups_left_out):
     """In the limit of large batches each step's share in the loss is as if failures were drawn and weighed 0."""

@@ -2,7 +2,6 @@
 
 import builtins
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,15 +58,6 @@ def test_only_what_has_no_outcome_is_asked_for(
     answer(monkeypatch, "q")
     assert main(["label", str(store.path)]) == 0
     assert outcomes(store) == [True, True, None, False]
-
-
-def test_imagined_episodes_without_an_outcome_are_not_asked_for(
-    store: EpisodeStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = EpisodeStore(store.path.with_name("imagined"))
-    other.add(replace(store.read("e0"), origin=Origin.IMAGINED))
-    assert main(["label", str(other.path)]) == 0
-    assert "every episode has an outcome" in capsys.readouterr().out
 
 
 def test_the_end_of_the_input_loses_no_answer(store: EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from vla_rl.critics.outcome import pessimistic
 from vla_rl.policies.heads import EnsembleHead, EnsembleLinear
 
 REWARD, DISCOUNT = 0.1, 0.99
@@ -42,7 +43,7 @@ def value_iteration(generalisation: torch.Tensor, iterations: int) -> torch.Tens
     for _ in range(iterations):
         with torch.no_grad():
             values = critic(features)[..., 0]
-            target = REWARD + DISCOUNT * values[:, 1:].amin(0)
+            target = REWARD + DISCOUNT * pessimistic(values[:, 1:])
             critic.weight.copy_(target[None, :, None].expand_as(critic.weight))
     return critic(features)[..., 0].detach()
 

@@ -191,43 +191,6 @@ def test_collectors_go_on_while_the_learner_learns_and_kills_change_nothing(tmp_
     ]
 
 
-WORLD = """
-autoencoder: {widths: [16, 16]}
-dynamics: {width: 32, layers: 1, flow_steps: 1, window: 2, memory_frames: 2}
-training: {autoencoder_steps: 2, dynamics_steps: 2, window_frames: 4}
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("horizon", [0, 5])
-def test_practice_in_imagination_resumes_exactly(tmp_path: Path, horizon: int) -> None:
-    """With everything at once: renewed world model, and imagined episodes, whole or cut, of which critics learn
-    bootstrapped labels. Killed when the first round's updates are about to begin, and again in the second round.
-    """
-    (tmp_path / "world.yaml").write_text(WORLD)
-    imagination = {
-        "preset": tmp_path / "world.yaml",
-        "near_success_episodes": 1,
-        "env.horizon": horizon,
-        "env.success_threshold": 0.5,
-        "env.halt": False,
-        "coevolution.mode": "continuous",
-        "coevolution.gap_episodes": 2,
-        "coevolution.imagined_episodes": 2,
-        "coevolution.largest_gap": 1,
-    }
-    options = ["--config", "tiny", *(f"imagination.{name}={value}" for name, value in imagination.items())]
-    options += ["learning.critic_training.bootstrap_imagined=true", *UNWATCHED]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    train(*options, "--out", whole)
-    said, resume = tmp_path / "killed.log", ["--resume", str(killed)]
-    kill_when(killed, "episodes/episodes/imagined001-00001*", start(said, "train", *options, "--out", str(killed)))
-    kill_when(killed, "checkpoints/step_00000016", start(said, "train", *resume))
-    train(*resume)
-    assert fingerprint(killed) == fingerprint(whole)
-    assert (killed / "imagination/ledger.json").read_bytes() == (whole / "imagination/ledger.json").read_bytes()
-
-
 def metric_lines(run: Path) -> list[tuple[str, int, float]]:
     """Kind, step and loss of every record: none doubled, none missing."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

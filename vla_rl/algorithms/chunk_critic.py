@@ -1,6 +1,6 @@
 """A critic of action chunks, learnt from outcomes alone; the policy stays as it is and acts by choosing.
 
-Every episode in the store teaches: the policy's own, what people did when taking over, demonstrations, imagined ones.
+Every episode in the store teaches: the policy's own, what people did when taking over, demonstrations.
 The label of a chunk is the outcome as credit allows it to whoever acted: with ``takeover_is_failure`` a chunk that
 led to a rescue is worth 0 and the rescue itself what came of it, so that nothing is carried across the takeover.
 

@@ -1,4 +1,4 @@
-"""Imitation of a mixture: demonstrations, interventions, the policy's own steps, real and imagined."""
+"""Imitation of a mixture: demonstrations, interventions and the policy's own steps."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -46,14 +46,14 @@ def weights_without_failures(
     """The mixture's weights for groups that failed rollouts were left out of: they must weigh 0, and would cost encoder
     time and give no gradient.
 
-    The weights of rollouts and imagined ones are each multiplied by their fraction of successful steps and, together
-    with the interventions, scaled back to their common share, so that the expected gradient is that of drawing all
-    steps and normalising the weights to unit mean over these three.
+    The weight of rollouts is multiplied by their fraction of successful steps and, together with that of the
+    interventions, scaled back to their common share, so that the expected gradient is that of drawing all steps and
+    normalising the weights to unit mean over these two.
     """
-    played = data.of_kind(ActorKind.ROLLOUT)
-    sizes = {"rollouts": int((played & ~data.imagined).sum()), "imagined": int((played & data.imagined).sum())}
-    shared = {name: weights[name] for name, size in sizes.items() if size}
-    left = {name: weight * len(groups[name]) / sizes[name] for name, weight in shared.items()}
+    shared, left = {}, {}
+    if played := int(data.of_kind(ActorKind.ROLLOUT).sum()):
+        shared["rollouts"] = weights["rollouts"]
+        left["rollouts"] = weights["rollouts"] * len(groups["rollouts"]) / played
     if len(groups["interventions"]):
         left["interventions"] = shared["interventions"] = weights["interventions"]
     if not sum(left.values()) > 0:

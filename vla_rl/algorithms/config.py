@@ -24,8 +24,6 @@ class MixtureConfig:
         demonstrations: weight of demonstration steps.
         interventions: weight of intervention steps.
         rollouts: weight of the policy's own steps.
-        imagined: weight of its steps in imagined episodes (`world_model`), apart from real ones: however many are
-            imagined, they do not crowd out what really happened.
         largest_oversampling: no step is drawn more than so many times as often as if all steps that may be drawn were
             drawn alike; what a small group (a single rescue) then leaves of its share goes to the others. 0: no bound.
     """
@@ -33,11 +31,10 @@ class MixtureConfig:
     demonstrations: float = 0.4
     interventions: float = 0.2
     rollouts: float = 0.4
-    imagined: float = 0.1
     largest_oversampling: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("demonstrations", "interventions", "rollouts", "imagined"):
+        for name in ("demonstrations", "interventions", "rollouts"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"mixture.{name} is {getattr(self, name)}; weights cannot be negative")
         if not self.demonstrations + self.interventions + self.rollouts > 0:
@@ -115,18 +112,6 @@ class CriticTrainingConfig:
 
 
 @dataclass(frozen=True)
-class ViabilityTrainingConfig(CriticTrainingConfig):
-    """The same, of critics that learn outcomes as credit allows.
-
-    Attributes:
-        bootstrap_imagined: imagined episodes that were cut before their outcome are drawn as well, and labelled with
-            the minimum over the ensemble of p_v at their last step (RAVL's rule for target-only states).
-    """
-
-    bootstrap_imagined: bool = False
-
-
-@dataclass(frozen=True)
 class Learning:
     """What every algorithm may be told."""
 
@@ -151,5 +136,5 @@ class WeightedLearning(CloningLearning):
     """What an algorithm may be told that weighs what it imitates by what critics say."""
 
     critic: ViabilityConfig = field(default_factory=ViabilityConfig)
-    critic_training: ViabilityTrainingConfig = field(default_factory=ViabilityTrainingConfig)
+    critic_training: CriticTrainingConfig = field(default_factory=CriticTrainingConfig)
     advantage: WeightingConfig = field(default_factory=WeightingConfig)

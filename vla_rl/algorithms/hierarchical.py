@@ -70,12 +70,10 @@ class HierarchicalLearner:
         self.data = data
         self._labelled = data.credit.viability_mask
         self._timed = data.credit.efficiency_mask & self._learns_efficiency
-        self._cut = data.cut & self.config.bootstrap_imagined
         succeeded = self._labelled & (data.credit.viability_label > 0.5)
         groups = {
             "succeeded": np.flatnonzero(succeeded),
             "failed": np.flatnonzero(self._labelled & ~succeeded),
-            "cut": np.flatnonzero(self._cut),
             "efficiency_only": np.flatnonzero(self._timed & ~self._labelled),
         }
         judged = sum(len(frames) for name, frames in groups.items() if name != "efficiency_only")
@@ -93,7 +91,8 @@ class HierarchicalLearner:
         generator = torch_generator(self._seed, "critic noise", self._updates)
         output = self.critic(*self.data.inputs(frames, generator))
 
-        label, labelled = self._viability_label(frames, generator)
+        outcome = self.data.credit.viability_label[frames] * self.data.discounted_return(frames, self._discount)
+        label, labelled = self.data.tensor(outcome), self.data.tensor(self._labelled[frames])
         loss_v = viability_loss(output.viability_logit, label, labelled)
         timed = self._timed[frames]
         target = self._efficiency_target(frames, timed, generator)
@@ -150,21 +149,6 @@ class HierarchicalLearner:
             self.target.load_state_dict(state["target"])
 
     @torch.no_grad()
-    def _viability_label(self, frames: Frames, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Labels [B] in [0, 1] and their mask, bool [B]: outcomes, and bootstrapped ones of imagined rollouts."""
-        outcome = self.data.credit.viability_label[frames] * self.data.discounted_return(frames, self._discount)
-        label = self.data.tensor(outcome)
-        cut = np.flatnonzero(self._cut[frames])
-        if len(cut):
-            last, _ = self.data.cache.later(frames[cut], self.data.cache.total_frames)
-            output = self.target(*self.data.inputs(last, generator))
-            logit, _ = self.target.values(
-                output, pessimistic=torch.ones(len(cut), dtype=torch.bool, device=label.device)
-            )
-            label[self.data.tensor(cut)] = logit.sigmoid()
-        return label, self.data.tensor((self._labelled | self._cut)[frames])
-
-    @torch.no_grad()
     def _efficiency_target(self, frames: Frames, timed: NDArray[np.bool_], generator: torch.Generator) -> Tensor:
         """y_e [B]; only the rows that need it are bootstrapped."""
         config = self.critic.config
@@ -175,7 +159,6 @@ class HierarchicalLearner:
         value = torch.zeros(len(frames), device=self.data.device)
         if len(bootstrapped):
             inputs = self.data.inputs(later[bootstrapped], generator)
-            imagined = self.data.tensor(self.data.imagined[later[bootstrapped]])
-            _, efficiency = self.target.values(self.target(*inputs), pessimistic=imagined)
+            _, efficiency = self.target.values(self.target(*inputs))
             value[torch.from_numpy(bootstrapped).to(value.device)] = efficiency
         return efficiency_target(value, elapsed, terminal, self.critic.max_steps)

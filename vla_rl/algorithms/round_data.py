@@ -9,7 +9,6 @@ from torch import Tensor
 
 from vla_rl.advantage import Samples
 from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import Origin
 from vla_rl.credit import ActorKind, CreditConfig, assign_batch, imitated_dims
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.statistics import outside
@@ -33,8 +32,6 @@ class RoundData:
 
     Attributes:
         credit: `StepCredit` of all frames.
-        imagined: bool [N], steps of imagined episodes.
-        cut: bool [N], steps of imagined episodes that end without an outcome.
         longest: length of the longest episode, at least 1.
     """
 
@@ -50,8 +47,6 @@ class RoundData:
             credit,
             self._motion() if credit.idle_steps else None,
         )
-        self.imagined = np.repeat(np.array([e.origin == Origin.IMAGINED for e in episodes], dtype=bool), lengths)
-        self.cut = self.imagined & np.repeat(np.array([e.success is None for e in episodes], dtype=bool), lengths)
         self.longest = max(lengths, default=1)
         number = {task: index for index, task in enumerate(cache.tasks)}
         self._task_of_episode = np.array([number[episode.task] for episode in episodes], dtype=np.int64)
@@ -90,8 +85,7 @@ class RoundData:
         return {
             "demonstrations": np.flatnonzero(self.of_kind(ActorKind.DEMONSTRATION)),
             "interventions": np.flatnonzero(rescued),
-            "rollouts": np.flatnonzero(played & ~self.imagined),
-            "imagined": np.flatnonzero(played & self.imagined),
+            "rollouts": np.flatnonzero(played),
         }
 
     def inputs(self, frames: Frames, generator: torch.Generator | None = None) -> Inputs:

@@ -62,9 +62,8 @@ def _train(arguments: argparse.Namespace) -> int:
 
     from vla_rl.data.store import EpisodeStore
     from vla_rl.runs.config import RunConfig, world_preset
-    from vla_rl.runs.imagination.near_success import collect_near_success, near_success_ratio
-    from vla_rl.runs.imagination.run import NEAR_SUCCESS_SEED, world_spec
-    from vla_rl.runs.imagination.world_data import episodes_of, gather_episodes, open_cache
+    from vla_rl.runs.imagination.near_success import NEAR_SUCCESS_SEED, collect_near_success, near_success_ratio
+    from vla_rl.runs.imagination.world_data import episodes_of, gather_episodes, open_cache, world_spec
     from vla_rl.runs.imagination.world_evaluation import WorldFolder
     from vla_rl.runs.practice import check_device
     from vla_rl.training.run_folder import RunFolder
@@ -111,7 +110,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     judge = WorldJudge(WorldFolder(arguments.folder))
     curves = judge.horizons(HorizonConfig(windows=arguments.windows))
     counterfactuals = judge.counterfactuals(arguments.pairs)
-    result = {"version": judge.version, "horizons": curves, "counterfactuals": counterfactuals}
+    result = {"horizons": curves, "counterfactuals": counterfactuals}
     write_atomic(judge.folder.model / "evaluation.json", json.dumps(result, indent=1).encode())
     print(f"probe floor on reconstructions: {curves['probe_floor_px']['reconstruction_m']:.2f} px")
     print("state error of imagined futures, mm")

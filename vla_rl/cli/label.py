@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from vla_rl.cli.edit import OUTCOMES
 from vla_rl.core.errors import StoreError
 from vla_rl.core.files import write_atomic
-from vla_rl.core.types import Episode, Origin, Source
-from vla_rl.data.episode_header import EpisodeHeader
+from vla_rl.core.types import Episode, Source
 from vla_rl.data.store import EpisodeStore
 
 ANSWERS = {"s": True, "f": False}
@@ -43,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         for episode_id in arguments.ids:
             store.label(episode_id, OUTCOMES[arguments.answer])
         return 0
-    ids = arguments.ids or [name for name in store.ids() if _wants_label(store.read_header(name))]
+    ids = arguments.ids or [name for name in store.ids() if store.read_header(name).success is None]
     if not ids:
         print("every episode has an outcome")
         return 0
@@ -61,11 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
             labelled += 1
     print(f"{labelled} of {len(ids)} labelled in {store.edits.path}")
     return 0
-
-
-def _wants_label(header: EpisodeHeader) -> bool:
-    """Imagined episodes that were cut have no outcome that a person could see."""
-    return header.success is None and header.origin is not Origin.IMAGINED
 
 
 def _ask() -> str:

@@ -3,10 +3,6 @@
 Source: arXiv 2606.17043 (HABC). Viability: a logit z_v, p_v = sigmoid(z_v), learnt from outcomes by cross-entropy.
 Efficiency: V_e in steps, in [-T_max, 0], learnt from successes by undiscounted temporal differences; its value at the
 terminal success step is 0, n steps before it -n.
-
-With M > 1 the heads are ensembles (RAVL, arXiv 2402.12527): states that an imagined, truncated rollout only ever
-reaches as its end are never corrected by data, and the minimum over the ensemble keeps what is bootstrapped from them
-bounded.
 """
 
 from dataclasses import dataclass
@@ -115,15 +111,10 @@ class HierarchicalCritic(nn.Module):
         efficiency = self.efficiency_head(features)[..., 0] * self.efficiency_unit_steps
         return CriticOutput(self.viability_head(features)[..., 0], efficiency)
 
-    def values(self, output: CriticOutput, pessimistic: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """z_v [B] and V_e [B] in [-T_max, 0]: the mean over the ensemble, or its minimum where bool [B]
-        ``pessimistic``.
-        """
-        logit, efficiency = output.viability_logit.mean(0), output.efficiency.mean(0)
-        if pessimistic is not None:
-            logit = torch.where(pessimistic, output.viability_logit.amin(0), logit)
-            efficiency = torch.where(pessimistic, output.efficiency.amin(0), efficiency)
-        return logit, efficiency.clamp(max=0.0).maximum(-self.max_steps)
+    def values(self, output: CriticOutput) -> tuple[Tensor, Tensor]:
+        """z_v [B] and V_e [B] in [-T_max, 0], the mean over the ensemble."""
+        efficiency = output.efficiency.mean(0)
+        return output.viability_logit.mean(0), efficiency.clamp(max=0.0).maximum(-self.max_steps)
 
 
 def viability_loss(logit: Tensor, label: Tensor, mask: Tensor) -> Tensor:

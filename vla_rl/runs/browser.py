@@ -227,11 +227,9 @@ class BrowserSupervisor(TakeoverSource):
         if not self._config.world:
             return {}
         if self._imagined is None:
-            from vla_rl.runs.imagination.rollouts import open_imagined_env
             from vla_rl.runs.imagination.world_evaluation import WorldFolder
 
-            folder = WorldFolder(Path(self._config.world))
-            self._imagined = open_imagined_env(folder.model, folder.held_out, folder.held_out_cache)
+            self._imagined = WorldFolder(Path(self._config.world)).open_env()
         inner = self._env.unwrapped
         if not hasattr(inner, "get_state"):
             raise UserError(f"a world model begins beside a task that says its state; {type(inner).__name__} does not")

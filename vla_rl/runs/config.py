@@ -14,7 +14,6 @@ from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig
 from vla_rl.policies.trainable import PolicyConfig
 from vla_rl.runs.config_files import CONFIGS
-from vla_rl.runs.imagination.config import ImaginationConfig
 from vla_rl.runs.task_config import TakeoverConfig, TaskConfig
 from vla_rl.training.plan import BudgetConfig
 
@@ -31,7 +30,6 @@ class RunConfig:
         algorithm: what practice does to the policy; a name of the door ``vla_rl.algorithms``.
         learning: the options of that algorithm.
         supervised: those of ``sft``, which makes the policy that practice starts from.
-        imagination: of a world model that the run trains on its own episodes; off by default.
         retention: which episodes training holds at most; the store keeps all.
         seed: of demonstrations, initial weights, batches and practice episodes.
         workers: rollout processes; 0 runs episodes in the learner's process.
@@ -64,7 +62,6 @@ class RunConfig:
     latency: LatencyConfig = field(default_factory=LatencyConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
-    imagination: ImaginationConfig = field(default_factory=ImaginationConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     seed: int = 0
     workers: int = 2
@@ -84,13 +81,8 @@ class RunConfig:
         check_ranges(
             self, "", exploration="[0, 1]", workers=">= 0", torch_threads=">= 0", environments_per_worker=">= 1"
         )
-        if self.imagination.coevolution.mode != "off":
-            self._check_imagination()
-        if self.budget.staleness and (self.workers == 0 or self.imagination.coevolution.mode != "off"):
-            raise ConfigError(
-                "with budget.staleness collectors play while the learner learns: set workers to 1 or more, and "
-                "imagination.coevolution.mode to off, which compares a round with the newest policy"
-            )
+        if self.budget.staleness and self.workers == 0:
+            raise ConfigError("with budget.staleness workers play while the learner learns: set workers to 1 or more")
         if self.budget.rounds:
             check_teaching(self.learning, self.budget.steps_per_round, "budget.steps_per_round")
         if self.exploration and self.rollout_precision != FULL_PRECISION:
@@ -99,17 +91,6 @@ class RunConfig:
             )
         if self.ray is not None and self.workers == 0:
             raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")
-
-    def _check_imagination(self) -> None:
-        if self.task.also:
-            raise ConfigError("a world model imagines one task; switch imagination off, or leave task.also empty")
-        training = getattr(self.learning, "critic_training", None)
-        if self.imagination.cuts and not getattr(training, "bootstrap_imagined", False):
-            raise ConfigError(
-                "imagined episodes that are cut (imagination.env.horizon above 0) have no outcome: set "
-                " learning.critic_training.bootstrap_imagined=true, or nothing would learn from them; an "
-                "algorithm without that option cannot"
-            )
 
 
 def world_preset(name: str) -> Path:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from vla_rl.algorithms.base import Algorithm
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore
-    from vla_rl.runs.imagination.run import RunImagination
     from vla_rl.training.ray_workers import RayRolloutPool
     from vla_rl.training.workers import RolloutPool
 
@@ -184,7 +183,6 @@ def practise(
             takeover=config.takeover.enabled,
             retention=config.retention,
             bring=_bringer(folder, config),
-            imagination=make_imagination(folder, config),
             acting=acting_settings(config),
         ).run()
     return folder.read_summary()
@@ -212,22 +210,6 @@ def _bringer(folder: RunFolder, config: RunConfig) -> "Callable[[EpisodeStore], 
         return bring_demonstrations(source, folder.path, store, specs, most, speed, grippers, bounds)
 
     return bring
-
-
-def make_imagination(folder: RunFolder, config: RunConfig) -> "RunImagination | None":
-    """Imagination inside a run, where its config wants it."""
-    if config.imagination.coevolution.mode == "off":
-        return None
-    from vla_rl.runs.imagination.run import RunImagination
-
-    return RunImagination(
-        config.imagination,
-        folder,
-        config.task,
-        config.execution,
-        config.gate,
-        config.workers,
-    )
 
 
 def make_pool(config: RunConfig) -> "RolloutPool | RayRolloutPool":

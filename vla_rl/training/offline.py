@@ -131,7 +131,7 @@ class SegmentCounts:
         sources: who decided, by `Source`: policy, human, demo, hold.
         succeeded, failed: steps with a viability label of 1 and of 0.
         efficiency: steps that the efficiency loss sees.
-        demonstrations, interventions, rollouts, imagined: steps that the actor may draw, by group of the mixture.
+        demonstrations, interventions, rollouts: steps that the actor may draw, by group of the mixture.
         touches: human steps that are too few in a row to be an intervention.
     """
 
@@ -145,13 +145,12 @@ class SegmentCounts:
     demonstrations: int
     interventions: int
     rollouts: int
-    imagined: int
     touches: int
 
     @property
     def imitated(self) -> int:
         """Steps that the actor may draw."""
-        return self.demonstrations + self.interventions + self.rollouts + self.imagined
+        return self.demonstrations + self.interventions + self.rollouts
 
 
 def count_segments(cache: FrameCache, learner: Algorithm) -> list[SegmentCounts]:
@@ -189,11 +188,11 @@ def _outcome(success: bool | None) -> str:
 def format_segments(rows: Sequence[SegmentCounts], learner: Algorithm) -> str:
     """The counts as a table for people, under the names of the algorithm and of the credit rule."""
     head = ["EPISODE", "OUTCOME", "STEPS", "policy", "human", "demo", "hold", "viability=1", "viability=0"]
-    head += ["efficiency", "actor: demo", "interv.", "rollout", "imagined"]
+    head += ["efficiency", "actor: demo", "interv.", "rollout"]
     lines = [head]
     for entry in rows:
         numbers = [entry.steps, *entry.sources, entry.succeeded, entry.failed, entry.efficiency]
-        numbers += [entry.demonstrations, entry.interventions, entry.rollouts, entry.imagined]
+        numbers += [entry.demonstrations, entry.interventions, entry.rollouts]
         lines.append([entry.name, entry.outcome, *map(str, numbers)])
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     table = [

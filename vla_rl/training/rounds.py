@@ -6,10 +6,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -35,21 +35,6 @@ CALIBRATE_EVERY_STEPS = 4
 logger = logging.getLogger(__name__)
 
 
-class Imagination(Protocol):
-    """Practice in a learned world, between the collection of a round and its updates."""
-
-    @property
-    def restarts_policy(self) -> bool:
-        """Whether each round's improvement starts anew from the supervised policy."""
-        ...
-
-    def after_collection(self, round_number: int) -> Mapping[str, float]:
-        """Renew the learned world and add imagined episodes to the run's store; returns what to log. Repeating it
-        changes nothing.
-        """
-        ...
-
-
 class PracticeRun(LearningRun):
     """Carries out the plan of one run folder.
 
@@ -65,7 +50,6 @@ class PracticeRun(LearningRun):
         takeover: whether the supervisor may take over during practice.
         retention: which episodes to hold.
         bring: brings demonstrations into the store, instead of asking an expert; returns whether it did anything.
-        imagination: adds imagined episodes in every round; None: there are none.
         acting: settings that decide how a policy acts, ingredients of the key of its episodes.
     """
 
@@ -82,14 +66,13 @@ class PracticeRun(LearningRun):
         takeover: bool = True,
         retention: RetentionConfig | None = None,
         bring: Callable[[EpisodeStore], bool] | None = None,
-        imagination: Imagination | None = None,
         acting: Any = None,
     ) -> None:
         super().__init__(folder, budget.checkpoint_every, records, retention)
         self.budget, self.tasks, self.pool = budget, tasks, pool
         self._jobs = StageJobs(folder, budget, seed, tasks, takeover)
         self._make_supervised, self._make_practised = supervised, practised
-        self._bring, self._imagination, self._acting = bring, imagination, acting
+        self._bring, self._acting = bring, acting
         self._stages, self._background = plan.plan(budget), BackgroundRollouts(pool)
         self.evaluation_store = EpisodeStore(folder.evaluation)
         self._ahead = EpisodeStore(folder.ahead) if budget.staleness else None
@@ -142,10 +125,7 @@ class PracticeRun(LearningRun):
             if self._ahead is not None and job.episode_id in self._ahead:
                 self._ahead.move(job.episode_id, self.store)
                 worked = True
-        worked |= self._gather(jobs, stage)
-        if self._imagination is not None and (numbers := self._imagination.after_collection(stage.round)):
-            self._publish_once("imagine", stage, numbers)
-        return worked
+        return self._gather(jobs, stage) or worked
 
     def _was_learnt_from(self, stage: Stage) -> bool:
         """Whether a round needs no episodes (any more: they may have been retired since)."""
@@ -218,8 +198,6 @@ class PracticeRun(LearningRun):
             return False
         self.cache.refresh()
         self._start_in_background(stage)
-        if self._imagination is not None and self._imagination.restarts_policy:
-            self._practised = self._make_practised(self.cache, self.folder.policy(0))
         if self._practised is None:
             self._check_progress(stage)
             self._practised = self._make_practised(self.cache, self.folder.policy(0))

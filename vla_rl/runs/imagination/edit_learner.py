@@ -221,7 +221,7 @@ class ImaginedEdit(ChunkCriticLearner):
             fitted: see `fit_world`.
             generator: of the policy's noise.
         """
-        dynamics, value = fitted.dynamics, fitted.value
+        dynamics = fitted.dynamics
         horizon, size = self.model.horizon, self.model.spec.action_dim
         ticks, normalize = self.config.critic.chunk_ticks, self.critic.action_normalizer.network_input
 
@@ -229,10 +229,14 @@ class ImaginedEdit(ChunkCriticLearner):
             noise = torch.randn(len(seen), horizon, size, generator=generator).to(seen)
             return draw_from_flat(self.model, seen, noise)[:, :ticks]
 
+        def value(seen: Tensor, tick: Tensor, part: Tensor) -> Tensor:
+            rows = torch.cat([seen, tick[:, None]], 1)
+            return fitted.value.lowest(rows) if self.config.branches.pessimistic else fitted.value(rows, part)
+
         return World(
             draw,
             lambda seen, chunk, member: dynamics(seen, normalize(chunk), member),
-            lambda seen, tick, part: value(torch.cat([seen, tick[:, None]], 1), part),
+            value,
             self.config.dynamics.members,
             ticks,
             self.data.longest,

@@ -21,6 +21,7 @@ from vla_rl.runs.attempt import Attempts
 from vla_rl.runs.task import make_gate, open_robot
 from vla_rl.runs.task_config import TaskConfig
 
+NEAR_SUCCESS_SEED = 700_000_000  # apart from those of practice and evaluation
 _NEVER = 1_000_000
 _COPY_PIXELS = 16  # of the scene that a blind expert acts on; nobody looks at its pictures
 _STREAM = 11  # keeps these draws apart from those of the environment and of the expert, which have the same seed

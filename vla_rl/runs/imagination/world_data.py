@@ -1,14 +1,17 @@
-"""The episodes of a world model: gathered from runs and from the spoilt expert into a store of its own."""
+"""The episodes of a world model, gathered from runs and from the spoilt expert into one store, and its spec."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.progress import track
-from vla_rl.core.types import Origin
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.edits import Changes
 from vla_rl.data.store import EpisodeStore
+from vla_rl.runs.task import episode_limit, open_robot
+from vla_rl.runs.task_config import TaskConfig
+from world_model.config import WorldSpec
+from world_model.windows import spec_of
 
 
 def gather_episodes(store: EpisodeStore, sources: dict[str, Path], env_id: str) -> None:
@@ -27,7 +30,7 @@ def gather_episodes(store: EpisodeStore, sources: dict[str, Path], env_id: str) 
             copied, edited = f"{name}-{episode_id}", source.edited_values(episode_id)
             if copied not in store:
                 episode = source.recorded(episode_id)
-                if episode.env_id != env_id or episode.origin is Origin.IMAGINED or edited["left_out"]:
+                if episode.env_id != env_id or edited["left_out"]:
                     continue
                 # Simulated captures, chunks and ages tell a world model nothing.
                 store.add(replace(episode, episode_id=copied, extras={}))
@@ -51,3 +54,13 @@ def open_cache(folder: Path, directory: Path) -> FrameCache:
     if not cache.episodes:
         raise UserError(f"{folder} holds no episodes; record some first")
     return cache
+
+
+def world_spec(task: TaskConfig, cache: FrameCache) -> WorldSpec:
+    """The spec of a task's world model: what the episodes show, and the limits of the environment."""
+    robot = open_robot(task)
+    actions, limit = robot.actions, episode_limit(robot.env)
+    assert limit is not None, "every environment of a task has a limit"
+    robot.close()
+    spec = spec_of(cache, limit, actions.low.tolist(), actions.high.tolist())
+    return replace(spec, action_kind=actions.kind, gripper_dims=actions.gripper_dims)

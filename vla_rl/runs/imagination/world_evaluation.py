@@ -34,9 +34,11 @@ from vla_rl.runs.imagination.near_success import collect_counterfactuals
 from vla_rl.runs.imagination.world_data import episodes_of, open_cache
 from vla_rl.runs.task_config import TaskConfig
 from world_model.evaluation import HorizonConfig, horizon_curves, judge_successes, probe_floor
+from world_model.imagined_env import ImaginedEnv
 from world_model.model import load_world_model
 from world_model.open_loop import imagine
 from world_model.probe import ProbeConfig, StateProbe, train_probe, true_positions
+from world_model.starts import StartBank
 from world_model.windows import LatentEpisodes
 
 COUNTERFACTUAL_SEED = 900_000_000  # apart from all others
@@ -60,6 +62,12 @@ class WorldFolder:
             raise UserError(f"{self.path} holds no world model (no task.yaml); make one with `vla-rl imagine train`")
         return load_config(TaskConfig, self.task_file)
 
+    def open_env(self) -> ImaginedEnv:
+        """Open the world model as an environment, whose episodes begin in the held-out ones."""
+        model = load_world_model(self.model)
+        data = LatentEpisodes(open_cache(self.held_out, self.held_out_cache), model.autoencoder)
+        return ImaginedEnv(model, data, StartBank(data))
+
 
 class WorldJudge:
     """Everything that an evaluation needs, loaded once.
@@ -74,7 +82,7 @@ class WorldJudge:
         self.folder, self._instruments = folder, instruments or folder
         self.task = folder.task()
         self.truth = SimulatorTruth(self.task)
-        self.model, self.version = load_world_model(folder.model)
+        self.model = load_world_model(folder.model)
         self.cache = open_cache(folder.held_out, folder.held_out_cache)
         self.data = LatentEpisodes(self.cache, self.model.autoencoder)
 

@@ -60,7 +60,6 @@ ABLATIONS: dict[str, tuple[str, list[str]]] = {
     "eight_chunks": ("eight chunks", ["learning.branches.chunks=8", "learning.branches.branches=192"]),
     "one_member": ("one network of dynamics instead of five", ["learning.dynamics.members=1"]),
     "free": ("no cost on the distance from no edit", ["learning.branches.distance_cost=0"]),
-    "halt": ("branches end where the networks disagree twice as much as usual", ["learning.branches.halt=2"]),
     "no_failures": (
         "dynamics that have not seen the failures of practice",
         ["algorithm=benchmarks.ladder:WithoutFailures"],

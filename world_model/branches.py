@@ -34,9 +34,6 @@ class BranchConfig(ppo.PPOConfig):
         alarm_ratio: of the newest real chunks, dynamics that have not seen them may leave so many times as much
             unexplained as of older ones that they have not seen either (see `world_model.alarm`); 0: the world is
             always believed.
-        halt: a branch is cut before a chunk about whose end the members disagree more than so many times as much as
-            they usually (median) do about the policy's own chunks from real steps: what would follow is unknown, and
-            neither rewarded nor blamed (MOReL, arXiv 2005.05951). 0: none is cut.
     """
 
     updates: int = 40
@@ -47,17 +44,14 @@ class BranchConfig(ppo.PPOConfig):
     carry: float = 0.95
     pessimistic: bool = False
     alarm_ratio: float = 1.3
-    halt: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, "branches", updates=">= 1", branches=">= 1", chunks=">= 1", spread="> 0", carry="[0, 1]")
-        for name in ("alarm_ratio", "halt"):
-            times = getattr(self, name)
-            if times and not 1 < times < float("inf"):
-                raise ConfigError(
-                    f"branches: {name} is {times}; expected more than 1 (times what is usual), or 0: never"
-                )
+        if self.alarm_ratio and not 1 < self.alarm_ratio < float("inf"):
+            raise ConfigError(
+                f"branches: alarm_ratio is {self.alarm_ratio}; expected more than 1 (times what is usual), or 0: never"
+            )
 
 
 class Starts(NamedTuple):
@@ -98,7 +92,6 @@ class World:
         chunk_ticks: C.
         last_tick: the episode has failed when this is reached.
         discount: gamma of a tick, of the value.
-        disagreement: features [B, F], chunks [B, C, A] raw -> how far apart the members' features after them are [B].
     """
 
     draw: Callable[[Tensor], Tensor]
@@ -108,7 +101,6 @@ class World:
     chunk_ticks: int
     last_tick: int
     discount: float = 1.0
-    disagreement: Callable[[Tensor, Tensor], Tensor] = lambda features, _: torch.zeros(len(features))
 
 
 @torch.no_grad()
@@ -125,7 +117,6 @@ def imagine(
     member = torch.randint(world.members, (config.branches,), generator=generator).to(fold)
     value = world.value(features, tick, fold)
     first, alive = value, torch.ones_like(tick, dtype=torch.bool)
-    bound = config.halt * world.disagreement(features, world.draw(features)).median() if config.halt else None
     rows, offsets, means, rises, lived = [], [], [], [], []
     discount = world.discount**world.chunk_ticks
     for _ in range(config.chunks):
@@ -134,8 +125,6 @@ def imagine(
         means.append(edit(rows[-1]))
         offsets.append(means[-1] + config.spread * randn(means[-1]) * edit.moved)
         chunk = chunk + edit.raw(offsets[-1])[:, None]
-        if bound is not None:
-            alive = alive & (world.disagreement(features, chunk) <= bound)
         lived.append(alive)
         features, success = world.step(features, chunk, member)
         won = alive & (torch.rand(success.shape, generator=generator).to(success) < success)
@@ -168,14 +157,12 @@ def improve(
 
     Returns:
         ``gain``, the rise of the value along the last update's branches; ``size``, the root mean square of their
-        offsets' means; ``divergence`` of the last update, in nats a chunk. All 0 where every branch was cut at once.
+        offsets' means; ``divergence`` of the last update, in nats a chunk.
     """
     optimizer = torch.optim.Adam(edit.parameters(), config.learning_rate)
-    found = {"gain": 0.0, "size": 0.0, "divergence": 0.0}
+    found: dict[str, float] = {}
     for _ in track(range(config.updates), "imagined edit", "update"):
         tried, gain = imagine(edit, world, starts, config, generator)
-        if not len(tried.advantage):
-            break
         logs = ppo.update(edit, optimizer, tried, config.spread, config, generator)
         size = float(tried.mean.square().mean().sqrt())
         found = {"gain": gain, "size": size, "divergence": logs["divergence"]}

@@ -138,14 +138,6 @@ class FeatureDynamics(nn.Module):
         return torch.stack([self(features, actions, member)[0] for member in members]).mean(0)
 
     @torch.no_grad()
-    def disagreement(self, features: Tensor, actions: Tensor) -> Tensor:
-        """How far apart the members are about the features after a chunk, [B]: the root mean square over features of
-        their standard deviation, in units of the usual change; arguments as of `forward`.
-        """
-        later = self.head(self._rows(features, actions))[..., :-1]
-        return later.var(0, correction=0).mean(-1).sqrt()
-
-    @torch.no_grad()
     def unexplained(self, data: Transitions) -> float:
         """The share of the features' change that the mean over members does not foretell; 0 is perfect, 1 nothing."""
         rows = self._rows(data.features, data.actions)[data.lasted]

@@ -1,7 +1,5 @@
 """The short-range world model in features, and an edit that is improved on branches in it."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -139,45 +137,16 @@ def test_a_branch_ends_with_success_or_with_the_time() -> None:
     assert len(branches(last_tick=2 * TICKS)[0].advantage) == 8
 
 
-def doubted(halt: float, apart, updates: int = 1):
-    """Branches in a world whose members are so far apart, and the edit that they made."""
-    edit, config = Offset(), BranchConfig(updates=updates, branches=4, carry=1.0, halt=halt)
-    where = replace(world(), disagreement=apart)
-    found, _ = imagine(edit, where, STARTS, config, torch.Generator().manual_seed(0))
-    return found, edit, improve(edit, where, STARTS, config, torch.Generator().manual_seed(0))
-
-
-def test_a_branch_is_cut_where_the_members_disagree_more_than_usual_at_real_steps() -> None:
-    def apart(features: Tensor, chunk: Tensor) -> Tensor:
-        del chunk
-        return 1.0 + 2.0 * (features[:, 0] != 0)  # 1 at real steps, 3 wherever a chunk has led
-
-    whole, cut = branches()[0], doubted(2.0, apart)[0]
-    assert torch.equal(cut.offset, whole.offset[:4])
-    torch.testing.assert_close(cut.advantage, whole.offset[:4, 0].sigmoid() - 0.5)
-    for halt in (0.0, 4.0):
-        assert torch.equal(doubted(halt, apart)[0].advantage, whole.advantage)
-
-
-def test_where_every_branch_is_cut_at_once_nothing_is_learnt() -> None:
-    found, edit, logs = doubted(2.0, lambda features, chunk: 1.0 + chunk.abs().sum((1, 2)) * 1e6, updates=2)
-    assert not len(found.advantage)
-    assert not edit.offset.any()
-    assert set(logs.values()) == {0.0}
-
-
 def test_members_disagree_where_they_have_not_been() -> None:
     data = toy_transitions()
     dynamics = fitted(data)
-    known = dynamics.disagreement(data.features, data.actions)
+
+    def disagreement(features: Tensor) -> float:
+        one, two = (dynamics(features, data.actions, torch.full((len(features),), member))[0] for member in (0, 1))
+        return float((one - two).norm(dim=1).median())
+
     far = torch.cat([data.features[:, :2] + 20, data.features[:, 2:]], 1)
-    assert known.shape == (len(data.features),)
-    assert dynamics.disagreement(far, data.actions).median() > 2 * known.median()
-
-
-def test_a_bound_of_disagreement_that_would_cut_what_is_usual_is_refused() -> None:
-    with pytest.raises(ConfigError, match="halt"):
-        BranchConfig(halt=0.5)
+    assert disagreement(far) > 2 * disagreement(data.features)
 
 
 def test_with_a_discount_what_comes_later_is_worth_less() -> None:
@@ -200,3 +169,8 @@ def test_an_edit_goes_where_the_value_rises_and_not_far_if_that_costs(
     assert least < float(edit.offset[0].detach()) < most
     assert float(edit.offset[1].detach()) == 0
     assert (logs["gain"] > 0.05) == (distance_cost == 0)
+
+
+def test_an_alarm_that_would_ring_at_what_is_usual_is_refused() -> None:
+    with pytest.raises(ConfigError, match="alarm_ratio is"):
+        BranchConfig(alarm_ratio=0.5)

@@ -241,7 +241,6 @@ class ImaginedEdit(ChunkCriticLearner):
             ticks,
             self.data.longest,
             self.config.discount,
-            lambda seen, chunk: dynamics.disagreement(seen, normalize(chunk)),
         )
 
     def adopt_policy(self, folder: Path) -> None:

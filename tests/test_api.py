@@ -27,7 +27,6 @@ BRIEF = {
     "learning.dynamics.steps": 2,
     "learning.value.steps": 2,
     "learning.branches.updates": 1,
-    "learning.decoder.steps": 2,
 }
 
 

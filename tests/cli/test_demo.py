@@ -29,7 +29,6 @@ learning:
   dynamics: {steps: 5}
   value: {steps: 5}
   branches: {updates: 2, branches: 16}
-  decoder: {steps: 5}
 """
 
 

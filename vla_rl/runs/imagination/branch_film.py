@@ -23,6 +23,7 @@ from world_model.feature_dynamics import FeatureDynamics, Transitions, fit_dynam
 CHUNKS = 7
 """Of a branch in a film, unless somebody wants others: twice as many as practice imagines."""
 _SLOWER = 4
+_DECODER_STEPS = 600
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def film_branches(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "film", 0))
         dynamics = fit_dynamics(Transitions(*(part[others] for part in every)), learner.config.dynamics, generator)
-        drawn = fit_decoder(every.features[others], look, learner.config.decoder, generator)
+        steps = min(learner.config.dynamics.steps, _DECODER_STEPS)
+        drawn = fit_decoder(every.features[others], look, steps, generator)
     clips = [_clip(cache, each, every, dynamics, drawn, start + ticks * np.arange(chunks + 1)) for each in shown]
     unseen = Transitions(*(part[~others] for part in every))
     return BranchFilm(clips, spec.control_hz / ticks / _SLOWER, dynamics.unexplained(unseen))

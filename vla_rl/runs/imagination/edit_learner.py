@@ -32,7 +32,6 @@ from vla_rl.policies.folders import check_frozen
 from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
 from world_model.alarm import Happened, alarm, unexplained
 from world_model.branches import BranchConfig, Starts, World, improve
-from world_model.feature_decoder import FeatureDecoderConfig
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
 
 logger = logging.getLogger(__name__)
@@ -47,8 +46,7 @@ _ALARM_EPISODES = 20  # should say it; fewer older ones say nothing
 class ImaginedEditLearning(ChunkCriticLearning):
     """What the algorithm may be told. Candidates are not moved by offsets of chance: the edit moves them, each further
     than the one before, and what is new costs. Draws that are all moved by the whole edit try more, and where people
-    take over may do far worse than the policy alone (docs/people.md). The decoder is of the film of what was imagined,
-    and of nothing else.
+    take over may do far worse than the policy alone (docs/people.md).
     """
 
     actor: ActorConfig = field(
@@ -61,7 +59,6 @@ class ImaginedEditLearning(ChunkCriticLearning):
     dynamics: FeatureDynamicsConfig = field(default_factory=FeatureDynamicsConfig)
     value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)
     branches: BranchConfig = field(default_factory=BranchConfig)
-    decoder: FeatureDecoderConfig = field(default_factory=FeatureDecoderConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()

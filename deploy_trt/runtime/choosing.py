@@ -31,7 +31,7 @@ class Choice(NamedTuple):
     Attributes:
         actions: float32 [H, A], the chunk that is executed, raw units.
         chosen: which of the candidates.
-        values: float32 [N], what the critic thinks of each, less what caution and novelty take; 0 of all where fewer
+        values: float32 [N], what the critic thinks of each, less what novelty takes; 0 of all where fewer
             actions are left than are judged.
     """
 
@@ -171,18 +171,16 @@ class DeployedChooser:
         return offsets
 
     def _judged(self, seen: Float32Array, deviation: Float32Array) -> Float32Array:
-        """Mean logit of the members, less what caution and novelty take, [N]."""
+        """Mean logit of the members, less what novelty takes, [N]."""
         rows = self._first(seen, deviation, "", self._critic[0])  # [M, N, O]
         for matrix, bias in self._critic[1:]:
             rows -= rows.mean(-1, keepdims=True)
             rows /= np.sqrt(np.square(rows).mean(-1, keepdims=True) + _EPSILON)
             rows = np.maximum(rows, 0) @ matrix + bias
         logits = rows[..., 0]  # [M, N]
-        spread = (logits - logits[:, :1]).std(0)
         mean, scale = (row[len(seen) :] for row in self._scaling[""])
         novelty = np.square((deviation - mean) / np.maximum(scale, np.float32(LEAST_VARIED))).mean(-1)
-        cost = np.float32(self.info.caution) * spread + np.float32(self.info.novelty_cost) * novelty
-        values: Float32Array = logits.mean(0) - cost
+        values: Float32Array = logits.mean(0) - np.float32(self.info.novelty_cost) * novelty
         return values
 
     def _try(self, manifest: Manifest) -> None:
@@ -224,10 +222,9 @@ def read_critic(policy: Path) -> tuple[ChooserInfo, bytes] | None:
         bound = 0.0 if edit is None else float(edit["bound"])
         ticks = int(about["config"]["chunk_ticks"])
         file = FileInfo(str(about["weights"]), str(about["sha256"]))
-        caution, novelty_cost = float(choice["caution"]), float(choice["novelty_cost"])
-        graded = bool(choice["graded_edit"])
+        graded, novelty_cost = bool(choice["graded_edit"]), float(choice["novelty_cost"])
         draws, offset = int(choice["draws"]), float(choice["offset"])
-        return ChooserInfo(file, draws, offset, ticks, bound, caution, graded, novelty_cost), content
+        return ChooserInfo(file, draws, offset, ticks, bound, graded, novelty_cost), content
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder} is damaged: {one_line(error)}; copy it anew") from error
 

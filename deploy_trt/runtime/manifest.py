@@ -152,7 +152,7 @@ class ChooserInfo:
         offset: standard deviation of the candidates' constant offsets, in normalised action units.
         chunk_ticks: C, how many actions are judged.
         edit_bound: of the edit's offsets, in normalised action units; 0: there is no edit.
-        caution, graded_edit, novelty_cost: see `vla_rl.policies.choosing.ChoiceConfig`.
+        graded_edit, novelty_cost: see `vla_rl.policies.choosing.ChoiceConfig`.
     """
 
     file: FileInfo
@@ -160,7 +160,6 @@ class ChooserInfo:
     offset: float
     chunk_ticks: int
     edit_bound: float = 0.0
-    caution: float = 0.0
     graded_edit: bool = False
     novelty_cost: float = 0.0
 
@@ -281,7 +280,7 @@ def _check(manifest: Manifest) -> None:
 
 def check_chooser(manifest: Manifest, chooser: ChooserInfo) -> None:
     """Raise ValueError for a chooser that a deployment of this manifest cannot have."""
-    numbers = (chooser.offset, chooser.edit_bound, chooser.caution, chooser.novelty_cost)
+    numbers = (chooser.offset, chooser.edit_bound, chooser.novelty_cost)
     check_vector("chooser", numbers, len(numbers), least=0)
     if not (1 <= chooser.draws <= LARGEST_SIZE and 2 <= chooser.chunk_ticks <= manifest.horizon):
         raise ValueError(

@@ -202,13 +202,13 @@ def test_outcomes_that_come_later_are_learnt_from(tmp_path: Path, logs: Path, ca
     assert safetensors.torch.load_file(critic)["mean"].any(), "it has learnt"
 
 
-@pytest.mark.parametrize(("caution", "warned"), [(0, False), (1000, True)])
+@pytest.mark.parametrize(("novelty_cost", "warned"), [(0, False), (1000, True)])
 def test_it_is_said_how_often_a_critic_leaves_the_policy_as_it_is(
-    caution: int, warned: bool, tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture
+    novelty_cost: int, warned: bool, tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = [*chosen_logs(tmp_path, "demo", "failed"), "--algorithm", "chunk_critic", "learning.teach_steps=2"]
     (tmp_path / "tiny.yaml").write_text(CHOOSING)
-    assert main([*asked, f"learning.choice.caution={caution}"]) == 0
+    assert main([*asked, f"learning.choice.novelty_cost={novelty_cost}", "learning.choice.offset=1000"]) == 0
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     (kept,) = [record["kept_first"] for record in map(json.loads, lines) if record["kind"] == "choice"]
     assert (kept == 1.0) == warned

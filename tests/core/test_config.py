@@ -99,10 +99,10 @@ def test_a_section_in_which_one_option_is_set_keeps_the_defaults_of_its_field(tm
     # What was saved before an option was there means the option's own default, not what the field sets today.
     assert config_from_dict(Tuned, {"inner": {"limit": 7}}).inner == Inner(limit=7)
 
-    run = load_config(RunConfig, config_file("alone"), ["learning.actor.batch_size=2", "learning.choice.caution=2"])
+    run = load_config(RunConfig, config_file("alone"), ["learning.actor.batch_size=2", "learning.choice.offset=2"])
     usual = load_config(RunConfig, config_file("alone")).learning
     assert run.learning == replace(
-        usual, actor=replace(usual.actor, batch_size=2), choice=replace(usual.choice, caution=2.0)
+        usual, actor=replace(usual.actor, batch_size=2), choice=replace(usual.choice, offset=2.0)
     )
     assert usual.actor != ActorConfig(), "else nothing would be shown"
     assert usual.choice != ChoiceConfig()

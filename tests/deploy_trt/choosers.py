@@ -26,7 +26,7 @@ def make_chooser(
             for module in (critic, edit):
                 for name, tensor in module.state_dict().items() if module is not None else ():
                     tensor.add_(0.3 * torch.rand(tensor.shape) if "scale" in name else 0.3 * torch.randn(tensor.shape))
-    return Chooser(critic, ChoiceConfig(draws, offset, **{"caution": 0.3, **choice}), edit)
+    return Chooser(critic, ChoiceConfig(draws, offset, **choice), edit)
 
 
 def make_head(model: FlowVLA) -> ResidualCorrector:

@@ -49,17 +49,6 @@ class _Peaked(torch.nn.Module):
         return -(rows[:, self.column] - self.best).square()[None, :, None]
 
 
-class _Members(torch.nn.Module):
-    """Two of a kind, the second one times a factor."""
-
-    def __init__(self, one: torch.nn.Module, factor: float) -> None:
-        super().__init__()
-        self.one, self.factor = one, factor
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self.one(rows), self.factor * self.one(rows)])
-
-
 def acting(model, critic: ChunkCritic | None, **choice: float):
     policy = model.acting(version=1)
     if critic is not None:
@@ -87,17 +76,6 @@ def test_the_candidate_is_executed_that_the_critic_likes_best(sign: float) -> No
     assert liked[-1] > liked[0]
 
 
-@pytest.mark.parametrize(("agree", "caution", "chooses"), [(True, 2.0, True), (False, 0.0, True), (False, 2.0, False)])
-def test_a_cautious_policy_acts_as_it_is_where_the_members_of_its_critic_disagree(
-    agree: bool, caution: float, chooses: bool
-) -> None:
-    model, observation = make_model(), make_observation()
-    critic = liking(model, 0, 1.0)
-    critic.head = _Members(critic.head, 1.0 if agree else -0.8)
-    first, chosen = (acting(model, critic, draws=draws, offset=0.5, caution=caution) for draws in (1, 8))
-    assert np.array_equal(first.infer(observation).actions, chosen.infer(observation).actions) is not chooses
-
-
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 @pytest.mark.parametrize("action", [1, -1])  # one that is judged, and one after those
 @pytest.mark.parametrize("candidate", [0, 3])
@@ -106,7 +84,7 @@ def test_a_candidate_that_is_not_finite_is_not_chosen_while_another_is(
 ) -> None:
     """Also where it is the first, which the others are compared with."""
     model, generator = make_model(), torch.Generator().manual_seed(0)
-    chooser = Chooser(liking(model, 0, 1.0), ChoiceConfig(draws=DRAWS, caution=0.5))
+    chooser = Chooser(liking(model, 0, 1.0), ChoiceConfig(draws=DRAWS, novelty_cost=0.5))
     features = torch.zeros(1, len(chooser.critic.mean) - 1 - 2 * SPEC.action_dim)
     noise = torch.randn(1, chooser.noise_rows(model.horizon), SPEC.action_dim, generator=generator)
     drawn = torch.randn(1, 1 + DRAWS, model.horizon, SPEC.action_dim, generator=generator)
@@ -320,7 +298,7 @@ def test_a_chunk_from_features_is_the_chunk_of_their_observation() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    negative = [{name: wrong} for name in ("offset", "caution", "novelty_cost") for wrong in (-0.1, float("nan"))]
+    negative = [{name: wrong} for name in ("offset", "novelty_cost") for wrong in (-0.1, float("nan"))]
     for wrong in ({"draws": 0}, *negative):
         with pytest.raises(ConfigError):
             ChoiceConfig(**wrong)

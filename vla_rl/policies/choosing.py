@@ -45,8 +45,6 @@ class ChoiceConfig:
         draws: N candidates; 1 is the policy as it is.
         offset: standard deviation of the candidates' constant offsets, in normalised action units; the first one has
             none.
-        caution: what a candidate loses for each standard deviation, over the critic's members, of its lead on the first
-            one. Members that have seen too little disagree, and then the policy acts as it is; 0: their mean decides.
         graded_edit: of N candidates the i-th (from 0) is moved by i / (N - 1) of the edit, so that the critic says how
             far to go and the first one is the policy's own; a single one by all of it. False: every one by all of it.
         novelty_cost: what the logit of a candidate loses for each variance by which its deviation differs from those
@@ -55,15 +53,14 @@ class ChoiceConfig:
 
     draws: int = 8
     offset: float = 0.15
-    caution: float = 0.0
     graded_edit: bool = False
     novelty_cost: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.draws < 1 or not all(number >= 0 for number in (self.offset, self.caution, self.novelty_cost)):
+        if self.draws < 1 or not all(number >= 0 for number in (self.offset, self.novelty_cost)):
             raise ConfigError(
-                "choice: expected draws >= 1, offset, caution and novelty_cost >= 0, found "
-                f"{self.draws}, {self.offset}, {self.caution} and {self.novelty_cost}"
+                "choice: expected draws >= 1, offset and novelty_cost >= 0, found "
+                f"{self.draws}, {self.offset} and {self.novelty_cost}"
             )
 
 
@@ -263,7 +260,7 @@ class Chooser:
         done: int,
     ) -> tuple[Tensor, Tensor]:
         """The candidates as they would be executed, [B, N, H, A], raw units, and what the critic thinks of each,
-        [B, N], less what caution and novelty take: 0 of all without a critic, or where fewer actions are left than are
+        [B, N], less what novelty takes: 0 of all without a critic, or where fewer actions are left than are
         judged.
 
         Args:
@@ -294,9 +291,7 @@ class Chooser:
             return candidates, blank
         rows = self.critic.rows(features, ticks, chunk, drawn[:, :1, judged].expand_as(chunk))
         logits = self.critic(rows.flatten(0, 1)).unflatten(1, (-1, count))
-        spread = (logits - logits[..., :1]).std(0, correction=0)
-        cost = self.config.caution * spread + self.config.novelty_cost * self.critic.novelty(rows)
-        return candidates, logits.mean(0) - cost
+        return candidates, logits.mean(0) - self.config.novelty_cost * self.critic.novelty(rows)
 
     def _offsets(self, critic: ChunkCritic, model: "TrainablePolicy", noise: Tensor) -> Tensor:
         """One constant offset of each candidate, [B, N, 1, A], raw units, of noise of that shape: none for the first,

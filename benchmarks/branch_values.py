@@ -23,7 +23,7 @@ from vla_rl.algorithms.seeds import torch_generator
 from vla_rl.core.errors import UserError
 from vla_rl.runs.imagination.edit_learner import ImaginedEdit
 from vla_rl.runs.practice import learner_of_run
-from world_model.branches import Starts, World
+from world_model.branches import SPREAD, Starts, World
 
 CHUNKS = 3
 GROUPS, DRAWS = 64, 8
@@ -90,7 +90,7 @@ def measure(run: Path, groups: int, draws: int) -> dict[str, Any]:
     starts = Starts(*(part[chosen].repeat_interleave(draws, 0) for part in fitted.starts))
     edit, tried = learner.edit, torch_generator(config.seed, "tried", 0)
     offset = torch.randn(len(starts.tick), len(edit.moved), generator=tried) * edit.moved
-    offset = edit.raw(config.learning.branches.spread * offset)[:, None]
+    offset = edit.raw(SPREAD * offset)[:, None]
     values = {}
     for name, kind in (("learnt", ImaginedEdit), ("true", TrueDynamics)):
         world = kind.world(learner, fitted, torch_generator(config.seed, "noise", 0))

@@ -18,6 +18,8 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.core.progress import track
 from vla_rl.core.ranges import check_ranges
 
+SPREAD = 0.15  # standard deviation of the offsets that are tried, in normalised action units
+
 
 @dataclass(frozen=True)
 class BranchConfig(ppo.PPOConfig):
@@ -27,7 +29,6 @@ class BranchConfig(ppo.PPOConfig):
         updates: of the edit; each imagines anew.
         branches: in an update.
         chunks: of a branch.
-        spread: standard deviation of the offsets that are tried, in normalised action units.
         carry: lambda of the advantages, from chunk to chunk.
         pessimistic: Value branches by the lowest of the value's networks (RAVL, arXiv 2402.12527): where a branch
             ends, no data correct them. Otherwise by the one that has not learnt from the episode of its start.
@@ -39,7 +40,6 @@ class BranchConfig(ppo.PPOConfig):
     updates: int = 40
     branches: int = 512
     chunks: int = 3
-    spread: float = 0.15
     distance_cost: float = 0.03
     carry: float = 0.95
     pessimistic: bool = False
@@ -47,7 +47,7 @@ class BranchConfig(ppo.PPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, "branches", updates=">= 1", branches=">= 1", chunks=">= 1", spread="> 0", carry="[0, 1]")
+        check_ranges(self, "branches", updates=">= 1", branches=">= 1", chunks=">= 1", carry="[0, 1]")
         if self.alarm_ratio and not 1 < self.alarm_ratio < float("inf"):
             raise ConfigError(
                 f"branches: alarm_ratio is {self.alarm_ratio}; expected more than 1 (times what is usual), or 0: never"
@@ -123,7 +123,7 @@ def imagine(
         chunk = world.draw(features)
         rows.append(edit.rows(features, tick, chunk))
         means.append(edit(rows[-1]))
-        offsets.append(means[-1] + config.spread * randn(means[-1]) * edit.moved)
+        offsets.append(means[-1] + SPREAD * randn(means[-1]) * edit.moved)
         chunk = chunk + edit.raw(offsets[-1])[:, None]
         lived.append(alive)
         features, success = world.step(features, chunk, member)
@@ -163,7 +163,7 @@ def improve(
     found: dict[str, float] = {}
     for _ in track(range(config.updates), "imagined edit", "update"):
         tried, gain = imagine(edit, world, starts, config, generator)
-        logs = ppo.update(edit, optimizer, tried, config.spread, config, generator)
+        logs = ppo.update(edit, optimizer, tried, SPREAD, config, generator)
         size = float(tried.mean.square().mean().sqrt())
         found = {"gain": gain, "size": size, "divergence": logs["divergence"]}
     return found

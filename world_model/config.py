@@ -39,7 +39,6 @@ class DynamicsConfig:
         width: of all tokens.
         layers: of the transformer.
         heads: of attention.
-        mlp_ratio: hidden width of the perceptrons over ``width``.
         flow_layers: blocks of the flow head, which attend within one frame.
         flow_steps: K Euler steps of sampling.
         window: frames that are attended to in full, the present one included.
@@ -60,7 +59,6 @@ class DynamicsConfig:
     width: int = 128
     layers: int = 4
     heads: int = 4
-    mlp_ratio: float = 4.0
     flow_layers: int = 1
     flow_steps: int = 4
     window: int = 6
@@ -88,11 +86,9 @@ class HeadsConfig:
 
     Attributes:
         hidden: units of their hidden layer.
-        success_threshold: success probability from which an imagined episode has succeeded (WoVR, World-VLA-Loop: .9).
     """
 
     hidden: int = 128
-    success_threshold: float = 0.5
 
 
 @dataclass(frozen=True)

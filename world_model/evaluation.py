@@ -17,6 +17,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.ranking import auc
 from vla_rl.core.types import Float32Array
 from vla_rl.data.cache import FrameCache
+from world_model.heads import SUCCESS_THRESHOLD
 from world_model.model import WorldModel
 from world_model.open_loop import Imagined, imagine
 from world_model.probe import StateProbe, position_error, read_positions
@@ -24,6 +25,7 @@ from world_model.windows import LatentEpisodes, pictures
 
 _BATCH = 64
 _DECODE = 64
+_FLOOR_FRAMES = 512
 
 
 @dataclass(frozen=True)
@@ -35,22 +37,18 @@ class HorizonConfig:
         windows: futures that are imagined.
         moving_m: a window counts if a point moves this far within ``moving_steps``; a still scene proves nothing.
         moving_steps: see ``moving_m``.
-        seed: of the windows, of the shuffled actions and of the sampler.
     """
 
     horizons: tuple[int, ...] = (1, 2, 5, 10, 20, 40)
     windows: int = 192
     moving_m: float = 0.02
     moving_steps: int = 10
-    seed: int = 0
 
 
-def probe_floor(
-    model: WorldModel, cache: FrameCache, probe: StateProbe, positions: Float32Array, frames: int = 512, seed: int = 0
-) -> dict[str, float]:
+def probe_floor(model: WorldModel, cache: FrameCache, probe: StateProbe, positions: Float32Array) -> dict[str, float]:
     """Errors of the probe on held-out real frames and on their reconstructions, metres, per point and together."""
     real = np.concatenate([np.arange(e.start, e.start + e.length) for e in cache.real_episodes])
-    drawn = np.random.default_rng(seed).permutation(len(real))[:frames]
+    drawn = np.random.default_rng(0).permutation(len(real))[:_FLOOR_FRAMES]
     images = pictures(cache, real[drawn], model.spec.cameras)
     with torch.no_grad():
         rebuilt = torch.cat(
@@ -85,7 +83,7 @@ def choose_windows(
         candidates += [(index, step) for step in steps[moved > config.moving_m]]
     if not candidates:
         raise UserError(f"no held-out episode moves and lasts {longest} steps; give shorter horizons or more episodes")
-    order = np.random.default_rng(config.seed).permutation(len(candidates))[: config.windows]
+    order = np.random.default_rng(0).permutation(len(candidates))[: config.windows]
     chosen = np.array(candidates, dtype=np.int64)[order]
     return chosen[:, 0], chosen[:, 1]
 
@@ -119,11 +117,11 @@ def horizon_curves(
     frame = data.start[episode] + first
     longest = config.horizons[-1]
     actions = data.action[frame[:, None] + torch.arange(longest)]
-    other = torch.from_numpy(_derangement(len(frame), config.seed))
+    other = torch.from_numpy(_derangement(len(frame)))
     ahead = [horizon - 1 for horizon in config.horizons]
     futures = {
-        "true": _imagined(model, data, episode, first, actions, config.seed),
-        "shuffled": _imagined(model, data, episode, first, actions[other], config.seed),
+        "true": _imagined(model, data, episode, first, actions),
+        "shuffled": _imagined(model, data, episode, first, actions[other]),
     }
     read = {name: _read(model, probe, future.latents[:, ahead]) for name, future in futures.items()}
     still = data.latents[frame][:, None].expand(-1, len(ahead), -1, -1)
@@ -135,7 +133,6 @@ def horizon_curves(
         episode.repeat_interleave(len(ahead)),
         before.flatten(),
         data.action[(data.start[episode][:, None] + before).flatten()][:, None],
-        config.seed,
     )
     read["teacher_forced"] = _read(model, probe, forced.latents.unflatten(0, (-1, len(ahead)))[:, :, 0])
     later = frame[:, None] + torch.tensor(config.horizons)
@@ -150,19 +147,18 @@ def horizon_curves(
     return result
 
 
-def judge_successes(score: NDArray[np.float64], truth: NDArray[np.bool_], threshold: float) -> dict[str, Any]:
+def judge_successes(score: NDArray[np.float64], truth: NDArray[np.bool_]) -> dict[str, Any]:
     """How far imagined successes can be trusted.
 
     Args:
         score: float [n], the highest success probability along each imagined episode.
         truth: bool [n], whether the same actions from the same start succeed in the simulator.
-        threshold: of an imagined success.
 
     Returns:
         ``episodes``, ``real_successes`` among them, ``auc``, ``false_success_rate`` (imagined successes among real
         failures), ``missed_success_rate`` and ``agreement``; a rate is None where there is nothing to divide by.
     """
-    imagined = score >= threshold
+    imagined = score >= SUCCESS_THRESHOLD
     area = auc(score, truth)
     return {
         "episodes": len(score),
@@ -174,11 +170,9 @@ def judge_successes(score: NDArray[np.float64], truth: NDArray[np.bool_], thresh
     }
 
 
-def _imagined(
-    model: WorldModel, data: LatentEpisodes, episode: Tensor, first: Tensor, actions: Tensor, seed: int
-) -> Imagined:
+def _imagined(model: WorldModel, data: LatentEpisodes, episode: Tensor, first: Tensor, actions: Tensor) -> Imagined:
     parts = [
-        imagine(model, data, *rows, seed=seed)
+        imagine(model, data, *rows)
         for rows in zip(episode.split(_BATCH), first.split(_BATCH), actions.split(_BATCH), strict=True)
     ]
     columns = zip(*((p.latents, p.state, p.success) for p in parts), strict=True)
@@ -193,9 +187,9 @@ def _read(model: WorldModel, probe: StateProbe, latents: Tensor) -> Float32Array
     return read_positions(probe, images).reshape(*latents.shape[:2], -1, 3)
 
 
-def _derangement(count: int, seed: int) -> NDArray[np.int64]:
+def _derangement(count: int) -> NDArray[np.int64]:
     """Another window for each, int64 [count]."""
-    order = np.random.default_rng([seed, 1]).permutation(count)
+    order = np.random.default_rng([0, 1]).permutation(count)
     partner = np.empty(count, np.int64)
     partner[order] = np.roll(order, 1)
     return partner

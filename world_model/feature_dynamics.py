@@ -18,6 +18,9 @@ from vla_rl.policies.heads import EnsembleHead
 from world_model.dynamics import limited
 
 _LEAST_SCALE = 1e-3
+_RIDGE = 10.0  # of the linear part
+_INPUT_NOISE = 0.03  # standard deviation of the noise on normalised inputs
+_WEIGHT_DECAY = 0.03
 _ENDING_WEIGHT = 0.3  # of the success within the chunk, beside the mean squared error of the features
 
 
@@ -51,9 +54,6 @@ class FeatureDynamicsConfig:
         steps: gradient steps.
         batch_size: transitions per step.
         learning_rate: of AdamW, down to 0 by a cosine.
-        weight_decay: of AdamW.
-        ridge: of the linear part.
-        input_noise: standard deviation of the noise on normalised inputs.
     """
 
     members: int = 5
@@ -61,13 +61,11 @@ class FeatureDynamicsConfig:
     steps: int = 1000
     batch_size: int = 256
     learning_rate: float = 1e-3
-    weight_decay: float = 0.03
-    ridge: float = 10.0
-    input_noise: float = 0.03
 
     def __post_init__(self) -> None:
-        check_ranges(self, "dynamics", members=">= 1", steps=">= 1", batch_size=">= 1", hidden=">= 1")
-        check_ranges(self, "dynamics", learning_rate="> 0", weight_decay=">= 0", ridge=">= 0", input_noise=">= 0")
+        check_ranges(
+            self, "dynamics", members=">= 1", steps=">= 1", batch_size=">= 1", hidden=">= 1", learning_rate="> 0"
+        )
 
 
 class FeatureDynamics(nn.Module):
@@ -90,7 +88,7 @@ class FeatureDynamics(nn.Module):
         self._change_scale = change.std(0) + _LEAST_SCALE
         rows = _with_one(self._rows(data.features, data.actions))[data.lasted]
         with torch.autocast(rows.device.type, enabled=False):  # the sums of a regression need every bit
-            gram = rows.T @ rows + config.ridge * torch.eye(rows.shape[1], device=rows.device)
+            gram = rows.T @ rows + _RIDGE * torch.eye(rows.shape[1], device=rows.device)
             self._linear = torch.linalg.solve(gram, rows.T @ (change / self._change_scale))
 
     def _rows(self, features: Tensor, actions: Tensor) -> Tensor:
@@ -105,7 +103,7 @@ class FeatureDynamics(nn.Module):
         rows = self._rows(batch.features, batch.actions)
         change = (batch.later - batch.features)[:, self.varying] / self._change_scale
         noise = torch.randn(rows.shape, generator=generator).to(rows)
-        out = self.head(rows + self.config.input_noise * noise)
+        out = self.head(rows + _INPUT_NOISE * noise)
         error = (out[..., :-1] - (change - _with_one(rows) @ self._linear)).square().mean(-1)
         ended = batch.succeeded.to(out).expand_as(out[..., -1])
         ending = F.binary_cross_entropy_with_logits(out[..., -1], ended, reduction="none")
@@ -156,7 +154,7 @@ def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: to
     """
     dynamics = FeatureDynamics(data, config)
     dynamics.to(data.features.device)
-    optimizer = torch.optim.AdamW(dynamics.parameters(), config.learning_rate, weight_decay=config.weight_decay)
+    optimizer = torch.optim.AdamW(dynamics.parameters(), config.learning_rate, weight_decay=_WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
     for _ in track(range(config.steps), "dynamics", "step"):
         chosen = torch.randint(len(data.features), (config.batch_size,), generator=generator)

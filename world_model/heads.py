@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from world_model.config import DynamicsConfig, HeadsConfig
 from world_model.transformer import Block, Blocks
 
+SUCCESS_THRESHOLD = 0.5  # probability from which an imagined episode has succeeded
 _FREQUENCIES = 32
 _WEIGHTS = {"reward": 1.0, "success": 1.0, "termination": 0.5, "proprioception": 1.0}
 
@@ -30,9 +31,7 @@ class FlowHead(nn.Module):
         width = config.width
         self.noisy = nn.Linear(token_dim, width)
         self.time = nn.Sequential(nn.Linear(2 * _FREQUENCIES, width), nn.SiLU(), nn.Linear(width, width))
-        self.blocks = Blocks(
-            Block(width, config.heads, config.mlp_ratio, causal_memory=False) for _ in range(config.flow_layers)
-        )
+        self.blocks = Blocks(Block(width, config.heads, causal_memory=False) for _ in range(config.flow_layers))
         self.norm = nn.LayerNorm(width)
         self.output = nn.Linear(width, token_dim)
         nn.init.zeros_(self.output.weight)

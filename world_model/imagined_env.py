@@ -7,7 +7,6 @@ others beside it, up to rounding; alone, it replays bit by bit. Not thread-safe.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -20,59 +19,34 @@ from torch import Tensor
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array
+from world_model.heads import SUCCESS_THRESHOLD
 from world_model.model import WorldModel
 from world_model.open_loop import sampler_noise
-from world_model.starts import StartBank
 from world_model.windows import LatentEpisodes
 
+_START = 0x7374  # apart from other draws of the same seed
 STATE_BOUND = 1e6  # of the observation space, in the robot's units: imagined states are not clipped
-
-
-@dataclass(frozen=True)
-class ImaginedEnvConfig:
-    """Options of imagined environments.
-
-    Attributes:
-        horizon: imagined steps after which an episode is cut without an outcome; 0: it runs to the task's time limit.
-        success_threshold: success probability that counts; 0: the world model's own (`HeadsConfig`).
-        halt: an episode is cut where its picture is stranger than those of nearly all real successes
-            (`Autoencoder.strangeness`): what comes then is invented (the HALT state of MOReL, arXiv 2005.05951). MOReL
-            punishes that; here the outcome is unknown, since a world model also loses itself where the policy does
-            well: a policy must be neither rewarded nor blamed for what was invented.
-    """
-
-    horizon: int = 0
-    success_threshold: float = 0.0
-    halt: bool = True
 
 
 class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[Any]]):
     """B imagined environments that step together.
 
     Finished environments are not reset by themselves: call ``reset(options={"reset_mask": bool [B]})``. ``reset``
-    takes a seed (each environment then has seed + index) or one seed each. Beside the task's limit of time, an episode
-    is truncated where it is cut (``info["is_cut"]``): by the horizon, or, ``info["is_lost"]``, by ``halt``. Such an
-    episode has no outcome.
+    takes a seed (each environment then has seed + index) or one seed each; the seed draws the real episode whose first
+    frame is the start. Beside the task's limit of time, an episode is truncated (``info["is_lost"]``) where its picture
+    is stranger than those of nearly all real successes (`Autoencoder.strangeness`): what comes then is invented (the
+    HALT state of MOReL, arXiv 2005.05951). MOReL punishes that; here the outcome is unknown, since a world model also
+    loses itself where a policy does well.
 
     Args:
         model: in eval mode.
         data: real episodes, encoded by the model's autoencoder.
-        bank: draws the starts.
         num_envs: B.
-        config: see `ImaginedEnvConfig`.
     """
 
-    def __init__(
-        self,
-        model: WorldModel,
-        data: LatentEpisodes,
-        bank: StartBank,
-        num_envs: int,
-        config: ImaginedEnvConfig | None = None,
-    ) -> None:
+    def __init__(self, model: WorldModel, data: LatentEpisodes, num_envs: int) -> None:
         spec = model.spec
-        self.model, self.data, self.bank, self.num_envs = model, data, bank, num_envs
-        self.config = config or ImaginedEnvConfig()
+        self.model, self.data, self.num_envs = model, data, num_envs
         self.metadata = {"render_fps": spec.control_hz, "autoreset_mode": AutoresetMode.DISABLED}
         self.render_mode, self.spec = None, None
         box = gymnasium.spaces.Box(0, 255, (*spec.image_size, 3), np.uint8)
@@ -85,7 +59,6 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         self.single_action_space = gymnasium.spaces.Box(self._low, self._high)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._threshold = self.config.success_threshold or model.config.heads.success_threshold
         # Placeholders until the first reset.
         self._latents = data.latents[:1].repeat(num_envs, 1, 1).to(model.device)
         self._state = data.state[:1].repeat(num_envs, 1).to(model.device)
@@ -109,7 +82,8 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         for row in rows:
             own = given[row]
             self._seeds[row] = np.random.default_rng().integers(2**31) if own is None else own
-            self.begun_in[row] = self.bank.choose(int(self._seeds[row]))
+            start = np.random.default_rng([self._seeds[row], _START])
+            self.begun_in[row] = start.integers(len(self.data.episodes))
         if mask.all():
             self._memory.step = 0  # the same slots again, so that an episode replays bit by bit
         self._begin(rows)
@@ -135,18 +109,13 @@ class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[A
         outcome = predicted.outcome
         probability = outcome.success_logit.sigmoid().cpu().numpy()
         pictures = self.model.autoencoder.decode(self._latents)
-        lost = np.zeros(self.num_envs, bool)
-        if self.config.halt:
-            coder = self.model.autoencoder
-            lost = (coder.strangeness(pictures) > coder.familiar).cpu().numpy() & ~self._ended
-        success = (probability >= self._threshold) & ~self._ended & ~lost
-        timed_out = ~success & ~lost & (self._tick >= self.model.spec.max_steps)
-        bounded = (self._tick >= self.config.horizon) & (self.config.horizon > 0)
-        cut = (lost | bounded) & ~success & ~timed_out
-        self._ended |= success | timed_out | cut
+        coder = self.model.autoencoder
+        lost = (coder.strangeness(pictures) > coder.familiar).cpu().numpy() & ~self._ended
+        success = (probability >= SUCCESS_THRESHOLD) & ~self._ended & ~lost
+        truncated = lost | (~success & (self._tick >= self.model.spec.max_steps))
+        self._ended |= success | truncated
         info = {"is_success": success, "success_probability": probability, "reward_head": outcome.reward.cpu().numpy()}
-        info |= {"is_lost": lost, "is_cut": cut}
-        return self._observe(pictures), success.astype(np.float64), success, timed_out | cut, info
+        return self._observe(pictures), success.astype(np.float64), success, truncated, info | {"is_lost": lost}
 
     @torch.no_grad()
     def begin_at(self, row: int, images: NDArray[np.uint8], state: NDArray[np.float32], seed: int) -> dict[str, Any]:
@@ -203,10 +172,8 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     Arguments as `ImaginedVectorEnv`.
     """
 
-    def __init__(
-        self, model: WorldModel, data: LatentEpisodes, bank: StartBank, config: ImaginedEnvConfig | None = None
-    ) -> None:
-        self.vector = ImaginedVectorEnv(model, data, bank, 1, config)
+    def __init__(self, model: WorldModel, data: LatentEpisodes) -> None:
+        self.vector = ImaginedVectorEnv(model, data, 1)
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": model.spec.control_hz}
         self.render_mode = "rgb_array"
         self.observation_space = self.vector.single_observation_space
@@ -217,7 +184,6 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         state, action = model.spec.dimensions
         self.state_names, self.state_units = state.names, state.units
         self.action_names, self.action_units = action.names, action.units
-        self.was_cut = False  # whether it ended without an outcome
         self._seen: dict[str, Any] = {}
 
     def reset(
@@ -225,21 +191,18 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         super().reset(seed=seed, options=options)
         observation, _ = self.vector.reset(seed=[seed])
-        self.was_cut = False
         self.task_description = self.vector.data.episodes[self.vector.begun_in[0]].task
         return self._first(observation), {"is_success": False}
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.vector.step(np.asarray(action)[None])
-        own = {"is_success": bool(info["is_success"][0]), "success_probability": float(info["success_probability"][0])}
-        own |= {name: bool(info[name][0]) for name in ("is_lost", "is_cut")}
-        self.was_cut = bool(info["is_cut"][0])
+        own: dict[str, Any] = {name: bool(info[name][0]) for name in ("is_success", "is_lost")}
+        own["success_probability"] = float(info["success_probability"][0])
         return self._first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), own
 
     def begin_at(self, observation: dict[str, Any], seed: int) -> dict[str, Any]:
         """Begin at an observation of the real robot or simulator, with the sampler's noise of a seed."""
         images = np.stack([observation["pixels"][camera] for camera in self.vector.model.spec.cameras])
-        self.was_cut = False
         return self._first(self.vector.begin_at(0, images, observation["agent_pos"], seed))
 
     def render(self) -> NDArray[np.uint8]:

@@ -5,7 +5,6 @@ true positions, which only a simulator or a motion-capture system knows, and it 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,29 +18,14 @@ from vla_rl.data.cache import FrameCache
 from world_model.config import WorldSpec
 from world_model.windows import pictures
 
-
-@dataclass(frozen=True)
-class ProbeConfig:
-    """Options of the probe.
-
-    Attributes:
-        width: channels.
-        steps: gradient steps.
-        batch_size: frames in each.
-        learning_rate: of AdamW.
-    """
-
-    width: int = 32
-    steps: int = 2000
-    batch_size: int = 32
-    learning_rate: float = 2e-3
+_WIDTH = 32  # channels
+_STEPS, _BATCH_SIZE, _LEARNING_RATE = 2000, 32, 2e-3
 
 
 class StateProbe(nn.Module):
     """Pictures of all cameras -> positions of K points.
 
     Args:
-        config: sizes.
         spec: cameras and image size.
         points: K.
     """
@@ -49,9 +33,9 @@ class StateProbe(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, config: ProbeConfig, spec: WorldSpec, points: int) -> None:
+    def __init__(self, spec: WorldSpec, points: int) -> None:
         super().__init__()
-        width, (height, breadth) = config.width, spec.image_size
+        width, (height, breadth) = _WIDTH, spec.image_size
         self.features = nn.Sequential(
             nn.Conv2d(3 * len(spec.cameras), width, 4, stride=2, padding=1),
             nn.SiLU(),
@@ -84,30 +68,26 @@ def true_positions(cache: FrameCache, truth: Callable[[Episode], Float32Array]) 
     return np.concatenate([truth(cache.store.read(episode.episode_id)) for episode in episodes])
 
 
-def train_probe(
-    config: ProbeConfig, spec: WorldSpec, cache: FrameCache, positions: Float32Array, seed: int = 0
-) -> StateProbe:
+def train_probe(spec: WorldSpec, cache: FrameCache, positions: Float32Array) -> StateProbe:
     """Train a probe on real frames.
 
     Args:
-        config: options.
         spec: cameras.
         cache: the episodes.
         positions: from `true_positions` of the same cache.
-        seed: of weights and batches.
     """
     frames = np.concatenate([np.arange(e.start, e.start + e.length) for e in cache.real_episodes])
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        probe = StateProbe(config, spec, positions.shape[1])
+        torch.manual_seed(0)
+        probe = StateProbe(spec, positions.shape[1])
     target = torch.from_numpy(positions)
     probe.mean.copy_(target.mean(0))
     probe.std.copy_(target.std(0).clamp(min=1e-4))
-    optimizer = torch.optim.AdamW(probe.parameters(), config.learning_rate, fused=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
-    random = np.random.default_rng(seed)
-    for _ in track(range(config.steps), "state probe", "step"):
-        drawn = random.integers(len(frames), size=config.batch_size)
+    optimizer = torch.optim.AdamW(probe.parameters(), _LEARNING_RATE, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _STEPS)
+    random = np.random.default_rng(0)
+    for _ in track(range(_STEPS), "state probe", "step"):
+        drawn = random.integers(len(frames), size=_BATCH_SIZE)
         error = (probe(pictures(cache, frames[drawn], spec.cameras)) - target[drawn]) / probe.std
         loss = F.smooth_l1_loss(error, torch.zeros_like(error), beta=0.05)
         optimizer.zero_grad()

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from world_model.config import DynamicsConfig
 
+_MLP_RATIO = 4  # hidden width of the perceptrons over the tokens' width
+
 
 @dataclass(frozen=True)
 class FrameLayout:
@@ -56,13 +58,12 @@ class Block(nn.Module):
     Args:
         width: of tokens.
         heads: of attention.
-        mlp_ratio: hidden width over ``width``.
         causal_memory: learn an offset of the compressed frames' keys, so that they can be told apart.
     """
 
-    def __init__(self, width: int, heads: int, mlp_ratio: float, causal_memory: bool = True) -> None:
+    def __init__(self, width: int, heads: int, causal_memory: bool = True) -> None:
         super().__init__()
-        hidden = int(width * mlp_ratio)
+        hidden = _MLP_RATIO * width
         self.heads = heads
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
         self.project = nn.Linear(width, 3 * width)
@@ -139,7 +140,7 @@ class BlockCausalTransformer(nn.Module):
     def __init__(self, config: DynamicsConfig, layout: FrameLayout) -> None:
         super().__init__()
         self.config, self.layout = config, layout
-        self.blocks = Blocks(Block(config.width, config.heads, config.mlp_ratio) for _ in range(config.layers))
+        self.blocks = Blocks(Block(config.width, config.heads) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.register_buffer("compression", layout.compression(), persistent=False)
         # The first head looks at all distances alike, the others ever closer.

@@ -28,7 +28,6 @@ from vla_rl.runs.imagination.near_success import (
 from vla_rl.runs.imagination.world_evaluation import WorldFolder, WorldJudge
 from vla_rl.runs.task import make_env
 from vla_rl.training.run_folder import RunFolder
-from world_model.probe import ProbeConfig
 
 TASK = TaskConfig(image_size=32, difficulty=0.0)
 TINY = ["training.autoencoder_steps=4", "training.dynamics_steps=3", "training.window_frames=6"]
@@ -178,8 +177,7 @@ def test_train_evaluate_and_roll_out(
     assert "of other episodes" in capsys.readouterr().err
     assert main([*train[:3], "--out", str(tmp_path / "no"), "--device", "nope"]) == 2
     assert "the device 'nope' cannot be used" in capsys.readouterr().err
-    quick = functools.partial(ProbeConfig, steps=5)
-    monkeypatch.setattr("vla_rl.runs.imagination.world_evaluation.ProbeConfig", quick)
+    monkeypatch.setattr("world_model.probe._STEPS", 5)
     assert main(["imagine", "evaluate", str(world), "--windows", "3", "--pairs", "1"]) == 0
     assert "shuffled actions" in capsys.readouterr().out
     result = json.loads((world / "model" / "evaluation.json").read_text())

@@ -14,7 +14,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array
 from world_model.evaluation import HorizonConfig, choose_windows, horizon_curves, judge_successes, probe_floor
 from world_model.open_loop import Imagined
-from world_model.probe import ProbeConfig, position_error, read_positions, train_probe, true_positions
+from world_model.probe import position_error, read_positions, train_probe, true_positions
 from world_model.windows import LatentEpisodes, pictures
 
 
@@ -25,18 +25,19 @@ def toy_truth(episode: Episode) -> Float32Array:
 
 def test_false_successes_are_counted_among_failures() -> None:
     truth, score = np.array([True, True, False, False, False, False]), np.array([0.9, 0.2, 0.8, 0.1, 0.1, 0.1])
-    judged = judge_successes(score, truth, 0.5)
+    judged = judge_successes(score, truth)
     assert judged["false_success_rate"] == 0.25
     assert judged["missed_success_rate"] == 0.5
     assert judged["agreement"] == pytest.approx(4 / 6)
-    assert judge_successes(score[:2], truth[:2], 0.5)["false_success_rate"] is None
+    assert judge_successes(score[:2], truth[:2])["false_success_rate"] is None
 
 
 @pytest.mark.slow
-def test_the_probe_reads_positions_and_curves_have_all_rivals(tmp_path: Path) -> None:
+def test_the_probe_reads_positions_and_curves_have_all_rivals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("world_model.probe._STEPS", 150)
     cache = toy_cache(tmp_path, episodes=20)
     positions = true_positions(cache, toy_truth)
-    probe = train_probe(ProbeConfig(width=16, steps=150, batch_size=32), SPEC, cache, positions)
+    probe = train_probe(SPEC, cache, positions)
     frames = np.arange(cache.total_frames)
     read = read_positions(probe, pictures(cache, frames, SPEC.cameras))
     still = position_error(np.broadcast_to(positions.mean(0), positions.shape), positions, [0]).mean()
@@ -48,7 +49,7 @@ def test_the_probe_reads_positions_and_curves_have_all_rivals(tmp_path: Path) ->
     assert curves["windows"] == 12
     assert {"true", "shuffled", "persistence", "teacher_forced", "ratio"} == set(curves["square"])
     assert all(len(curve) == 2 for curve in curves["square"].values())
-    floor = probe_floor(model, cache, probe, positions, frames=30)
+    floor = probe_floor(model, cache, probe, positions)
     assert floor["real_m"] < floor["reconstruction_m"]  # the tiny autoencoder is not trained
 
 
@@ -68,7 +69,7 @@ def test_a_spec_with_other_sizes_gives_another_probe() -> None:
     wide = replace(SPEC, image_size=(32, 16), cameras=("front",))
     from world_model.probe import StateProbe
 
-    assert StateProbe(ProbeConfig(width=8), wide, 2)(torch.zeros(3, 1, 32, 16, 3, dtype=torch.uint8)).shape == (3, 2, 3)
+    assert StateProbe(wide, 2)(torch.zeros(3, 1, 32, 16, 3, dtype=torch.uint8)).shape == (3, 2, 3)
 
 
 def test_curves_compare_every_future_with_its_own_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

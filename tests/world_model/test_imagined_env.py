@@ -23,10 +23,10 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.sources import Demonstrator
-from world_model.imagined_env import ImaginedEnv, ImaginedEnvConfig, ImaginedVectorEnv
+from world_model import imagined_env
+from world_model.imagined_env import ImaginedEnv, ImaginedVectorEnv
 from world_model.model import WorldModel, load_world_model, save_world_model
 from world_model.open_loop import imagine
-from world_model.starts import StartBank
 from world_model.windows import LatentEpisodes, spec_of
 
 
@@ -37,13 +37,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[WorldModel, LatentE
     return model, LatentEpisodes(toy_cache(tmp_path_factory.mktemp("toy")), model.autoencoder)
 
 
-def never(model: WorldModel) -> ImaginedEnvConfig:
-    return ImaginedEnvConfig(success_threshold=2.0)
+@pytest.fixture(autouse=True)
+def never_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imagined_env, "SUCCESS_THRESHOLD", 2.0)
 
 
 def test_the_single_view_is_a_sound_gymnasium_environment(world: tuple[WorldModel, LatentEpisodes]) -> None:
     model, data = world
-    check_env(ImaginedEnv(model, data, StartBank(data), never(model)), skip_render_check=True)
+    check_env(ImaginedEnv(model, data), skip_render_check=True)
 
 
 def test_an_imagined_robot_has_the_names_of_the_real_one(
@@ -52,7 +53,7 @@ def test_an_imagined_robot_has_the_names_of_the_real_one(
     state, action = Dimensions(("x", "y", "grip"), ("m", "m", "")), Dimensions(("x", "y"))
     model, data = world
     monkeypatch.setattr(model, "spec", replace(model.spec, dimensions=(state, action)))
-    robot = EnvRobot(ImaginedEnv(model, data, StartBank(data), never(model)))
+    robot = EnvRobot(ImaginedEnv(model, data))
     assert declared(robot) == (state, action)
     save_world_model(tmp_path, model)
     assert load_world_model(tmp_path).spec == model.spec
@@ -65,8 +66,8 @@ def test_an_imagined_robot_has_the_names_of_the_real_one(
 
 def test_an_environment_does_not_depend_on_those_beside_it(world: tuple[WorldModel, LatentEpisodes]) -> None:
     model, data = world
-    vector = ImaginedVectorEnv(model, data, StartBank(data), 4, never(model))
-    single = ImaginedEnv(model, data, StartBank(data), never(model))
+    vector = ImaginedVectorEnv(model, data, 4)
+    single = ImaginedEnv(model, data)
     seeds = [101, 7, 33, 50]
     vector.reset(seed=[1, 2, 3, 4])
     actions = np.random.default_rng(0).uniform(-1, 1, (9, 2)).astype(np.float32)
@@ -89,8 +90,8 @@ def test_an_environment_does_not_depend_on_those_beside_it(world: tuple[WorldMod
 
 def test_one_environment_restarts_while_the_others_go_on(world: tuple[WorldModel, LatentEpisodes]) -> None:
     model, data = world
-    undisturbed = ImaginedVectorEnv(model, data, StartBank(data), 2, never(model))
-    disturbed = ImaginedVectorEnv(model, data, StartBank(data), 2, never(model))
+    undisturbed = ImaginedVectorEnv(model, data, 2)
+    disturbed = ImaginedVectorEnv(model, data, 2)
     action = np.full((2, 2), 0.3, np.float32)
     for env in (undisturbed, disturbed):
         env.reset(seed=[100, 200])
@@ -100,7 +101,8 @@ def test_one_environment_restarts_while_the_others_go_on(world: tuple[WorldModel
     for _ in range(4):
         calm, rows = undisturbed.step(action)[0], disturbed.step(action)[0]
     np.testing.assert_allclose(rows["agent_pos"][0], calm["agent_pos"][0], atol=1e-5)
-    expected = imagine(model, data, torch.tensor([1]), torch.tensor([0]), torch.full((1, 4, 2), 0.3), seed=1)
+    start = torch.from_numpy(disturbed.begun_in[1:])
+    expected = imagine(model, data, start, torch.tensor([0]), torch.full((1, 4, 2), 0.3), seed=1)
     np.testing.assert_allclose(rows["agent_pos"][1], expected.state[0, -1], atol=1e-4)
 
 
@@ -108,9 +110,11 @@ def test_seeds_that_begin_alike_differ_in_noise(
     world: tuple[WorldModel, LatentEpisodes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, data = world
-    bank = StartBank(data)
-    alike = [seed for seed in range(100, 200) if bank.choose(seed) == 2][:2]
-    env = ImaginedVectorEnv(model, data, bank, 2, never(model))
+    many = ImaginedVectorEnv(model, data, 50)
+    many.reset(seed=0)
+    assert len(set(many.begun_in)) > 2
+    alike = np.flatnonzero(many.begun_in == 2)[:2].tolist()
+    env = ImaginedVectorEnv(model, data, 2)
     first, _ = env.reset(seed=alike)
     np.testing.assert_array_equal(first["pixels"]["front"][0], first["pixels"]["front"][1])
     dynamics = model.dynamics
@@ -121,45 +125,41 @@ def test_seeds_that_begin_alike_differ_in_noise(
         assert (later[0] != later[1]).any() == (noise > 0)
 
 
-def test_episodes_end_by_success_time_and_horizon(world: tuple[WorldModel, LatentEpisodes]) -> None:
+def test_episodes_end_by_success_and_time(
+    world: tuple[WorldModel, LatentEpisodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, data = world
     action = np.zeros((1, 2), np.float32)
-    easy = ImaginedVectorEnv(model, data, StartBank(data), 1, ImaginedEnvConfig(success_threshold=1e-9))
-    easy.reset(seed=500)
-    _, reward, terminated, truncated, info = easy.step(action)
-    assert (reward[0], terminated[0], truncated[0], info["is_success"][0]) == (1.0, True, False, True)
-    timed = ImaginedVectorEnv(model, data, StartBank(data), 1, never(model))
-    timed.reset(seed=500)
-    steps = [timed.step(action) for _ in range(12)]
+    env = ImaginedVectorEnv(model, data, 1)
+    env.reset(seed=500)
+    steps = [env.step(action) for _ in range(12)]
     assert [own[3][0] for own in steps] == [False] * 11 + [True]
-    assert not steps[-1][4]["is_cut"][0], "out of time is a failure"
-    cut = ImaginedVectorEnv(model, data, StartBank(data), 1, ImaginedEnvConfig(horizon=3, success_threshold=2.0))
-    cut.reset(seed=500)
-    steps = [cut.step(action) for _ in range(3)]
-    assert [own[3][0] for own in steps] == [own[4]["is_cut"][0] for own in steps] == [False, False, True]
+    assert not steps[-1][4]["is_lost"][0], "out of time is a failure"
+    monkeypatch.setattr(imagined_env, "SUCCESS_THRESHOLD", 1e-9)
+    env.reset(seed=500)
+    _, reward, terminated, truncated, info = env.step(action)
+    assert (reward[0], terminated[0], truncated[0], info["is_success"][0]) == (1.0, True, False, True)
 
 
-def test_an_episode_is_cut_where_its_pictures_are_strange(tmp_path: Path) -> None:
+def test_an_episode_is_cut_where_its_pictures_are_strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where the heads are sure of success; a picture is strange if decoding and encoding it again changes it."""
     model = make_model()
     data = LatentEpisodes(toy_cache(tmp_path), model.autoencoder)
     model.dynamics.heads.outcome[-1].bias.data[1] = 100.0
-    sure, action = ImaginedEnvConfig(), np.zeros((2, 2), np.float32)
+    monkeypatch.setattr(imagined_env, "SUCCESS_THRESHOLD", 0.5)
 
-    def first_step(config: ImaginedEnvConfig) -> dict[str, bool]:
-        vector = ImaginedVectorEnv(model, data, StartBank(data), 2, config)
+    def first_step() -> dict[str, bool]:
+        vector = ImaginedVectorEnv(model, data, 2)
         vector.reset(seed=5)
-        _, _, terminated, truncated, info = vector.step(action)
+        _, _, terminated, truncated, info = vector.step(np.zeros((2, 2), np.float32))
         found = {"terminated": terminated, "truncated": truncated, **info}
         assert all((found[name] == found[name][0]).all() for name in nothing), "both environments alike"
         return {name: bool(found[name][0]) for name in nothing}
 
-    nothing = dict.fromkeys(("terminated", "truncated", "is_success", "is_lost", "is_cut"), False)
-    succeeds = nothing | {"terminated": True, "is_success": True}
-    assert first_step(sure) == succeeds
+    nothing = dict.fromkeys(("terminated", "truncated", "is_success", "is_lost"), False)
+    assert first_step() == nothing | {"terminated": True, "is_success": True}
     model.autoencoder.familiar.fill_(0.0)
-    assert first_step(sure) == nothing | {"truncated": True, "is_lost": True, "is_cut": True}
-    assert first_step(replace(sure, halt=False)) == succeeds
+    assert first_step() == nothing | {"truncated": True, "is_lost": True}
     frames = torch.randint(0, 256, (3, 2, 16, 16, 3), dtype=torch.uint8)
     latents = model.autoencoder.encode(frames)
     again = model.autoencoder.encode(model.autoencoder.decode(latents))
@@ -168,7 +168,7 @@ def test_an_episode_is_cut_where_its_pictures_are_strange(tmp_path: Path) -> Non
 
 def test_actions_that_are_not_finite_are_refused(world: tuple[WorldModel, LatentEpisodes]) -> None:
     model, data = world
-    env = ImaginedEnv(model, data, StartBank(data))
+    env = ImaginedEnv(model, data)
     env.reset(seed=0)
     with pytest.raises(UserError, match="not finite"):
         env.step(np.array([np.nan, 0.0], np.float32))
@@ -176,7 +176,7 @@ def test_actions_that_are_not_finite_are_refused(world: tuple[WorldModel, Latent
 
 def test_the_one_loop_runs_in_imagination(world: tuple[WorldModel, LatentEpisodes], tmp_path: Path) -> None:
     model, data = world
-    env = ImaginedEnv(model, data, StartBank(data), never(model))
+    env = ImaginedEnv(model, data)
     robot = EnvRobot(env)
     gate = SafetyGate(GateConfig().filled(env.action_space.low, env.action_space.high, env.gripper_dims), 20.0)
 
@@ -203,19 +203,11 @@ def test_the_one_loop_runs_in_imagination(world: tuple[WorldModel, LatentEpisode
 
 def test_an_episode_has_the_sentence_of_the_one_that_it_begins_in(world: tuple[WorldModel, LatentEpisodes]) -> None:
     model, data = world
-    env = ImaginedEnv(model, data, StartBank(data), never(model))
+    env = ImaginedEnv(model, data)
     told = [replace(episode, task=f"task {index}") for index, episode in enumerate(data.episodes)]
     env.vector.data = copy.copy(data)
     env.vector.data.episodes = told
     robot = EnvRobot(env)
-    for index in (3, 1):
-        robot.reset(told[index].seed)
-        assert robot.read().task == f"task {index}"
-
-
-def test_a_known_seed_begins_as_reality_did(world: tuple[WorldModel, LatentEpisodes]) -> None:
-    _, data = world
-    bank = StartBank(data)
-    assert bank.choose(4) == 4  # the toy episodes were reset with seeds 0 to 5
-    assert bank.choose(1000) == bank.choose(1000)
-    assert len({bank.choose(seed) for seed in range(1000, 1050)}) > 2
+    for seed in (3, 1):
+        robot.reset(seed)
+        assert robot.read().task == f"task {env.vector.begun_in[0]}"

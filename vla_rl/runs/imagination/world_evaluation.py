@@ -37,8 +37,7 @@ from world_model.evaluation import HorizonConfig, horizon_curves, judge_successe
 from world_model.imagined_env import ImaginedEnv
 from world_model.model import load_world_model
 from world_model.open_loop import imagine
-from world_model.probe import ProbeConfig, StateProbe, train_probe, true_positions
-from world_model.starts import StartBank
+from world_model.probe import StateProbe, train_probe, true_positions
 from world_model.windows import LatentEpisodes
 
 COUNTERFACTUAL_SEED = 900_000_000  # apart from all others
@@ -66,7 +65,7 @@ class WorldFolder:
         """Open the world model as an environment, whose episodes begin in the held-out ones."""
         model = load_world_model(self.model)
         data = LatentEpisodes(open_cache(self.held_out, self.held_out_cache), model.autoencoder)
-        return ImaginedEnv(model, data, StartBank(data))
+        return ImaginedEnv(model, data)
 
 
 class WorldJudge:
@@ -86,19 +85,19 @@ class WorldJudge:
         self.cache = open_cache(folder.held_out, folder.held_out_cache)
         self.data = LatentEpisodes(self.cache, self.model.autoencoder)
 
-    def probe(self, config: ProbeConfig | None = None) -> StateProbe:
+    def probe(self) -> StateProbe:
         """The state probe, trained on the episodes of its folder when it is first asked for."""
-        folder, config = self._instruments, config or ProbeConfig()
+        folder = self._instruments
         learned_from = episodes_of(EpisodeStore(folder.episodes, create=False))
-        key = key_of([config, self.model.spec, self.task, learned_from, code_of("world_model", "sim")])
+        key = key_of([self.model.spec, self.task, learned_from, code_of("world_model", "sim")])
         file = folder.probe / f"probe-{key}.safetensors"
         if file.exists():
-            probe = StateProbe(config, self.model.spec, len(self.truth.names))
+            probe = StateProbe(self.model.spec, len(self.truth.names))
             with reading(file, "remove it to train the probe anew"):
                 probe.load_state_dict(safetensors.torch.load_file(file))
             return probe.eval()
         cache = open_cache(folder.episodes, folder.cache)
-        probe = train_probe(config, self.model.spec, cache, self._positions(cache))
+        probe = train_probe(self.model.spec, cache, self._positions(cache))
         folder.probe.mkdir(exist_ok=True)
         write_atomic(file, safetensors.torch.save(probe.state_dict()))
         return probe
@@ -137,7 +136,7 @@ class WorldJudge:
             future = imagine(self.model, data, torch.tensor([index]), torch.tensor([first]), actions)
             scores.append(float(future.success.max()))
             truths.append(episode.success is True)
-        return judge_successes(np.array(scores), np.array(truths), self.model.config.heads.success_threshold)
+        return judge_successes(np.array(scores), np.array(truths))
 
     def outcomes(self, versions: Sequence[int], episodes: int) -> dict[str, Any]:
         """Real episodes imagined from their first frame with the actions that were sent: do the outcomes agree?
@@ -160,8 +159,7 @@ class WorldJudge:
             scores[str(version)] = np.array(reached)
             truths[str(version)] = data.success[own].numpy()
         scores["all"], truths["all"] = np.concatenate([*scores.values()]), np.concatenate([*truths.values()])
-        threshold = self.model.config.heads.success_threshold
-        return {name: judge_successes(scores[name], truths[name], threshold) for name in scores}
+        return {name: judge_successes(scores[name], truths[name]) for name in scores}
 
     def _positions(self, cache: FrameCache) -> Float32Array:
         episodes = [(episode.episode_id, episode.digest) for episode in cache.episodes]

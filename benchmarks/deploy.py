@@ -143,7 +143,7 @@ def _refresh(options: argparse.Namespace) -> dict[str, Any]:
     from deploy_trt.export import export_flow_vla
     from deploy_trt.export.deployment import random_observations
     from deploy_trt.runtime import DeployedPolicy, load_deployed
-    from deploy_trt.runtime.refresh import PolicyWatcher
+    from deploy_trt.runtime.refresh import watch
     from vla_rl.policies.flow_vla import FlowVLA
 
     model, _ = FlowVLA.load(_policy(options))
@@ -156,7 +156,7 @@ def _refresh(options: argparse.Namespace) -> dict[str, Any]:
         deployed = load_deployed(folder, require="ort-cpu")
         assert isinstance(deployed, DeployedPolicy)
         period_s, done = 1 / model.spec.control_hz, threading.Event()
-        with PolicyWatcher(deployed, policies, period_s=0.05):
+        with watch(deployed, policies, period_s=0.05):
             for version in range(1, options.refreshes + 1):
                 perturb(model, version)
                 model.save(policies / f"version_{version:04d}", {"policy_version": version})

@@ -5,8 +5,6 @@ Threading law: `refresh` may run in any thread; only its last line touches the r
 """
 
 import logging
-import os
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,11 +23,11 @@ from deploy_trt.runtime.weights import Array, layout, pack, replaced, unpack
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.described import CORRECTOR_FOLDER, POLICY_FORMAT, POLICY_VERSION, read_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
-from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.matching import spec_difference
 from vla_rl.core.outside import check_version, read_json
 from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import PolicySpec
+from vla_rl.core.version_watcher import VersionWatcher
 
 logger = logging.getLogger(__name__)
 
@@ -212,60 +210,20 @@ def _head(policy: Path) -> str | None:
         raise CheckpointError(f"{folder} holds no residual head that can be read ({error!r}); copy it anew") from error
 
 
-class PolicyWatcher:
-    """Refreshes a policy in the background whenever a newer version appears in a run's ``policies`` folder.
-
-    Its thread has a lower priority than the one that plans. A context manager.
+def watch(policy: DeployedPolicy, policies: Path, period_s: float = 0.5) -> VersionWatcher:
+    """Refresh a policy in the background whenever a newer version appears in a run's ``policies`` folder.
 
     Args:
-        policy: acts on.
-        policies: folder of ``version_NNNN`` folders, each finished when its ``config.json`` is there.
-        period_s: between looks.
+        policy: Acts on.
+        policies: Folder of ``version_NNNN`` folders.
+        period_s: Between looks.
+
+    Returns:
+        The watcher, which is a context manager.
     """
 
-    def __init__(self, policy: DeployedPolicy, policies: Path, period_s: float = 0.5) -> None:
-        self._policy, self._policies, self._period_s = policy, policies, period_s
-        self._closed = threading.Event()
-        self._refused: Stamp | None = None  # of a version that did not come in
-        self._taken = -1  # the number of the newest one that did; after a failed check its weights are of an older one
-        self.last: Refreshed | None = None
-        self.last_error: str | None = None
-        self._thread = threading.Thread(target=self._watch, name="policy-watcher", daemon=True)
+    def take(version: Path) -> None:
+        found = refresh(policy, version)
+        logger.info("policy version %d acts after %.2f s", found.version, found.wall_s)
 
-    def __enter__(self) -> "PolicyWatcher":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _BACKGROUND_NICENESS)
-        while not self._closed.wait(self._period_s):
-            try:
-                self._look()
-            except Exception:  # a file that vanishes while it is looked at must not end the looking
-                logger.exception("cannot look for newer policies in %s", self._policies)
-
-    def _look(self) -> None:
-        found = (file.parent for file in self._policies.glob("version_*/config.json"))
-        finished = sorted(folder for folder in found if folder.name.removeprefix("version_").isdecimal())
-        if not finished:
-            return
-        newest = finished[-1]
-        number = int(newest.name.removeprefix("version_"))
-        if number <= max(self._taken, self._policy.version):
-            return
-        # A version that was copied only in part is looked at again when its files have changed.
-        files = stamp_of(newest)
-        if files == self._refused:
-            return
-        try:
-            self.last = refresh(self._policy, newest)
-            self._taken = number
-            logger.info("policy version %d acts after %.2f s", self.last.version, self.last.wall_s)
-        except UserError as error:
-            self._refused = files
-            self.last_error = str(error)
-            logger.error("policy version %d goes on acting: %s", self._policy.version, error)
+    return VersionWatcher(policies, take, policy.version, period_s, _BACKGROUND_NICENESS)

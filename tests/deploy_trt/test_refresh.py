@@ -22,10 +22,11 @@ from deploy_trt.runtime import refresh as refresh_module
 from deploy_trt.runtime.cuda import CudaRuntime
 from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT
 from deploy_trt.runtime.probe import Probe, probe
-from deploy_trt.runtime.refresh import PolicyWatcher, read_chooser, refresh
+from deploy_trt.runtime.refresh import read_chooser, refresh, watch
 from deploy_trt.runtime.trt import TrtBackend
 from tests.fakes.resealed import resealed
 from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.core.version_watcher import VersionWatcher
 from vla_rl.policies.corrector import FOLDER
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 
@@ -69,7 +70,7 @@ def test_a_version_with_another_residual_head_is_refused(
 ) -> None:
     """It acts in the control process: a new version beside the old head would be a policy that nobody has tried."""
     heads = [make_head(model) for _ in range(2)]
-    watcher = PolicyWatcher(copied, newer[1].parent)
+    watcher = watch(copied, newer[1].parent)
     for deployed, found, said in [(None, 1, "another residual head"), (0, 1, "export it anew"), (0, None, r"\(none\)")]:
         for folder, head in ((copied.folder, deployed), (newer[1], found)):
             shutil.rmtree(folder / FOLDER, ignore_errors=True)
@@ -77,14 +78,14 @@ def test_a_version_with_another_residual_head_is_refused(
                 heads[head].save(folder / FOLDER)
         with pytest.raises(CheckpointError, match=said):
             refresh(copied, newer[1])
-        watcher._look()
+        watcher.look()
         assert "another residual head" in str(watcher.last_error)
         assert copied.version == Deployment.read(copied.folder).manifest.policy_version == 3
     (newer[1] / FOLDER).mkdir()
     with pytest.raises(CheckpointError, match="holds no residual head that can be read"):
         refresh(copied, newer[1])
     heads[0].save(newer[1] / FOLDER)
-    watcher._look()
+    watcher.look()
     assert copied.version == 4, "it is looked at again when its head has come"
 
 
@@ -138,7 +139,7 @@ def test_a_watched_folder_refreshes_between_chunks(
     policies = checkpoint.parent
     old = copied.infer(make_observation()).actions
     new = FlowVLAPolicy(model).infer(make_observation()).actions
-    with PolicyWatcher(copied, policies, period_s=0.01) as watcher:
+    with watch(copied, policies, period_s=0.01) as watcher:
         deadline_s = time.monotonic() + 60
         while copied.version < 4 and time.monotonic() < deadline_s:
             chunk = copied.infer(make_observation())
@@ -160,16 +161,16 @@ def test_a_version_that_was_copied_in_part_is_looked_at_again(
     version = tmp_path / "policies" / "version_0004"
     version.mkdir(parents=True)
     shutil.copy(newer[1] / "config.json", version)
-    watcher = PolicyWatcher(copied, version.parent)
-    watcher._look()
+    watcher = watch(copied, version.parent)
+    watcher.look()
     assert copied.version < 4
     assert "cannot read the weights" in str(watcher.last_error)
     watcher.last_error = None
-    watcher._look()
+    watcher.look()
     assert watcher.last_error is None
     for file in newer[1].glob("*.safetensors"):
         shutil.copy(file, version)
-    watcher._look()
+    watcher.look()
     assert copied.version == 4
 
 
@@ -184,18 +185,18 @@ def test_a_version_whose_critic_comes_last_is_looked_at_again(
     version.mkdir(parents=True)
     for file in whole.glob("*.*"):
         shutil.copy(file, version)
-    watcher = PolicyWatcher(deployed, version.parent)
-    watcher._look()
+    watcher = watch(deployed, version.parent)
+    watcher.look()
     assert deployed.version == 3
     assert watcher.last_error
     shutil.copytree(whole / "critic", version / "critic")
     (weights,) = (version / "critic").glob("*.safetensors")
     content = weights.read_bytes()
     weights.write_bytes(content[:-8])
-    watcher._look()
+    watcher.look()
     assert deployed.version == 3
     weights.write_bytes(content)
-    watcher._look()
+    watcher.look()
     assert deployed.version == 4
 
 
@@ -212,9 +213,9 @@ def test_a_version_that_is_an_older_one_again_comes_in_once(
 
     monkeypatch.setattr(refresh_module, "refresh", counted)
     shutil.copytree(newer[1], newer[1].parent / "version_0006")  # of version 4, as its weights say
-    watcher = PolicyWatcher(copied, newer[1].parent)
+    watcher = watch(copied, newer[1].parent)
     for _ in range(3):
-        watcher._look()
+        watcher.look()
     assert [folder.name for folder in taken] == ["version_0006"]
 
 
@@ -233,16 +234,16 @@ def test_the_watching_goes_on_after_a_file_has_vanished(
     copied: DeployedPolicy, newer: tuple[FlowVLA, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[int] = []
-    real = PolicyWatcher._look
+    real = VersionWatcher.look
 
-    def vanishing(self: PolicyWatcher) -> None:
+    def vanishing(self: VersionWatcher) -> None:
         looks.append(1)
         if len(looks) == 1:
             raise FileNotFoundError("config.json")
         real(self)
 
-    monkeypatch.setattr(PolicyWatcher, "_look", vanishing)
-    with PolicyWatcher(copied, newer[1].parent, period_s=0.01):
+    monkeypatch.setattr(VersionWatcher, "look", vanishing)
+    with watch(copied, newer[1].parent, period_s=0.01):
         deadline_s = time.monotonic() + 60
         while copied.version < 4 and time.monotonic() < deadline_s:
             threading.Event().wait(0.01)

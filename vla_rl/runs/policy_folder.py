@@ -165,11 +165,11 @@ def load_watched_policy(path: Path, policies: Path) -> Policy:
     """
     if not is_deployment(path):
         return WatchedPolicy(policies, functools.partial(load_acting_policy, expected=find_policy(path).spec))
-    from deploy_trt.runtime.refresh import PolicyWatcher
+    from deploy_trt.runtime.refresh import watch
 
     policy = load_acting_policy(path)
     if isinstance(policy, DeployedPolicy):
-        PolicyWatcher(policy, policies).__enter__()  # until the process ends
+        watch(policy, policies).__enter__()  # until the process ends
     return policy
 
 

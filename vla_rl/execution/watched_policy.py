@@ -43,12 +43,19 @@ class WatchedPolicy:
         self._seed = 0
         self._spec: PolicySpec | None = None
         self._watcher = VersionWatcher(folder, self._take, period_s=poll_s)
-        self._watcher.look()
-        if self._waiting is None:
-            raise UserError(f"no policy in {folder} can be loaded; see the warnings above")
-        self._acting, self._waiting = self._waiting, None
-        self.look = self._watcher.look
+        self._acting = self._first(folder)
         self._watcher.__enter__()
+
+    def _first(self, folder: Path) -> tuple[Path, Policy]:
+        self.look()
+        first, self._waiting = self._waiting, None
+        if first is None:
+            raise UserError(f"no policy in {folder} can be loaded; see the warnings above")
+        return first
+
+    def look(self) -> None:
+        """Load the newest version that is newer than the acting one and not known to be bad, and try it."""
+        self._watcher.look()
 
     @property
     def version(self) -> int:

@@ -110,7 +110,7 @@ class DeployedPolicy:
         """
         program = self._program
         if exact_gradient:
-            raise UserError("a deployed policy has no gradients; use execution.strategy 'rtc_identity', not 'rtc'")
+            raise UserError("a deployed policy has no gradients; use a strategy that guides without, or 'naive'")
         if program.manifest.sampler.kind != "flow":
             raise UserError(f"a deployment of kind {program.manifest.sampler.kind!r} cannot be guided; use 'naive'")
         target = np.zeros((self.horizon, program.manifest.sampler.width), np.float32)

@@ -28,5 +28,5 @@ def make_cache(tmp_path) -> Callable[[Sequence[Episode]], FrameCache]:
 @pytest.fixture
 def fast_critics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Critics that learn in a few hundred steps what tests ask of them."""
-    for name in ("hierarchical.CRITIC_LEARNING_RATE", "recap.CRITIC_LEARNING_RATE", "chunk_critic._LEARNING_RATE"):
+    for name in ("hierarchical.CRITIC_LEARNING_RATE", "chunk_critic._LEARNING_RATE"):
         monkeypatch.setattr(f"vla_rl.algorithms.{name}", 1e-2)

@@ -5,12 +5,13 @@ import json
 import numpy as np
 import pytest
 import torch
-from tiny_world import MIXED, D, P, make_episode, make_model, tiny
+from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
 from vla_rl.algorithms.base import find_algorithm, make_algorithm
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearner
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.registry import names
+from vla_rl.credit import ActorKind
 from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -92,6 +93,17 @@ def test_saved_policy_loads_and_traces_fit(name, make_cache, tmp_path):
         assert column.shape == (20,)
 
 
+@pytest.mark.parametrize(("name", "sources"), [("sft", {D}), ("hg_dagger", {D, H}), ("filtered_bc", {D, H, P})])
+def test_what_each_algorithm_draws(name, sources, make_cache):
+    cache = make_cache(MIXED)
+    algorithm = make_algorithm(name, tiny(name), make_model(), cache, seed=0)
+    algorithm.begin_round(cache, 1)
+    drawn = np.unique(np.concatenate([algorithm.actor_frames(step) for step in range(60)]))
+    assert set(cache.source[drawn]) == sources
+    failures = (algorithm.data.credit.actor_kind == ActorKind.ROLLOUT) & ~algorithm.data.credit.actor_outcome
+    assert not failures[drawn].any()
+
+
 def test_an_adopted_policy_acts_and_learns_on(make_cache, tmp_path):
     cache = make_cache(MIXED)
     other, _ = run("habc", cache, seed=4)
@@ -113,8 +125,8 @@ def test_seeds_differ_and_repeat(make_cache):
 def test_unknown_name_is_one_clear_error(make_cache):
     with pytest.raises(ConfigError, match="Did you mean 'habc'"):
         make_algorithm("habcc", tiny("habc"), make_model(), make_cache(MIXED), 0)
-    with pytest.raises(ConfigError, match="'awr' takes a AwrLearning, found a HabcLearning"):
-        make_algorithm("awr", tiny("habc"), make_model(), make_cache(MIXED), 0)
+    with pytest.raises(ConfigError, match="'residual_ppo' takes a ResidualPPOLearning, found a HabcLearning"):
+        make_algorithm("residual_ppo", tiny("habc"), make_model(), make_cache(MIXED), 0)
 
 
 def flat(node, path=""):

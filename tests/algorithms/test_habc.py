@@ -65,44 +65,16 @@ def test_habc_prefers_the_faster_of_two_routes(make_cache):
     assert trace["viability"].min() > 0.95
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("fast_critics")
-def test_without_the_efficiency_value_the_routes_are_equal(make_cache):
-    _, _, fast, slow = trained_on_two_routes("no_ve", make_cache)
-    assert fast == pytest.approx(1.0, abs=0.1)
-    assert slow == pytest.approx(1.0, abs=0.1)
-
-
-@pytest.mark.parametrize("name", ["habc", "no_ve"])
-def test_the_gate_reads_the_efficiency_value_unless_it_is_left_out(name, make_cache):
-    """Equal weights of two routes alone would not show it: an untrained V_e is the same everywhere."""
+def test_the_gate_reads_the_efficiency_value(make_cache):
     cache = make_cache(MIXED)
-    algorithm = make_algorithm(name, tiny(name), make_model(), cache, seed=0)
+    algorithm = make_algorithm("habc", tiny("habc"), make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     frames = np.arange(cache.total_frames)
     before = algorithm.trace(cache, frames)["advantage_gate"]
     with torch.no_grad():
         algorithm.critics.critic.efficiency_head.out.weight.normal_().abs_().mul_(-1)
     after = algorithm.trace(cache, frames)["advantage_gate"]
-    assert (before == after).all() == (name == "no_ve")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("fast_critics")
-def test_the_actor_takes_the_faster_route(make_cache):
-    """Weighted by the gate, the flow policy's action at the start moves from the mean of both to the fast one."""
-    means = {}
-    for name in ("habc", "no_ve"):
-        algorithm, *_ = trained_on_two_routes(name, make_cache)
-        algorithm.config = replace(algorithm.config, actor=replace(algorithm.config.actor, batch_size=16))
-        for step in range(100):
-            algorithm.update(step)
-        model = algorithm.actor.model.eval()
-        with torch.no_grad():
-            images, state, text = algorithm.data.inputs(np.zeros(64, dtype=np.int64))
-            noise = torch.randn(64, 4, 1, generator=torch.Generator().manual_seed(0))
-            means[name] = float(model.sample(model.encode(images, state, text), noise)[:, 0].mean())
-    assert means["habc"] > means["no_ve"] + 0.5
+    assert (before != after).any()
 
 
 def drawn_by_critics(algorithm, updates=40):

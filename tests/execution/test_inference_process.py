@@ -26,7 +26,7 @@ from vla_rl.execution.plan import Plan, PlanRequest
 from vla_rl.execution.realtime import RealtimeConfig, realtime
 from vla_rl.execution.strategies import ExecutionConfig, execution_config, make_strategy
 
-CONFIG = execution_config("training_time_prefix", max_prefix_ticks=5)
+CONFIG = execution_config("xiaomi", max_prefix_ticks=5)
 LAYOUT = MessageLayout((("front", 4, 6), ("top", 2, 2)), 4, 2, max_horizon=20)
 
 

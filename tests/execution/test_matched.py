@@ -120,7 +120,7 @@ def test_the_match_travels_to_the_inference_process() -> None:
     np.testing.assert_allclose(chunk.actions[0], robots([0.1, 0.2, 0.3]), rtol=1e-6)
 
 
-@pytest.mark.parametrize("strategy", ["naive", "training_time_prefix", "rtc", "temporal_ensembling"])
+@pytest.mark.parametrize("strategy", ["naive", "xiaomi", "rtc", "temporal_ensembling"])
 def test_gate_and_recorder_work_in_the_robots_order(strategy: str) -> None:
     """The robot's joint c alone may move fast: a gate in another order would cut its motion."""
     config = MockRobotConfig(joints=3, cameras=(), image_size=8, state_dimensions=ROBOT, action_dimensions=ROBOT)

@@ -10,20 +10,19 @@ from toys import ReachEnv, ReachPolicy
 
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
+from tests.fakes.driven import RecordingPolicy, drive
 from tests.fakes.faulty_attempts import HORIZON, TICK_NS, TickPolicy, observe
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.protocols import Policy
 from vla_rl.core.registry import names
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
-from vla_rl.execution.plan import TickAction
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig, execution_config, find_strategy, make_strategy
 from vla_rl.execution.virtual import Latency, LatencyConfig, VirtualPlanner
 
-CONTINUOUS = ["rtc", "training_time_prefix", "xiaomi"]
+CONTINUOUS = ["rtc", "xiaomi"]
 ASYNCHRONOUS = ["naive", "temporal_ensembling", *CONTINUOUS]
 
 
@@ -56,18 +55,6 @@ class WaveringPolicy:
         actions = self._sample(observation)
         actions += (previous - actions[: len(previous)]).mean()
         return ActionChunk(actions, observation.tick, 0, 0)
-
-
-def drive(policy: Policy, config: ExecutionConfig, latency: LatencyConfig, ticks: int) -> list[TickAction]:
-    clock = VirtualClock()
-    executor = Executor(VirtualPlanner(policy, clock, 20.0, latency), config)
-    executor.reset(0, np.zeros(1, np.float32))
-    actions = []
-    for tick in range(ticks):
-        clock.sleep_until_ns(tick * TICK_NS)
-        actions.append(executor.propose(observe(tick), tick * TICK_NS))
-        executor.sent(actions[-1].action)
-    return actions
 
 
 def seam_ratio(strategy: str, delay: int) -> float:
@@ -117,7 +104,7 @@ def test_reaction_to_a_teleported_object_takes_at_most_d_plus_s_plus_one_ticks(s
     execute_ticks = 5
     # sync also stands still for the plan before the one that knows: its own bound is 2 d + s.
     bound = delay + execute_ticks + 1 if strategy != "sync" else 2 * delay + execute_ticks
-    prefix = {"max_prefix_ticks": max(delay, 1)} if strategy in ("training_time_prefix", "xiaomi") else {}
+    prefix = {"max_prefix_ticks": max(delay, 1)} if strategy == "xiaomi" else {}
     config = execution_config(strategy, execute_ticks=execute_ticks, expected_delay_ticks=delay, **prefix)
     for teleport in range(40, 40 + 2 * (execute_ticks + delay)):
         clock = VirtualClock()
@@ -183,54 +170,17 @@ class TestEnsembling:
             assert actions[tick][1] == tick
 
 
-class RecordingPolicy(TickPolicy):
-    """Remembers what it was asked."""
-
-    def reset(self, seed: int) -> None:
-        self.calls: list[tuple[Observation, Float32Array | None]] = []
-
-    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
-        self.calls.append((observation, committed))
-        return super().infer(observation, committed)
-
-
-@pytest.mark.parametrize(("strategy", "length"), [("training_time_prefix", 3), ("xiaomi", 5)])
-def test_the_committed_prefix_is_what_will_be_executed(strategy: str, length: int) -> None:
+def test_the_committed_prefix_is_what_will_be_executed() -> None:
     policy = RecordingPolicy()
-    config = execution_config(strategy, expected_delay_ticks=3, max_prefix_ticks=5)
+    config = execution_config("xiaomi", expected_delay_ticks=3, max_prefix_ticks=5)
     actions = drive(policy, config, LatencyConfig(typical=3.0), 100)
     executed = np.array([action.action[0] for action in actions])
     assert len(policy.calls) > 10
     assert policy.calls[0][1] is None, "at a cold start nothing is committed"
     for observation, committed in policy.calls[1:-1]:
         assert committed is not None
-        assert len(committed) == length
+        assert len(committed) == 5
         np.testing.assert_array_equal(committed[:3, 0], executed[observation.tick : observation.tick + 3])
-
-
-def test_vlash_plans_from_the_state_at_the_time_of_execution() -> None:
-    policy = RecordingPolicy()
-    config = execution_config("vlash", expected_delay_ticks=3)
-    actions = drive(policy, config, LatencyConfig(typical=3.0), 60)
-    for observation, committed in policy.calls[2:]:
-        assert committed is None
-        # The request was made 3 ticks earlier, when the state was 0; its targets moved by one unit a tick since.
-        assert observation.state[0] == pytest.approx(3.0)
-    np.testing.assert_array_equal([action.action[0] for action in actions[11:]], range(11, 60))
-
-
-def test_vlash_does_not_close_a_gripper_beyond_what_it_holds() -> None:
-    """The state of a discrete dimension stays as it was observed: its target is never reached with something in it."""
-    policy = RecordingPolicy()
-    config = execution_config("vlash", expected_delay_ticks=3, discrete_dims=(0,))
-    drive(policy, config, LatencyConfig(typical=3.0), 60)
-    assert {float(observation.state[0]) for observation, _ in policy.calls[2:]} == {0.0}
-
-
-def test_vlash_refuses_steps() -> None:
-    config = execution_config("vlash", expected_delay_ticks=3, delta_dims=(0,))
-    with pytest.raises(UserError, match=r"dimensions \[0\] are steps"):
-        drive(RecordingPolicy(), config, LatencyConfig(typical=3.0), 60)
 
 
 def test_a2c2_corrects_every_action_by_its_age() -> None:
@@ -255,7 +205,7 @@ def test_rtc_needs_a_policy_with_guidance() -> None:
         drive(TickPolicy(), ExecutionConfig(strategy="rtc"), LatencyConfig(), 20)
 
 
-def test_the_two_kinds_of_guidance_are_told_apart() -> None:
+def test_guidance_gets_what_is_scheduled_and_the_true_gradient() -> None:
     seen = set()
 
     class Guided(WaveringPolicy):
@@ -265,11 +215,10 @@ def test_the_two_kinds_of_guidance_are_told_apart() -> None:
             seen.add((exact_gradient, len(previous), delay_ticks))
             return super().infer_guided(observation, previous, delay_ticks, exact_gradient)
 
-    for name in ("rtc", "rtc_identity"):
-        drive(Guided(), execution_config(name, expected_delay_ticks=2), LatencyConfig(typical=2.0), 50)
+    drive(Guided(), execution_config("rtc", expected_delay_ticks=2), LatencyConfig(typical=2.0), 50)
     # H = 16, s = 8, d = 2; the request after the cold start comes when 6 were executed: 8 ticks after the first.
-    assert {True, False} == {exact for exact, _, _ in seen}
-    assert {(8, 2)} <= {(length, delay) for _, length, delay in seen}
+    assert all(exact for exact, _, _ in seen)
+    assert (True, 8, 2) in seen
 
 
 @pytest.mark.parametrize(
@@ -299,4 +248,4 @@ def test_numbers_that_cannot_work_are_one_clear_error(strategy: str, options: di
 
 
 def test_every_strategy_of_ours_has_one_name() -> None:
-    assert len({find_strategy(name) for name in names("strategies")}) == len(names("strategies")) >= 9
+    assert len({find_strategy(name) for name in names("strategies")}) == len(names("strategies")) >= 6

@@ -124,11 +124,8 @@ def test_an_installed_one_has_a_name(site: Path, tmp_path: Path) -> None:
         ("sft", "mixture.rollouts=1"),
         ("bc", "mixture.rollouts=1"),
         ("hg_dagger", "critic_training.batch_size=2"),
-        ("no_ve", "critic.efficiency_unit_steps=10"),
-        ("awr", "advantage.efficiency_scale=1"),
-        ("threshold", "awr.temperature=1"),
-        ("recap", "critic.members=2"),
-        ("habc", "recap.lookahead=7"),
+        ("residual_ppo", "critic.members=2"),
+        ("habc", "ppo.epochs=7"),
     ],
 )
 def test_ours_refuse_what_they_do_not_read(

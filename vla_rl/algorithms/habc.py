@@ -24,17 +24,11 @@ from vla_rl.data.cache import FrameCache
 
 
 @dataclass(frozen=True)
-class GatedLearning(WeightedLearning):
-    """What an algorithm may be told that weighs by the gate."""
-
-    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
-
-
-@dataclass(frozen=True)
-class HabcLearning(GatedLearning):
+class HabcLearning(WeightedLearning):
     """What HABC may be told."""
 
     critic: CriticConfig = field(default_factory=CriticConfig)
+    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
 
 
 class Habc(WeightedCloning):
@@ -44,7 +38,7 @@ class Habc(WeightedCloning):
 
     name = "habc"
     config_class: ClassVar[type] = HabcLearning
-    config: GatedLearning
+    config: HabcLearning
     learns_efficiency = True
 
     @property

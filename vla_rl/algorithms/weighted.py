@@ -1,4 +1,4 @@
-"""Weighted cloning: critics, then weights, then the actor. The frame of HABC, AWR and the threshold filter."""
+"""Weighted cloning: critics, then weights, then the actor."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar

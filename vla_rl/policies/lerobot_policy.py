@@ -62,7 +62,7 @@ class LeRobotFlowPolicy:
         if committed is not None and len(committed):
             raise UserError(
                 f"{type(self.policy).__name__} was not trained to go on from committed actions; use the execution "
-                "strategy 'rtc', 'rtc_identity' or 'naive'"
+                "strategy 'rtc' or 'naive'"
             )
         return self._sample(observation, self._preprocess(_batch(observation)))
 

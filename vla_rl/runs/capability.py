@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from deploy_trt.runtime import is_deployment, load_manifest
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.outside import read_json, reading
+from vla_rl.core.registry import names
 from vla_rl.core.types import PolicySpec
 from vla_rl.execution.strategies import ActionCorrector, ExecutionConfig, find_strategy
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
@@ -16,70 +17,65 @@ LEROBOT_FLOWS = ("smolvla", "pi0", "pi05")
 """Those of lerobot's, see `vla_rl.policies.lerobot_policy`."""
 
 
+MISSING = {
+    "corrector": "a residual head (train one: vla-rl corrector RUN)",
+    "guidance": "a policy that can be guided",
+    "gradient": "a policy that can be guided with its gradient",
+    "prefix": "a policy trained with policy.prefix_max",
+    "xiaomi_prefix": "a policy trained with prefix_law=xiaomi",
+    "future_state": "a policy trained with policy.future_state_max",
+}
+"""What policies may provide and strategies require; what is missing, in words."""
+
+
 @dataclass(frozen=True)
 class Capabilities:
     """See the module.
 
     Attributes:
-        corrector: a residual head lies in the policy's folder.
-        guided: sampling can be guided towards an earlier plan.
-        gradient: and with the true gradient.
+        provides: keys of `MISSING`.
         prefix_ticks: longest committed prefix seen in training.
-        prefix_law: how prefixes were drawn in training.
-        future_ticks: how far ahead of the picture the state was in training.
     """
 
-    corrector: bool = False
-    guided: bool = False
-    gradient: bool = False
+    provides: frozenset[str] = frozenset()
     prefix_ticks: int = 0
-    prefix_law: str = ""
-    future_ticks: int = 0
 
 
 def capabilities(policy: PolicyFolder) -> Capabilities:
     """What the policy can do, read from its folder without torch; a scripted expert can only plan."""
+    provides = {"corrector"} if (policy.path / FOLDER).is_dir() else set()
     if is_deployment(policy.path):
         manifest = load_manifest(policy.path)
         trained = manifest.source.get("config", {})
-        return Capabilities(
-            corrector=(policy.path / FOLDER).is_dir(),
-            guided=manifest.sampler.kind == "flow",
-            prefix_ticks=int(trained.get("prefix_max", 0)) if manifest.sampler.committed else 0,
-            prefix_law=str(trained.get("prefix_law", "")),
-            future_ticks=int(trained.get("future_state_max", 0)),
-        )
-    file = policy.path / "config.json"
-    if not file.exists():
-        return Capabilities()
-    with reading(file, "copy the policy anew"):
-        description = read_json(file)
-        trained = description.get("config", {})
-        ticks = [int(trained.get(name, 0)) for name in ("prefix_max", "future_state_max")]
-    flows = (
-        trained.get("kind") == FLOW or description.get("type") in LEROBOT_FLOWS
-    )  # others have no flow that could be guided
-    return Capabilities(
-        corrector=(policy.path / FOLDER).is_dir(),
-        guided=flows,
-        gradient=flows,
-        prefix_ticks=ticks[0],
-        prefix_law=str(trained.get("prefix_law", "")),
-        future_ticks=ticks[1],
-    )
+        provides |= {"guidance"} if manifest.sampler.kind == "flow" else set()
+        takes_prefix = manifest.sampler.committed
+    else:
+        file = policy.path / "config.json"
+        if not file.exists():
+            return Capabilities()
+        with reading(file, "copy the policy anew"):
+            description = read_json(file)
+            trained = description.get("config", {})
+        if trained.get("kind") == FLOW or description.get("type") in LEROBOT_FLOWS:  # others have no flow to guide
+            provides |= {"guidance", "gradient"}
+        takes_prefix = True
+    with reading(policy.path / "config.json", "copy the policy anew"):
+        prefix_ticks = int(trained.get("prefix_max", 0)) if takes_prefix else 0
+        future_ticks = int(trained.get("future_state_max", 0))
+    if prefix_ticks:
+        provides |= {"prefix", "xiaomi_prefix"} if trained.get("prefix_law") == "xiaomi" else {"prefix"}
+    if future_ticks:
+        provides.add("future_state")
+    return Capabilities(frozenset(provides), prefix_ticks)
 
 
 def best_strategy(policy: PolicyFolder) -> tuple[str, ...]:
     """The best asynchronous strategy that the policy supports, as overrides of a config."""
-    can = capabilities(policy)
-    if can.corrector:
-        return ("execution.strategy=a2c2",)
-    if can.prefix_ticks:
-        name = "xiaomi" if can.prefix_law == "xiaomi" else "training_time_prefix"
-        return (f"execution.strategy={name}", f"execution.max_prefix_ticks={can.prefix_ticks}")
-    if can.guided:
-        return (f"execution.strategy={'rtc' if can.gradient else 'rtc_identity'}",)
-    return ("execution.strategy=naive",)
+    can, found = capabilities(policy), {name: find_strategy(name) for name in names("strategies")}
+    fits = [name for name, each in found.items() if each.requires <= can.provides and not each.lacking(policy.spec)]
+    best = max(fits, key=lambda name: found[name].preference)
+    prefix = (f"execution.max_prefix_ticks={can.prefix_ticks}",)
+    return (f"execution.strategy={best}", *(prefix if hasattr(found[best].config_class, "max_prefix_ticks") else ()))
 
 
 def check_strategy(execution: ExecutionConfig, policy: PolicyFolder, watched: bool = False) -> None:
@@ -93,22 +89,11 @@ def check_strategy(execution: ExecutionConfig, policy: PolicyFolder, watched: bo
     Raises:
         ConfigError: saying what is missing and what to do.
     """
-    name, can, steps = execution.strategy, capabilities(policy), policy.spec.delta_dims
-    missing = {
-        "a2c2": "" if can.corrector else "a residual head (train one: vla-rl corrector RUN)",
-        "rtc": "" if can.gradient else "a policy that can be guided with its gradient",
-        "rtc_identity": "" if can.guided else "a policy that can be guided",
-        "training_time_prefix": "" if can.prefix_ticks else "a policy trained with policy.prefix_max",
-        "xiaomi": "" if can.prefix_law == "xiaomi" and can.prefix_ticks else "a policy trained with prefix_law=xiaomi",
-        "vlash": "" if can.future_ticks else "a policy trained with policy.future_state_max",
-    }.get(name, "")
-    if watched and name == "a2c2":
+    name, strategy = execution.strategy, find_strategy(execution.strategy)
+    lacking = sorted(strategy.requires - capabilities(policy).provides)
+    missing = MISSING.get(lacking[0], lacking[0]) if lacking else strategy.lacking(policy.spec)
+    if watched and strategy.takes_corrector:
         missing = "one policy, which its head was trained for, not newer ones from a watched folder"
-    if steps and name == "vlash":
-        missing = f"a policy whose actions are targets, not steps as here in dimensions {list(steps)}"
-    state, action = policy.spec.dimensions_of(policy.spec.state_dim)
-    if name == "vlash" and not state.take(range(min(len(action), len(state)))).agrees(action):
-        missing = f"a state that begins with the commanded {action.words()}, not with {state.words()}"
     if missing:
         best = best_strategy(policy)[0].partition("=")[2]
         supported = " and ".join(map(repr, dict.fromkeys((best, "naive"))))

@@ -16,6 +16,8 @@ class A2C2(ChunkStrategy):
     """
 
     takes_corrector: ClassVar[bool] = True
+    requires: ClassVar[frozenset[str]] = frozenset({"corrector"})
+    preference: ClassVar[int] = 40
 
     @override
     def act(

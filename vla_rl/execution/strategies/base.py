@@ -6,7 +6,7 @@ from typing import ClassVar, Protocol, override
 
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Policy
-from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
 from vla_rl.execution.plan import PlanRequest
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
 
@@ -119,6 +119,8 @@ class ChunkStrategy(Strategy):
     config_class: ClassVar[type[ExecutionConfig]] = ExecutionConfig
     takes_corrector: ClassVar[bool] = False
     keeps_plans: ClassVar[bool] = True  # what is executed is what the policy draws for an observation alone
+    requires: ClassVar[frozenset[str]] = frozenset()  # what a policy must provide, see `vla_rl.runs.capability`
+    preference: ClassVar[int] = 0  # in real time the highest of those that the policy supports acts; 0: only if named
 
     def __init__(self, config: ExecutionConfig, corrector: ActionCorrector | None = None) -> None:
         if not isinstance(config, self.config_class):
@@ -129,6 +131,12 @@ class ChunkStrategy(Strategy):
         self.config = config
         self.freezes_world = False
         self._corrector = corrector
+
+    @classmethod
+    def lacking(cls, spec: PolicySpec) -> str:
+        """What the interface of a policy lacks for this strategy, in words; empty: nothing."""
+        del spec
+        return ""
 
     @override
     def wants_plan(self, schedule: Schedule, tick: int, ticks_since_request: int, delay_ticks: int) -> bool:

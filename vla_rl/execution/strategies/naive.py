@@ -1,7 +1,11 @@
 """naive: swap to the new chunk on arrival, at the index of the tick. Its seams jump; the measure of the others."""
 
+from typing import ClassVar
+
 from vla_rl.execution.strategies.base import ChunkStrategy
 
 
 class Naive(ChunkStrategy):
     """Exactly the shared behaviour."""
+
+    preference: ClassVar[int] = 1

@@ -34,6 +34,8 @@ class RTC(ChunkStrategy):
     """Guidance with the true vector-Jacobian product of the flow."""
 
     keeps_plans: ClassVar[bool] = False
+    requires: ClassVar[frozenset[str]] = frozenset({"gradient"})
+    preference: ClassVar[int] = 20
     exact_gradient = True
 
     @override
@@ -43,12 +45,6 @@ class RTC(ChunkStrategy):
         if not isinstance(policy, GuidedPolicy):
             raise UserError(
                 f"execution strategy {self.config.strategy!r} needs a flow policy with guidance (infer_guided), "
-                f"{type(policy).__name__} has none; use 'training_time_prefix' or 'naive'"
+                f"{type(policy).__name__} has none; use 'naive'"
             )
         return policy.infer_guided(request.observation, request.scheduled, request.delay_ticks, self.exact_gradient)
-
-
-class RTCIdentity(RTC):
-    """The cheap variant: the Jacobian is replaced by the identity. Another algorithm, under its own name."""
-
-    exact_gradient = False

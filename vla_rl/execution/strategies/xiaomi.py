@@ -4,6 +4,7 @@ With t_e ticks of the old chunk executed, the policy is conditioned on old[t_e :
 at new[dt_inf], the ticks that inference really took. That is continuous as long as dtc >= dt_inf.
 """
 
+from dataclasses import dataclass
 from typing import ClassVar, override
 
 from vla_rl.core.errors import ConfigError
@@ -11,7 +12,27 @@ from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk
 from vla_rl.execution.plan import PlanRequest
 from vla_rl.execution.strategies.base import ActionCorrector, ChunkStrategy, ExecutionConfig
-from vla_rl.execution.strategies.training_time_prefix import PrefixConfig
+
+
+@dataclass(frozen=True)
+class PrefixConfig(ExecutionConfig):
+    """Options of the strategies that give the policy a committed prefix.
+
+    Attributes:
+        max_prefix_ticks: the longest prefix that the policy was trained with; ``xiaomi`` gives exactly so much.
+    """
+
+    max_prefix_ticks: int = 6
+
+    @override
+    def check_fit(self, horizon: int, prefix_max: int = 0, delay_ticks: float = 0.0) -> None:
+        super().check_fit(horizon, prefix_max, delay_ticks)
+        if self.max_prefix_ticks > prefix_max:
+            raise ConfigError(
+                f"execution.max_prefix_ticks is {self.max_prefix_ticks}, and the policy was trained with prefixes of "
+                f"at most {prefix_max}: train with policy.prefix_max={self.max_prefix_ticks}, set fewer, or choose "
+                "another execution.strategy"
+            )
 
 
 class Xiaomi(ChunkStrategy):
@@ -24,6 +45,8 @@ class Xiaomi(ChunkStrategy):
     config: PrefixConfig
     config_class: ClassVar[type[ExecutionConfig]] = PrefixConfig
     keeps_plans: ClassVar[bool] = False
+    requires: ClassVar[frozenset[str]] = frozenset({"xiaomi_prefix"})
+    preference: ClassVar[int] = 31
 
     def __init__(self, config: PrefixConfig, corrector: ActionCorrector | None = None) -> None:
         super().__init__(config, corrector)

@@ -1,10 +1,18 @@
 """HABC without the efficiency value in its gate: the paper's ablation."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from vla_rl.advantage import AdvantageConfig
-from vla_rl.algorithms.habc import GatedLearning, Habc
+from vla_rl.algorithms.config import WeightedLearning
+from vla_rl.algorithms.habc import Habc
+
+
+@dataclass(frozen=True)
+class NoEfficiencyLearning(WeightedLearning):
+    """What the ablation may be told."""
+
+    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
 
 
 class NoEfficiency(Habc):
@@ -14,7 +22,7 @@ class NoEfficiency(Habc):
     """
 
     name = "no_ve"
-    config_class: ClassVar[type] = GatedLearning
+    config_class: ClassVar[type] = NoEfficiencyLearning
     learns_efficiency: ClassVar[bool] = False
 
     @property

@@ -2,10 +2,7 @@
 
 import pytest
 import torch
-
-from vla_rl.core.errors import ConfigError
-from vla_rl.critics.backbones import StateBackbone
-from vla_rl.critics.distributional import (
+from vla_rl_baselines.distributional import (
     DistributionalConfig,
     DistributionalCritic,
     bin_centres,
@@ -13,6 +10,9 @@ from vla_rl.critics.distributional import (
     distributional_loss,
     normalised_return,
 )
+
+from vla_rl.core.errors import ConfigError
+from vla_rl.critics.backbones import StateBackbone
 
 
 def test_bins_reproduce_returns_within_half_a_bin():

@@ -25,15 +25,15 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.core.ranges import check_ranges
 from vla_rl.credit import ActorKind
 from vla_rl.critics.backbones import Backbone, make_backbone
-from vla_rl.critics.distributional import (
+from vla_rl.data.cache import FrameCache
+from vla_rl.data.sampler import MixtureSampler
+from vla_rl.policies.trainable import Indicator, PolicyConfig
+from vla_rl_baselines.distributional import (
     DistributionalConfig,
     DistributionalCritic,
     distributional_loss,
     normalised_return,
 )
-from vla_rl.data.cache import FrameCache
-from vla_rl.data.sampler import MixtureSampler
-from vla_rl.policies.trainable import Indicator, PolicyConfig
 
 _EVALUATION_BATCH = 512
 

@@ -1,32 +1,33 @@
 """The baselines: what each of them imitates, and how much."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from test_habc import trained_on_two_routes
 from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
+from vla_rl_baselines.awr import AwrConfig, exponential_weight
+from vla_rl_baselines.distributional import DistributionalConfig
+from vla_rl_baselines.recap import improvement_indicator, n_step_advantage
+from vla_rl_baselines.threshold import ThresholdConfig, keep
 
-from vla_rl.algorithms.awr import AwrConfig, exponential_weight
 from vla_rl.algorithms.base import make_algorithm
-from vla_rl.algorithms.recap import improvement_indicator, n_step_advantage
-from vla_rl.algorithms.threshold import ThresholdConfig, keep
+from vla_rl.cli.main import main
 from vla_rl.core.errors import ConfigError
 from vla_rl.credit import ActorKind
-from vla_rl.critics.distributional import DistributionalConfig
 from vla_rl.policies.trainable import Indicator
 
 
-@pytest.mark.parametrize(
-    ("name", "sources"),
-    [("sft", {D}), ("hg_dagger", {D, H}), ("filtered_bc", {D, H, P}), ("awr", {D, H, P}), ("threshold", {D, H, P})],
-)
-def test_what_each_algorithm_draws(name, sources, make_cache):
+@pytest.mark.parametrize("name", ["awr", "threshold"])
+def test_every_rollout_is_drawn_failures_too(name, make_cache):
     cache = make_cache(MIXED)
     algorithm = make_algorithm(name, tiny(name), make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     drawn = np.unique(np.concatenate([algorithm.actor_frames(step) for step in range(60)]))
-    assert set(cache.source[drawn]) == sources
+    assert set(cache.source[drawn]) == {D, H, P}
     failures = (algorithm.data.credit.actor_kind == ActorKind.ROLLOUT) & ~algorithm.data.credit.actor_outcome
-    assert failures[drawn].any() == (name in ("awr", "threshold"))
+    assert failures[drawn].any()
 
 
 def test_exponential_weights():
@@ -147,3 +148,57 @@ def test_recap_learns_returns(make_cache):
 def test_recap_needs_an_indicator(make_cache):
     with pytest.raises(ConfigError, match="indicator=true"):
         make_algorithm("recap", tiny("recap"), make_model(), make_cache(MIXED), seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fast_critics")
+def test_without_the_efficiency_value_the_routes_are_equal(make_cache):
+    _, _, fast, slow = trained_on_two_routes("no_ve", make_cache)
+    assert fast == pytest.approx(1.0, abs=0.1)
+    assert slow == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_gate_of_no_ve_reads_no_efficiency_value(make_cache):
+    """Equal weights of two routes alone would not show it: an untrained V_e is the same everywhere."""
+    cache = make_cache(MIXED)
+    algorithm = make_algorithm("no_ve", tiny("no_ve"), make_model(), cache, seed=0)
+    algorithm.begin_round(cache, 1)
+    frames = np.arange(cache.total_frames)
+    before = algorithm.trace(cache, frames)["advantage_gate"]
+    with torch.no_grad():
+        algorithm.critics.critic.efficiency_head.out.weight.normal_().abs_().mul_(-1)
+    after = algorithm.trace(cache, frames)["advantage_gate"]
+    assert (before == after).all()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fast_critics")
+def test_the_actor_takes_the_faster_route(make_cache):
+    """Weighted by the gate, the flow policy's action at the start moves from the mean of both to the fast one."""
+    means = {}
+    for name in ("habc", "no_ve"):
+        algorithm, *_ = trained_on_two_routes(name, make_cache)
+        algorithm.config = replace(algorithm.config, actor=replace(algorithm.config.actor, batch_size=16))
+        for step in range(100):
+            algorithm.update(step)
+        model = algorithm.actor.model.eval()
+        with torch.no_grad():
+            images, state, text = algorithm.data.inputs(np.zeros(64, dtype=np.int64))
+            noise = torch.randn(64, 4, 1, generator=torch.Generator().manual_seed(0))
+            means[name] = float(model.sample(model.encode(images, state, text), noise)[:, 0].mean())
+    assert means["habc"] > means["no_ve"] + 0.5
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "option"),
+    [
+        ("no_ve", "critic.efficiency_unit_steps=10"),
+        ("awr", "advantage.efficiency_scale=1"),
+        ("threshold", "awr.temperature=1"),
+        ("recap", "critic.members=2"),
+    ],
+)
+def test_options_that_are_not_read_are_refused(algorithm, option, tmp_path, capsys):
+    start = ["train", "--config", "tiny", "--out", str(tmp_path / "run"), f"algorithm={algorithm}"]
+    assert main([*start, f"learning.{option}"]) == 2
+    assert "unknown key 'learning." in capsys.readouterr().err

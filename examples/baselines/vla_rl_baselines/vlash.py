@@ -5,7 +5,7 @@ from typing import ClassVar, override
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy
-from vla_rl.core.types import ActionChunk
+from vla_rl.core.types import ActionChunk, PolicySpec
 from vla_rl.execution.plan import PlanRequest
 from vla_rl.execution.strategies.base import ChunkStrategy
 
@@ -19,6 +19,17 @@ class Vlash(ChunkStrategy):
     """
 
     keeps_plans: ClassVar[bool] = False
+    requires: ClassVar[frozenset[str]] = frozenset({"future_state"})
+
+    @override
+    @classmethod
+    def lacking(cls, spec: PolicySpec) -> str:
+        if spec.delta_dims:
+            return f"a policy whose actions are targets, not steps as here in dimensions {list(spec.delta_dims)}"
+        state, action = spec.dimensions_of(spec.state_dim)
+        if not state.take(range(min(len(action), len(state)))).agrees(action):
+            return f"a state that begins with the commanded {action.words()}, not with {state.words()}"
+        return ""
 
     @override
     def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk:

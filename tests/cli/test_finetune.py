@@ -115,12 +115,12 @@ def test_a_dry_run_says_what_each_loss_would_see(logs: Path, capsys: pytest.Capt
     rows = [" ".join(line.split()) for line in printed.splitlines()]
     # As in the head of the table, without the names.
     for row in (
-        "demo success 6 0 0 6 0 0 0 6 6 0 0 0",
-        "rescued success 13 8 5 0 0 3 0 8 0 5 3 0",
-        "failed failure 10 9 1 0 0 0 10 0 0 0 0 0",
-        "held success 5 4 0 0 1 5 0 5 0 0 4 0",
-        "unknown unknown 7 7 0 0 0 0 0 0 0 0 0 0",
-        "total 3 success, 1 failure, 1 unknown 41 28 6 6 1 8 10 19 6 5 7 0",
+        "demo success 6 0 0 6 0 0 0 6 6 0 0",
+        "rescued success 13 8 5 0 0 3 0 8 0 5 3",
+        "failed failure 10 9 1 0 0 0 10 0 0 0 0",
+        "held success 5 4 0 0 1 5 0 5 0 0 4",
+        "unknown unknown 7 7 0 0 0 0 0 0 0 0 0",
+        "total 3 success, 1 failure, 1 unknown 41 28 6 6 1 8 10 19 6 5 7",
     ):
         assert row in rows
     assert "algorithm habc; credit rule 'paper'" in printed

@@ -305,7 +305,7 @@ def test_what_may_not_be_read_or_written_is_one_line(
 def test_folders_of_a_persons_own_and_damaged_records(
     policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from vla_rl.execution.watched_policy import _versions
+    from vla_rl.core.version_watcher import versions
     from vla_rl.runs.policy_folder import find_policy
     from vla_rl.training.run_folder import RunFolder
 
@@ -316,7 +316,7 @@ def test_folders_of_a_persons_own_and_damaged_records(
     (run / "config.yaml").write_text("seed: 1\n")
     assert RunFolder(run).policy_versions() == [3]
     assert find_policy(run).version == 3
-    assert [folder.name for folder in _versions(run / "policies")] == ["version_0003"]
+    assert [folder.name for _, folder in versions(run / "policies")] == ["version_0003"]
     for damage in ('{"evaluations": ', "[1]", "[" * 100_000, "\udcff"):
         (run / "summary.json").write_bytes(damage.encode("utf-8", "surrogateescape"))
         with pytest.raises(UserError, match="damaged"):

@@ -118,7 +118,7 @@ def test_tensorboard_reads_what_was_written_and_drops_what_was_repeated(tmp_path
 
 
 def test_sinks_and_report_need_no_torch():
-    modules = ", ".join(f"vla_rl.report.{name}" for name in ("sinks", "html", "picture", "figures"))
+    modules = ", ".join(f"vla_rl.report.{name}" for name in ("sinks", "html"))
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -12,6 +12,12 @@ from vla_rl.core.files import Stamp, stamp_of
 logger = logging.getLogger(__name__)
 
 
+def versions(folder: Path) -> list[tuple[int, Path]]:
+    """List the versions in a folder and their numbers, the newest first."""
+    named = ((path.name.removeprefix("version_"), path) for path in folder.glob("version_*"))
+    return sorted(((int(name), path) for name, path in named if name.isascii() and name.isdecimal()), reverse=True)
+
+
 class VersionWatcher:
     """Takes in the newest version of a folder that can be taken, in a thread of its own.
 
@@ -42,12 +48,9 @@ class VersionWatcher:
 
     def look(self) -> None:
         """Take in the newest version that is newer than the one before and not known to be bad."""
-        found = (path for path in self._folder.glob("version_*") if path.name.removeprefix("version_").isdecimal())
-        numbered = {int(path.name.removeprefix("version_")): path for path in found}
-        for number in sorted(numbered, reverse=True):
+        for number, folder in versions(self._folder):
             if number <= self.newest:
                 return
-            folder = numbered[number]
             files = stamp_of(folder)
             if self._refused.get(folder) == files:
                 continue

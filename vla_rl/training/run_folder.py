@@ -20,6 +20,7 @@ from vla_rl.core.config import config_from_dict, config_to_dict, flatten, load_c
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
 from vla_rl.core.outside import read_json
+from vla_rl.core.version_watcher import versions
 
 
 def is_finetuning(raw: dict[str, Any]) -> bool:
@@ -165,9 +166,7 @@ class RunFolder:
 
     def policy_versions(self) -> list[int]:
         """The policy versions that have been written to their end, ascending."""
-        found = (folder.name.removeprefix("version_") for folder in self.policies.glob("version_*"))
-        versions = {int(name) for name in found if name.isascii() and name.isdecimal()}  # others are a person's own
-        return sorted(version for version in versions if self.policy_exists(version))
+        return sorted({number for number, _ in versions(self.policies) if self.policy_exists(number)})
 
     def read_summary(self) -> dict[str, Any]:
         """The summary so far; empty before the first stage ended."""

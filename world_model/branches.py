@@ -18,6 +18,7 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.core.progress import track
 from vla_rl.core.ranges import check_ranges
 
+_CARRY = 0.95  # lambda of the advantages, from chunk to chunk
 SPREAD = 0.15  # standard deviation of the offsets that are tried, in normalised action units
 
 
@@ -29,7 +30,6 @@ class BranchConfig(ppo.PPOConfig):
         updates: of the edit; each imagines anew.
         branches: in an update.
         chunks: of a branch.
-        carry: lambda of the advantages, from chunk to chunk.
         pessimistic: Value branches by the lowest of the value's networks (RAVL, arXiv 2402.12527): where a branch
             ends, no data correct them. Otherwise by the one that has not learnt from the episode of its start.
         alarm_ratio: of the newest real chunks, dynamics that have not seen them may leave so many times as much
@@ -41,13 +41,12 @@ class BranchConfig(ppo.PPOConfig):
     branches: int = 512
     chunks: int = 3
     distance_cost: float = 0.03
-    carry: float = 0.95
     pessimistic: bool = False
     alarm_ratio: float = 1.3
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, "branches", updates=">= 1", branches=">= 1", chunks=">= 1", carry="[0, 1]")
+        check_ranges(self, "branches", updates=">= 1", branches=">= 1", chunks=">= 1")
         if self.alarm_ratio and not 1 < self.alarm_ratio < float("inf"):
             raise ConfigError(
                 f"branches: alarm_ratio is {self.alarm_ratio}; expected more than 1 (times what is usual), or 0: never"
@@ -136,7 +135,7 @@ def imagine(
         value, alive = later, alive & ~won & ~late
     advantage, carried = [], torch.zeros_like(value)
     for rise in reversed(rises):
-        carried = rise + discount * config.carry * carried
+        carried = rise + discount * _CARRY * carried
         advantage.append(carried)
     kept = torch.cat(lived)
     tried = ppo.Tried(*(torch.cat(parts)[kept] for parts in (rows, offsets, means, advantage[::-1])))

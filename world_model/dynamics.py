@@ -172,9 +172,7 @@ class Dynamics(nn.Module):
         loss = (weight * error).sum() / weight.sum().clamp(min=1e-6)
         return loss, {"flow_loss": float(loss.detach())}
 
-    def predict(
-        self, hidden: Tensor, condition: Tensor, latents: Tensor, state: Tensor, noise: Tensor, steps: int | None = None
-    ) -> Prediction:
+    def predict(self, hidden: Tensor, condition: Tensor, latents: Tensor, state: Tensor, noise: Tensor) -> Prediction:
         """The next frame of each frame.
 
         Args:
@@ -182,11 +180,10 @@ class Dynamics(nn.Module):
             latents: [B, T, N, D].
             state: [B, T, S], raw units.
             noise: [B, T, N, D], standard normal.
-            steps: Euler steps; default: the config's.
         """
         modulating, servos = condition.split([self.width, self.state_dim], -1)
         start = noise * self.config.sampling_noise
-        end = self.flow.sample(start, self.picture_tokens(hidden), modulating, steps or self.config.flow_steps)
+        end = self.flow.sample(start, self.picture_tokens(hidden), modulating, self.config.flow_steps)
         outcome = self.heads(hidden)
         later = state + (servos + outcome.state_change) * self.state_change_std
         return Prediction(self.from_flow(end, latents), later, outcome)

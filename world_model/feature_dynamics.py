@@ -20,7 +20,8 @@ from world_model.dynamics import limited
 _LEAST_SCALE = 1e-3
 _RIDGE = 10.0  # of the linear part
 _INPUT_NOISE = 0.03  # standard deviation of the noise on normalised inputs
-_WEIGHT_DECAY = 0.03
+_BATCH_SIZE = 256
+_LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 0.03  # of AdamW; the rate goes down to 0 by a cosine
 _ENDING_WEIGHT = 0.3  # of the success within the chunk, beside the mean squared error of the features
 
 
@@ -52,20 +53,14 @@ class FeatureDynamicsConfig:
         members: M.
         hidden: widths of the hidden layers, each with a LayerNorm.
         steps: gradient steps.
-        batch_size: transitions per step.
-        learning_rate: of AdamW, down to 0 by a cosine.
     """
 
     members: int = 5
     hidden: tuple[int, ...] = (384, 384)
     steps: int = 1000
-    batch_size: int = 256
-    learning_rate: float = 1e-3
 
     def __post_init__(self) -> None:
-        check_ranges(
-            self, "dynamics", members=">= 1", steps=">= 1", batch_size=">= 1", hidden=">= 1", learning_rate="> 0"
-        )
+        check_ranges(self, "dynamics", members=">= 1", steps=">= 1", hidden=">= 1")
 
 
 class FeatureDynamics(nn.Module):
@@ -154,10 +149,10 @@ def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: to
     """
     dynamics = FeatureDynamics(data, config)
     dynamics.to(data.features.device)
-    optimizer = torch.optim.AdamW(dynamics.parameters(), config.learning_rate, weight_decay=_WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(dynamics.parameters(), _LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
     for _ in track(range(config.steps), "dynamics", "step"):
-        chosen = torch.randint(len(data.features), (config.batch_size,), generator=generator)
+        chosen = torch.randint(len(data.features), (_BATCH_SIZE,), generator=generator)
         loss = dynamics.loss(Transitions(*(part[chosen] for part in data)), generator)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

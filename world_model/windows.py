@@ -15,7 +15,7 @@ from world_model.autoencoder import Autoencoder
 from world_model.config import WorldSpec
 from world_model.dynamics import WorldBatch
 
-_ENCODE_FRAMES = 64
+_ENCODE_FRAMES, _BACKGROUND_FRAMES = 64, 256
 _WINDOWS, _PICTURES = 0x77696E, 0x706963  # purposes of draws
 
 
@@ -71,9 +71,9 @@ def draw_pictures(cache: FrameCache, cameras: Sequence[str], seed: int, step: in
     return pictures(cache, frames[random.integers(len(frames), size=batch_size)], cameras)
 
 
-def background(cache: FrameCache, cameras: Sequence[str], seed: int, frames: int = 256) -> Tensor:
+def background(cache: FrameCache, cameras: Sequence[str], seed: int) -> Tensor:
     """The median picture of each camera around 0, float [cameras, 3, H, W]."""
-    drawn = draw_pictures(cache, cameras, seed, 0, frames)
+    drawn = draw_pictures(cache, cameras, seed, 0, _BACKGROUND_FRAMES)
     return drawn.median(0).values.permute(0, 3, 1, 2).float() / 255 - 0.5
 
 

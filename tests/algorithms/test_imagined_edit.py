@@ -38,10 +38,11 @@ def wandering(name: str, start: float, seed: int):
 def test_it_goes_where_real_outcomes_were_better(make_cache, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("vla_rl.critics.outcome._HIDDEN", (32,))
     monkeypatch.setattr("vla_rl.critics.outcome._BATCH_SIZE", 64)
+    monkeypatch.setattr("world_model.feature_dynamics._BATCH_SIZE", 64)
     cache = make_cache([wandering(f"round-{i:03d}", np.random.default_rng(i).normal(), 1000 + i) for i in range(80)])
     algorithm = learner(
         cache,
-        dynamics={"steps": 200, "hidden": (32,), "batch_size": 64},
+        dynamics={"steps": 200, "hidden": (32,)},
         value={"steps": 150},
         branches={"updates": 30, "branches": 128, "epochs": 4, "learning_rate": 1e-3},
         choice={"draws": 1, "offset": 0.0},
@@ -88,7 +89,7 @@ def believing(cache, teach_steps=0, **changes: float):
     return learner(
         cache,
         teach_steps=teach_steps,
-        dynamics={"steps": 100, "hidden": (32,), "batch_size": 64},
+        dynamics={"steps": 100, "hidden": (32,)},
         branches={"updates": 1, "branches": 8, "epochs": 1, "alarm_ratio": 1.3} | changes,
     )
 

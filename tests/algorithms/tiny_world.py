@@ -21,7 +21,7 @@ TINY = {
     "critic": {"hidden": (16,)},
     "critic_training": {"batch_size": 8},
     "advantage": {"warmup_steps": 3},
-    "dynamics": {"steps": 3, "hidden": (8,), "batch_size": 8},
+    "dynamics": {"steps": 3, "hidden": (8,)},
     "value": {"steps": 2},
     "branches": {"updates": 1, "branches": 8, "epochs": 1, "alarm_ratio": 0.0},
     "ppo": {"epochs": 2, "batch_size": 8},

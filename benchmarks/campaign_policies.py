@@ -35,7 +35,8 @@ def _policy(folder: Path, strategy: str) -> Path:
     if (folder / "config.json").exists():
         return folder
     vision = VisionConfig(widths=(4,), kernels=(4,), strides=(4,))
-    config = FlowVLAConfig(vision=vision, expert=ExpertConfig(width=16), horizon=HORIZON, **_KINDS.get(strategy, {}))
+    expert = ExpertConfig(width=16, actions_per_token=1 if strategy == "xiaomi" else 4)
+    config = FlowVLAConfig(vision=vision, expert=expert, horizon=HORIZON, **_KINDS.get(strategy, {}))
     vectors = np.random.default_rng(0).uniform(-0.5, 0.5, (50, len(JOINTS))).astype(np.float32)
     torch.manual_seed(0)
     model = FlowVLA(config, wave_spec(), Statistics.from_arrays(vectors, vectors))

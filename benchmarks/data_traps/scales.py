@@ -28,7 +28,7 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.choosing import ChunkCritic, ChunkCriticConfig
 from vla_rl.policies.corrector_training import exported
 from vla_rl.policies.editing import Edit
-from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
+from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
 from vla_rl.policies.lerobot_adapter.model import lerobot_statistics
 from vla_rl.policies.normalization import Normalizer
 from world_model.config import AutoencoderConfig, DynamicsConfig, WorldModelConfig, WorldSpec
@@ -43,7 +43,6 @@ _SPEC = PolicySpec("arm", ("front",), (8, 8), 3, 3)
 _MODEL = FlowVLAConfig(
     horizon=4,
     vision=VisionConfig(widths=(4,), kernels=(4,), strides=(2,), groups=0),
-    text=TextConfig(width=8),
     expert=ExpertConfig(width=16, layers=1, heads=2),
 )
 

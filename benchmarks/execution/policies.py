@@ -16,12 +16,9 @@ LONGEST_DELAY = 8
 _XIAOMI = (
     "prefix_law=xiaomi",
     f"prefix_max={LONGEST_DELAY}",
-    "prefix_hiding=0.5",
-    "difficulty_weighting=true",
     "expert.actions_per_token=1",
     "expert.window=4",
     "expert.rotary=true",
-    "expert.noisy_shift=10",
 )
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": (),

@@ -84,7 +84,7 @@ def model(seed: int = 0) -> Any:
         horizon=8,
         sampling_steps=2,
         vision=VisionConfig(widths=(4,), kernels=(4,), strides=(4,), keypoints=2, patches=1),
-        text=TextConfig(max_words=4, vocabulary=16, width=4),
+        text=TextConfig(max_words=4),
         expert=ExpertConfig(width=16, layers=1, heads=2, actions_per_token=2),
     )
     torch.manual_seed(seed)

@@ -31,6 +31,7 @@ from vla_rl.core.flow import flow_noise
 from vla_rl.core.scaling import VectorStatistics
 from vla_rl.core.types import Observation, PolicySpec
 from vla_rl.policies.choosing import Chooser, choice
+from vla_rl.policies.encoders import VOCABULARY
 from vla_rl.policies.features import flat_features
 from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.trainable import Indicator
@@ -214,7 +215,7 @@ def _indicators(model: FlowVLA) -> list[torch.Tensor | None]:
 def _text(model: FlowVLA, folder: Path) -> TextInfo:
     text = model.config.text
     if not model.config.backbone.folder:
-        return TextInfo("hashed_words", text.max_words, text.vocabulary)
+        return TextInfo("hashed_words", text.max_words, VOCABULARY)
     content = model.backbone.tokenizer.backend_tokenizer.to_str().encode()
     return tokenizer_text(folder, content, text.max_words, first=1)
 

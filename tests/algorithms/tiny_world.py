@@ -11,7 +11,7 @@ from vla_rl.algorithms.base import find_algorithm
 from vla_rl.algorithms.config import Learning
 from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import Episode, Origin, PolicySpec, Source
-from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
+from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
 
 P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO
 TINY_VISION = VisionConfig(widths=(4,), kernels=(4,), strides=(2,), groups=0)
@@ -100,7 +100,6 @@ def make_model(seed: int = 0, state_dim: int = 2, action_dim: int = 2, **options
     config = FlowVLAConfig(
         horizon=4,
         vision=TINY_VISION,
-        text=TextConfig(width=8),
         expert=ExpertConfig(width=16, layers=1, heads=2),
         **options,
     )

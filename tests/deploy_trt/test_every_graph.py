@@ -155,8 +155,8 @@ def test_guidance_modulation_rotary_positions_and_windows_survive(tmp_path: Path
 
     from vla_rl.policies.flow_vla import ExpertConfig, TextConfig
 
-    expert = ExpertConfig(width=32, layers=1, heads=2, actions_per_token=1, window=3, rotary=True, noisy_shift=4)
-    text = TextConfig(max_words=6, vocabulary=64, width=8, film=True)
+    expert = ExpertConfig(width=32, layers=1, heads=2, actions_per_token=1, window=3, rotary=True)
+    text = TextConfig(max_words=6, film=True)
     model = make_model(expert=expert, text=text, indicator=True, guidance_scale=2.0, sampling_steps=2, prefix_max=3)
     export_flow_vla(model, tmp_path, {})
     deployed, reference = load_deployed(tmp_path, require="ort-cpu"), FlowVLAPolicy(model)

@@ -149,7 +149,7 @@ def test_a_sentence_names_one_of_several_objects_of_the_same_picture() -> None:
     picture nor the sentence says alone.
     """
     vision = VisionConfig(widths=(16, 16), kernels=(4, 3), strides=(2, 1), keypoints=12)
-    text = TextConfig(max_words=6, vocabulary=64, width=16, film=True)
+    text = TextConfig(max_words=6, film=True)
     expert = ExpertConfig(width=48, layers=2, heads=2, actions_per_token=8)
     model = make_model(vision=vision, text=text, flow_samples=4, expert=expert)
 

@@ -228,7 +228,7 @@ def test_sentences_become_the_same_words_everywhere() -> None:
     assert ids.shape == (4, TINY["text"].max_words)
     assert (ids[3] == 0).all()
     assert torch.isfinite(model.text(ids)).all()
-    assert ids[0, 0].item() == 1 + 2580352923 % 63  # crc32 of "pick": saved policies rely on it
+    assert ids[0, 0].item() == 1 + 2580352923 % 1023  # crc32 of "pick": saved policies rely on it
 
 
 def test_random_shift_moves_and_repeats_edges() -> None:

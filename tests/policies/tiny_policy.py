@@ -14,7 +14,7 @@ SPEC = PolicySpec("toy", ("front", "top"), (16, 16), state_dim=3, action_dim=2)
 TINY: dict[str, Any] = {
     "horizon": 8,
     "vision": VisionConfig(widths=(8,), kernels=(4,), strides=(4,), keypoints=4, patches=2),
-    "text": TextConfig(max_words=6, vocabulary=64, width=8),
+    "text": TextConfig(max_words=6),
     "expert": ExpertConfig(width=32, layers=2, heads=2, actions_per_token=2),
 }
 

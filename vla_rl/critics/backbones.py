@@ -33,7 +33,7 @@ class OwnBackbone(nn.Module):
         super().__init__()
         self.state_normalizer = Normalizer(model.statistics.state)
         self.vision = VisionEncoder(_OWN_VISION, model.spec.cameras, model.spec.image_size, _OWN_TOKEN_WIDTH)
-        self.text = TextEncoder(model.text_config, _OWN_TOKEN_WIDTH)
+        self.text = TextEncoder(model.text_config.max_words, _OWN_TOKEN_WIDTH, model.vocabulary)
         self.width = (self.vision.token_count + 1) * _OWN_TOKEN_WIDTH + model.spec.state_dim
 
     def forward(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> Tensor:

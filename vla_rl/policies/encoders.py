@@ -31,21 +31,21 @@ class VisionConfig:
     patches: int = 0
 
 
+VOCABULARY = 1024  # hash buckets of words
+_WORD_WIDTH = 64  # size of a word's embedding
+
+
 @dataclass(frozen=True)
 class TextConfig:
     """The task sentence as hashed words.
 
     Attributes:
         max_words: words that are read; also the fixed, exported length.
-        vocabulary: number of hash buckets.
-        width: size of a word's embedding.
         film: the sentence modulates the tokens of the pictures (see `FiLM`). Switch it on for tasks of one scene, which
             only the sentence tells apart.
     """
 
     max_words: int = 16
-    vocabulary: int = 1024
-    width: int = 64
     film: bool = False
 
 
@@ -150,12 +150,12 @@ class TextEncoder(nn.Module):
     words counts.
     """
 
-    def __init__(self, config: TextConfig, width: int) -> None:
+    def __init__(self, max_words: int, width: int, vocabulary: int = VOCABULARY) -> None:
         super().__init__()
-        self.word = nn.Embedding(config.vocabulary, config.width)
-        self.position = nn.Parameter(0.5 * torch.randn(config.max_words, config.width))
-        self.mix = nn.Linear(config.width, 2 * config.width)
-        self.out = nn.Linear(2 * config.width, width)
+        self.word = nn.Embedding(vocabulary, _WORD_WIDTH)
+        self.position = nn.Parameter(0.5 * torch.randn(max_words, _WORD_WIDTH))
+        self.mix = nn.Linear(_WORD_WIDTH, 2 * _WORD_WIDTH)
+        self.out = nn.Linear(2 * _WORD_WIDTH, width)
 
     def forward(self, ids: Tensor) -> Tensor:
         present = (ids != PADDING)[..., None].to(self.position.dtype)  # [B, L, 1]
@@ -174,10 +174,10 @@ class FiLM(nn.Module):
     third.)
     """
 
-    def __init__(self, config: TextConfig, width: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.word = nn.Embedding(config.vocabulary, config.width, padding_idx=PADDING)
-        self.scale_and_shift = nn.Linear(config.width, 2 * width)
+        self.word = nn.Embedding(VOCABULARY, _WORD_WIDTH, padding_idx=PADDING)
+        self.scale_and_shift = nn.Linear(_WORD_WIDTH, 2 * width)
 
     def forward(self, seen: Tensor, ids: Tensor) -> Tensor:
         """Args: seen: tokens [B, N, width]; ids: words [B, L]."""

@@ -23,7 +23,7 @@ from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import PolicySpec
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.checkpoint import load_checkpoint, save_checkpoint
-from vla_rl.policies.encoders import TextConfig
+from vla_rl.policies.encoders import VOCABULARY, TextConfig
 
 
 @dataclass(frozen=True)
@@ -225,10 +225,14 @@ class TrainablePolicy(nn.Module, ABC):
         """The numbers that `tokenize` gives, for critics that read them."""
         return TextConfig()
 
+    @property
+    def vocabulary(self) -> int:
+        """How many these numbers are."""
+        return VOCABULARY
+
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
         """Task sentences -> int64 [B, L]."""
-        text = self.text_config
-        return torch.from_numpy(hash_words(sentences, text.max_words, text.vocabulary))
+        return torch.from_numpy(hash_words(sentences, self.text_config.max_words, VOCABULARY))
 
     def features(
         self,

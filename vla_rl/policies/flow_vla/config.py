@@ -42,8 +42,7 @@ class ExpertConfig:
         actions_per_token: neighbouring actions that share a token; more is faster.
         window: an action looks at itself and the ``window - 1`` before it, and always at the prefix and a learned sink:
             a Lambda-shaped mask. 0: at all actions. Xiaomi-Robotics-0 (arXiv 2602.12684) has 4.
-        rotary: rotary instead of learned positions.
-        noisy_shift: added to the rotary position of actions that are not committed; 10 in Xiaomi-Robotics-0.
+        rotary: rotary instead of learned positions, with actions that are not committed `NOISY_SHIFT` further along.
     """
 
     width: int = 96
@@ -53,7 +52,6 @@ class ExpertConfig:
     actions_per_token: int = 4
     window: int = 0
     rotary: bool = False
-    noisy_shift: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,14 +67,13 @@ class FlowVLAConfig(PolicyConfig):
         sampling_steps: Euler steps of inference.
         prefix_max: longest committed prefix seen in training, 0: off.
         prefix_law: ``linear``: P(d) falls linearly; ``exponential``: P(d) ~ exp(-d); ``xiaomi``: 0 half of the time,
-            else any length up to ``prefix_max`` (Xiaomi-Robotics-0, arXiv 2602.12684, as the next two).
-        prefix_hiding: in training, for prefixes longer than 2, probability that a committed action but for the last 2
-            is hidden from the others, so that the policy looks at the scene and does not only continue. 0.5 in the
-            paper.
+            else any length up to ``prefix_max``, of prefixes longer than 2 half of the committed actions but for the
+            last 2 hidden from the others, so that the policy looks at the scene and does not only continue, and actions
+            weighed by how wrong a 5-step rollout of the policy is on them, which doubles the cost (Xiaomi-Robotics-0,
+            arXiv 2602.12684).
         future_state_max: longest time, in actions, by which the state and the actions of a training sample may be ahead
             of its images, so that the policy can be run on the state that will hold when its plan takes over (VLASH,
             arXiv 2512.01031); 0: off.
-        difficulty_weighting: weigh actions by how wrong a 5-step rollout of the policy is on them. Doubles the cost.
         indicator: a prefix token for an advantage indicator (see `Indicator`), for classifier-free guidance.
         guidance_scale: weight of the indicator's classifier-free guidance at inference; 1: no extrapolation.
     """
@@ -92,9 +89,7 @@ class FlowVLAConfig(PolicyConfig):
     sampling_steps: int = 6
     prefix_max: int = 0
     prefix_law: Literal["linear", "exponential", "xiaomi"] = "linear"
-    prefix_hiding: float = 0.0
     future_state_max: int = 0
-    difficulty_weighting: bool = False
     indicator: bool = False
     guidance_scale: float = 1.0
 
@@ -102,13 +97,12 @@ class FlowVLAConfig(PolicyConfig):
         vision, expert = self.vision, self.expert
         sizes = {"horizon": self.horizon, "expert.layers": expert.layers, "expert.heads": expert.heads}
         sizes |= {"expert.mlp_ratio": expert.mlp_ratio, "expert.actions_per_token": expert.actions_per_token}
-        sizes |= {"text.max_words": self.text.max_words, "text.vocabulary": self.text.vocabulary}
-        sizes |= {"expert.width": expert.width, "text.width": self.text.width}
+        sizes |= {"text.max_words": self.text.max_words, "expert.width": expert.width}
         sizes |= {f"every one of vision.{name}": min(getattr(vision, name), default=1) for name in _PER_CONVOLUTION}
         for name, size in sizes.items():
             if size < 1:
                 raise ConfigError(f"{name} is {size}; it must be at least 1")
-        check_ranges(self, "policy", guidance_scale=">= 0", prefix_hiding="[0, 1]")
+        check_ranges(self, "policy", guidance_scale=">= 0")
         if not len(vision.widths) == len(vision.kernels) == len(vision.strides) > 0:
             raise ConfigError(
                 "vision: widths, kernels and strides must have the same length, one entry per convolution"
@@ -130,12 +124,11 @@ class FlowVLAConfig(PolicyConfig):
             raise ConfigError(
                 f"horizon={self.horizon} must be a multiple of actions_per_token={expert.actions_per_token}"
             )
-        if expert.actions_per_token > 1 and (expert.window or expert.noisy_shift or self.prefix_hiding):
+        if expert.actions_per_token > 1 and (expert.window or expert.rotary or self.prefix_law == "xiaomi"):
             raise ConfigError(
-                "window, noisy_shift and prefix_hiding tell single actions apart; set actions_per_token=1"
+                "expert.window, expert.rotary and prefix_law=xiaomi tell single actions apart; set "
+                "expert.actions_per_token=1"
             )
-        if expert.noisy_shift and not expert.rotary:
-            raise ConfigError("noisy_shift moves rotary positions; set rotary=true")
         if expert.rotary and (expert.width // expert.heads) % 2:
             raise ConfigError(f"rotary positions need an even head size, found {expert.width // expert.heads}")
         if not 0 <= self.prefix_max < self.horizon:

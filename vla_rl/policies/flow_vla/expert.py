@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vla_rl.policies.flow_vla.config import ExpertConfig
 
 TIME_FEATURES = 32
+NOISY_SHIFT = 10  # added to the rotary position of actions that are not committed (Xiaomi-Robotics-0, 2602.12684)
 MODULATIONS = 4  # scale and shift before attention, scale and shift before the feed-forward part
 
 
@@ -93,7 +94,7 @@ class ActionExpert(nn.Module):
         super().__init__()
         width, group = config.width, config.actions_per_token
         self.heads, self.group, self.tokens = config.heads, group, horizon // group
-        self.window, self.rotary, self.noisy_shift = config.window, config.rotary, config.noisy_shift
+        self.window, self.rotary = config.window, config.rotary
         self.action_in = nn.Linear(group * action_dim, width)
         if config.rotary:
             size = width // config.heads
@@ -174,7 +175,7 @@ class ActionExpert(nn.Module):
         x = self.action_in(noisy.unflatten(1, (self.tokens, self.group)).flatten(2))  # [B, T, width]
         angle = None
         if self.rotary:
-            index = torch.arange(self.tokens, device=noisy.device) + self.noisy_shift * undecided
+            index = torch.arange(self.tokens, device=noisy.device) + NOISY_SHIFT * undecided
             angle = (index[..., None] * self.frequency)[:, None]
         else:
             x = x + self.position

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vla_rl.policies.flow_vla.config import FlowVLAConfig
 
+XIAOMI_HIDING = 0.5  # probability that a token of a prefix is hidden from the others
 XIAOMI_VISIBLE = 2  # the last tokens of a prefix that are never hidden
 
 
@@ -39,9 +40,9 @@ def draw_flow(config: FlowVLAConfig, batch_size: int, action_dim: int, generator
     index = torch.arange(config.horizon)
     committed = index < lengths
     hidden = torch.zeros_like(committed)
-    if config.prefix_hiding:
+    if config.prefix_law == "xiaomi":
         may_hide = (lengths > XIAOMI_VISIBLE) & (index < lengths - XIAOMI_VISIBLE)
-        hidden = may_hide & (torch.rand(committed.shape, generator=generator) < config.prefix_hiding)
+        hidden = may_hide & (torch.rand(committed.shape, generator=generator) < XIAOMI_HIDING)
     return FlowDraw(noise, torch.where(committed, 1.0, time[:, None]), committed, hidden)
 
 

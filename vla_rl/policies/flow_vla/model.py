@@ -19,7 +19,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import PolicySpec
-from vla_rl.policies.encoders import FiLM, TextConfig, TextEncoder, VisionEncoder
+from vla_rl.policies.encoders import VOCABULARY, FiLM, TextConfig, TextEncoder, VisionEncoder
 from vla_rl.policies.flow_vla.config import FlowVLAConfig, preset
 from vla_rl.policies.flow_vla.expert import ActionExpert
 from vla_rl.policies.flow_vla.flow import difficulty_weights, draw_flow
@@ -100,9 +100,9 @@ class FlowVLA(TrainablePolicy):
             )
         else:
             self.vision = VisionEncoder(config.vision, spec.cameras, spec.image_size, width)
-            self.text = TextEncoder(config.text, width)
+            self.text = TextEncoder(config.text.max_words, width)
             if config.text.film:
-                self.film = FiLM(config.text, width)
+                self.film = FiLM(width)
         self.state_token = nn.Linear(spec.state_dim, width)
         if config.indicator:
             self.indicator_token = nn.Embedding(len(Indicator), width)
@@ -143,8 +143,12 @@ class FlowVLA(TrainablePolicy):
     @property
     def text_config(self) -> TextConfig:
         """See `TrainablePolicy.text_config`."""
-        text = self.config.text
-        return replace(text, vocabulary=self.backbone.vocabulary) if self.config.backbone.folder else text
+        return self.config.text
+
+    @property
+    def vocabulary(self) -> int:
+        """See `TrainablePolicy.vocabulary`."""
+        return self.backbone.vocabulary if self.config.backbone.folder else VOCABULARY
 
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
         """Task sentences -> int64 [B, L]."""
@@ -216,11 +220,11 @@ class FlowVLA(TrainablePolicy):
         # data ends, which nothing tells them at inference: the policy then dithers just before the goal.
         actions = self.action_normalizer.normalize(batch.actions).repeat_interleave(draws, 0)
         noisy = torch.lerp(noise, actions, time[..., None])
-        velocity = self.velocity(noisy, time, prefix, hidden if config.prefix_hiding else None)
+        velocity = self.velocity(noisy, time, prefix, hidden if config.prefix_law == "xiaomi" else None)
         error = (velocity - (actions - noise)).square()  # [K B, H, A]
         valid = batch.valid.expand_as(batch.actions)
         counted = valid.repeat_interleave(draws, 0) & ~committed[..., None]
-        if config.difficulty_weighting:
+        if config.prefix_law == "xiaomi":
             with torch.no_grad():
                 rollout = self._integrate(
                     torch.where(committed[..., None], actions, noise), committed, prefix, ROLLOUT_STEPS

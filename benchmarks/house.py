@@ -1,7 +1,8 @@
 """The size of the package, counted by program, and digests of the policies of small fixed runs.
 
 Code lines are lines without blanks, comments and docstrings. What a module stands on is all of this package that it
-imports when it is imported, by its syntax. Options are those of the resolved config of a run.
+imports when it is imported, by its syntax. Options are those of the resolved config of a run. One is unused if no
+preset, page, example, plugin or benchmark has its name, unless it describes a robot, a task or who takes over.
 
 Example: python -m benchmarks house
 """
@@ -10,6 +11,7 @@ import argparse
 import ast
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,7 +25,11 @@ from safetensors import safe_open
 
 from benchmarks.docs_commands import ROOT
 from benchmarks.practices import METHODS
+from vla_rl.core.config import leaf_options, load_config
+from vla_rl.runs.config import RunConfig
 
+_USERS = ("configs", "README.md", "docs", "examples", "plugins", "benchmarks")
+_DECLARATIONS = ("task.declare.", "gate.", "takeover.")
 PACKAGES = ("vla_rl", "world_model", "robot_io", "sim", "deploy_trt")
 # The fixed runs: a demo, methods of the benchmark `outcomes` that share a supervised policy, and a fine-tune from the
 # episodes of one of them.
@@ -74,6 +80,9 @@ def sizes() -> dict[str, int]:
         "flagship_files": len(flagship),
         "flagship_code_lines": sum(code_lines(_modules()[name]) for name in flagship),
         "filtered_bc_files": len(closure("vla_rl.algorithms.filtered_bc")),
+        "options_habc": len(options("habc")),
+        "options_imagined_edit": len(options("imagined_edit")),
+        "options_unused": len(options_unused()),
     }
 
 
@@ -95,6 +104,20 @@ def interface() -> dict[str, float]:
         "quickstart_s": quickstart_s,
         "argparse_outside_cli": sum(not name.startswith("vla_rl.cli.") for name in parsers),
     }
+
+
+def options(algorithm: str) -> list[str]:
+    """List the options of the resolved config of a run of an algorithm."""
+    return leaf_options(load_config(RunConfig, overrides=[f"algorithm={algorithm}"]))
+
+
+def options_unused() -> set[str]:
+    """Find the options of both algorithms that nothing but a test sets or names."""
+    found = subprocess.run(["git", "ls-files", *_USERS], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    files = [ROOT / name for name in found.split() if name.endswith((".yaml", ".md", ".py", ".ipynb"))]
+    words = {word for file in files for word in re.findall(r"\w+", file.read_text())}
+    every = {*options("habc"), *options("imagined_edit")}
+    return {name for name in every if name.rpartition(".")[2] not in words and not name.startswith(_DECLARATIONS)}
 
 
 def _modules() -> dict[str, Path]:

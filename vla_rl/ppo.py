@@ -9,39 +9,15 @@ Torch; knows nobody but core, so that algorithms and world models share it.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from vla_rl.core.ranges import check_ranges
-
-
-@dataclass(frozen=True)
-class PPOConfig:
-    """One update of an edit.
-
-    Attributes:
-        learning_rate: of Adam.
-        epochs: over what was tried.
-        batch_size: chunks per gradient step.
-        clip: c, of the ratio.
-        distance_cost: d, weight of the divergence from no edit, in nats a chunk.
-        largest_divergence: no further epoch begins once the edit has moved so far from the one that acted, in nats a
-            chunk; 0: no bound.
-    """
-
-    learning_rate: float = 3e-4
-    epochs: int = 8
-    batch_size: int = 256
-    clip: float = 0.2
-    distance_cost: float = 0.0
-    largest_divergence: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "ppo", epochs=">= 1", batch_size=">= 1", learning_rate="> 0", clip="(0, 1)")
-        check_ranges(self, "ppo", distance_cost=">= 0", largest_divergence=">= 0")
+LEARNING_RATE = 3e-4  # of Adam
+EPOCHS, BATCH_SIZE = 8, 256  # over what was tried; chunks per gradient step
+CLIP = 0.2  # c, of the ratio
+CARRY = 0.95  # lambda of the advantages, from chunk to chunk
 
 
 class Tried(NamedTuple):
@@ -75,8 +51,9 @@ def update(
     optimizer: torch.optim.Optimizer,
     tried: Tried,
     spread: float,
-    config: PPOConfig,
     generator: torch.Generator,
+    distance_cost: float = 0.0,
+    largest_divergence: float = 0.0,
 ) -> dict[str, float]:
     """All epochs on what was tried; the advantages are normalised here.
 
@@ -85,8 +62,10 @@ def update(
         optimizer: of its weights.
         tried: at least one chunk, with the edit as it is.
         spread: sigma.
-        config: see `PPOConfig`.
         generator: of the CPU, of the batches.
+        distance_cost: d, weight of the divergence from no edit, in nats a chunk.
+        largest_divergence: no further epoch begins once the edit has moved so far from the one that acted, in nats a
+            chunk; 0: no bound.
 
     Returns:
         ``divergence``, the true one of the edit that acted from what it is now, in nats a chunk; ``clipped``, the share
@@ -96,13 +75,13 @@ def update(
     advantage = advantage / (advantage.std(correction=int(len(advantage) > 1)) + 1e-6)
     before = log_probability(tried.offset, tried.mean, spread)
     logs: dict[str, float] = {}
-    for epoch in range(config.epochs):
-        for batch in torch.randperm(len(advantage), generator=generator).split(config.batch_size):
+    for epoch in range(EPOCHS):
+        for batch in torch.randperm(len(advantage), generator=generator).split(BATCH_SIZE):
             mean = edit(tried.rows[batch])
             ratio = (log_probability(tried.offset[batch], mean, spread) - before[batch]).exp()
-            clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
+            clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
             gained = torch.minimum(ratio * advantage[batch], clipped * advantage[batch])
-            loss = (config.distance_cost * divergence(mean, torch.zeros_like(mean), spread) - gained).mean()
+            loss = (distance_cost * divergence(mean, torch.zeros_like(mean), spread) - gained).mean()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
@@ -111,10 +90,10 @@ def update(
             ratio = (log_probability(tried.offset, mean, spread) - before).exp()
         logs = {
             "divergence": float(divergence(mean, tried.mean, spread).mean()),
-            "clipped": float(((ratio - 1).abs() > config.clip).float().mean()),
+            "clipped": float(((ratio - 1).abs() > CLIP).float().mean()),
             "epochs": float(epoch + 1),
         }
-        if config.largest_divergence and logs["divergence"] > config.largest_divergence:
+        if largest_divergence and logs["divergence"] > largest_divergence:
             break
     return logs
 

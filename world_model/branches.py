@@ -18,18 +18,18 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.core.progress import track
 from vla_rl.core.ranges import check_ranges
 
-_CARRY = 0.95  # lambda of the advantages, from chunk to chunk
 SPREAD = 0.15  # standard deviation of the offsets that are tried, in normalised action units
 
 
 @dataclass(frozen=True)
-class BranchConfig(ppo.PPOConfig):
+class BranchConfig:
     """How an edit is improved by imagination.
 
     Attributes:
         updates: of the edit; each imagines anew.
         branches: in an update.
         chunks: of a branch.
+        distance_cost: weight of the divergence from no edit, in nats a chunk.
         pessimistic: Value branches by the lowest of the value's networks (RAVL, arXiv 2402.12527): where a branch
             ends, no data correct them. Otherwise by the one that has not learnt from the episode of its start.
         alarm_ratio: of the newest real chunks, dynamics that have not seen them may leave so many times as much
@@ -45,8 +45,7 @@ class BranchConfig(ppo.PPOConfig):
     alarm_ratio: float = 1.3
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(self, "branches", updates=">= 1", branches=">= 1", chunks=">= 1")
+        check_ranges(self, "branches", updates=">= 1", branches=">= 1", chunks=">= 1", distance_cost=">= 0")
         if self.alarm_ratio and not 1 < self.alarm_ratio < float("inf"):
             raise ConfigError(
                 f"branches: alarm_ratio is {self.alarm_ratio}; expected more than 1 (times what is usual), or 0: never"
@@ -135,7 +134,7 @@ def imagine(
         value, alive = later, alive & ~won & ~late
     advantage, carried = [], torch.zeros_like(value)
     for rise in reversed(rises):
-        carried = rise + discount * _CARRY * carried
+        carried = rise + discount * ppo.CARRY * carried
         advantage.append(carried)
     kept = torch.cat(lived)
     tried = ppo.Tried(*(torch.cat(parts)[kept] for parts in (rows, offsets, means, advantage[::-1])))
@@ -158,11 +157,11 @@ def improve(
         ``gain``, the rise of the value along the last update's branches; ``size``, the root mean square of their
         offsets' means; ``divergence`` of the last update, in nats a chunk.
     """
-    optimizer = torch.optim.Adam(edit.parameters(), config.learning_rate)
+    optimizer = torch.optim.Adam(edit.parameters(), ppo.LEARNING_RATE)
     found: dict[str, float] = {}
     for _ in track(range(config.updates), "imagined edit", "update"):
         tried, gain = imagine(edit, world, starts, config, generator)
-        logs = ppo.update(edit, optimizer, tried, SPREAD, config, generator)
+        logs = ppo.update(edit, optimizer, tried, SPREAD, generator, config.distance_cost)
         size = float(tried.mean.square().mean().sqrt())
         found = {"gain": gain, "size": size, "divergence": logs["divergence"]}
     return found

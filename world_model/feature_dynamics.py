@@ -20,8 +20,9 @@ from world_model.dynamics import limited
 _LEAST_SCALE = 1e-3
 _RIDGE = 10.0  # of the linear part
 _INPUT_NOISE = 0.03  # standard deviation of the noise on normalised inputs
+_LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 0.03  # of AdamW; the rate falls to 0 by a cosine
 _BATCH_SIZE = 256
-_LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 0.03  # of AdamW; the rate goes down to 0 by a cosine
+_HIDDEN = (384, 384)  # widths of the hidden layers, each with a LayerNorm
 _ENDING_WEIGHT = 0.3  # of the success within the chunk, beside the mean squared error of the features
 
 
@@ -51,16 +52,14 @@ class FeatureDynamicsConfig:
 
     Attributes:
         members: M.
-        hidden: widths of the hidden layers, each with a LayerNorm.
         steps: gradient steps.
     """
 
     members: int = 5
-    hidden: tuple[int, ...] = (384, 384)
     steps: int = 1000
 
     def __post_init__(self) -> None:
-        check_ranges(self, "dynamics", members=">= 1", steps=">= 1", hidden=">= 1")
+        check_ranges(self, "dynamics", members=">= 1", steps=">= 1")
 
 
 class FeatureDynamics(nn.Module):
@@ -78,7 +77,7 @@ class FeatureDynamics(nn.Module):
         self.varying = torch.nonzero(scale > _LEAST_SCALE)[:, 0]
         self._mean, self._scale = data.features.mean(0)[self.varying], scale[self.varying]
         inputs, outputs = len(self.varying) + data.actions[0].numel(), len(self.varying)
-        self.head = EnsembleHead(config.members, inputs, config.hidden, outputs + 1, normalised=True)
+        self.head = EnsembleHead(config.members, inputs, _HIDDEN, outputs + 1, normalised=True)
         change = (data.later - data.features)[data.lasted][:, self.varying]
         self._change_scale = change.std(0) + _LEAST_SCALE
         rows = _with_one(self._rows(data.features, data.actions))[data.lasted]

@@ -198,7 +198,7 @@ def dynamics_and_value(folder: Path) -> str:
     value = OutcomeValue(rows, 2)
     yes = torch.ones(64, dtype=torch.bool)
     transitions = Transitions(rows, torch.randn(64, 2, 3), rows + torch.randn(64, 6), yes, ~yes, yes)
-    dynamics = FeatureDynamics(transitions, FeatureDynamicsConfig(hidden=(8,)))
+    dynamics = FeatureDynamics(transitions, FeatureDynamicsConfig())
 
     def later(seen: Tensor) -> Tensor:
         return dynamics.expected(seen, torch.zeros(1, 2, 3)) - seen

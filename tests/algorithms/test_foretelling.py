@@ -17,7 +17,7 @@ from vla_rl.runs.imagination.foretelling import foretell, foretell_success
 from vla_rl.training.run_folder import RunFolder
 
 TINY = ["--config", "tiny", "algorithm=imagined_edit", "budget.evaluation_episodes=1", "learning.critic.chunk_ticks=8"]
-TINY += ["learning.critic.hidden=[8]", "learning.dynamics.steps=5", "learning.dynamics.hidden=[8]"]
+TINY += ["learning.critic.hidden=[8]", "learning.dynamics.steps=5"]
 
 
 def arriving(index: int):
@@ -46,7 +46,7 @@ def going(model, way: float) -> Chooser:
 @pytest.mark.slow
 def test_policies_are_foretold_in_the_order_of_what_they_do(make_cache) -> None:
     cache = make_cache([arriving(index) for index in range(80)])
-    judge = learner(cache, dynamics={"steps": 300, "hidden": (32,)})
+    judge = learner(cache, dynamics={"steps": 300})
     up, still, down = (foretell(judge, going(judge.model, way), 100) for way in (0.8, 0.0, -0.8))
     assert up.success - 0.1 > still.success > down.success + 0.1
     assert foretell(judge, None, 100).success == pytest.approx(still.success, abs=0.1)

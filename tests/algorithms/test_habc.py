@@ -30,7 +30,7 @@ def two_routes():
     return episodes
 
 
-TABULAR = {"backbone": "state", "hidden": (32,)}
+TABULAR = {"backbone": "state"}
 MONTE_CARLO = {"efficiency_unit_steps": 4.0, "efficiency_return_steps": 100}
 
 
@@ -130,7 +130,6 @@ def test_policy_backbone_gets_no_gradient_and_saves_no_weights(make_cache):
     [
         {"efficiency_return_steps": 100},
         {"target_tau": None},
-        {"members": 3},
         {"backbone": "state"},
     ],
     ids=str,

@@ -18,6 +18,12 @@ from vla_rl.policies.folders import load_policy
 BLANK = {"front": np.zeros((8, 8, 3), np.uint8)}
 
 
+@pytest.fixture(autouse=True)
+def small_dynamics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("world_model.feature_dynamics._HIDDEN", (32,))
+    monkeypatch.setattr("world_model.feature_dynamics._BATCH_SIZE", 64)
+
+
 def learner(cache, model=None, **changes: dict):
     algorithm = make_algorithm("imagined_edit", tiny("imagined_edit", **changes), model or make_model(), cache, 0)
     algorithm.begin_round(cache, 1)
@@ -38,13 +44,14 @@ def wandering(name: str, start: float, seed: int):
 def test_it_goes_where_real_outcomes_were_better(make_cache, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("vla_rl.critics.outcome._HIDDEN", (32,))
     monkeypatch.setattr("vla_rl.critics.outcome._BATCH_SIZE", 64)
-    monkeypatch.setattr("world_model.feature_dynamics._BATCH_SIZE", 64)
+    monkeypatch.setattr("vla_rl.ppo.LEARNING_RATE", 1e-3)
+    monkeypatch.setattr("vla_rl.ppo.EPOCHS", 4)
     cache = make_cache([wandering(f"round-{i:03d}", np.random.default_rng(i).normal(), 1000 + i) for i in range(80)])
     algorithm = learner(
         cache,
-        dynamics={"steps": 200, "hidden": (32,)},
+        dynamics={"steps": 200},
         value={"steps": 150},
-        branches={"updates": 30, "branches": 128, "epochs": 4, "learning_rate": 1e-3},
+        branches={"updates": 30, "branches": 128},
         choice={"draws": 1, "offset": 0.0},
     )
     logs = algorithm.update(0)
@@ -89,8 +96,8 @@ def believing(cache, teach_steps=0, **changes: float):
     return learner(
         cache,
         teach_steps=teach_steps,
-        dynamics={"steps": 100, "hidden": (32,)},
-        branches={"updates": 1, "branches": 8, "epochs": 1, "alarm_ratio": 1.3} | changes,
+        dynamics={"steps": 100},
+        branches={"updates": 1, "branches": 8, "alarm_ratio": 1.3} | changes,
     )
 
 
@@ -119,7 +126,7 @@ def out_of_step(episode: Episode) -> Episode:
 
 def through_other_eyes(episode: Episode) -> Episode:
     """What is seen is permuted, as where colours are changed about or a camera was moved."""
-    return replace(episode, state=episode.state[:, ::-1].copy())
+    return replace(episode, state=1 - episode.state[:, ::-1])
 
 
 @pytest.mark.parametrize("teach_steps", [0, 2])

@@ -18,13 +18,13 @@ TINY_VISION = VisionConfig(widths=(4,), kernels=(4,), strides=(2,), groups=0)
 TINY = {
     "actor": {"batch_size": 8, "warmup_steps": 2, "precision": "float32"},
     "credit": {"min_human_steps": 3},
-    "critic": {"hidden": (16,)},
+    "critic": {},
     "critic_training": {"batch_size": 8},
     "advantage": {"warmup_steps": 3},
-    "dynamics": {"steps": 3, "hidden": (8,)},
+    "dynamics": {"steps": 3},
     "value": {"steps": 2},
-    "branches": {"updates": 1, "branches": 8, "epochs": 1, "alarm_ratio": 0.0},
-    "ppo": {"epochs": 2, "batch_size": 8},
+    "branches": {"updates": 1, "branches": 8, "alarm_ratio": 0.0},
+    "ppo": {},
     "recap": {"warmup_steps": 2, "threshold_every": 2, "threshold_frames": 16, "lookahead": 3},
 }
 
@@ -43,6 +43,8 @@ def tiny(name: str, **changes: Any) -> Learning:
         options = {**TINY.get(section, {}), **changes.get(section, {})}
         if hasattr(getattr(config, section), "chunk_ticks"):
             options = {"chunk_ticks": 2, **options}
+        if section == "critic" and hasattr(config.critic, "hidden"):
+            options = {"hidden": (16,), **options}
         config = replace(config, **{section: replace(getattr(config, section), **options)})
     return config
 

@@ -25,7 +25,7 @@ NO_TEXT = torch.zeros(0)
 def make_critic(states: int, max_steps: int = 1000, **options) -> HierarchicalCritic:
     """A critic over one-hot states."""
     torch.manual_seed(0)
-    return HierarchicalCritic(StateBackbone(states), CriticConfig(hidden=(64,), **options), max_steps)
+    return HierarchicalCritic(StateBackbone(states), CriticConfig(**options), max_steps)
 
 
 def table(critic: HierarchicalCritic, states: int):
@@ -69,8 +69,8 @@ def fitted_ruin(**options):
         _, efficiency = critic.values(output)
         target = efficiency_target(efficiency.detach()[there], elapsed, terminal, critic.max_steps)
         everything = torch.ones_like(here, dtype=torch.bool)
-        return viability_loss(output.viability_logit[:, state], label, torch.ones_like(state, dtype=torch.bool)) + (
-            efficiency_loss(output.efficiency[:, here], target, everything, critic.efficiency_unit_steps)
+        return viability_loss(output.viability_logit[state], label, torch.ones_like(state, dtype=torch.bool)) + (
+            efficiency_loss(output.efficiency[here], target, everything, critic.efficiency_unit_steps)
         )
 
     fit(critic, loss, 1200)
@@ -121,8 +121,8 @@ def test_a_repair_does_not_make_the_mistake_look_viable(rule):
         credit = assign_batch(flat, lengths, success, [Origin.SIM] * count, CreditConfig(rule))
         label, mask = torch.from_numpy(credit.viability_label), torch.from_numpy(credit.viability_mask)
     critic = make_critic(3)
-    fit(critic, lambda: viability_loss(table(critic, 3).viability_logit[:, state], label, mask), 200)
-    p_v = table(critic, 3).viability_logit.mean(0).sigmoid()
+    fit(critic, lambda: viability_loss(table(critic, 3).viability_logit[state], label, mask), 200)
+    p_v = table(critic, 3).viability_logit.sigmoid()
     if rule == "naive":
         assert p_v[BROKEN] > 0.7
     else:
@@ -138,7 +138,7 @@ def test_label_bias_of_the_learnt_initial_value(rule, expected):
     credit = assign_batch(flat, [12] * 100, success, [Origin.SIM] * 100, CreditConfig(rule))
     label, mask = (torch.from_numpy(column[::12].copy()) for column in (credit.viability_label, credit.viability_mask))
     critic = make_critic(1)
-    fit(critic, lambda: viability_loss(table(critic, 1).viability_logit.expand(1, 100), label, mask), 200)
+    fit(critic, lambda: viability_loss(table(critic, 1).viability_logit.expand(100), label, mask), 200)
     assert learnt_probability(critic) == pytest.approx(expected, abs=0.005)
 
 
@@ -179,13 +179,6 @@ def test_nothing_labelled_gives_zero_loss_and_zero_gradient():
     assert all((p.grad is None) or not p.grad.any() for p in critic.parameters())
 
 
-def test_ensemble_gives_the_mean():
-    critic = make_critic(4, members=5)
-    output = table(critic, 4)
-    assert output.viability_logit.shape == (5, 4)
-    assert torch.equal(critic.values(output)[0], output.viability_logit.mean(0))
-
-
 def test_range_is_saved_with_the_weights():
     critic = make_critic(3, max_steps=7)
     other = copy.deepcopy(critic)
@@ -197,7 +190,6 @@ def test_range_is_saved_with_the_weights():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"members": 0}, "members"),
         ({"target_tau": 0.0}, "target_tau"),
         ({"efficiency_unit_steps": 0.0}, "efficiency_unit_steps"),
     ],

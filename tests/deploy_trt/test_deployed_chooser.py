@@ -372,7 +372,7 @@ TINY_ALONE = (
     "supervised.actor.batch_size=8 supervised.actor.warmup_steps=2",
     "learning.teach_steps=2 learning.actor.batch_size=8",
     "learning.critic.members=2 learning.critic.hidden=[16] learning.choice.offset=0.1",
-    "learning.dynamics.steps=8 learning.dynamics.hidden=[16] learning.value.steps=8",
+    "learning.dynamics.steps=8 learning.value.steps=8",
     "learning.branches.updates=2 learning.branches.branches=16",
     "workers=0 environments_per_worker=3",
 )

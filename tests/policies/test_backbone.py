@@ -76,17 +76,6 @@ def test_it_sees_reads_and_learns_behind_a_frozen_model(folder: Path) -> None:
     assert all(parameter.grad is None for parameter in model.backbone.model.parameters())
 
 
-def test_it_can_be_finetuned(folder: Path) -> None:
-    model = with_backbone(folder, freeze=False)
-    per_sample, _ = model.loss(make_batch(model), torch.Generator().manual_seed(0))
-    per_sample.mean().backward()
-    touched = [
-        name for name, p in model.backbone.model.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0
-    ]
-    assert any(name.startswith("vision_model") for name in touched)
-    assert any(name.startswith("text_model") for name in touched)
-
-
 def test_padding_of_the_sentence_changes_nothing(folder: Path) -> None:
     """Longer padding gives the same velocities: padded words are masked in the language model and in the expert."""
     model = with_backbone(folder).eval()

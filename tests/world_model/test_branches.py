@@ -36,14 +36,14 @@ def fitted(data: Transitions):
     torch.manual_seed(0)
     return fit_dynamics(
         data,
-        FeatureDynamicsConfig(members=2, hidden=(64, 64), steps=800),
+        FeatureDynamicsConfig(members=2, steps=400),
         torch.Generator().manual_seed(1),
     )
 
 
 def test_an_end_that_nobody_knows_teaches_nothing() -> None:
     data = toy_transitions(200)
-    dynamics = FeatureDynamics(data, FeatureDynamicsConfig(members=2, hidden=(8,)))
+    dynamics = FeatureDynamics(data, FeatureDynamicsConfig(members=2))
 
     def loss(of: Transitions) -> float:
         return float(dynamics.loss(of, torch.Generator().manual_seed(2)).detach())
@@ -94,12 +94,6 @@ class Offset(nn.Module):
         return (self.offset * self.moved).expand(len(rows), -1)
 
 
-@pytest.fixture(autouse=True)
-def undiminished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An advantage is then the whole rise of the value from there on."""
-    monkeypatch.setattr("world_model.branches._CARRY", 1.0)
-
-
 STARTS = Starts(torch.zeros(20, 1), torch.zeros(20), torch.zeros(20, dtype=torch.int64))
 
 
@@ -119,6 +113,13 @@ def world(success: float = 0.0, last_tick: int = 100, useful: float = 1.0, disco
         last_tick=last_tick,
         discount=discount,
     )
+
+
+@pytest.fixture(autouse=True)
+def plain_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Advantages are whole sums of rises, and edits learn in a few updates."""
+    monkeypatch.setattr("vla_rl.ppo.CARRY", 1.0)
+    monkeypatch.setattr("vla_rl.ppo.LEARNING_RATE", 1e-2)
 
 
 def branches(**changes: float):
@@ -168,7 +169,7 @@ def test_an_edit_goes_where_the_value_rises_and_not_far_if_that_costs(
     useful: float, distance_cost: float, least: float, most: float
 ) -> None:
     edit = Offset()
-    config = BranchConfig(updates=15, branches=128, distance_cost=distance_cost, learning_rate=1e-2)
+    config = BranchConfig(updates=15, branches=128, distance_cost=distance_cost)
     logs = improve(edit, world(useful=useful), STARTS, config, torch.Generator().manual_seed(0))
     assert least < float(edit.offset[0].detach()) < most
     assert float(edit.offset[1].detach()) == 0

@@ -102,7 +102,7 @@ class HierarchicalLearner:
         if self.target is not self.critic:
             follow(self.target, self.critic, self.critic.config.target_tau or 0.0)
         self._updates += 1
-        correct = ((output.viability_logit.detach().mean(0) > 0) == (label > 0.5)).float()
+        correct = ((output.viability_logit.detach() > 0) == (label > 0.5)).float()
         self.logs = {
             "viability_loss": float(loss_v.detach()),
             "viability_accuracy": float(masked_mean(correct, labelled)),

@@ -24,6 +24,7 @@ from vla_rl.algorithms.config import Learning
 from vla_rl.algorithms.played import PlayedChunks, played_chunks, spread_of
 from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
 from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.ranges import check_ranges
 from vla_rl.credit import CreditConfig
 from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.outcome import OutcomeValueConfig, fit_outcome_value
@@ -34,31 +35,23 @@ from vla_rl.policies.folders import check_frozen
 from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
 
 logger = logging.getLogger(__name__)
+_DISCOUNT = 0.995  # gamma of a chunk: success is worth less the later it comes
+_FOLDS = 5  # of the value; an episode is judged by a network that has not seen how it ends
+_LARGEST_DIVERGENCE = 0.1  # nats a chunk, after which no further epoch begins
 
 
 @dataclass(frozen=True)
-class ResidualPPOConfig(ppo.PPOConfig):
+class ResidualPPOConfig:
     """How an edit is improved by real episodes.
 
     Attributes:
         chunk_ticks: C, actions of a chunk that are executed before the next one, as ``execution.execute_ticks`` says.
-        discount: gamma, of a chunk: success is worth less the later it comes.
-        carry: lambda of the generalised advantages.
-        folds: of the value; an episode is judged by a network that has not seen how it ends.
     """
 
     chunk_ticks: int = 6
-    discount: float = 0.995
-    carry: float = 0.95
-    folds: int = 5
-    largest_divergence: float = 0.1
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.chunk_ticks < 1 or self.folds < 2:
-            raise ConfigError("ppo: expected chunk_ticks >= 1 and folds >= 2")
-        if not 0 < self.discount <= 1 or not 0 <= self.carry <= 1:
-            raise ConfigError("ppo: expected 0 < discount <= 1 and carry in [0, 1]")
+        check_ranges(self, "ppo", chunk_ticks=">= 1")
 
 
 @dataclass(frozen=True)
@@ -135,7 +128,7 @@ class ResidualPPO(Algorithm):
         self._past: set[str] = set()  # episodes that other edits have played
         device = next(self.model.parameters()).device
         self.edit = (edit or Edit(self.model)).to(device)
-        self._optimizer = torch.optim.Adam(self.edit.parameters(), self.config.ppo.learning_rate)
+        self._optimizer = torch.optim.Adam(self.edit.parameters(), ppo.LEARNING_RATE)
 
     def update(self, step: int) -> dict[str, float]:
         """All epochs, in the first update of a round."""
@@ -165,7 +158,9 @@ class ResidualPPO(Algorithm):
         rows, mean, noise = (torch.cat([getattr(s, name) for s in tried]) for name in ("rows", "mean", "noise"))
         chunks = ppo.Tried(rows, mean + spread * noise, mean, torch.cat(advantages))
         logs = {"chunks": float(len(rows)), "spread": spread, "value_brier": brier}
-        logs |= ppo.update(self.edit, self._optimizer, chunks, spread, self.config.ppo, generator)
+        logs |= ppo.update(
+            self.edit, self._optimizer, chunks, spread, generator, largest_divergence=_LARGEST_DIVERGENCE
+        )
         return logs | {"size": float(self.edit(rows).detach().square().mean().sqrt())}
 
     @torch.no_grad()
@@ -208,20 +203,19 @@ class ResidualPPO(Algorithm):
         """The advantages of the chunks that were tried, by a value of all outcomes, and its Brier score. Where nothing
         has succeeded yet there are none: such a value differs by chance alone.
         """
-        config = self.config.ppo
         if not any(s.outcome for s in every):
             return [torch.zeros_like(s.tick) for s in every if s.spread], 0.0
         rows = torch.cat([torch.cat([s.features, s.tick[:, None]], 1) for s in every])
         left = torch.cat([torch.arange(len(s.tick) - 1, -1, -1) for s in every]).to(rows)
         sizes = torch.tensor([len(s.tick) for s in every], device=rows.device)
         outcome = torch.tensor([s.outcome for s in every], device=rows.device).repeat_interleave(sizes)
-        folds = torch.tensor([fold_of(s.episode.episode_id, config.folds) for s in every], device=rows.device)
+        folds = torch.tensor([fold_of(s.episode.episode_id, _FOLDS) for s in every], device=rows.device)
         fold = folds.repeat_interleave(sizes)
-        label = outcome * config.discount**left
-        value, brier = fit_outcome_value(rows, label, fold, config.folds, self.config.value, generator)
+        label = outcome * _DISCOUNT**left
+        value, brier = fit_outcome_value(rows, label, fold, _FOLDS, self.config.value, generator)
         values = value(rows, fold).split(sizes.tolist())
         return [
-            ppo.generalised_advantages(v, s.outcome, config.discount, config.carry)
+            ppo.generalised_advantages(v, s.outcome, _DISCOUNT, ppo.CARRY)
             for s, v in zip(every, values, strict=True)
             if s.spread
         ], brier

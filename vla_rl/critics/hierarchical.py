@@ -17,6 +17,7 @@ from vla_rl.critics.backbones import Backbone
 from vla_rl.policies.heads import EnsembleHead
 
 FEATURE_WIDTH = 128
+_HIDDEN = (128,)  # widths of each head's hidden layers, behind the features phi(s) that both heads share
 HUBER_DELTA = 1.0  # the paper's, in units of ``efficiency_unit_steps``
 
 
@@ -27,19 +28,13 @@ class ViabilityConfig:
     Attributes:
         backbone: ``own``: a small encoder of the critic's own; ``policy``: the policy's features, detached; ``state``:
             the state alone.
-        hidden: widths of each head's hidden layers, behind the features phi(s) that both heads share.
-        members: M, size of the ensembles of heads.
         target_tau: per-update rate at which the target network follows; None: bootstrap from the network itself.
     """
 
     backbone: Literal["own", "policy", "state"] = "own"
-    hidden: tuple[int, ...] = (128,)
-    members: int = 1
     target_tau: float | None = 0.01
 
     def __post_init__(self) -> None:
-        if self.members < 1:
-            raise ConfigError(f"critic.members is {self.members}; it must be at least 1")
         if self.target_tau is not None and not 0 < self.target_tau <= 1:
             raise ConfigError(
                 f"critic.target_tau is {self.target_tau}; it must be in (0, 1], or null for no target network"
@@ -71,11 +66,11 @@ class CriticConfig(ViabilityConfig):
 
 
 class CriticOutput(NamedTuple):
-    """What the heads say, member by member.
+    """What the heads say.
 
     Attributes:
-        viability_logit: [M, B].
-        efficiency: [M, B], steps, as the linear head gives it: not yet clamped to [-T_max, 0], so that gradients flow.
+        viability_logit: [B].
+        efficiency: [B], steps, as the linear head gives it: not yet clamped to [-T_max, 0], so that gradients flow.
     """
 
     viability_logit: Tensor
@@ -101,31 +96,30 @@ class HierarchicalCritic(nn.Module):
         self.backbone = backbone
         self.efficiency_unit_steps = config.efficiency_unit_steps if isinstance(config, CriticConfig) else 1.0
         self.shared = nn.Sequential(nn.Linear(backbone.width, FEATURE_WIDTH), nn.ReLU())
-        sizes = (config.members, FEATURE_WIDTH, config.hidden, 1)
+        sizes = (1, FEATURE_WIDTH, _HIDDEN, 1)
         self.viability_head = EnsembleHead(*sizes)
         self.efficiency_head = EnsembleHead(*sizes)
 
     def forward(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> CriticOutput:
         """Inputs as `Backbone.__call__`."""
         features = self.shared(self.backbone(images, state, text))
-        efficiency = self.efficiency_head(features)[..., 0] * self.efficiency_unit_steps
-        return CriticOutput(self.viability_head(features)[..., 0], efficiency)
+        efficiency = self.efficiency_head(features)[0, :, 0] * self.efficiency_unit_steps
+        return CriticOutput(self.viability_head(features)[0, :, 0], efficiency)
 
     def values(self, output: CriticOutput) -> tuple[Tensor, Tensor]:
-        """z_v [B] and V_e [B] in [-T_max, 0], the mean over the ensemble."""
-        efficiency = output.efficiency.mean(0)
-        return output.viability_logit.mean(0), efficiency.clamp(max=0.0).maximum(-self.max_steps)
+        """z_v [B] and V_e [B] in [-T_max, 0]."""
+        return output.viability_logit, output.efficiency.clamp(max=0.0).maximum(-self.max_steps)
 
 
 def viability_loss(logit: Tensor, label: Tensor, mask: Tensor) -> Tensor:
     """Cross-entropy of z_v over the labelled samples, 0 if there are none.
 
     Args:
-        logit: [M, B].
+        logit: [B].
         label: [B], in [0, 1].
         mask: bool [B].
     """
-    per_sample = F.binary_cross_entropy_with_logits(logit, label.expand_as(logit), reduction="none").mean(0)
+    per_sample = F.binary_cross_entropy_with_logits(logit, label, reduction="none")
     return masked_mean(per_sample, mask)
 
 
@@ -142,9 +136,8 @@ def efficiency_target(later: Tensor, elapsed: Tensor, terminal: Tensor, max_step
 
 
 def efficiency_loss(efficiency: Tensor, target: Tensor, mask: Tensor, unit_steps: float) -> Tensor:
-    """Huber loss of V_e [M, B] against y_e [B] over the masked samples, 0 if there are none. See `CriticConfig`."""
-    scaled_target = (target / unit_steps).expand_as(efficiency)
-    per_sample = F.huber_loss(efficiency / unit_steps, scaled_target, reduction="none", delta=HUBER_DELTA).mean(0)
+    """Huber loss of V_e [B] against y_e [B] over the masked samples, 0 if there are none. See `CriticConfig`."""
+    per_sample = F.huber_loss(efficiency / unit_steps, target / unit_steps, reduction="none", delta=HUBER_DELTA)
     return masked_mean(per_sample, mask)
 
 

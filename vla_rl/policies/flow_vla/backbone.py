@@ -44,12 +44,12 @@ class VisionLanguageBackbone(nn.Module):
         self.image_size = int(self.model.config.vision_config.image_size)
         self.vocabulary = len(self.tokenizer) + 1
         self.out = nn.Linear(self.model.config.text_config.hidden_size, width)
-        self.model.requires_grad_(not config.freeze)
+        self.model.requires_grad_(False)
 
     def train(self, mode: bool = True) -> "VisionLanguageBackbone":
         """A frozen model stays in evaluation mode."""
         super().train(mode)
-        self.model.train(mode and not self.config.freeze)
+        self.model.eval()
         return self
 
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
@@ -67,7 +67,7 @@ class VisionLanguageBackbone(nn.Module):
             images: camera -> uint8 [B, H, W, 3], or float in [0, 255].
             text: int64 [B, L], from `tokenize`.
         """
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze):
+        with torch.no_grad():
             parts = [self._image_tokens(images[camera]) for camera in self.cameras]
             words = self.model.text_model.get_input_embeddings()((text - 1).clamp(min=0))
             image_mask = torch.ones(

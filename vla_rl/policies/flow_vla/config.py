@@ -15,18 +15,16 @@ _PER_CONVOLUTION = ("widths", "kernels", "strides")
 
 @dataclass(frozen=True)
 class BackboneConfig:
-    """A pretrained vision-language model in place of the small vision and text encoders.
+    """A pretrained vision-language model, frozen, in place of the small vision and text encoders.
 
     Attributes:
         folder: a local folder with a model of the SmolVLM family; empty: none, the small encoders are used.
         layers: layers of the language model that are kept, 0: all. Features of a middle layer act better and faster.
-        freeze: train only what comes after it.
         dtype: of its weights.
     """
 
     folder: str = ""
     layers: int = 0
-    freeze: bool = True
     dtype: Literal["float32", "bfloat16"] = "float32"
 
 

@@ -14,7 +14,7 @@ from benchmarks.tables import renew_tables
 from vla_rl.cli.main import say_errors
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
-from vla_rl.runs.machine import describe_machine
+from vla_rl.training.machine import describe_machine
 
 RESULTS = Path("docs/results")
 BENCHMARKS = (

@@ -17,12 +17,12 @@ from benchmarks.practices import WHOLE_EDITS
 from benchmarks.runs import Cell, evaluations, in_float32, run_verb
 from benchmarks.statistics import bootstrap_interval, paired_p, stratified_p
 from vla_rl.core.config import read_yaml
+from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.keys import key_of
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.statistics import wilson_interval
-from vla_rl.runs.config_files import config_file
 
 DEFAULT_TASK = "vla_rl/PegInsert-v0"
 OTHER_TASKS = ("vla_rl/LidOnBox-v0", "vla_rl/Handover-v0")

@@ -10,8 +10,8 @@ from benchmarks.campaign_wave import HORIZON, STEPS, WAVE, WavePolicy, wave_spec
 from robot_io.ros2.node import run_node
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.parameters import Settings
-from vla_rl.runs import ros2_node
-from vla_rl.runs.policy_folder import PolicyFolder
+from vla_rl.acting import ros2_node
+from vla_rl.acting.policy_folder import PolicyFolder
 
 
 def make_session(settings: Settings, desk: OperatorDesk) -> ros2_node.PolicySession:

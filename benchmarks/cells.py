@@ -13,7 +13,7 @@ from typing import Any
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.keys import key_of
-from vla_rl.runs.machine import describe_machine
+from vla_rl.training.machine import describe_machine
 
 
 class Cells:

@@ -14,11 +14,11 @@ from typing import Any
 
 from benchmarks.runs import run_verb
 from vla_rl.core.config import read_yaml
+from vla_rl.core.config_files import OF_FINETUNE, config_file
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
 from vla_rl.core.keys import key_of
 from vla_rl.report.statistics import wilson_interval
-from vla_rl.runs.config_files import OF_FINETUNE, config_file
 
 ALGORITHMS = ("habc", "bc", "filtered_bc", "hg_dagger", "imagined_edit")
 _CRITIC_STEPS = 400  # of the steps of `imagined_edit`, the last, in which the critic of chunks learns
@@ -124,10 +124,10 @@ def _measure_cell(runs: Path, seed: int, algorithm: str, steps: int) -> dict[str
 
 def _evaluate(source: Path, target: Path) -> int:
     """Successes of the fine-tuned policy on the evaluation seeds of the environment that the data came from."""
-    from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.evaluation import evaluation_jobs, run_missing
-    from vla_rl.runs.simulator import SimulatorWorker
-    from vla_rl.training.run_folder import RunFolder
+    from vla_rl.data.run_folder import RunFolder
+    from vla_rl.training.config import RunConfig
+    from vla_rl.training.evaluation import evaluation_jobs, run_missing
+    from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutPool
 
     _, config = RunFolder.open(source, RunConfig)

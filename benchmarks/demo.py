@@ -17,14 +17,14 @@ from typing import Any
 from benchmarks.cells import Cells, origin
 from benchmarks.runs import claim_run, evaluations, run_verb, start_verb
 from vla_rl.core.config import read_yaml
+from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.report.html import build_report
 from vla_rl.report.statistics import wilson_interval
-from vla_rl.runs.beside import NAME as ALONE
-from vla_rl.runs.beside import own_settings
-from vla_rl.runs.config_files import config_file
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.beside import NAME as ALONE
+from vla_rl.training.beside import own_settings
 
 CONTROLS = {
     "behaviour cloning": ["algorithm=sft", "budget.episodes_per_round=0"],

@@ -110,7 +110,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _policy(options: argparse.Namespace) -> Path:
-    from vla_rl.runs.policy_folder import find_policy
+    from vla_rl.acting.policy_folder import find_policy
 
     return find_policy(options.run).path
 
@@ -290,11 +290,11 @@ def _exploration(options: argparse.Namespace) -> dict[str, Any]:
 
 def _closed_loop(kind: str, options: argparse.Namespace) -> dict[str, Any]:
     """Success on the evaluation's seeds, as the run's own evaluation plays them."""
+    from vla_rl.data.run_folder import RunFolder
     from vla_rl.report.statistics import wilson_interval
-    from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.evaluation import evaluation_jobs, run_missing
-    from vla_rl.runs.simulator import SimulatorWorker
-    from vla_rl.training.run_folder import RunFolder
+    from vla_rl.training.config import RunConfig
+    from vla_rl.training.evaluation import evaluation_jobs, run_missing
+    from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutPool
 
     _, config = RunFolder.open(options.run, RunConfig)

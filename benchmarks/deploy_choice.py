@@ -27,8 +27,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from vla_rl.core.config import load_config
     from vla_rl.core.scaling import Statistics
     from vla_rl.policies.folders import policy_class
-    from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.simulator import SimulatorWorker
+    from vla_rl.training.config import RunConfig
+    from vla_rl.training.simulator import SimulatorWorker
 
     config = load_config(RunConfig, _CONFIG)
     spec = SimulatorWorker(config).spec

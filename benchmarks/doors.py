@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.metaworld_speed import measure_metaworld
 from vla_rl.core.config import leaf_options
 from vla_rl.core.registry import KINDS, names
-from vla_rl.runs.config import RunConfig
+from vla_rl.training.config import RunConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("vla_rl", "world_model", "robot_io", "sim", "deploy_trt")

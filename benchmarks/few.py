@@ -17,7 +17,7 @@ from benchmarks.outcomes import TASKS, practice_alone, practise_from, run_base
 from benchmarks.practices import BOLD
 from benchmarks.runs import Cell, evaluations
 from vla_rl.core.errors import UserError
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.data.run_folder import RunFolder
 
 _EPISODES = (30, 60, 120)
 _EVALUATION_EPISODES = 1000

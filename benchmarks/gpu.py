@@ -285,12 +285,12 @@ def _world_model(clock: Clock) -> dict[str, float]:
     import torch
 
     from benchmarks.world_speed import stream_speed
+    from vla_rl.acting.imagination.world_data import world_spec
     from vla_rl.core.config import load_config
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore
-    from vla_rl.runs.config import RunConfig, TaskConfig, world_preset
-    from vla_rl.runs.imagination.world_data import world_spec
-    from vla_rl.runs.simulator import SimulatorWorker
+    from vla_rl.training.config import RunConfig, TaskConfig, world_preset
+    from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutJob
     from world_model.config import WorldModelConfig
     from world_model.model import WorldModel

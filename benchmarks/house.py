@@ -26,7 +26,7 @@ from safetensors import safe_open
 from benchmarks.docs_commands import ROOT
 from benchmarks.practices import METHODS
 from vla_rl.core.config import leaf_options, load_config
-from vla_rl.runs.config import RunConfig
+from vla_rl.training.config import RunConfig
 
 _USERS = ("configs", "README.md", "docs", "examples", "plugins", "benchmarks")
 _DECLARATIONS = ("task.declare.", "gate.", "takeover.")
@@ -73,7 +73,7 @@ def table(result: dict[str, Any]) -> str:
 
 def sizes() -> dict[str, int]:
     """Count the lines and what the algorithms stand on."""
-    flagship = closure("vla_rl.runs.imagination.edit_learner")
+    flagship = closure("vla_rl.algorithms.imagined_edit")
     return {
         "package_lines": sum(map(_lines, _modules().values())),
         "package_code_lines": sum(map(code_lines, _modules().values())),

@@ -23,13 +23,13 @@ from benchmarks.cells import Cells
 from benchmarks.practices import PATIENT
 from benchmarks.runs import Cell, evaluations
 from robot_io.env_robot import EnvRobot
+from vla_rl.acting.task import open_robot
 from vla_rl.algorithms.actor import autocast
+from vla_rl.algorithms.imagined_edit import FittedWorld, ImaginedEdit, ImaginedEditLearning
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
 from vla_rl.policies.features import example_row, flat_features
-from vla_rl.runs.config import TaskConfig
-from vla_rl.runs.imagination.edit_learner import FittedWorld, ImaginedEdit, ImaginedEditLearning
-from vla_rl.runs.task import open_robot
+from vla_rl.training.config import TaskConfig
 from world_model.branches import World
 from world_model.feature_dynamics import Transitions, fit_dynamics
 

@@ -29,13 +29,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from vla_rl.core.config import load_config
+    from vla_rl.core.config_files import config_file
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.lerobot_io import export_lerobot
     from vla_rl.data.store import EpisodeStore
-    from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.config_files import config_file
-    from vla_rl.runs.practice import supervised_learner
-    from vla_rl.runs.simulator import SimulatorWorker
+    from vla_rl.training.config import RunConfig
+    from vla_rl.training.practice import supervised_learner
+    from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutJob
 
     config = load_config(RunConfig, config_file(options.config))

@@ -137,15 +137,15 @@ def _learn(connection: Connection, folder: Path, variant: Variant, cores: list[i
 
 def _config() -> Any:
     from vla_rl.core.config import load_config
-    from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.config_files import config_file
+    from vla_rl.core.config_files import config_file
+    from vla_rl.training.config import RunConfig
 
     return load_config(RunConfig, config_file("alone"))
 
 
 def _demonstrate(folder: Path, demonstrations: int) -> None:
     from vla_rl.data.store import EpisodeStore
-    from vla_rl.runs.simulator import SimulatorWorker
+    from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutJob
 
     config, store = _config(), EpisodeStore(folder / "episodes")
@@ -157,10 +157,10 @@ def _demonstrate(folder: Path, demonstrations: int) -> None:
 
 def _learner(folder: Path, precision: str) -> Any:
     """The learner of the preset's supervised stage."""
+    from vla_rl.acting.task import open_robot, spec_of_robot
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore
-    from vla_rl.runs.practice import supervised_learner
-    from vla_rl.runs.task import open_robot, spec_of_robot
+    from vla_rl.training.practice import supervised_learner
 
     config = _config()
     actor = replace(config.supervised.actor, precision=precision)

@@ -25,11 +25,11 @@ from benchmarks.practices import METHODS, OURS
 from benchmarks.runs import Cell, claim_run, evaluations, gain_columns, in_float32, run_verb, short_name
 from benchmarks.statistics import paired_p
 from vla_rl.core.config import load_config, read_yaml
+from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.config import RunConfig
-from vla_rl.runs.config_files import config_file
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.config import RunConfig
 
 TASKS = ("vla_rl/PegInsert-v0",)
 _PLAIN = {  # whose last policies are judged without critic and edit, too, and under which name
@@ -309,8 +309,8 @@ def _without_search(run: Path) -> dict[str, float]:
     import torch
 
     from vla_rl.policies.folders import load_model
-    from vla_rl.runs.evaluation import evaluation_jobs
-    from vla_rl.runs.simulator import SimulatorWorker
+    from vla_rl.training.evaluation import evaluation_jobs
+    from vla_rl.training.simulator import SimulatorWorker
 
     torch.set_num_threads(1)
     newest = max((run / "policies").glob("version_*"))
@@ -332,8 +332,8 @@ def _speed(base: Path) -> dict[str, float]:
     """
     import torch
 
-    from vla_rl.runs.evaluation import evaluation_jobs
-    from vla_rl.runs.simulator import SimulatorWorker
+    from vla_rl.training.evaluation import evaluation_jobs
+    from vla_rl.training.simulator import SimulatorWorker
 
     torch.set_num_threads(1)
     config = load_config(RunConfig, base / "config.yaml")

@@ -24,10 +24,10 @@ from benchmarks.runs import Cell, evaluations, in_float32, run_verb
 from benchmarks.statistics import paired_p
 from sim.operators import OPERATORS
 from vla_rl.core.config import read_yaml
+from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.sinks import read_records
-from vla_rl.runs.config_files import config_file
 
 DEFAULT_TASK = "vla_rl/PegInsert-v0"
 LIMITS = {DEFAULT_TASK: 300, "vla_rl/LidOnBox-v0": 300, "vla_rl/Handover-v0": 360}

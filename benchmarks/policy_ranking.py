@@ -1,7 +1,7 @@
 """Does what is foretold of policies order them as reality does?
 
 Two runs of practice alone begin with one supervised policy and practise in different ways (`outcomes`). The real
-episodes of each lend themselves to foretell the policies of the other (`vla_rl.runs.imagination.foretelling`), which
+episodes of each lend themselves to foretell the policies of the other (`vla_rl.training.foretelling`), which
 have played none of them, and that is compared with what those really made on the evaluation's seeds.
 """
 
@@ -17,7 +17,7 @@ from benchmarks import outcomes
 from benchmarks.cells import Cells
 from benchmarks.runs import evaluations
 from benchmarks.statistics import bootstrap_interval
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.data.run_folder import RunFolder
 
 TWINS = {"imagined_edit": "unimagined", "unimagined": "imagined_edit"}
 """Whose policies are foretold -> whose episodes are lent."""
@@ -47,7 +47,7 @@ def measure(cells: Cells, out: Path, runs: Path, seeds: list[int]) -> None:
 def _foretell(lender: Path, run: Path, evaluated: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     import torch
 
-    from vla_rl.runs.imagination.foretelling import foretell_success
+    from vla_rl.training.foretelling import foretell_success
 
     torch.set_num_threads(1)
     version = evaluated["policy_version"]

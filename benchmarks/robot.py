@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.campaign_policies import policies_for_strategies
     from benchmarks.robot_in_process import in_process
-    from vla_rl.runs.policy_folder import find_policy
+    from vla_rl.acting.policy_folder import find_policy
 
     policy = str(options.run.resolve()) if options.run else _EXPERT
     overrides = read_yaml(_LAUNCHED)["/**"]["ros__parameters"]["overrides"]

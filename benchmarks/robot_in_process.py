@@ -6,19 +6,19 @@ from pathlib import Path
 
 from robot_io.gate import SafetyGate
 from robot_io.limits import RobotLimits
+from vla_rl.acting.capability import load_corrector
+from vla_rl.acting.expert_policy import EXPERT, find_expert
+from vla_rl.acting.policy_folder import find_policy, load_acting_policy
+from vla_rl.acting.rollout import resolve_config
+from vla_rl.acting.task import open_robot
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.config import load_config
+from vla_rl.core.config_files import CONFIGS
 from vla_rl.core.protocols import Policy
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.virtual import LatencyConfig, VirtualPlanner
-from vla_rl.runs.capability import load_corrector
-from vla_rl.runs.config import TaskConfig
-from vla_rl.runs.config_files import CONFIGS
-from vla_rl.runs.expert_policy import EXPERT, find_expert
-from vla_rl.runs.policy_folder import find_policy, load_acting_policy
-from vla_rl.runs.rollout import resolve_config
-from vla_rl.runs.task import open_robot
+from vla_rl.training.config import TaskConfig
 
 
 def in_process(policy: str, difficulty: float, episodes: int, overrides: Sequence[str]) -> dict[str, int]:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from robot_io import ros2
+from vla_rl.core.config_files import CONFIGS
 from vla_rl.core.errors import UserError
-from vla_rl.runs.config_files import CONFIGS
 
 _PACKAGE = Path(ros2.__file__).parent / "vla_rl_ros"
 _OUTCOME = re.compile(r"seed \d+: (success|failure)")

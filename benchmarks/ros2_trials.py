@@ -20,12 +20,12 @@ import numpy as np
 
 from robot_io.limits import RobotLimits
 from tests.fakes.ros2_rig import Rig
+from vla_rl.acting.expert_policy import EXPERT
 from vla_rl.core.config import load_config
+from vla_rl.core.config_files import CONFIGS
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Source
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.config_files import CONFIGS
-from vla_rl.runs.expert_policy import EXPERT
 
 TASK = "insert the peg into the socket"  # of the default environment; a policy hears nothing else of it
 TICK_MS = 50.0

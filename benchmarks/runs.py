@@ -15,11 +15,11 @@ import numpy as np
 
 from benchmarks.statistics import bootstrap_interval
 from vla_rl.core.config import read_yaml
+from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError
 from vla_rl.core.keys import claim, key_of
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.report.statistics import wilson_interval
-from vla_rl.runs.config_files import config_file
-from vla_rl.training.run_folder import RunFolder
 
 _PRESETS = {"train": ["demo"], "demo": ["demo", "alone"], "finetune": ["finetune"]}
 """Verb -> the presets that it reads without being asked."""
@@ -53,8 +53,8 @@ def in_float32(preset: str, changes: Sequence[str] = ()) -> list[str]:
     """Return the changes to a preset that keep the precision in which its published cells were measured: float32, the
     default of then of every algorithm but `imagined_edit`. Later changes may name another one.
     """
+    from vla_rl.algorithms.imagined_edit import ImaginedEditLearning
     from vla_rl.core.registry import find
-    from vla_rl.runs.imagination.edit_learner import ImaginedEditLearning
 
     named = [change.partition("=")[2] for change in changes if change.startswith("algorithm=")]
     algorithm = find("algorithms", named[-1] if named else read_yaml(config_file(preset)).get("algorithm", "habc"))

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import alternating
 from benchmarks.runs import evaluations, run_verb
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.data.run_folder import RunFolder
 
 _EVALUATION_EPISODES = 200
 _AT_ONCE = [

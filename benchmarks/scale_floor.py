@@ -20,15 +20,15 @@ from benchmarks.cells import Cells, origin
 from benchmarks.runs import claim_run, evaluations, in_float32
 from vla_rl.cli.main import main
 from vla_rl.core.config import read_yaml
+from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError
 from vla_rl.core.outside import LARGEST_NUMBER
 from vla_rl.core.scaling import VectorStatistics
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.folders import load_model
 from vla_rl.policies.normalization import Normalizer
 from vla_rl.report.statistics import wilson_interval
-from vla_rl.runs.config_files import config_file
-from vla_rl.training.run_folder import RunFolder
 
 TASKS = ("ButtonPress", "ReachWall")
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import Cells, origin
+from vla_rl.acting.imagination.near_success import PerturbationConfig
+from vla_rl.acting.imagination.world_data import episodes_of
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.config import world_preset
-from vla_rl.runs.imagination.near_success import PerturbationConfig
-from vla_rl.runs.imagination.world_data import episodes_of
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.config import world_preset
 from world_model.evaluation import HorizonConfig
 
 PARTS = ("model", "cost", "judge", "ablate")
@@ -127,8 +127,8 @@ def _measure_cost(options: argparse.Namespace, cells: Cells) -> None:
 
 def _measure_judge(options: argparse.Namespace, cells: Cells) -> None:
     def outcomes() -> dict[str, Any]:
-        from vla_rl.runs.config import RunConfig
-        from vla_rl.training.run_folder import RunFolder
+        from vla_rl.data.run_folder import RunFolder
+        from vla_rl.training.config import RunConfig
 
         source, _ = RunFolder.open(options.run, RunConfig)
         return dict(_judge(options.runs / "world").outcomes(source.policy_versions(), options.episodes))
@@ -168,7 +168,7 @@ def _train(options: argparse.Namespace, place: Path, changes: list[str], near: i
 
 
 def _judge(place: Path, instruments: Path | None = None) -> Any:
-    from vla_rl.runs.imagination.world_evaluation import WorldFolder, WorldJudge
+    from vla_rl.acting.imagination.world_evaluation import WorldFolder, WorldJudge
 
     return WorldJudge(WorldFolder(place), None if instruments is None else WorldFolder(instruments))
 

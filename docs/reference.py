@@ -20,14 +20,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from robot_io.mock_robot import MockRobotConfig
+from vla_rl.acting.record import RecordConfig
+from vla_rl.acting.rollout import RolloutConfig
 from vla_rl.cli.main import VERBS, make_parser
 from vla_rl.core.config import PART
 from vla_rl.core.registry import KINDS, find, names
 from vla_rl.policies.corrector_training import CorrectorConfig
-from vla_rl.runs.config import RunConfig
-from vla_rl.runs.finetune import FinetuneConfig
-from vla_rl.runs.record import RecordConfig
-from vla_rl.runs.rollout import RolloutConfig
+from vla_rl.training.config import RunConfig
+from vla_rl.training.finetune import FinetuneConfig
 from world_model.config import WorldModelConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +42,7 @@ CONFIGS = {
 }
 CHOSEN = {"algorithms": "learning", "strategies": "execution", "policies": "policy", "takeovers": "takeover.options"}
 API = {
-    "python": ("Python", "api env practice results data.sources"),
+    "python": ("Python", "api acting.env training.run report.outcomes data.sources"),
     "core": ("Core: types and protocols", "core.types core.protocols core.clock core.errors core.registry core.config"),
     "data": ("Data", "data.store data.sampler data.cache data.lerobot_io data.rosbag_io data.doctor"),
     "learning": (
@@ -51,7 +51,10 @@ API = {
     ),
     "policies": ("Policies", "policies.trainable policies.folders policies.flow_vla.config policies.choosing"),
     "execution": ("Execution", "execution.loop execution.executor execution.schedule execution.strategies.base"),
-    "robots": ("Robots and simulation", "robot_io.gate robot_io.recorder robot_io.takeover runs.robots sim.interface"),
+    "robots": (
+        "Robots and simulation",
+        "robot_io.gate robot_io.recorder robot_io.takeover acting.robots sim.interface",
+    ),
     "deployment": ("Deployment", "deploy_trt.runtime.policy deploy_trt.runtime.refresh deploy_trt.export.deployment"),
     "world_model": ("World model", "world_model.model world_model.imagined_env"),
 }

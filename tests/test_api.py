@@ -16,7 +16,7 @@ import pytest
 import vla_rl as vla
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
-from vla_rl.results import Outcomes
+from vla_rl.report.outcomes import Outcomes
 
 SIZE = 32
 BRIEF = {

@@ -20,16 +20,16 @@ if "gymnasium" in sys.modules:  # Gymnasium since 1.0 loads no entry points: `gy
 
 
 _PUBLIC = {
-    "make_env": "vla_rl.env",
+    "make_env": "vla_rl.acting.env",
     "load_episodes": "vla_rl.data.sources",
     "collect_demonstrations": "vla_rl.api",
     "FlowVLA": "vla_rl.policies.flow_vla",
-    "load_policy": "vla_rl.runs.policy_folder",
+    "load_policy": "vla_rl.acting.policy_folder",
     "train": "vla_rl.api",
     "evaluate": "vla_rl.api",
     "rollout": "vla_rl.api",
-    "Practice": "vla_rl.practice",
-    "open_run": "vla_rl.practice",
+    "Practice": "vla_rl.training.run",
+    "open_run": "vla_rl.training.run",
     "export": "vla_rl.api",
     "EpisodeStore": "vla_rl.data.store",
     "Subscriber": "vla_rl.core.protocols",

@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
+from vla_rl.acting.env import Env, as_env
+from vla_rl.acting.policy_folder import AnyPolicy, on_disk
+from vla_rl.acting.task_config import TaskConfig
 from vla_rl.core.config import config_to_dict, load_config, read_yaml
+from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError
 from vla_rl.core.progress import track
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Float32Array, Origin
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import lasting_folder
 from vla_rl.data.store import EpisodeStore
-from vla_rl.env import Env, as_env
 from vla_rl.execution.sources import Demonstrator
-from vla_rl.practice import check_same, overrides
-from vla_rl.results import Outcomes, metrics_of
-from vla_rl.runs.config_files import config_file
-from vla_rl.runs.policy_folder import AnyPolicy, on_disk
-from vla_rl.runs.task_config import TaskConfig
+from vla_rl.report.outcomes import Outcomes, metrics_of
 from vla_rl.training import plan
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.run import check_same, overrides
 
 if TYPE_CHECKING:
+    from vla_rl.acting.task import Station
     from vla_rl.policies.trainable import TrainablePolicy
-    from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.task import Station
+    from vla_rl.training.config import RunConfig
 
 _ATTEMPTS = 20  # seeds that a demonstration is tried with
 
@@ -112,7 +112,7 @@ def train(
     """
     from vla_rl.policies.folders import load_model
     from vla_rl.report.sinks import read_records
-    from vla_rl.runs.finetune import FinetuneConfig, finetune, start_run
+    from vla_rl.training.finetune import FinetuneConfig, finetune, start_run
 
     paths = [str((source.path if isinstance(source, EpisodeStore) else Path(source)).absolute()) for source in data]
     with tempfile.TemporaryDirectory() as name, on_disk(policy) as start:
@@ -165,10 +165,10 @@ def evaluate(
         >>> print("success", evaluate("runs/dot", env, episodes=4))
         success .../4 = ... % [..., ...]
     """
-    from vla_rl.runs.evaluation import evaluation_jobs, run_missing
-    from vla_rl.runs.practice import make_pool
-    from vla_rl.runs.simulator import SimulatorWorker
+    from vla_rl.training.evaluation import evaluation_jobs, run_missing
+    from vla_rl.training.practice import make_pool
     from vla_rl.training.ray_workers import RayRolloutPool
+    from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutJob, RolloutPool
 
     starts = [plan.evaluation_seed(index) for index in range(episodes)] if seeds is None else [*seeds]
@@ -233,7 +233,7 @@ def rollout(
         unattended: A real robot does not wait for a person before each attempt.
         seed: Of the first attempt; the next one has the next seed.
         out: Episode store to add to; None: the episodes are dropped.
-        settings: Changes to `vla_rl.runs.rollout.RolloutConfig`, such as ``{"execution.execute_ticks": 4}``.
+        settings: Changes to `vla_rl.acting.rollout.RolloutConfig`, such as ``{"execution.execute_ticks": 4}``.
 
     Returns:
         Outcome of each attempt, None where nobody judged it.
@@ -245,8 +245,8 @@ def rollout(
         >>> rollout("runs/dot", "mock", settings={"robot.duration_s": 0.5})
         [None]
     """
-    from vla_rl.runs.policy_folder import find_policy
-    from vla_rl.runs.rollout import RolloutOrder, resolve_config, roll_out
+    from vla_rl.acting.policy_folder import find_policy
+    from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
 
     with on_disk(policy) as folder:
         if folder is None:
@@ -316,7 +316,7 @@ def _run_of(policy: AnyPolicy) -> Mapping[str, Any]:
 
 def _acting_config(task: TaskConfig, run: Mapping[str, Any], changes: Mapping[str, Any]) -> "RunConfig":
     """How a policy acts: as in its run, else as in the preset `alone`."""
-    from vla_rl.runs.config import RunConfig
+    from vla_rl.training.config import RunConfig
 
     acting = {name: run[name] for name in ("policy", "execution", "latency", "gate") if name in run}
     base = {**read_yaml(config_file("alone")), **acting, "task": config_to_dict(task), "workers": 0}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from benchmarks.data_traps.moves import demonstration, printed_by, trained_run, untrained_run
 from benchmarks.data_traps.traps import expect, trap
+from vla_rl.acting.policy_folder import find_policy
+from vla_rl.acting.rollout import resolve_config
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.policy_folder import find_policy
-from vla_rl.runs.rollout import resolve_config
-from vla_rl.training.run_folder import RunFolder
 
 _HORIZON = "settings beyond the policy's horizon"
 _TOO_LONG = {

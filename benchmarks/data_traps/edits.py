@@ -12,6 +12,7 @@ from typing import NoReturn
 import numpy as np
 
 from benchmarks.data_traps.traps import SilentlyWrong, expect, logged, trap
+from vla_rl.acting.attempt import free_names
 from vla_rl.cli.main import _main as vla_rl
 from vla_rl.core.files import digest_of
 from vla_rl.core.types import Episode, Origin, Source
@@ -19,7 +20,6 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.data.doctor import diagnose
 from vla_rl.data.sources import DataMapping, take_in
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.attempt import free_names
 
 STORES = "edits of a store"
 DATASETS = "edits of a LeRobotDataset"

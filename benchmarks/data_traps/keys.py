@@ -15,15 +15,15 @@ from benchmarks.data_offline import keep_once
 from benchmarks.data_traps.moves import TASK, demonstration, printed_by, run_config, trained_run, untrained_run
 from benchmarks.data_traps.traps import expect, trap
 from benchmarks.runs import claim_run, run_verb
+from vla_rl.acting.imagination.world_data import episodes_of, gather_episodes
 from vla_rl.core.described import write_description
 from vla_rl.core.keys import code_of, key_of
 from vla_rl.core.outside import SEAL
 from vla_rl.data.cache import FrameCache
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.evaluation import evaluation_key
-from vla_rl.runs.imagination.world_data import episodes_of, gather_episodes
-from vla_rl.runs.simulator import SimulatorWorker
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.evaluation import evaluation_key
+from vla_rl.training.simulator import SimulatorWorker
 from vla_rl.training.workers import RolloutJob
 
 _EVALUATION = "shared evaluation store"

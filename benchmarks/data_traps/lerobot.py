@@ -31,8 +31,8 @@ from vla_rl.data.health import check_episodes
 from vla_rl.data.lerobot_io import LeRobotMapping, import_lerobot, survey_lerobot
 from vla_rl.data.sources import DataMapping
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.finetune import FinetuneConfig, check_data
-from vla_rl.runs.picture_cost import large_pictures
+from vla_rl.training.finetune import FinetuneConfig, check_data
+from vla_rl.training.picture_cost import large_pictures
 
 NAMES = "dimension names of a LeRobotDataset"
 CLOCKS = "video and table of a LeRobotDataset"

@@ -12,11 +12,11 @@ import numpy as np
 
 from vla_rl.cli.main import make_parser
 from vla_rl.core.config import load_config, save_config
+from vla_rl.core.config_files import config_file
 from vla_rl.core.types import Episode, Origin, Source
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.config import RunConfig
-from vla_rl.runs.config_files import config_file
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.config import RunConfig
 
 TASK = f"{__name__}:Moves"
 STEPS = 12
@@ -70,9 +70,9 @@ def untrained_run(folder: Path, *overrides: str, policy: Path | None = None) -> 
     """Make a run of `Moves` with an untrained policy, or a copy of another's."""
     import torch
 
+    from vla_rl.acting.task import open_robot, spec_of_robot
     from vla_rl.core.scaling import Statistics
     from vla_rl.policies.folders import policy_class
-    from vla_rl.runs.task import open_robot, spec_of_robot
 
     config = run_config(*overrides)
     run = RunFolder.create(folder, config)

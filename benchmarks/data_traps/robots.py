@@ -34,6 +34,11 @@ from robot_io.ros2 import messages
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.robot import Ros2Robot
+from vla_rl.acting import rollout
+from vla_rl.acting.policy_folder import find_policy, load_acting_policy, load_watched_policy
+from vla_rl.acting.robots import RobotRequest, RobotSetup, check_fits, set_up_robot
+from vla_rl.acting.robots.ros2 import settings_from
+from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.described import write_description
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
@@ -41,13 +46,8 @@ from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import Episode, Observation, Origin, PolicySpec
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
-from vla_rl.runs import rollout
-from vla_rl.runs.config import RunConfig, TaskConfig
-from vla_rl.runs.policy_folder import find_policy, load_acting_policy, load_watched_policy
-from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits, set_up_robot
-from vla_rl.runs.robots.ros2 import settings_from
-from vla_rl.runs.rollout import RolloutOrder, resolve_config, roll_out
-from vla_rl.runs.simulator import SimulatorWorker
+from vla_rl.training.config import RunConfig, TaskConfig
+from vla_rl.training.simulator import SimulatorWorker
 from vla_rl.training.workers import RolloutJob
 
 KIND = "names on robots"

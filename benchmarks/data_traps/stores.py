@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.data_traps.traps import expect, trap
+from vla_rl.acting.demonstrations import bring_demonstrations, check_demonstrations
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.types import Episode, Origin, PolicySpec, Source
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.sources import DataMapping, take_in
 from vla_rl.data.statistics import spec_of
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.demonstrations import bring_demonstrations, check_demonstrations
-from vla_rl.runs.finetune import FinetuneConfig, check_data, check_fit
+from vla_rl.training.finetune import FinetuneConfig, check_data, check_fit
 
 _JOINTS = Dimensions(("pan", "lift", "grip"), ("rad", "rad", ""))
 _KIND = "names in stores"

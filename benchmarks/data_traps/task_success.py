@@ -9,8 +9,8 @@ from benchmarks.data_traps.tasks import Dot
 from benchmarks.data_traps.traps import expect, trap
 from robot_io.env_interface import EnvDeclaration
 from robot_io.env_robot import EnvRobot
+from vla_rl.acting.task_config import OneTask
 from vla_rl.core.config import load_config
-from vla_rl.runs.task_config import OneTask
 
 SUCCESS = "success of a task"
 

@@ -17,12 +17,12 @@ from gymnasium.spaces import Box, Dict
 
 from benchmarks.data_traps.traps import expect, trap
 from robot_io.env_interface import EnvDeclaration
+from vla_rl.acting.task import make_env, open_robot
+from vla_rl.acting.task_check import TaskReport, check_task
+from vla_rl.acting.task_config import TaskConfig
+from vla_rl.acting.task_names import find_task, task_names
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.task import make_env, open_robot
-from vla_rl.runs.task_check import TaskReport, check_task
-from vla_rl.runs.task_config import TaskConfig
-from vla_rl.runs.task_names import find_task, task_names
 
 SIZE = 16
 CHECK, NAMES, OUTPUT = "task check", "names and arguments of a task", "output of a task"

@@ -13,6 +13,7 @@ from benchmarks.execution.motion import Motion
 from benchmarks.execution.policies import LONGEST_DELAY, policy_folder
 from benchmarks.runs import short_name
 from robot_io.gate import GateConfig
+from vla_rl.acting.policy_folder import load_acting_policy
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.progress import track
 from vla_rl.core.protocols import Policy
@@ -21,8 +22,7 @@ from vla_rl.execution.loop import run_episode
 from vla_rl.execution.strategies import ExecutionConfig, execution_config
 from vla_rl.execution.virtual import LatencyConfig, make_planner
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
-from vla_rl.runs.config import TaskConfig
-from vla_rl.runs.policy_folder import load_acting_policy
+from vla_rl.training.config import TaskConfig
 from vla_rl.training.plan import evaluation_seed
 
 POLICY_OF = {
@@ -101,7 +101,7 @@ def measure(cells: Sequence[Cell], store: Cells, runs: Path, task: TaskConfig, e
 
 def measure_cell(cell: Cell, policy: Path, task: TaskConfig, episodes: int) -> dict[str, Any]:
     """Run the episodes of a cell, on the seeds of evaluation."""
-    from vla_rl.runs.task import make_gate, open_robot
+    from vla_rl.acting.task import make_gate, open_robot
 
     robot = open_robot(task)
     gate = make_gate(robot, GateConfig())

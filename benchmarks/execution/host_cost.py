@@ -19,12 +19,12 @@ from benchmarks.cells import Cells
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.limits import RobotLimits
 from vla_rl.core.config import load_config
+from vla_rl.core.config_files import CONFIGS
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
-from vla_rl.runs.config_files import CONFIGS
 
 _JOINTS, _HORIZON, _EXECUTE = 6, 50, 25
 _HZ = 50.0

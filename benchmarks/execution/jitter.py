@@ -20,6 +20,7 @@ from robot_io.limits import RobotLimits
 from robot_io.mock_robot import MockRobot, MockRobotConfig
 from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.config import load_config
+from vla_rl.core.config_files import CONFIGS
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy, Subscriber
 from vla_rl.core.types import Step
@@ -29,7 +30,6 @@ from vla_rl.execution.loop import run_episode
 from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest
 from vla_rl.execution.realtime import RealtimeConfig, realtime
 from vla_rl.execution.strategies import ExecutionConfig
-from vla_rl.runs.config_files import CONFIGS
 
 _HZ, _ATTEMPT_S = 50.0, 5.0
 _EXECUTION = ExecutionConfig(execute_ticks=2)  # the next inference begins when one is done

@@ -10,12 +10,12 @@ import torch
 import torch._dynamo
 import torch.utils.tensorboard
 
+import vla_rl.acting.redraw
 import vla_rl.algorithms.habc
 import vla_rl.cli.finetune
 import vla_rl.policies.flow_vla
 import vla_rl.report.html
-import vla_rl.runs.finetune
-import vla_rl.runs.redraw
+import vla_rl.training.finetune
 import vla_rl.training.offline  # noqa: F401
 from vla_rl.cli.main import main
 

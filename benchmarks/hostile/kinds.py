@@ -104,8 +104,8 @@ def make_policy(folder: Path) -> None:
 
 
 def read_policy(folder: Path) -> str:
+    from vla_rl.acting.policy_folder import find_policy
     from vla_rl.policies.folders import load_model
-    from vla_rl.runs.policy_folder import find_policy
 
     found = find_policy(folder)
     loaded, meta = load_model(folder)
@@ -247,8 +247,8 @@ def make_config(folder: Path) -> None:
 
 
 def read_config(folder: Path) -> str:
-    from vla_rl.runs.config import RunConfig
-    from vla_rl.training.run_folder import RunFolder
+    from vla_rl.data.run_folder import RunFolder
+    from vla_rl.training.config import RunConfig
 
     return fingerprint(RunFolder.open(folder, RunConfig)[1])
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from robot_io.gate import SafetyGate
+from vla_rl.acting.robots import RobotRequest, RobotSetup, check_fits
 from vla_rl.core.clock import Clock
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.types import Float32Array, Observation, Origin
-from vla_rl.runs.robots import RobotRequest, RobotSetup, check_fits
 
 HZ, PIXELS = 20.0, 32
 

@@ -19,8 +19,8 @@ from vla_rl.core.types import OPERATOR, Observation, Origin, Source
 from vla_rl.policies.choosing import FOLDER, Chooser
 from vla_rl.policies.folders import load_policy
 from vla_rl.policies.lerobot_adapter import LeRobotPolicyConfig
-from vla_rl.runs.config import RunConfig
-from vla_rl.runs.finetune import FinetuneConfig
+from vla_rl.training.config import RunConfig
+from vla_rl.training.finetune import FinetuneConfig
 from vla_rl.training.people import quality_by_operator
 
 W = Source.HOLD

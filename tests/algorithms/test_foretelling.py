@@ -10,11 +10,11 @@ from tiny_world import MIXED, P, make_episode
 
 from vla_rl.cli.main import main
 from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.policies.choosing import ChoiceConfig, Chooser
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.folders import load_model
-from vla_rl.runs.imagination.foretelling import foretell, foretell_success
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.foretelling import foretell, foretell_success
 
 TINY = ["--config", "tiny", "algorithm=imagined_edit", "budget.evaluation_episodes=1", "learning.critic.chunk_ticks=8"]
 TINY += ["learning.critic.hidden=[8]", "learning.dynamics.steps=5"]

@@ -15,7 +15,7 @@ from vla_rl.cli.run_arguments import asked_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.config import RunConfig
+from vla_rl.training.config import RunConfig
 
 
 def options(out: Path, *words: str) -> argparse.Namespace:

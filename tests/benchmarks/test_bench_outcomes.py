@@ -5,8 +5,8 @@ import pytest
 from benchmarks.outcomes import after_each_third, summary
 from benchmarks.practices import METHODS
 from vla_rl.core.config import load_config
-from vla_rl.runs.config import RunConfig
-from vla_rl.runs.config_files import config_file
+from vla_rl.core.config_files import config_file
+from vla_rl.training.config import RunConfig
 
 
 def test_a_curve_is_read_after_each_third_of_the_rounds() -> None:

@@ -16,8 +16,8 @@ from benchmarks.people import (
     table,
 )
 from vla_rl.core.config import load_config
-from vla_rl.runs.config import RunConfig
-from vla_rl.runs.config_files import config_file
+from vla_rl.core.config_files import config_file
+from vla_rl.training.config import RunConfig
 
 
 def cell(method, rate, minutes, seed=0, condition="mixed"):

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.cells import Cells, commit, origin
 from vla_rl.core.errors import UserError
-from vla_rl.runs.machine import describe_machine
+from vla_rl.training.machine import describe_machine
 
 
 def git(folder: Path, *words: str) -> str:

@@ -12,17 +12,17 @@ from robot_io.gate import GateConfig, SafetyGate
 from robot_io.mock_robot import MockRobot, MockRobotConfig
 from robot_io.recorder import Recorder
 from tests.fakes.ros2_scripts import ros_or_skip, said_by
+from vla_rl.acting.action_kinds import recorded_as_steps
+from vla_rl.acting.capability import added_steps, check_strategy
+from vla_rl.acting.policy_folder import PolicyFolder
+from vla_rl.acting.robots import check_rate
+from vla_rl.acting.rollout import resolve_config
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, PolicySpec, Source
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig, execution_config
-from vla_rl.runs.action_kinds import recorded_as_steps
-from vla_rl.runs.capability import added_steps, check_strategy
-from vla_rl.runs.policy_folder import PolicyFolder
-from vla_rl.runs.robots import check_rate
-from vla_rl.runs.rollout import resolve_config
 
 SPEC = PolicySpec("arm", ("front",), (8, 8), 3, 3, 20.0)
 SYNC = {"execution": {"strategy": "sync", "execute_ticks": 6}}
@@ -185,9 +185,9 @@ from pathlib import Path
 from robot_io.ros2.operator import OperatorDesk
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PolicySpec
-from vla_rl.runs.policy_folder import PolicyFolder
-from vla_rl.runs.robots.ros2 import settings_from
-from vla_rl.runs import ros2_node
+from vla_rl.acting.policy_folder import PolicyFolder
+from vla_rl.acting.robots.ros2 import settings_from
+from vla_rl.acting import ros2_node
 
 folder, limits, cases = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 

@@ -10,12 +10,12 @@ from PIL import Image
 from tests.fakes.forked import start
 from vla_rl.cli.main import main
 from vla_rl.core.config import load_config
+from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.report.run_files import read_run
-from vla_rl.runs.beside import PracticeAlone
-from vla_rl.runs.config import RunConfig
-from vla_rl.runs.config_files import config_file
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.beside import PracticeAlone
+from vla_rl.training.config import RunConfig
 
 ALONE = """
 algorithm: imagined_edit

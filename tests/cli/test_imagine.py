@@ -13,21 +13,21 @@ import pytest
 from PIL import Image
 
 from robot_io.gate import GateConfig
-from vla_rl.cli.main import main
-from vla_rl.core.errors import UserError
-from vla_rl.core.types import Origin, Source
-from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.config import RunConfig, TaskConfig
-from vla_rl.runs.imagination.ground_truth import SimulatorTruth
-from vla_rl.runs.imagination.near_success import (
+from vla_rl.acting.imagination.ground_truth import SimulatorTruth
+from vla_rl.acting.imagination.near_success import (
     PerturbationConfig,
     PerturbedExpert,
     collect_counterfactuals,
     collect_near_success,
 )
-from vla_rl.runs.imagination.world_evaluation import WorldFolder, WorldJudge
-from vla_rl.runs.task import make_env
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.acting.imagination.world_evaluation import WorldFolder, WorldJudge
+from vla_rl.acting.task import make_env
+from vla_rl.cli.main import main
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Origin, Source
+from vla_rl.data.run_folder import RunFolder
+from vla_rl.data.store import EpisodeStore
+from vla_rl.training.config import RunConfig, TaskConfig
 
 TASK = TaskConfig(image_size=32, difficulty=0.0)
 TINY = ["training.autoencoder_steps=4", "training.dynamics_steps=3", "training.window_frames=6"]
@@ -100,7 +100,7 @@ def test_some_episodes_fling_the_arms_about_and_counterfactuals_never_do(
     env.close()
     store = EpisodeStore(tmp_path)
     always = functools.partial(PerturbationConfig, rough=1.0)
-    monkeypatch.setattr("vla_rl.runs.imagination.near_success.PerturbationConfig", always)
+    monkeypatch.setattr("vla_rl.acting.imagination.near_success.PerturbationConfig", always)
     parting = collect_counterfactuals(TASK, RunConfig().gate, store, 1, first_seed=30, before_end=20)
     spoilt = store.read(next(name for name in parting if name.endswith("-00000-spoilt")))
     sent = np.abs(spoilt.action_sent - spoilt.action_policy)[parting[spoilt.episode_id] :, [0, 1, 2, 4, 5, 6]]

@@ -18,6 +18,8 @@ from robot_io.lerobot_robot import LerobotRobot
 from robot_io.limits import RobotLimits
 from robot_io.mock_robot import MockRobot
 from tests.fakes.lerobot_arm import MemoryArm
+from vla_rl.acting.injection import Injection
+from vla_rl.acting.robots import RobotSetup
 from vla_rl.cli.main import main
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
@@ -29,8 +31,6 @@ from vla_rl.execution.loop import run_episode
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
-from vla_rl.runs.injection import Injection
-from vla_rl.runs.robots import RobotSetup
 
 
 @pytest.fixture(scope="module")

@@ -152,7 +152,7 @@ def test_a_missing_package_names_its_extra(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mujoco", None)  # as in the base install
-    for name in [name for name in sys.modules if name.startswith(("sim", "vla_rl.runs.simulator"))]:
+    for name in [name for name in sys.modules if name.startswith(("sim", "vla_rl.training.simulator"))]:
         monkeypatch.delitem(sys.modules, name)
     code, _, err = run(capsys, "train", "--config", "tiny", "--out", str(tmp_path / "run"))
     assert code == 2
@@ -171,7 +171,7 @@ def test_the_size_of_the_policy_is_chosen_by_name(tmp_path: Path) -> None:
 def test_an_unfinished_demo_goes_on_only_with_the_same_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vla_rl.cli import demo
     from vla_rl.cli.run_arguments import asked_config
-    from vla_rl.training.run_folder import RunFolder
+    from vla_rl.data.run_folder import RunFolder
 
     monkeypatch.chdir(tmp_path)
     parser = argparse.ArgumentParser()

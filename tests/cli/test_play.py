@@ -19,14 +19,14 @@ import pytest
 from robot_io.env_interface import EnvDeclaration
 from robot_io.env_robot import EnvRobot
 from tests.execution.toys import ReachEnv
+from vla_rl.acting import browser
+from vla_rl.acting.browser import BrowserConfig, BrowserSupervisor, Desk, Input
+from vla_rl.acting.browser_page import serve_desk
+from vla_rl.acting.task import make_supervisor, open_robot
 from vla_rl.cli.main import main
 from vla_rl.core.types import Float32Array, Origin, Source
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs import browser
-from vla_rl.runs.browser import BrowserConfig, BrowserSupervisor, Desk, Input
-from vla_rl.runs.browser_page import serve_desk
-from vla_rl.runs.config import TakeoverConfig, TaskConfig
-from vla_rl.runs.task import make_supervisor, open_robot
+from vla_rl.training.config import TakeoverConfig, TaskConfig
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WITHIN_S = 120.0

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from robot_io.mock_robot import MockRobot
+from vla_rl.acting.robot_check import check_robot
+from vla_rl.acting.robots import RobotRequest, RobotSetup, find
 from vla_rl.cli.main import main
 from vla_rl.core.scaling import Statistics
 from vla_rl.core.types import Float32Array, PolicySpec
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
-from vla_rl.runs.robot_check import check_robot
-from vla_rl.runs.robots import RobotRequest, RobotSetup, find
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +86,8 @@ def test_one_no_is_enough(policy: Path, capsys: pytest.CaptureFixture[str], more
 
 
 def test_a_robot_whose_camera_is_silent_and_that_nobody_can_stop(policy: Path) -> None:
-    from vla_rl.runs.policy_folder import find_policy
-    from vla_rl.runs.rollout import resolve_config
+    from vla_rl.acting.policy_folder import find_policy
+    from vla_rl.acting.rollout import resolve_config
 
     folder = find_policy(policy)
     items = check_robot(f"{__name__}:silent", folder, resolve_config(folder, realtime=True), {})

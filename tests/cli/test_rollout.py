@@ -18,6 +18,9 @@ import torch
 
 from robot_io.gate import GateConfig
 from tests.fakes.scheduled import ScheduledTakeover
+from vla_rl.acting import rollout
+from vla_rl.acting.policy_folder import find_policy
+from vla_rl.acting.robots import RobotRequest, set_up_robot
 from vla_rl.cli.main import main
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
@@ -31,9 +34,6 @@ from vla_rl.execution.plan import Planner
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
-from vla_rl.runs import rollout
-from vla_rl.runs.policy_folder import find_policy
-from vla_rl.runs.robots import RobotRequest, set_up_robot
 
 TASK = "vla_rl/PegInsert-v0"
 

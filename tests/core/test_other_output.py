@@ -32,8 +32,8 @@ for _ in range(3):
         print("for a log", file=sys.stderr)
     toys.work()
     toys.Context()
-logging.getLogger("vla_rl.runs").info("ours")
-logging.getLogger("vla_rl.runs").info("ours")
+logging.getLogger("vla_rl.acting").info("ours")
+logging.getLogger("vla_rl.acting").info("ours")
 logging.getLogger("__main__").info("the user's")
 print("result")
 """

@@ -9,7 +9,7 @@ from vla_rl.algorithms.config import ActorConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.ranges import check_ranges
-from vla_rl.runs.config import RunConfig
+from vla_rl.training.config import RunConfig
 
 
 @pytest.mark.parametrize(

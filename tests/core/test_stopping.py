@@ -28,7 +28,7 @@ from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.types import Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator
-from vla_rl.runs.attempt import Attempts
+from vla_rl.acting.attempt import Attempts
 
 out = Path(sys.argv[1])
 robot = MockRobot(MockRobotConfig(joints=2, control_hz=20.0, duration_s=20.0), clock=MonotonicClock())

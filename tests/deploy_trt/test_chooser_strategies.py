@@ -14,6 +14,8 @@ from tiny_policy import SPEC, make_model, make_observation
 from deploy_trt.export import export_flow_vla
 from deploy_trt.runtime import load_manifest
 from deploy_trt.runtime.manifest import save_manifest
+from vla_rl.acting.capability import best_strategy, check_strategy
+from vla_rl.acting.policy_folder import find_policy, load_acting_policy
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
@@ -24,8 +26,6 @@ from vla_rl.execution.strategies import execution_config, make_planning_strategy
 from vla_rl.execution.strategies.base import ExecutionConfig
 from vla_rl.policies.choosing import Chooser
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
-from vla_rl.runs.capability import best_strategy, check_strategy
-from vla_rl.runs.policy_folder import find_policy, load_acting_policy
 
 pytestmark = pytest.mark.slow
 SAME = 1e-5

@@ -12,13 +12,13 @@ from tiny_policy import make_observation
 from deploy_trt.runtime import Deployment, load_manifest
 from deploy_trt.runtime.manifest import save_manifest, write_digested
 from deploy_trt.runtime.weights import pack, unpack
+from vla_rl.acting.capability import capabilities
+from vla_rl.acting.policy_folder import find_policy
 from vla_rl.cli.main import main
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.policies.flow_vla import FlowVLA
-from vla_rl.runs.capability import capabilities
-from vla_rl.runs.policy_folder import find_policy
 
 
 def make_store(folder: Path) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from vla_rl.cli.main import main
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload([__name__, "torch._dynamo", "mujoco", "vla_rl.data.store", "vla_rl.runs.practice"])
+_SERVER.set_forkserver_preload([__name__, "torch._dynamo", "mujoco", "vla_rl.data.store", "vla_rl.training.practice"])
 
 
 def start(said: Path, *arguments: str) -> ForkServerProcess:

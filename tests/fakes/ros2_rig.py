@@ -113,7 +113,7 @@ class Rig:
         namespace: of both, so that several rigs share one domain.
     """
 
-    policy_module = "vla_rl.runs.ros2_node"
+    policy_module = "vla_rl.acting.ros2_node"
 
     def __init__(
         self,

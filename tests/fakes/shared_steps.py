@@ -16,7 +16,7 @@ from vla_rl.algorithms.actor import ActorLearner
 from vla_rl.algorithms.config import ActorConfig
 from vla_rl.cli.main import main
 from vla_rl.policies.trainable import PolicyBatch
-from vla_rl.runs import finetune
+from vla_rl.training import finetune
 
 
 class Means(nn.Module):

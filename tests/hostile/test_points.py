@@ -23,17 +23,17 @@ import safetensors.torch
 from benchmarks.hostile import kinds
 from benchmarks.hostile.verbs import effective_capabilities
 from tests.fakes.resealed import resealed
+from vla_rl.acting import browser
+from vla_rl.acting.browser import Desk, Input
+from vla_rl.acting.browser_page import serve_desk
+from vla_rl.acting.task import open_robot
 from vla_rl.cli.main import VERBS, main
 from vla_rl.core.errors import CheckpointError, ConfigError, StoreError, UserError
 from vla_rl.core.signing import TRUSTED, make_key, sign
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.doctor import diagnose
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs import browser
-from vla_rl.runs.browser import Desk, Input
-from vla_rl.runs.browser_page import serve_desk
-from vla_rl.runs.config import TaskConfig
-from vla_rl.runs.task import open_robot
+from vla_rl.training.config import TaskConfig
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 2) -> str:
@@ -305,9 +305,9 @@ def test_what_may_not_be_read_or_written_is_one_line(
 def test_folders_of_a_persons_own_and_damaged_records(
     policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from vla_rl.acting.policy_folder import find_policy
     from vla_rl.core.version_watcher import versions
-    from vla_rl.runs.policy_folder import find_policy
-    from vla_rl.training.run_folder import RunFolder
+    from vla_rl.data.run_folder import RunFolder
 
     run = tmp_path / "run"
     shutil.copytree(policy, run / "policies" / "version_0003")
@@ -362,15 +362,15 @@ def test_the_hint_to_resume_stands_where_there_is_something_to_resume(
 
     monkeypatch.setattr("vla_rl.data.doctor.diagnose", full)
     assert "--resume" not in refused(capsys, "doctor", "nowhere")
-    monkeypatch.setattr("vla_rl.training.run_folder.RunFolder.open", full)
+    monkeypatch.setattr("vla_rl.data.run_folder.RunFolder.open", full)
     assert "go on with --resume" in refused(capsys, "train", "--resume", "nowhere")
 
 
 def test_train_offers_configs_that_it_takes() -> None:
     from vla_rl.core.config import load_config
-    from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.config_files import OF_FINETUNE, config_file, config_names
-    from vla_rl.runs.finetune import FinetuneConfig
+    from vla_rl.core.config_files import OF_FINETUNE, config_file, config_names
+    from vla_rl.training.config import RunConfig
+    from vla_rl.training.finetune import FinetuneConfig
 
     for name in config_names():
         load_config(RunConfig, config_file(name))

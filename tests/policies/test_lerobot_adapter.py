@@ -19,6 +19,8 @@ from tiny_policy import make_model, make_observation
 from deploy_trt.export.lerobot import lerobot_affine
 from deploy_trt.runtime.units import Normalization
 from tests.fakes.lerobot_configs import shrink_pi, tiny_config
+from vla_rl.acting.capability import capabilities
+from vla_rl.acting.policy_folder import find_policy
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.scaling import Statistics
@@ -27,8 +29,6 @@ from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.folders import load_model, load_policy
 from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig, per_sample_loss
 from vla_rl.policies.trainable import PolicyBatch
-from vla_rl.runs.capability import capabilities
-from vla_rl.runs.policy_folder import find_policy
 
 SPEC = PolicySpec("toy", ("front", "top"), (32, 32), 3, 2)
 KINDS = ["act", "diffusion", "smolvla", "pi0", "pi05"]

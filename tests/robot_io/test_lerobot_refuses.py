@@ -17,14 +17,14 @@ from robot_io.lerobot_robot import LerobotRobot
 from robot_io.limits import RobotLimits
 from tests.fakes.lerobot_arm import MemoryArm
 from tests.robot_io.test_description import URDF
+from vla_rl.acting.robot_check import robot_items
+from vla_rl.acting.robots import RobotRequest, RobotSetup
+from vla_rl.acting.robots.lerobot import set_up
 from vla_rl.core.clock import Clock, MonotonicClock, VirtualClock
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Float32Array, PolicySpec
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.sources import Demonstrator
-from vla_rl.runs.robot_check import robot_items
-from vla_rl.runs.robots import RobotRequest, RobotSetup
-from vla_rl.runs.robots.lerobot import set_up
 
 HZ = 20.0
 LIMITS = RobotLimits(low=(-110.0, -160.0, 0.0), high=(110.0, 175.0, 100.0), max_velocity=(90.0, 90.0, 400.0))
@@ -230,8 +230,8 @@ def test_a_leader_on_the_port_of_the_arm_does_not_let_it_fall(tmp_path: Path, mo
         port.touch()
     for port in ports:
         leader = Leader(port)
-        monkeypatch.setattr("vla_rl.runs.robots.lerobot.make_device", lambda kind, options, made=leader: made)
-        monkeypatch.setattr("vla_rl.runs.robots.lerobot.TerminalKeys.start", lambda keys: None)
+        monkeypatch.setattr("vla_rl.acting.robots.lerobot.make_device", lambda kind, options, made=leader: made)
+        monkeypatch.setattr("vla_rl.acting.robots.lerobot.TerminalKeys.start", lambda keys: None)
         setup = arm(port=str(ports[0]), teleop={"type": "leader", "port": str(port)})
         assert setup.make_takeover is not None
         setup.robot.connect()

@@ -26,6 +26,8 @@ from robot_io.recorder import Recorder
 from robot_io.spacemouse import SpaceMouse
 from robot_io.terminal_keys import TerminalKeys
 from tests.fakes.lerobot_arm import MemoryArm
+from vla_rl.acting.robots import RobotRequest, RobotSetup
+from vla_rl.acting.robots.lerobot import set_up as set_up_lerobot
 from vla_rl.core.clock import MonotonicClock, VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, PolicySpec, Source
@@ -33,8 +35,6 @@ from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import EpisodeSummary, run_episode
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.sources import TakeoverSwitch
-from vla_rl.runs.robots import RobotRequest, RobotSetup
-from vla_rl.runs.robots.lerobot import set_up as set_up_lerobot
 
 JOINTS = ("pan", "lift", "gripper")
 GATE = GateConfig(low=(-1.0,) * 3, high=(1.0,) * 3, max_velocity=(1.0,) * 3)
@@ -393,9 +393,9 @@ def test_the_gripper_of_the_policy_follows_a_leader_arm(
 ) -> None:
     leader = Leader()
     monkeypatch.setattr(leader, "connect", lambda: None, raising=False)
-    monkeypatch.setattr("vla_rl.runs.robots.lerobot.make_device", lambda what, options: leader)
+    monkeypatch.setattr("vla_rl.acting.robots.lerobot.make_device", lambda what, options: leader)
     master, terminal = pty.openpty()
-    monkeypatch.setattr("vla_rl.runs.robots.lerobot.TerminalKeys", partial(TerminalKeys, terminal=terminal))
+    monkeypatch.setattr("vla_rl.acting.robots.lerobot.TerminalKeys", partial(TerminalKeys, terminal=terminal))
     setup = set_up(tmp_path, gripper_dims=grippers)
     assert setup.make_takeover is not None
     assert setup.wait_for_person is not None, "a real robot asks"

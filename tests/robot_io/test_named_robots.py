@@ -13,11 +13,11 @@ from robot_io.env_robot import EnvRobot
 from robot_io.lerobot_devices import unit_of_each
 from robot_io.recorder import Recorder
 from robot_io.ros2.parameters import Settings
+from vla_rl.acting.robots.ros2 import settings_from
+from vla_rl.acting.task import spec_of_robot
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Observation, Origin, Source, Step
-from vla_rl.runs.robots.ros2 import settings_from
-from vla_rl.runs.task import spec_of_robot
 
 STATE, ACTION = ("lift", "grip", "pan"), ("pan", "lift")
 

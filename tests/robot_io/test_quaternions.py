@@ -10,10 +10,10 @@ from robot_io.limits import RobotLimits
 from robot_io.ros2.operator import TopicTakeover
 from robot_io.ros2.outputs import with_quaternions
 from robot_io.takeover import Clutch
+from vla_rl.acting.robots.ros2 import settings_from
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Condition
 from vla_rl.core.types import Float32Array
-from vla_rl.runs.robots.ros2 import settings_from
 
 HZ, TICK_NS = 20.0, 50_000_000
 LIGHT = RobotLimits(low=(-1.0,) * 7, high=(1.0,) * 7, max_velocity=(2.0,) * 7, quaternions=(3,))

@@ -12,12 +12,12 @@ import pytest
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.mock_robot import MockFaults, MockRobot, MockRobotConfig
 from robot_io.recorder import Recorder
+from vla_rl.acting.attempt import Attempts
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array, Observation, Origin, Source, Step
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.sources import Demonstrator
-from vla_rl.runs.attempt import Attempts
 
 
 class Listener:

@@ -13,13 +13,13 @@ from robot_io.limits import RobotLimits
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.robot import Ros2Robot
+from vla_rl.acting.robots.ros2 import settings_from
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import EpisodicRobot, run_episode
 from vla_rl.execution.planner import InlinePlanner
-from vla_rl.runs.robots.ros2 import settings_from
 
 HZ = 20.0
 LIMITS = RobotLimits(low=(-1.0, -1.0), high=(1.0, 1.0), max_velocity=(1.0, 1.0))

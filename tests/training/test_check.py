@@ -13,14 +13,14 @@ import pytest
 from tests.training.test_practice_run import fingerprint, train
 from vla_rl.algorithms.base import Algorithm
 from vla_rl.core.config import load_config
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.config import RunConfig
-from vla_rl.runs.simulator import SimulatorWorker
 from vla_rl.training.check import Check, acting_policy, success_of
+from vla_rl.training.config import RunConfig
 from vla_rl.training.jobs import StageJobs
 from vla_rl.training.plan import Stage
 from vla_rl.training.rounds import PracticeRun
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.simulator import SimulatorWorker
 
 CHECKED = ("--config", "tiny", "budget.check_episodes=2", "exploration=0.2")
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.training.jobs import StageJobs
 from vla_rl.training.plan import BudgetConfig, Stage
-from vla_rl.training.run_folder import RunFolder
 
 
 def test_every_start_is_played_under_the_sentence_of_every_task(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ import pytest
 from tests.training.test_practice_run import train
 from vla_rl.core.types import OPERATOR, Episode, Origin, Source
 from vla_rl.data.cache import FrameCache
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.sinks import read_records
-from vla_rl.runs.config import RunConfig, TaskConfig
-from vla_rl.runs.simulator import SimulatorWorker
+from vla_rl.training.config import RunConfig, TaskConfig
 from vla_rl.training.jobs import StageJobs
 from vla_rl.training.people import quality_by_operator
 from vla_rl.training.plan import BudgetConfig
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.simulator import SimulatorWorker
 
 PEOPLE = ("better_1", "worse_2")
 

@@ -19,12 +19,12 @@ from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PICTURED
 from vla_rl.data.cache import FrameCache
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.sinks import read_records
-from vla_rl.runs.config import RunConfig
-from vla_rl.runs.evaluation import evaluation_jobs
-from vla_rl.runs.simulator import SimulatorWorker
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.training.config import RunConfig
+from vla_rl.training.evaluation import evaluation_jobs
+from vla_rl.training.simulator import SimulatorWorker
 from vla_rl.training.workers import RolloutJob, RolloutPool, RolloutWorker
 
 UNWATCHED = ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1"]

@@ -11,9 +11,9 @@ import torch
 from safetensors import SafetensorError
 
 from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.training.checkpoint import load_checkpoint, load_newest_checkpoint, save_checkpoint
 from vla_rl.training.learning import LearningRun
-from vla_rl.training.run_folder import RunFolder
 
 
 def trained_state() -> dict[str, object]:

@@ -6,12 +6,12 @@ Example: vla-rl corrector runs/demo && vla-rl rollout runs/demo --robot sim --st
 import argparse
 from pathlib import Path
 
+from vla_rl.acting.policy_folder import find_policy
 from vla_rl.cli.parser import add_settings
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.policy_folder import find_policy
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

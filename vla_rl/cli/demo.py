@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from vla_rl.cli.run_arguments import add_run_arguments
 from vla_rl.core.config import load_config, read_yaml
+from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError
 from vla_rl.core.guarded import continue_with
-from vla_rl.runs.config_files import config_file
-from vla_rl.training.run_folder import RunFolder
+from vla_rl.data.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from vla_rl.report.story import Story
-    from vla_rl.runs.config import RunConfig
+    from vla_rl.training.config import RunConfig
 
 DEFAULT_CONFIG, DEFAULT_OUT = "demo", "runs/demo"
 PICTURE_PX = 256
@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _practise(arguments: argparse.Namespace, story: "Story", address: str) -> int:
+    from vla_rl.acting.redraw import Redrawer
     from vla_rl.cli.run_arguments import open_run
     from vla_rl.core.progress import watched_by
     from vla_rl.report.html import build_report
@@ -65,10 +66,9 @@ def _practise(arguments: argparse.Namespace, story: "Story", address: str) -> in
     from vla_rl.report.story import success_lines
     from vla_rl.report.story_panel import story_panel
     from vla_rl.report.wording import headline
-    from vla_rl.runs.beside import PracticeAlone
-    from vla_rl.runs.practice import practise
-    from vla_rl.runs.redraw import Redrawer
+    from vla_rl.training.beside import PracticeAlone
     from vla_rl.training.plan import plan
+    from vla_rl.training.practice import practise
 
     if not arguments.resume and arguments.out is None:
         _choose_folder(arguments)
@@ -148,7 +148,7 @@ def _choose_folder(arguments: argparse.Namespace) -> None:
 
 
 def _config_of(folder: RunFolder) -> "RunConfig | None":
-    from vla_rl.runs.config import RunConfig
+    from vla_rl.training.config import RunConfig
 
     try:
         return load_config(RunConfig, folder.config_file)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from vla_rl.core.errors import UserError
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.report.statistics import wilson_interval
-from vla_rl.training.run_folder import RunFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import torch
 
+    from vla_rl.acting.capability import check_chunks
+    from vla_rl.acting.policy_folder import find_policy
     from vla_rl.data.store import EpisodeStore
-    from vla_rl.runs.capability import check_chunks
-    from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.evaluation import evaluation_jobs, run_missing
-    from vla_rl.runs.policy_folder import find_policy
-    from vla_rl.runs.practice import make_pool
+    from vla_rl.training.config import RunConfig
+    from vla_rl.training.evaluation import evaluation_jobs, run_missing
+    from vla_rl.training.practice import make_pool
 
     if arguments.episodes < 1:
         raise UserError(f"--episodes is {arguments.episodes}; it must be at least 1")

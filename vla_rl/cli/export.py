@@ -25,7 +25,7 @@ from vla_rl.core.types import Observation
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 
 if TYPE_CHECKING:
-    from vla_rl.runs.config import RunConfig
+    from vla_rl.training.config import RunConfig
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8-dynamic", "int8-static", "fp8", "int8", "int4")
 _HALF = ("fp16", "bf16")
@@ -84,8 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> Path:
     """From a checkpoint; quantised precisions go over fp32."""
     from deploy_trt.export import export_policy
+    from vla_rl.acting.policy_folder import find_policy
     from vla_rl.policies.folders import load_model
-    from vla_rl.runs.policy_folder import find_policy
 
     policy = find_policy(arguments.source, arguments.version)
     model, meta = load_model(policy.path)
@@ -152,8 +152,8 @@ def _run_to_compare(arguments: argparse.Namespace) -> "RunConfig":
     Raises:
         UserError: if the source is none, or the deployment cannot be run here.
     """
-    from vla_rl.runs.config import RunConfig
-    from vla_rl.training.run_folder import RunFolder
+    from vla_rl.data.run_folder import RunFolder
+    from vla_rl.training.config import RunConfig
 
     if is_deployment(arguments.source):
         raise UserError("--closed-loop compares with the policy in torch: give the run that it comes from, and --out")
@@ -166,10 +166,10 @@ def _closed_loop(arguments: argparse.Namespace, deployment: Path, config: "RunCo
     """Success of the deployment, on the backend that is verified, and of the policy that it was exported from, on the
     evaluation's seeds.
     """
+    from vla_rl.acting.policy_folder import find_policy
     from vla_rl.report.statistics import wilson_interval
-    from vla_rl.runs.evaluation import evaluation_jobs, run_missing
-    from vla_rl.runs.policy_folder import find_policy
-    from vla_rl.runs.simulator import SimulatorWorker
+    from vla_rl.training.evaluation import evaluation_jobs, run_missing
+    from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutPool
 
     build = functools.partial(SimulatorWorker, config, backend=arguments.verify)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from vla_rl.cli.parser import add_settings
 from vla_rl.core.config import config_to_dict, load_config
+from vla_rl.core.config_files import OF_FINETUNE, config_file
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.guarded import continue_with
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import DataMapping
-from vla_rl.runs.config_files import OF_FINETUNE, config_file
-from vla_rl.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from vla_rl.runs.finetune import FinetuneConfig
+    from vla_rl.training.finetune import FinetuneConfig
 
 _OUT = Path("runs/finetune")
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from vla_rl.runs.finetune import describe_data, finetune, share_steps
+    from vla_rl.training.finetune import describe_data, finetune, share_steps
     from vla_rl.training.ranks import rank_and_count
 
     if rank_and_count()[0]:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, FinetuneConfig]":
     """The run folder that the arguments name, made or found, and its config."""
-    from vla_rl.runs.finetune import FinetuneConfig, start_run
+    from vla_rl.training.finetune import FinetuneConfig, start_run
 
     if arguments.resume:
         names = ("data", "mapping", "policy", "algorithm", "config", "seed", "out")

@@ -32,9 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _push(arguments: argparse.Namespace) -> str:
+    from vla_rl.acting.policy_folder import find_policy
     from vla_rl.data.lerobot_io import export_lerobot
     from vla_rl.data.store import EpisodeStore
-    from vla_rl.runs.policy_folder import find_policy
 
     source, place = Path(arguments.source), arguments.target
     is_run = (source / "config.yaml").exists()

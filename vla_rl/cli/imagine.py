@@ -60,13 +60,13 @@ def _train(arguments: argparse.Namespace) -> int:
     """Gather episodes and train; called again, it goes on where it stopped."""
     import torch
 
+    from vla_rl.acting.imagination.near_success import NEAR_SUCCESS_SEED, collect_near_success, near_success_ratio
+    from vla_rl.acting.imagination.world_data import episodes_of, gather_episodes, open_cache, world_spec
+    from vla_rl.acting.imagination.world_evaluation import WorldFolder
+    from vla_rl.data.run_folder import RunFolder
     from vla_rl.data.store import EpisodeStore
-    from vla_rl.runs.config import RunConfig, world_preset
-    from vla_rl.runs.imagination.near_success import NEAR_SUCCESS_SEED, collect_near_success, near_success_ratio
-    from vla_rl.runs.imagination.world_data import episodes_of, gather_episodes, open_cache, world_spec
-    from vla_rl.runs.imagination.world_evaluation import WorldFolder
-    from vla_rl.runs.practice import check_device
-    from vla_rl.training.run_folder import RunFolder
+    from vla_rl.training.config import RunConfig, world_preset
+    from vla_rl.training.practice import check_device
     from world_model.config import WorldModelConfig
     from world_model.training import train_world_model
 
@@ -103,7 +103,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     """Floor of the probe, horizon curves and counterfactuals; written to evaluation.json in the folder of the model."""
     import torch
 
-    from vla_rl.runs.imagination.world_evaluation import WorldFolder, WorldJudge
+    from vla_rl.acting.imagination.world_evaluation import WorldFolder, WorldJudge
     from world_model.evaluation import HorizonConfig
 
     torch.set_num_threads(1)
@@ -127,7 +127,7 @@ def _rollout(arguments: argparse.Namespace) -> int:
     """Reality in the upper rows, imagination in the lower ones, from the same moment with the same actions."""
     import torch
 
-    from vla_rl.runs.imagination.world_evaluation import WorldFolder, WorldJudge
+    from vla_rl.acting.imagination.world_evaluation import WorldFolder, WorldJudge
     from world_model.open_loop import imagine
     from world_model.windows import pictures
 
@@ -160,8 +160,8 @@ def _branches(arguments: argparse.Namespace) -> int:
     """
     import torch
 
-    from vla_rl.runs.imagination.branch_film import CHUNKS, film_branches
-    from vla_rl.training.run_folder import RunFolder
+    from vla_rl.data.run_folder import RunFolder
+    from vla_rl.training.branch_film import CHUNKS, film_branches
 
     out = _clip_file(arguments, RunFolder(arguments.folder).film.name)
     torch.set_num_threads(1)
@@ -175,10 +175,10 @@ def _rank(arguments: argparse.Namespace) -> int:
     """How often policies would succeed, foretold from a run's real episodes; the best one first."""
     import torch
 
-    from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.imagination.foretelling import EPISODES, foretell_success
-    from vla_rl.runs.policy_folder import find_policy
-    from vla_rl.training.run_folder import RunFolder
+    from vla_rl.acting.policy_folder import find_policy
+    from vla_rl.data.run_folder import RunFolder
+    from vla_rl.training.config import RunConfig
+    from vla_rl.training.foretelling import EPISODES, foretell_success
 
     torch.set_num_threads(1)
     folder, _ = RunFolder.open(arguments.folder, RunConfig)

@@ -39,9 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _watch(arguments: argparse.Namespace, person: dict[str, Any]) -> int:
     from dataclasses import replace
 
+    from vla_rl.acting.policy_folder import find_policy
+    from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
     from vla_rl.data.store import EpisodeStore
-    from vla_rl.runs.policy_folder import find_policy
-    from vla_rl.runs.rollout import RolloutOrder, resolve_config, roll_out
 
     policy = find_policy(arguments.run)
     store = EpisodeStore(arguments.out) if arguments.out else None
@@ -55,13 +55,13 @@ def _drive(arguments: argparse.Namespace, person: dict[str, Any]) -> int:
     import tempfile
     from dataclasses import replace
 
+    from vla_rl.acting.record import RecordConfig, RecordOrder, record_task
+    from vla_rl.acting.task_config import TakeoverConfig, TaskConfig
     from vla_rl.core.config import config_from_dict
     from vla_rl.data.store import EpisodeStore
-    from vla_rl.runs.record import RecordConfig, RecordOrder, record_task
-    from vla_rl.runs.task_config import TakeoverConfig, TaskConfig
 
     if arguments.world:
-        from vla_rl.runs.imagination.world_evaluation import WorldFolder
+        from vla_rl.acting.imagination.world_evaluation import WorldFolder
 
         task = WorldFolder(arguments.world).task()
     else:

@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from vla_rl.acting.record import BY_HAND, EXPERT, RecordConfig, RecordOrder, record_robot, record_task
     from vla_rl.core.config import load_config, read_yaml
     from vla_rl.data.store import EpisodeStore
-    from vla_rl.runs.record import BY_HAND, EXPERT, RecordConfig, RecordOrder, record_robot, record_task
 
     overrides = list(arguments.overrides)
     if arguments.task and "=" in arguments.task:

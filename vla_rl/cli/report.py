@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vla_rl.core.config import read_yaml
-from vla_rl.training.run_folder import RunFolder, is_finetuning
+from vla_rl.data.run_folder import RunFolder, is_finetuning
 
 if TYPE_CHECKING:
-    from vla_rl.runs.task_config import TaskConfig
+    from vla_rl.acting.task_config import TaskConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from vla_rl.acting.redraw import Redrawer
     from vla_rl.report.beside import build_comparison
     from vla_rl.report.html import build_report
-    from vla_rl.runs.redraw import Redrawer
 
     task = _task_of(arguments.run)
     with closing(Redrawer(task)) as redraw:
@@ -40,8 +40,8 @@ def _task_of(run: Path) -> "TaskConfig | None":
     Raises:
         UserError: if there is no run, or its config does not fit this program.
     """
-    from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.finetune import FinetuneConfig
+    from vla_rl.training.config import RunConfig
+    from vla_rl.training.finetune import FinetuneConfig
 
     folder = RunFolder(run)
     if folder.config_file.exists() and is_finetuning(read_yaml(folder.config_file)):

@@ -6,11 +6,11 @@ Example: vla-rl robot check runs/demo --robot mock --limits my_limits.yaml
 import argparse
 from pathlib import Path
 
+from vla_rl.acting.policy_folder import find_policy
+from vla_rl.acting.robot_check import check_robot
+from vla_rl.acting.rollout import resolve_config
 from vla_rl.cli.parser import add_settings
 from vla_rl.core.registry import names
-from vla_rl.runs.policy_folder import find_policy
-from vla_rl.runs.robot_check import check_robot
-from vla_rl.runs.rollout import resolve_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

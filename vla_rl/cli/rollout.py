@@ -8,12 +8,12 @@ import os
 from pathlib import Path
 
 from robot_io.faults import findings_table
+from vla_rl.acting.policy_folder import find_policy
+from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
 from vla_rl.cli.parser import add_settings
 from vla_rl.core.registry import names
 from vla_rl.core.signing import TRUSTED
 from vla_rl.data.store import EpisodeStore
-from vla_rl.runs.policy_folder import find_policy
-from vla_rl.runs.rollout import RolloutOrder, resolve_config, roll_out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

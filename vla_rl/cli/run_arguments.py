@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from vla_rl.cli.parser import add_settings
 from vla_rl.core.config import config_to_dict, load_config, read_yaml
+from vla_rl.core.config_files import config_file, config_names
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.runs.config_files import config_file, config_names
 
 if TYPE_CHECKING:
     from vla_rl.core.types import PolicySpec
-    from vla_rl.runs.config import RunConfig
-    from vla_rl.training.run_folder import RunFolder
+    from vla_rl.data.run_folder import RunFolder
+    from vla_rl.training.config import RunConfig
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, config: str, out: str) -> None:
@@ -40,9 +40,9 @@ def open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, RunConfig, Poli
     Raises:
         UserError: For arguments that contradict each other, or a bad config.
     """
-    from vla_rl.runs.config import RunConfig
-    from vla_rl.runs.practice import check_config, create_run
-    from vla_rl.training.run_folder import RunFolder
+    from vla_rl.data.run_folder import RunFolder
+    from vla_rl.training.config import RunConfig
+    from vla_rl.training.practice import check_config, create_run
 
     if not arguments.resume:
         return create_run(arguments.out or arguments.default_out, asked_config(arguments), arguments.start)
@@ -64,7 +64,7 @@ def asked_config(arguments: argparse.Namespace) -> "RunConfig":
         UserError: For a config or a size that there is not, or a bad value in one.
     """
     from vla_rl.policies.flow_vla.config import preset
-    from vla_rl.runs.config import RunConfig
+    from vla_rl.training.config import RunConfig
 
     overrides = list(arguments.overrides)
     if arguments.seed is not None:

@@ -32,8 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list() -> int:
+    from vla_rl.acting.task_names import task_names
     from vla_rl.core.other_output import others_once
-    from vla_rl.runs.task_names import task_names
 
     with others_once():
         found = task_names()
@@ -53,12 +53,12 @@ def _check(arguments: argparse.Namespace) -> int:
         raise UserError(f"--seconds is {arguments.seconds:g}; expected a number above 0, at most 3600")
     if arguments.picture.is_dir():
         raise UserError(f"--picture {arguments.picture} is a folder; name a file")
+    from vla_rl.acting.task_config import OneTask
     from vla_rl.core.config import load_config
-    from vla_rl.runs.task_config import OneTask
 
     config = load_config(OneTask, overrides=[f"task.env={arguments.task}", *arguments.overrides])
     arguments.picture.parent.mkdir(parents=True, exist_ok=True)
-    from vla_rl.runs.task_check import check_task, save_picture  # only when the settings are known to be right
+    from vla_rl.acting.task_check import check_task, save_picture  # only when the settings are known to be right
 
     report = check_task(config.task, arguments.seconds)
     for line in report.found:

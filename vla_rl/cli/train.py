@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from vla_rl.cli.run_arguments import open_run
-    from vla_rl.runs.practice import practise
+    from vla_rl.training.practice import practise
 
     folder, config, spec = open_run(arguments)
     continue_with("vla-rl", "train", "--resume", str(folder.path))

@@ -5,10 +5,10 @@ is missing after a crash is known from the names alone.
 from collections.abc import Sequence
 
 from vla_rl.core.errors import StoreError
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training import plan
 from vla_rl.training.plan import BudgetConfig, Stage
-from vla_rl.training.run_folder import RunFolder
 from vla_rl.training.workers import RolloutJob
 
 DEMONSTRATION_ATTEMPTS = 20  # a clumsy operator succeeds half of the time

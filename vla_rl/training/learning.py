@@ -22,11 +22,11 @@ from vla_rl.core.stopping import stop_at_a_good_moment
 from vla_rl.credit import CreditConfig
 from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.data.retention import RetentionConfig
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.checkpoint import save_checkpoint
 from vla_rl.training.people import quality_by_operator
 from vla_rl.training.plan import Stage
-from vla_rl.training.run_folder import RunFolder
 
 LOG_EVERY_STEPS = 50
 CHECKPOINT_EVERY_S = 60.0

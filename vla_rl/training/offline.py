@@ -20,10 +20,10 @@ from vla_rl.core.types import Source
 from vla_rl.credit import ActorKind, SegmentKind
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.retention import RetentionConfig
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.statistics import scale_notes
 from vla_rl.training.learning import Learner, LearningRun, RunRecords
 from vla_rl.training.plan import Stage
-from vla_rl.training.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
 _NEARLY_ALL = 0.95

@@ -20,6 +20,7 @@ from vla_rl.credit import CreditConfig, assign_batch
 from vla_rl.critics.calibration import calibration_record
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.retention import RetentionConfig
+from vla_rl.data.run_folder import RunFolder, is_policy
 from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.training import plan
 from vla_rl.training.background import BackgroundRollouts
@@ -27,7 +28,6 @@ from vla_rl.training.check import Check, acting_policy, success_of
 from vla_rl.training.jobs import StageJobs, is_demonstration, is_stored, practice_prefix
 from vla_rl.training.learning import Learner, LearningRun, RunRecords
 from vla_rl.training.plan import BudgetConfig, Stage
-from vla_rl.training.run_folder import RunFolder, is_policy
 from vla_rl.training.workers import RolloutJob, Rollouts
 
 # The steps of an episode share its outcome: a few of them say as much of calibration as all.

@@ -27,7 +27,7 @@ setup(
     description=MANIFEST.findtext("description"),
     entry_points={
         "console_scripts": [
-            "policy_node = vla_rl.runs.ros2_node:main",
+            "policy_node = vla_rl.acting.ros2_node:main",
             "env_robot = robot_io.ros2.env_node:main",
         ]
     },

@@ -10,13 +10,13 @@ import pytest
 
 from tests.fakes.driven import RecordingPolicy, drive
 from tests.fakes.faulty_attempts import TickPolicy
+from vla_rl.acting.capability import best_strategy, check_strategy
+from vla_rl.acting.policy_folder import PolicyFolder
 from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
 from vla_rl.execution.strategies import execution_config
 from vla_rl.execution.virtual import LatencyConfig
-from vla_rl.runs.capability import best_strategy, check_strategy
-from vla_rl.runs.policy_folder import PolicyFolder
 
 SPEC = PolicySpec("arm", ("front",), (8, 8), 3, 3, 20.0)
 

@@ -24,7 +24,7 @@ from robot_io.ros2.robot_description import read_description
 from robot_io.ros2.spinning import spin
 from robot_io.ros2.wiring import Interface, Wiring
 from vla_rl.core.errors import UserError
-from vla_rl.runs.robots.ros2 import settings_from
+from vla_rl.acting.robots.ros2 import settings_from
 
 rclpy.init()
 said = {}

@@ -30,7 +30,7 @@ from sensor_msgs.msg import JointState
 from robot_io.ros2 import qos
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.wiring import Interface, Wiring
-from vla_rl.runs.robots.ros2 import settings_from
+from vla_rl.acting.robots.ros2 import settings_from
 
 rclpy.init()
 node, drivers = rclpy.create_node("robot"), rclpy.create_node("drivers")

@@ -10,9 +10,9 @@ from robot_io.ros2.parameters import Settings
 from tests.fakes.jtc import JointTrajectoryController, Point
 from tests.fakes.jtc import Settings as ControllerSettings
 from tests.fakes.ros2_scripts import ros_or_skip, said_by
+from vla_rl.acting.robots.ros2 import settings_from
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Float32Array
-from vla_rl.runs.robots.ros2 import settings_from
 
 MS = 1_000_000
 PERIOD_NS = 10 * MS

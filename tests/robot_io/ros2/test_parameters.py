@@ -13,8 +13,8 @@ import robot_io.ros2
 from robot_io.ros2.outputs import KINDS
 from robot_io.ros2.parameters import PARAMETERS, Settings, all_parameters, markdown_table
 from tests.fakes.ros2_scripts import ros_or_skip, said_by
+from vla_rl.acting.robots.ros2 import settings_from
 from vla_rl.core.errors import ConfigError
-from vla_rl.runs.robots.ros2 import settings_from
 
 PACKAGE = Path(robot_io.ros2.__file__).parent / "vla_rl_ros"
 PAGE = Path(__file__).parents[3] / "docs" / "ros2.md"
@@ -78,7 +78,7 @@ def test_the_ament_package_is_whole() -> None:
     assert imported <= needed
     assert f"script_dir=$base/lib/{name}" in (PACKAGE / "setup.cfg").read_text()
     setup = (PACKAGE / "setup.py").read_text()
-    for entry in ("vla_rl.runs.ros2_node:main", "robot_io.ros2.env_node:main"):
+    for entry in ("vla_rl.acting.ros2_node:main", "robot_io.ros2.env_node:main"):
         module, _, function = entry.partition(":")
         source = Path(__file__).parents[3] / f"{module.replace('.', '/')}.py"
         assert entry in setup

@@ -13,13 +13,13 @@ from robot_io.gate import GateConfig, Reason, SafetyGate
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorDesk
 from robot_io.ros2.robot import Ros2Robot
+from vla_rl.acting.robots.ros2 import settings_from
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.plan import observed_ns
 from vla_rl.execution.planner import Planner
-from vla_rl.runs.robots.ros2 import settings_from
 
 MS = 1_000_000
 HZ, TICK_MS = 20.0, 50

@@ -9,7 +9,7 @@ SET_UP = """
 import itertools, json, os, sys
 import rclpy
 from robot_io.gate import GateConfig
-from vla_rl.runs.robots import RobotRequest, set_up_robot
+from vla_rl.acting.robots import RobotRequest, set_up_robot
 from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PolicySpec

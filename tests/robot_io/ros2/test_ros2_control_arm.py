@@ -16,8 +16,8 @@ from robot_io.ros2.outputs import KINDS, check_outputs
 from robot_io.ros2.parameters import Settings
 from tests.fakes.ros2_control import ARM
 from tests.fakes.ros2_scripts import ros_or_skip, said_by
+from vla_rl.acting.robots.ros2 import settings_from
 from vla_rl.core.config import load_config
-from vla_rl.runs.robots.ros2 import settings_from
 
 DESCRIPTION = ElementTree.parse(ARM / "urdf" / "arm.urdf").getroot()
 CONTROLLERS = yaml.safe_load((ARM / "config" / "controllers.yaml").read_text())

@@ -25,8 +25,8 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import execution_config
-from vla_rl.runs import ros2_node
-from vla_rl.runs.attempt import Attempts
+from vla_rl.acting import ros2_node
+from vla_rl.acting.attempt import Attempts
 
 
 class Still:

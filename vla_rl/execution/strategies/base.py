@@ -119,7 +119,7 @@ class ChunkStrategy(Strategy):
     config_class: ClassVar[type[ExecutionConfig]] = ExecutionConfig
     takes_corrector: ClassVar[bool] = False
     keeps_plans: ClassVar[bool] = True  # what is executed is what the policy draws for an observation alone
-    requires: ClassVar[frozenset[str]] = frozenset()  # what a policy must provide, see `vla_rl.runs.capability`
+    requires: ClassVar[frozenset[str]] = frozenset()  # what a policy must provide, see `vla_rl.acting.capability`
     preference: ClassVar[int] = 0  # in real time the highest of those that the policy supports acts; 0: only if named
 
     def __init__(self, config: ExecutionConfig, corrector: ActionCorrector | None = None) -> None:

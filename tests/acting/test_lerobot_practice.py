@@ -1,0 +1,101 @@
+"""Policies of lerobot, tiny and random, practise like ours: demonstrations, supervised, a round, evaluated."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.fakes.interrupted import interrupted, weights
+from tests.fakes.lerobot_configs import shrink_pi, tiny_config
+from vla_rl.acting.policy_folder import find_policy
+from vla_rl.cli.main import main
+from vla_rl.data.store import EpisodeStore
+from vla_rl.policies.folders import load_model
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # of lerobot, transformers and diffusers; not ours
+]
+KINDS = ["act", "diffusion", "smolvla", "pi0"]
+SHORT = [
+    "budget={demonstrations: 2, supervised_steps: 2, rounds: 1, episodes_per_round: 1, steps_per_round: 2, "
+    "evaluation_episodes: 1, checkpoint_every: 1}",
+    "execution={execute_ticks: 4}",
+    "task={image_size: 32, difficulty: 0.0, declare: {max_episode_steps: 50}}",  # an expert just succeeds
+    "learning.actor.batch_size=2",
+    "supervised.actor.batch_size=2",
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run of habc with a new policy of a kind, in this process: what shrinks pi0 reaches no worker."""
+    pytest.importorskip("transformers", reason="SmolVLA and pi need the extra 'lerobot-policies'")
+    pytest.importorskip("diffusers", reason="the diffusion policy needs the extra 'lerobot-policies'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        logging.disable(logging.WARNING)
+        if request.param == "pi0":
+            shrink_pi(patch)
+        described = tmp_path_factory.mktemp(request.param)
+        tiny_config(request.param, described / "vlm")._save_pretrained(described)
+        folder = tmp_path_factory.mktemp("practice") / request.param
+        policy = ["policy.kind=lerobot", f"policy.folder={described}"]
+        assert main(["train", "--config", "tiny", "--out", str(folder), *policy, *SHORT]) == 0
+        yield folder
+        logging.disable(logging.NOTSET)
+
+
+def test_it_practises_on_statistics_of_the_demonstrations(run: Path) -> None:
+    evaluations = json.loads((run / "summary.json").read_text())["evaluations"]
+    assert [entry["label"] for entry in evaluations] == ["supervised", "round 1"]
+    assert weights(run, 0) != weights(run, 1)
+    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert any("viability_loss" in entry for entry in steps), "its critics learn"
+    policy = find_policy(run)
+    assert (policy.horizon, policy.version) == (4, 1)
+    model, meta = load_model(policy.path)
+    assert meta == {"policy_version": 1, "algorithm": "habc"}
+    store = EpisodeStore(run / "episodes", create=False)
+    shown = np.concatenate([store.read(f"demo-{number:05d}").imitation_action() for number in range(2)])
+    np.testing.assert_allclose(model.statistics.action.mean, shown.mean(0), atol=1e-6)
+
+
+def test_a_resumed_run_ends_in_the_same_weights(run: Path, tmp_path: Path) -> None:
+    again = interrupted(run, tmp_path / "again")
+    assert main(["train", "--resume", str(again)]) == 0
+    assert weights(again, 1) == weights(run, 1)
+
+
+def test_another_algorithm_starts_from_it(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "filtered"
+    arguments = ["--config", str(run / "config.yaml"), "--from", str(run), "--out", str(other)]
+    assert main(["train", *arguments, "algorithm=filtered_bc"]) == 0
+    assert weights(other, 0) == weights(run, 0)
+    assert weights(other, 1) != weights(run, 0)
+
+
+def test_it_is_exported_and_acts_without_torch(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(run), "--out", str(tmp_path / "deployed")]) == 0, capsys.readouterr()
+    assert main(["rollout", str(tmp_path / "deployed"), "--robot", "sim"]) == 0
+    assert "success " in capsys.readouterr().out
+
+
+def test_a_critic_cannot_see_through_it(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--config", str(run / "config.yaml"), "--from", str(run), "--out", str(tmp_path / "run")]
+    assert main(["train", *arguments, "learning.critic.backbone=policy"]) == 2
+    assert "the policy 'lerobot' gives no features to others; set the critic's backbone" in capsys.readouterr().err
+
+
+def test_one_that_cannot_explore_is_refused_before_it_is_trained(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "exploring"
+    arguments = ["--config", str(run / "config.yaml"), "--out", str(other), "budget.rounds=0", "exploration=0.1"]
+    explores = run.name in ("act", "diffusion")
+    assert main(["train", *arguments]) == (0 if explores else 2)
+    assert ("follows from the start alone; set exploration=0" in capsys.readouterr().err) != explores
+    assert other.exists() == explores

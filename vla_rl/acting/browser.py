@@ -1,0 +1,271 @@
+"""A person at a browser page: drives a task, or watches a policy practise and takes over. An entry of
+``vla_rl.takeovers``, so that whatever asks a supervisor can ask a person: `vla-rl play`, `train`, `rollout`, `record`.
+
+Threading law: the thread that runs the episode calls `BrowserSupervisor`; threads of the page touch only the `Desk`.
+"""
+
+import atexit
+import contextlib
+import functools
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, override
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robot_io.env_interface import EnvDeclaration, read_actions, read_rate, read_sentence
+from robot_io.motion import MotionSteps
+from sim.large import large_pictures
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.types import Float32Array
+from vla_rl.report.images import tile_cameras
+
+MOVES = {
+    "ArrowLeft": (0, -1.0),
+    "ArrowRight": (0, 1.0),
+    "ArrowDown": (1, -1.0),
+    "ArrowUp": (1, 1.0),
+    "s": (2, -1.0),
+    "w": (2, 1.0),
+}
+"""Key -> (axis, direction) of the chosen arm."""
+_DEAD_ZONE = 0.15  # of a gamepad's sticks
+
+
+@dataclass(frozen=True)
+class BrowserConfig:
+    """How a person supervises.
+
+    Attributes:
+        port: of the page; 0: any free one.
+        size_px: height of the pictures, of a task that can draw itself at any size.
+        speed: of a held key or a full deflection, see `robot_io.motion.MotionSteps`.
+        pace: how fast the task goes, 1: real time.
+        alone: nobody else acts; each attempt waits for the person to begin it.
+        world: folder of a world model that imagines the same actions beside the task; empty: none.
+    """
+
+    port: int = 8600
+    size_px: int = 256
+    speed: float = 0.3
+    pace: float = 1.0
+    alone: bool = False
+    world: str = ""
+
+    def __post_init__(self) -> None:
+        if not (self.speed > 0 and self.pace > 0 and self.size_px > 0):
+            raise ConfigError(f"speed {self.speed}, pace {self.pace} and size_px {self.size_px} must be positive")
+
+
+class Input(NamedTuple):
+    """What a person did since the last tick.
+
+    Attributes:
+        held: keys that are down.
+        pressed: keys that went down.
+        drag: of the mouse, picture widths to the right and down.
+        axes: of a gamepad, -1 to 1: right, away, up.
+    """
+
+    held: frozenset[str] = frozenset()
+    pressed: tuple[str, ...] = ()
+    drag: tuple[float, float] = (0.0, 0.0)
+    axes: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
+class Desk:
+    """Where the page and the episode meet."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._input = Input()
+        self._pressed_any = threading.Event()
+        self._pictures: dict[str, NDArray[np.uint8]] = {}
+        self._status: dict[str, Any] = {}
+
+    def tell(self, told: Input) -> None:
+        """What the page reports."""
+        with self._lock:
+            drag = self._input.drag[0] + told.drag[0], self._input.drag[1] + told.drag[1]
+            self._input = Input(told.held, self._input.pressed + told.pressed, drag, told.axes)
+        if told.pressed:
+            self._pressed_any.set()
+
+    def take(self) -> Input:
+        """What is held, and what happened since the last call."""
+        with self._lock:
+            taken = self._input
+            self._input = Input(taken.held, axes=taken.axes)
+            return taken
+
+    def wait_for_key(self) -> None:
+        """Return at the next key or button; what was pressed before does not count."""
+        self._pressed_any.clear()
+        while not self._pressed_any.wait(0.2):  # so that Ctrl-C is heard
+            pass
+        self.take()
+
+    def show(self, pictures: Mapping[str, NDArray[np.uint8]], status: Mapping[str, Any]) -> None:
+        """Replace the pictures, each uint8 [h, w, 3], and the status."""
+        with self._lock:
+            self._pictures, self._status = dict(pictures), dict(status)
+
+    def newest(self) -> tuple[dict[str, NDArray[np.uint8]], dict[str, Any]]:
+        """What is shown now."""
+        with self._lock:
+            return dict(self._pictures), dict(self._status)
+
+
+@functools.cache
+def desk_at(port: int) -> Desk:
+    """The desk behind the page of a port of this process, served until the process ends.
+
+    Raises:
+        UserError: if the port is taken.
+    """
+    from vla_rl.acting.browser_page import serve_desk
+
+    desk, stack = Desk(), contextlib.ExitStack()
+    try:
+        address = stack.enter_context(serve_desk(desk, port))
+    except UserError as error:
+        raise UserError(
+            f"{error}. One person supervises one episode at a time: with takeover.supervisor=browser set workers=1"
+        ) from error
+    atexit.register(stack.close)
+    print(f"open {address} in a browser; Ctrl-C ends it", file=sys.stderr)
+    return desk
+
+
+class BrowserSupervisor(TakeoverSource):
+    """See the module. The policy acts until the person moves something or takes over with t, and again after t.
+
+    Args:
+        env: Task, with what `vla_rl.acting.task.make_env` says is declared of it. One whose pictures cannot be drawn is
+            driven blind.
+        config: see `BrowserConfig`.
+
+    Attributes:
+        wants_proposals: the policy goes on planning while the person acts, and the page shows what it would do.
+    """
+
+    config_class: ClassVar[type] = BrowserConfig
+    wants_proposals = True
+
+    def __init__(self, env: Any, config: BrowserConfig | None = None) -> None:
+        self._env, self._config = env, config or BrowserConfig()
+        declared: EnvDeclaration = getattr(env, "declared", EnvDeclaration())
+        self._actions, self._sentence = read_actions(env, declared), read_sentence(env, declared)[0]
+        self._hz = read_rate(env, declared)[0] * self._config.pace
+        self._steps = MotionSteps(self._actions, self._hz, self._config.speed)
+        self._delta = np.array([kind == "delta" for kind in self._actions.kind])
+        self._draw: Any = None
+        self._imagined: Any = None
+        self._attempts = 0
+
+    @override
+    def reset(self, seed: int) -> None:
+        """Show the task, and wait for a key: before the first attempt, or before each where nobody else acts."""
+        desk = self._desk = desk_at(self._config.port)
+        self._last: Float32Array | None = None
+        self._engaged, self._open, self._due_s = False, dict.fromkeys(range(len(self._steps.groups)), True), 0.0
+        self._seen = self._begin_imagining(seed)
+        if self._config.alone or not self._attempts:
+            self._show(desk, 0, None, waiting=True)
+            desk.wait_for_key()
+        self._attempts += 1
+
+    @override
+    def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
+        """See `vla_rl.core.protocols.TakeoverSource.command`. Returns no earlier than the tick is due."""
+        desk = self._desk
+        command = self._decide(desk.take(), proposed)
+        self._last = command
+        if self._imagined is not None:
+            self._seen = self._imagined.step(proposed if command is None else command)[0]["pixels"]
+        self._show(desk, tick, proposed)
+        self._due_s = max(self._due_s + 1 / self._hz, time.monotonic())
+        time.sleep(max(self._due_s - time.monotonic(), 0))
+        return command
+
+    def _decide(self, told: Input, proposed: Float32Array) -> Float32Array | None:
+        """The person's command, or None."""
+        gripper = 0.0
+        for key in told.pressed:
+            if key == "t" and not self._config.alone:
+                self._engaged = not self._engaged
+            elif key == " ":
+                self._open[self._steps.group] = not self._open[self._steps.group]
+                gripper = 1.0 if self._open[self._steps.group] else -1.0
+            elif key.isascii() and key.isdigit() and 0 < int(key) <= len(self._steps.groups):
+                self._steps.group = int(key) - 1
+        direction = self._direction(told)
+        moves = bool(direction.any() or gripper)
+        self._engaged = self._engaged or (moves and not self._config.alone)
+        if not (moves or self._engaged):
+            return None
+        still = proposed if self._last is None else self._last
+        return self._steps(np.where(self._delta, np.float32(0), still), direction, gripper)
+
+    def _direction(self, told: Input) -> Float32Array:
+        direction = np.array([axis if abs(axis) > _DEAD_ZONE else 0 for axis in told.axes], np.float32)
+        for key in told.held & MOVES.keys():
+            axis, sign = MOVES[key]
+            direction[axis] += sign
+        direction = direction.clip(-1, 1)
+        # Across the whole picture is across the whole range; the page's y points down.
+        direction[:2] += np.array((told.drag[0], -told.drag[1])) * self._hz / self._config.speed
+        return direction
+
+    def _begin_imagining(self, seed: int) -> Mapping[str, NDArray[np.uint8]]:
+        if not self._config.world:
+            return {}
+        if self._imagined is None:
+            from vla_rl.acting.imagination.world_evaluation import WorldFolder
+
+            self._imagined = WorldFolder(Path(self._config.world)).open_env()
+        inner = self._env.unwrapped
+        if not hasattr(inner, "get_state"):
+            raise UserError(f"a world model begins beside a task that says its state; {type(inner).__name__} does not")
+        begun = self._imagined.begin_at(inner.set_state(inner.get_state()), seed)
+        pictures: Mapping[str, NDArray[np.uint8]] = begun["pixels"]
+        return pictures
+
+    def _show(self, desk: Desk, tick: int, proposed: Float32Array | None, waiting: bool = False) -> None:
+        if self._draw is None:
+            self._draw = large_pictures(self._env, self._config.size_px)
+        rows = {"task": self._draw(), "imagined": self._seen}
+        pictures = {
+            name: tile_cameras({camera: image[None] for camera, image in row.items()}, self._config.size_px)[0]
+            for name, row in rows.items()
+            if row
+        }
+        span = np.maximum(self._actions.high - self._actions.low, 1e-6)
+        acts = self._engaged or (self._config.alone and self._last is not None)
+        desk.show(
+            pictures,
+            {
+                "task": self._sentence,
+                "cameras": list(rows["task"]),
+                "tick": tick,
+                "attempt": self._attempts + waiting,
+                "waiting": waiting,
+                "alone": self._config.alone,
+                "person": bool(acts),
+                "arm": self._steps.group + 1,
+                "arms": len(self._steps.groups),
+                "policy": _shares(proposed, self._actions.low, span),
+                "command": _shares(self._last, self._actions.low, span),
+            },
+        )
+
+
+def _shares(action: Float32Array | None, low: NDArray[Any], span: NDArray[Any]) -> Sequence[float]:
+    """Where each number of an action is in its range, 0 to 1; empty without an action."""
+    return [] if action is None else [round(float(share), 4) for share in ((action - low) / span).clip(0, 1)]

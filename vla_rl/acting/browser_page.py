@@ -1,0 +1,89 @@
+"""The page of `vla_rl.acting.browser`: pictures to the person, keys and sticks to the desk."""
+
+import io
+import json
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+
+from vla_rl.acting.browser import Desk, Input
+from vla_rl.core.outside import parse_json
+from vla_rl.report.loopback import PageHandler, serve_page
+
+_LONGEST_BODY = 10_000
+_FRAME_S = 0.04
+_STREAM = "/stream/"
+
+
+@contextmanager
+def serve_desk(desk: Desk, port: int) -> Iterator[str]:
+    """Serve the page on the loopback; yields its address.
+
+    Raises:
+        UserError: if the port is taken.
+    """
+    ended = threading.Event()
+    with serve_page(type("Handler", (_Handler,), {"desk": desk, "ended": ended}), port) as address:
+        try:
+            yield address
+        finally:
+            ended.set()
+
+
+class _Handler(PageHandler):
+    desk: Desk
+    ended: threading.Event
+
+    def do_GET(self) -> None:
+        if self.path.startswith(_STREAM):
+            self._stream(self.path.removeprefix(_STREAM))
+        elif self.path == "/":
+            self.answer_page("vla_rl.acting", "browser.html")
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def do_POST(self) -> None:
+        try:
+            length = int(self.headers.get("Content-Length", 0))
+            if self.path != "/controls" or not 0 <= length <= _LONGEST_BODY:
+                raise ValueError("unknown address or too long")
+            self.desk.tell(_read_input(parse_json(self.rfile.read(length))))
+        except (ValueError, KeyError, TypeError):
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return
+        pictures, status = self.desk.newest()
+        self.answer(json.dumps({**status, "pictures": sorted(pictures)}).encode(), "application/json")
+
+    def _stream(self, name: str) -> None:
+        """Motion JPEG: a new picture replaces the one before in the page's image."""
+        from PIL import Image
+
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=frame")
+        self.end_headers()
+        try:
+            while not self.ended.is_set():
+                picture = self.desk.newest()[0].get(name)
+                if picture is not None:
+                    buffer = io.BytesIO()
+                    Image.fromarray(picture).save(buffer, "JPEG", quality=88)
+                    content = buffer.getvalue()
+                    head = f"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: {len(content)}\r\n\r\n"
+                    self.wfile.write(head.encode() + content + b"\r\n")
+                time.sleep(_FRAME_S)
+        except (BrokenPipeError, ConnectionResetError):  # the page was closed
+            return
+
+
+def _read_input(told: dict[str, Any]) -> Input:
+    """What the page said. Raises KeyError, TypeError or ValueError if it is not of this form."""
+    keys, pressed = ([str(key) for key in told[name]] for name in ("keys", "pressed"))
+    across, down = (float(part) for part in told["drag"])
+    right, away, up = (min(max(float(part), -1.0), 1.0) for part in told["axes"])
+    if not all(map(math.isfinite, (across, down, right, away, up))):
+        raise ValueError("a motion that is no number")
+    return Input(frozenset(keys), tuple(pressed), (across, down), (right, away, up))

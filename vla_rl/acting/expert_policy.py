@@ -1,0 +1,124 @@
+"""The scripted expert of a simulated task as a policy, for trying robots and transports without any training.
+
+It sees no truth of the robot's world: it lets the expert solve a twin of it from the same seed, and follows that
+solution from the point that is nearest to the observed state. Named like a policy folder:
+``expert:sim:vla_rl/PegInsert-v0?difficulty=0.3``.
+"""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any, override
+from urllib.parse import parse_qsl
+
+import numpy as np
+
+from robot_io.env_interface import EnvDeclaration, read_dimensions
+from vla_rl.acting.policy_folder import PolicyFolder
+from vla_rl.core.dimensions import Pair
+from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import Policy
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
+
+EXPERT = "expert:"
+_HORIZON = 16
+_LOOK_AHEAD = 12  # how many steps of the solution the robot may have gone since it was asked last
+
+
+class ExpertPolicy(Policy):
+    """See the module.
+
+    Args:
+        env: gymnasium id, with the module that registers it.
+        options: arguments of the environment.
+        nan_from_tick: from this tick on it plans NaN, to rehearse a policy that fails; -1: never.
+    """
+
+    def __init__(self, env: str, options: dict[str, Any], nan_from_tick: int = -1) -> None:
+        import sim
+
+        # The smallest pictures: nobody looks at them.
+        self._env = _make(env, {**options, "image_size": 16})
+        self._expert = sim.make_expert(self._env)
+        self._nan_from_tick = nan_from_tick
+        self.reset(0)
+
+    @property
+    def version(self) -> int:
+        """It never learns."""
+        return 0
+
+    @override
+    def reset(self, seed: int) -> None:
+        """Solve the twin that this seed makes."""
+        observation, _ = self._env.reset(seed=seed)
+        self._expert.reset(seed)
+        states, actions, ended = [], [], False
+        while not ended:
+            states.append(observation["agent_pos"])
+            actions.append(self._expert.act()[0])
+            observation, _, terminated, truncated, _ = self._env.step(actions[-1])
+            ended = terminated or truncated
+        self._states = np.stack(states)  # [T, S]
+        self._actions = np.concatenate([actions, np.repeat(actions[-1:], _HORIZON, axis=0)])  # [T + H, A]
+        self._row = 0
+
+    @override
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        """See `vla_rl.core.protocols.Policy.infer`; it does not heed committed actions."""
+        near = self._states[self._row : self._row + _LOOK_AHEAD] - observation.state
+        self._row += int(np.linalg.norm(near, axis=1).argmin())
+        actions = self._actions[self._row : self._row + _HORIZON].astype(np.float32)
+        if 0 <= self._nan_from_tick < observation.tick + _HORIZON:
+            actions[max(self._nan_from_tick - observation.tick, 0) :] = np.nan
+        return ActionChunk(actions, observation.tick, 0, self.version)
+
+
+def find_expert(name: str) -> tuple[PolicyFolder, functools.partial[ExpertPolicy]]:
+    """The interface of the expert of that name, and how to load it.
+
+    Raises:
+        UserError: if there is no such environment.
+    """
+    env, _, query = name.removeprefix(EXPERT).partition("?")
+    options = {key: _value(value) for key, value in parse_qsl(query)}
+    nan_from_tick = options.pop("nan_from_tick", -1)
+    made = _make(env, options)
+    spaces, rate = made.observation_space.spaces, float(made.metadata["render_fps"])
+    cameras = tuple(spaces["pixels"].spaces)
+    spec = PolicySpec(
+        env_id=made.spec.id,
+        cameras=cameras,
+        image_size=spaces["pixels"].spaces[cameras[0]].shape[:2],
+        state_dim=spaces["agent_pos"].shape[0],
+        action_dim=made.action_space.shape[0],
+        control_hz=rate,
+        dimensions=(_dimensions(made),),
+    )
+    grippers = tuple(made.unwrapped.gripper_dims)
+    made.close()
+    discrete_dims = tuple(dim for dim in grippers if dim < spec.action_dim)
+    folder = PolicyFolder(path=Path(), spec=spec, horizon=_HORIZON, discrete_dims=discrete_dims, version=0)
+    return folder, functools.partial(ExpertPolicy, env, options, nan_from_tick)
+
+
+def _dimensions(env: Any) -> Pair:
+    declared, spaces = EnvDeclaration(), env.observation_space.spaces
+    state = read_dimensions(env, declared, "state", spaces["agent_pos"].shape[0])
+    return state, read_dimensions(env, declared, "action", env.action_space.shape[0])
+
+
+def _make(env: str, options: dict[str, Any]) -> Any:
+    import gymnasium
+
+    try:
+        return gymnasium.make(env, disable_env_checker=True, **options)
+    except (gymnasium.error.Error, ModuleNotFoundError, TypeError) as error:
+        raise UserError(f"there is no environment {env!r} with {options}: {error}") from error
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

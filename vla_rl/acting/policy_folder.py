@@ -1,0 +1,184 @@
+"""The folder of a policy, read without torch, for the control process: the policy itself may live elsewhere."""
+
+import functools
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploy_trt.runtime import DeployedPolicy, is_deployment, load_deployed, load_manifest
+from vla_rl.core.config import config_from_dict, read_yaml
+from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
+from vla_rl.core.matching import RobotMatch, spec_difference
+from vla_rl.core.outside import check_seal, check_version, read_json
+from vla_rl.core.protocols import Policy
+from vla_rl.core.types import PolicySpec
+from vla_rl.data.run_folder import RunFolder
+from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.execution.watched_policy import WatchedPolicy
+
+if TYPE_CHECKING:
+    from vla_rl.policies.trainable import TrainablePolicy
+
+type AnyPolicy = TrainablePolicy | Policy | str | Path
+"""A policy, or where it is."""
+_DESCRIPTIONS = ("vla_rl.json", "config.json")
+
+
+@dataclass(frozen=True)
+class PolicyFolder:
+    """A policy on disk.
+
+    Attributes:
+        path: the folder, for `load_acting_policy`.
+        spec: its interface.
+        horizon: H, actions in a chunk.
+        discrete_dims: action dimensions that are discrete (grippers).
+        version: of the weights.
+        run: the resolved config of the run that it comes from, as plain data; empty for a policy on its own.
+    """
+
+    path: Path
+    spec: PolicySpec
+    horizon: int
+    discrete_dims: tuple[int, ...]
+    version: int
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
+    """The policy in a folder that `TrainablePolicy.save` or `vla-rl export` wrote, or a version (default: the newest)
+    of a run.
+
+    Raises:
+        UserError: if there is neither.
+        CheckpointError: if the policy's description is damaged.
+    """
+    run: Mapping[str, Any] = {}
+    if (path / "policies").exists():
+        run = read_yaml(path / "config.yaml")
+        path = _version_of_run(path, version)
+    elif version is not None:
+        raise UserError(f"--version chooses among the policies of a run; {path} is no run folder")
+    if is_deployment(path):
+        manifest = load_manifest(path)
+        discrete_dims = tuple(dim for dim, _, _ in manifest.discrete)
+        return PolicyFolder(path, manifest.spec, manifest.horizon, discrete_dims, manifest.policy_version)
+    # A policy of lerobot's is described in our terms beside its own config.json.
+    file = next((file for name in _DESCRIPTIONS if (file := path / name).exists()), None)
+    if file is None:
+        raise UserError(f"{path} holds no run (policies/), no policy (config.json) and no deployment")
+    try:
+        description = read_json(file)
+        check_seal(description)
+        return PolicyFolder(
+            path,
+            config_from_dict(PolicySpec, description["spec"], where=str(file)),
+            int(description["horizon"]),
+            tuple(map(int, description["statistics"]["discrete_dims"])),
+            check_version(description["meta"].get("policy_version", 0)),
+            run,
+        )
+    except OSError as error:
+        raise CheckpointError(f"cannot read {file}: {error.strerror}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
+        raise CheckpointError(
+            f"{file} is damaged or of another version: {one_line(error)}; take the policy anew"
+        ) from error
+
+
+def load_policy(source: str | Path, version: int | None = None) -> Policy:
+    """Load a policy, with the critic and the residual that act with it.
+
+    Args:
+        source: Policy folder, run folder or deployment.
+        version: Of the policy in a run folder; None: the newest.
+
+    Raises:
+        UserError: If there is none, or it is damaged.
+
+    Example:
+        >>> policy = load_policy("runs/dot")
+        >>> policy.infer(env.observe()).actions.shape
+        (16, 2)
+    """
+    return load_acting_policy(find_policy(Path(source), version).path)
+
+
+@contextmanager
+def on_disk(policy: AnyPolicy) -> Iterator[Path | None]:
+    """Yield the folder of a policy, written for now if it has none; None for an object that only acts."""
+    from vla_rl.policies.acting import ActingPolicy
+    from vla_rl.policies.trainable import TrainablePolicy
+
+    if isinstance(policy, str | Path):
+        yield find_policy(Path(policy)).path
+    elif isinstance(policy, ActingPolicy | TrainablePolicy):
+        with tempfile.TemporaryDirectory(prefix="vla_rl_") as name:
+            policy.save(Path(name, "policy"))
+            yield Path(name, "policy")
+    else:
+        yield None
+
+
+def on_robot(
+    policy: PolicyFolder, execution: ExecutionConfig, found: RobotMatch
+) -> tuple[PolicyFolder, ExecutionConfig]:
+    """Return the policy towards a robot, and its execution, with all dimensions in the robot's order."""
+    dims = found.on_robot(execution.discrete_dims), found.on_robot(execution.delta_dims)
+    on_it = replace(policy, spec=found.robot, discrete_dims=found.on_robot(policy.discrete_dims))
+    return on_it, replace(execution, discrete_dims=dims[0], delta_dims=dims[1])
+
+
+def load_acting_policy(path: Path, expected: PolicySpec | None = None) -> Policy:
+    """Load a policy to act with, on one thread: for the process where inference happens. Deployments need no torch.
+
+    Args:
+        path: Folder of the policy.
+        expected: Interface that it must have; None: any.
+
+    Raises:
+        CheckpointError: If the policy is damaged or has another interface.
+    """
+    if expected is not None and (differs := spec_difference(find_policy(path).spec, expected, but=("env_id",))):
+        raise CheckpointError(
+            f"{path} has the {differs.name} {differs.found}, the policy that the robot was checked for "
+            f"{differs.expected}; watch the folder of that policy's own run"
+        )
+    if is_deployment(path):
+        return load_deployed(path)
+    import torch
+
+    from vla_rl.policies.folders import load_policy
+
+    torch.set_num_threads(1)
+    return load_policy(path)
+
+
+def load_watched_policy(path: Path, policies: Path) -> Policy:
+    """The newest policy version in a folder, and whichever come after it. For the inference process.
+
+    Every version must have the interface of the policy at ``path``, with which the robot has been compared. A
+    deployment keeps its graphs and takes the weights of the versions.
+    """
+    if not is_deployment(path):
+        return WatchedPolicy(policies, functools.partial(load_acting_policy, expected=find_policy(path).spec))
+    from deploy_trt.runtime.refresh import watch
+
+    policy = load_acting_policy(path)
+    if isinstance(policy, DeployedPolicy):
+        watch(policy, policies).__enter__()  # until the process ends
+    return policy
+
+
+def _version_of_run(run: Path, version: int | None) -> Path:
+    folder = RunFolder(run)
+    finished = folder.policy_versions()
+    if not finished:
+        raise UserError(f"{run} has no policy yet; let it finish its first stages")
+    chosen = finished[-1] if version is None else version
+    if chosen not in finished:
+        raise UserError(f"{run} has no policy version {version}; it has {finished}")
+    return folder.policy(chosen)

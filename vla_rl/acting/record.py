@@ -1,0 +1,209 @@
+"""Demonstrations recorded: somebody drives a simulated task or a robot, and what succeeded is kept."""
+
+import itertools
+import logging
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from robot_io.keyboard import HELP, Keyboard, KeyboardConfig
+from robot_io.lerobot_takeover import LerobotTakeover
+from robot_io.limits import RobotLimits
+from robot_io.motion import MotionSteps
+from robot_io.spacemouse import SpaceMouse
+from robot_io.terminal_keys import TerminalKeys
+from vla_rl.acting.action_kinds import delta_dims
+from vla_rl.acting.attempt import Attempts, free_names
+from vla_rl.acting.robots import RobotRequest, set_up_robot
+from vla_rl.acting.task import Station
+from vla_rl.acting.task_config import TakeoverConfig, TaskConfig
+from vla_rl.core.clock import MonotonicClock, VirtualClock
+from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.types import Episode, Origin
+from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.plan import ActionSource
+from vla_rl.execution.sources import SoleDriver
+from vla_rl.report.live_view import LiveView
+
+EXPERT, KEYBOARD, SPACEMOUSE, BROWSER = "expert", "keyboard", "spacemouse", "browser"
+BY_HAND = (KEYBOARD, SPACEMOUSE)
+_FAILURES_IN_A_ROW = 5
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RecordConfig:
+    """Everything that decides a recording beside who drives.
+
+    Attributes:
+        task: what is demonstrated.
+        takeover: the one who drives, if that is a part of ``vla_rl.takeovers``, and his options.
+        gate: limits; those that are empty are the environment's.
+        keyboard: how keys, and a SpaceMouse, move things.
+        robot: the own options of a robot, instead of a task.
+    """
+
+    task: TaskConfig = field(default_factory=TaskConfig)
+    takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
+    gate: RobotLimits = field(default_factory=RobotLimits)
+    keyboard: KeyboardConfig = field(default_factory=KeyboardConfig)
+    robot: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RecordOrder:
+    """What is asked for.
+
+    Attributes:
+        store: to add to.
+        episodes: how many successes are wanted.
+        seed: of the first attempt; every further one has the next seed. None: behind those in the store, so that no
+            start is recorded twice.
+        live_view: target of a view in rerun; None: there is none.
+    """
+
+    store: EpisodeStore
+    episodes: int
+    seed: int | None = None
+    live_view: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1:
+            raise UserError(f"--episodes is {self.episodes}; it must be at least 1")
+
+
+def record_task(driver: str, order: RecordOrder, config: RecordConfig) -> list[str]:
+    """Record demonstrations of a simulated task. Returns the ids of the episodes that were added.
+
+    Args:
+        driver: ``expert``, ``keyboard``, ``spacemouse``, or anything else for the takeover source of the config.
+        order: what is asked for.
+        config: of task, driver and limits.
+
+    Raises:
+        UserError: if the driver cannot drive this task, or a script fails five times in a row.
+    """
+    by_hand = driver in BY_HAND
+    station = Station.build(config.task.env, config.task, config.gate, MonotonicClock() if by_hand else VirtualClock())
+    try:
+        if by_hand:
+            return _record_by_hand(driver, station, order, config.keyboard)
+        if driver == EXPERT:
+            source: ActionSource = station.demonstrator()
+        else:
+            source = _alone(station.supervisor(config.takeover), station)
+        if driver == BROWSER:  # a person may fail as often as he likes
+            return _record(station.attempts, source, order)
+        patience = _Patience(station.env_id)
+        return _record(station.attempts, source, order, keeps=patience.keeps)
+    finally:
+        station.robot.close()
+
+
+def record_robot(name: str, order: RecordOrder, config: RecordConfig) -> list[str]:
+    """Record demonstrations on a robot, driven by its own teleoperator. Returns the ids of the added episodes.
+
+    Raises:
+        UserError: if nobody can drive the robot, or it was stopped and somebody has to look.
+    """
+    setup = set_up_robot(name, RobotRequest(None, MonotonicClock(), config.gate, options=config.robot))
+    try:
+        setup.robot.connect()
+        if setup.make_takeover is None:
+            raise UserError(f"nobody can drive the robot {name!r}: name its teleoperator, robot.teleop={{type: ...}}")
+        source = SoleDriver(setup.make_takeover(), setup.gate.config.delta_dims)
+        attempts = Attempts(setup.robot, setup.gate, Origin.DEMO, setup.env_id, rearms=setup.origin is Origin.SIM)
+
+        def keeps(episode: Episode) -> bool:
+            if setup.gate.latched:
+                raise UserError("the gate's stop is latched: look at the robot and at the log, then start again")
+            return episode.success is True
+
+        return _record(attempts, source, order, setup.wait_for_person, keeps)
+    finally:
+        setup.robot.close()
+
+
+def _record_by_hand(driver: str, station: Station, order: RecordOrder, config: KeyboardConfig) -> list[str]:
+    """A person at this terminal drives, begins and ends attempts, and says what the environment does not."""
+    robot = station.robot
+    steps = MotionSteps(robot.actions, robot.control_hz, config.speed)
+    driving: TakeoverSource
+    if driver == KEYBOARD:
+        driving = keyboard = Keyboard(steps, config)
+        keys = TerminalKeys(robot.end, press=keyboard.press)
+        print(HELP, file=sys.stderr)
+    else:
+        mouse = SpaceMouse()
+        driving, keys = LerobotTakeover(mouse, robot, step=steps), TerminalKeys(robot.end)
+        mouse.connect()
+    keys.start()
+    print("s: success; f, r: not to be kept; Enter begins", file=sys.stderr)
+
+    def keeps(episode: Episode) -> bool:
+        if robot.judged:
+            return episode.success is True
+        print("the task does not say how that went. s: a success; f, r: not to be kept", file=sys.stderr)
+        return keys.wait_for_outcome() is True
+
+    with LiveView(order.live_view, station.env_id) if order.live_view else nullcontext() as view:
+        attempts = Attempts(robot, station.gate, Origin.DEMO, station.env_id, [view] if view is not None else [])
+        return _record(attempts, _alone(driving, station), order, keys.wait_for_enter, keeps)
+
+
+def _alone(driving: TakeoverSource, station: Station) -> ActionSource:
+    return SoleDriver(driving, delta_dims(station.robot.action_kind))
+
+
+def _record(
+    attempts: Attempts,
+    source: ActionSource,
+    order: RecordOrder,
+    begin: Callable[[], None] | None = None,
+    keeps: Callable[[Episode], bool] = lambda episode: episode.success is True,
+) -> list[str]:
+    """Attempts until there are enough that are to be kept. What is kept is a success."""
+    names = free_names(order.store, "demo")
+    added: list[str] = []
+    episode_id = next(names)
+    for seed in itertools.count(_first_seed(order)):
+        if len(added) == order.episodes:
+            break
+        if begin is not None:
+            print(f"{len(added)}/{order.episodes} recorded; Enter begins {episode_id}", file=sys.stderr)
+            begin()
+        _, episode = attempts.run(source, episode_id, seed, policy_version=-1, origin=Origin.DEMO)
+        if not keeps(episode):
+            logger.info("seed %d: not kept", seed)
+            continue
+        order.store.add(episode.with_success(True))
+        logger.info("%s: %d steps, seed %d", episode_id, len(episode), seed)
+        added.append(episode_id)
+        episode_id = next(names)
+    return added
+
+
+def _first_seed(order: RecordOrder) -> int:
+    if order.seed is not None:
+        return order.seed
+    seeds = (order.store.read_header(name).seed for name in order.store.ids())
+    return 1 + max((seed for seed in seeds if seed is not None), default=-1)
+
+
+class _Patience:
+    """A script that fails again and again will not stop failing."""
+
+    def __init__(self, env_id: str) -> None:
+        self._env_id, self._failures = env_id, 0
+
+    def keeps(self, episode: Episode) -> bool:
+        self._failures = 0 if episode.success else self._failures + 1
+        if self._failures == _FAILURES_IN_A_ROW:
+            raise UserError(
+                f"{_FAILURES_IN_A_ROW} attempts in a row were no success in {self._env_id}; see with vla-rl task check "
+                "who judges it (task.declare.success), and whether the driver can solve it"
+            )
+        return episode.success is True

@@ -1,0 +1,316 @@
+"""A policy acting on a robot, attempt after attempt: what ``vla-rl rollout`` puts together."""
+
+import functools
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from robot_io.display import LiveDisplay
+from robot_io.faults import Finding
+from robot_io.limits import RobotLimits
+from vla_rl.acting.action_kinds import first_named, recorded_as_steps, with_action_kinds
+from vla_rl.acting.attempt import Attempts, free_names
+from vla_rl.acting.capability import added_steps, best_strategy, check_chunks, check_strategy, load_corrector
+from vla_rl.acting.injection import Injection
+from vla_rl.acting.policy_folder import PolicyFolder, load_acting_policy, on_robot
+from vla_rl.acting.robots import RobotRequest, RobotSetup, set_up_robot
+from vla_rl.core.clock import MonotonicClock, VirtualClock
+from vla_rl.core.config import fill_parts, load_config, part, read_yaml
+from vla_rl.core.errors import UserError
+from vla_rl.core.matching import RobotMatch, declared, match_robot, renamed
+from vla_rl.core.protocols import Subscriber
+from vla_rl.core.types import Episode, Origin, PolicySpec
+from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
+from vla_rl.execution.loop import EpisodeSummary, EpisodicRobot
+from vla_rl.execution.matched import matched_corrector, matched_loader
+from vla_rl.execution.plan import ActionSource, Planner
+from vla_rl.execution.realtime import RealtimeConfig
+from vla_rl.execution.realtime import realtime as prioritised
+from vla_rl.execution.sources import TakeoverSwitch
+from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.execution.virtual import FaultyLatencyConfig, make_planner
+from vla_rl.report.live_view import LiveView
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """Everything that decides a rollout beside policy, robot and seeds.
+
+    Attributes:
+        execution: the strategy and its numbers; of a run, as it practised.
+        latency: of simulated inference, without ``--realtime``.
+        gate: limits; those that are empty are the robot's own.
+        realtime: what to ask of the system with ``--realtime``.
+        task: the task of a simulated robot; of a run, its own.
+        takeover: who supervises a simulated robot; of a run, its own.
+        robot: the robot's own options.
+        rename: The policy's name of a dimension -> the robot's, where the two mean the same.
+
+    ``discrete_dims`` and ``delta_dims`` of ``execution`` count in the policy's order, those of ``gate`` in the robot's.
+    """
+
+    execution: ExecutionConfig = part("strategies", inside="strategy", default="naive")
+    latency: FaultyLatencyConfig = field(default_factory=FaultyLatencyConfig)
+    gate: RobotLimits = field(default_factory=RobotLimits)
+    realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
+    task: dict[str, Any] = field(default_factory=dict)
+    takeover: dict[str, Any] = field(default_factory=dict)
+    robot: dict[str, Any] = field(default_factory=dict)
+    rename: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fill_parts(self)
+
+
+@dataclass(frozen=True)
+class RolloutOrder:
+    """What is asked for.
+
+    Attributes:
+        policy: who acts.
+        robot: by name, see `vla_rl.acting.robots`.
+        episodes: attempts, at least 1.
+        seed: of the first attempt; the next one has the next seed.
+        realtime: absolute deadlines and inference in a process of its own, instead of a virtual clock.
+        takeover: the robot's teleoperator or supervisor may take over.
+        unattended: a real robot does not wait for a person before each attempt.
+        live_view: target of a view in rerun; None: there is none.
+        store: keeps the episodes; None: they are dropped.
+        inject: names of faults, or ``all``, that come at random moments, see `vla_rl.acting.injection`; empty: none.
+    """
+
+    policy: PolicyFolder
+    robot: str
+    episodes: int = 1
+    seed: int = 0
+    realtime: bool = False
+    takeover: bool = False
+    unattended: bool = False
+    live_view: str | None = None
+    store: EpisodeStore | None = None
+    inject: str = ""
+
+
+class RolloutResult(NamedTuple):
+    """What came of it.
+
+    Attributes:
+        outcomes: of each attempt, None where nobody judged it.
+        findings: how each injected fault was met.
+    """
+
+    outcomes: list[bool | None]
+    findings: list[Finding]
+
+
+def roll_out(order: RolloutOrder, config: RolloutConfig) -> RolloutResult:
+    """Let the policy act; with faults, as many attempts as these need.
+
+    Raises:
+        UserError: if policy, robot and config do not fit together, or a real robot was stopped and has to be looked at.
+    """
+    if order.episodes < 1:
+        raise UserError(f"--episodes is {order.episodes}; it must be at least 1")
+    check_chunks(config.execution, order.policy)
+    spec, clock = renamed(order.policy.spec, config.rename), MonotonicClock() if order.realtime else VirtualClock()
+    grippers = first_named(config.execution.discrete_dims, order.policy.discrete_dims)
+    request = RobotRequest(spec, clock, config.gate, grippers, config.task, config.takeover, config.robot)
+    return _roll_out_on(set_up_robot(order.robot, request), spec, order, config)
+
+
+def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, config: RolloutConfig) -> RolloutResult:
+    """Let a policy of this interface act on a robot that is set up."""
+    found = match_robot(spec, len(setup.gate.config.low), declared(setup.robot))
+    logger.info("%s: %s", setup.env_id, found.words())
+    policy, execution = on_robot(order.policy, config.execution, found)
+    if order.realtime:
+        check_strategy(execution, policy)
+    execution = with_action_kinds(execution, policy.spec, policy.discrete_dims, setup.gate.config.discrete_dims)
+    added = added_steps(policy.spec, setup.gate.config.delta_dims)
+    config = replace(config, execution=replace(execution, delta_dims=setup.gate.config.delta_dims))
+    wait_for_person = None if order.unattended else setup.wait_for_person
+    injection = None
+    if order.inject:
+        setup = replace(setup, wait_for_person=wait_for_person)
+        injection = Injection(setup, order.inject, policy.horizon, config.execution.hold_ticks, order.seed)
+        setup = injection.setup
+    if wait_for_person is not None and not sys.stdin.isatty():
+        raise UserError(
+            f"before each attempt of {setup.env_id!r} a person presses Enter, and the standard input is no terminal; "
+            "start it from one, or add --unattended if nobody can be near the robot"
+        )
+    names = free_names(order.store, "rollout")
+    outcomes: list[bool | None] = []
+    with (
+        _connected(setup.robot),
+        _planner(order.realtime, policy, config, setup, found) as planner,
+        _display(order.realtime, setup) as displays,
+        LiveView(order.live_view, setup.env_id) if order.live_view else nullcontext() as live_view,
+    ):
+        planner = planner if injection is None else injection.planner(planner)
+        corrector = matched_corrector(load_corrector(config.execution, policy), found)
+        executor = Executor(planner, config.execution, corrector, added)
+        source = _supervised(executor, setup) if order.takeover else executor
+        source = source if injection is None else injection.source(source)
+        shown = [*setup.subscribers, *displays, *([live_view] if live_view else [])]
+        attempts = WatchedAttempts(setup, shown, added, rearmed=injection is not None)
+        seeds = range(order.seed, order.seed + order.episodes)
+        # Last: the threads of a display or a teleoperator would inherit it.
+        with prioritised(config.realtime) if order.realtime else nullcontext():
+            for seed in seeds if injection is None else injection.seeds(order.seed):
+                episode_id = next(names)
+                attempts.check_may_go_on()
+                if wait_for_person is not None:
+                    print(f"{episode_id}: Enter begins. Is the scene ready, nobody near?", file=sys.stderr)
+                    wait_for_person()
+                run = functools.partial(attempts.run, source, episode_id, seed, policy.version, order.store)
+                summary = run() if injection is None else injection.attempt(run)
+                if summary is not None:
+                    outcomes.append(summary.success)
+                    logger.info(_sentence(episode_id, summary))
+    return RolloutResult(outcomes, [] if injection is None else injection.findings)
+
+
+class WatchedAttempts:
+    """Attempts on one robot that do not go on after a stop of a real robot.
+
+    Args:
+        setup: the robot, connected.
+        subscribers: told of every step, after the recorder.
+        added: dimensions of the policy's steps that were added up to targets; stored as steps again.
+        rearmed: stops are wanted; whoever causes them arms the gate again, when a person has looked.
+    """
+
+    def __init__(
+        self,
+        setup: RobotSetup,
+        subscribers: Sequence[Subscriber] = (),
+        added: Sequence[int] = (),
+        rearmed: bool = False,
+    ) -> None:
+        self._added, self._rearmed = added, rearmed
+        self._real, self._gate = setup.origin is Origin.REAL, setup.gate
+        self._attempts = Attempts(
+            setup.robot, setup.gate, setup.origin, setup.env_id, subscribers, rearms=not self._real
+        )
+        self._was_stopped = False
+
+    def check_may_go_on(self) -> None:
+        """Refuse the next attempt if the one before was stopped and nobody has looked at the robot since.
+
+        Raises:
+            UserError: on a real robot after a stop, by the gate or because the policy fell silent.
+        """
+        if self._real and not self._rearmed and (self._was_stopped or self._gate.latched):
+            why = "the gate's stop is latched" if self._gate.latched else "the policy gave no plan in time"
+            raise UserError(f"the robot was stopped: {why}; look at the robot and at the log, then start again")
+
+    def run(
+        self, source: ActionSource, episode_id: str, seed: int, policy_version: int, store: EpisodeStore | None
+    ) -> EpisodeSummary:
+        """Run one attempt and save it, also when it breaks off.
+
+        Raises:
+            UserError: see `check_may_go_on`.
+        """
+        self.check_may_go_on()
+        keep = None if store is None else functools.partial(self._keep, store)
+        summary, _ = self._attempts.run(source, episode_id, seed, policy_version, keep)
+        self._was_stopped = summary.stopped
+        return summary
+
+    def _keep(self, store: EpisodeStore, episode: Episode) -> None:
+        store.add(recorded_as_steps(episode, self._added, self._gate.rest))
+
+
+def resolve_config(
+    policy: PolicyFolder,
+    limits: Path | None = None,
+    strategy: str | None = None,
+    overrides: Sequence[str] = (),
+    realtime: bool = False,
+) -> RolloutConfig:
+    """Defaults, then the sections of the policy's run, then the file of limits, then strategy and overrides.
+
+    In real time nothing waits for a policy: without a strategy of one's own choice it is the best asynchronous one that
+    the policy supports. ``sync`` of a run is its simulator's setting; another strategy is what the policy practised.
+    """
+    base = {
+        section: policy.run[section] for section in ("execution", "gate", "task", "takeover") if section in policy.run
+    }
+    if "execution" not in base:
+        base["execution"] = {"execute_ticks": min(ExecutionConfig.execute_ticks, policy.horizon)}
+    if limits:
+        base["gate"] = read_yaml(limits)
+    chosen: Sequence[str] = [f"execution.strategy={strategy}"] if strategy else []
+    explicit = bool(chosen) or any(item.lstrip("-").startswith("execution.strategy=") for item in overrides)
+    if realtime and not explicit and base.get("execution", {}).get("strategy", "sync") == "sync":
+        chosen = best_strategy(policy)
+    config = load_config(RolloutConfig, overrides=[*chosen, *overrides], base=base)
+    of_run = not limits and any(isinstance(limit, list) and limit for limit in base.get("gate", {}).values())
+    if not of_run or config.gate.names:
+        return config
+    # The limits of a run are in its policy's order.
+    action = renamed(policy.spec, config.rename).dimensions_of(policy.spec.state_dim)[1]
+    return replace(config, gate=replace(config.gate, names=action.names, units=action.units))
+
+
+@contextmanager
+def _connected(robot: EpisodicRobot) -> Iterator[None]:
+    try:
+        robot.connect()
+        yield
+    finally:
+        robot.close()
+
+
+@contextmanager
+def _planner(
+    realtime: bool, policy: PolicyFolder, config: RolloutConfig, setup: RobotSetup, found: RobotMatch
+) -> Iterator[Planner]:
+    """Where the policy computes: in a process of its own, or on the virtual clock."""
+    robot, spec = setup.robot, policy.spec
+    load = matched_loader(functools.partial(load_acting_policy, policy.path), found)
+    if not realtime:
+        yield make_planner(load(), robot.clock, robot.control_hz, config.latency)
+        return
+    cameras = tuple((camera, *spec.image_size) for camera in spec.cameras)
+    layout = MessageLayout(cameras, spec.state_dim, spec.action_dim, policy.horizon)
+    with ProcessPlanner(load, layout, config.execution) as planner:
+        yield planner
+
+
+@contextmanager
+def _display(realtime: bool, setup: RobotSetup) -> Iterator[Sequence[Subscriber]]:
+    """The live panel, in real time and where somebody can see it."""
+    if not realtime or not sys.stderr.isatty():
+        yield []
+        return
+    with LiveDisplay(setup.env_id, setup.robot.control_hz) as display:
+        yield [display]
+
+
+def _supervised(executor: Executor, setup: RobotSetup) -> ActionSource:
+    """The executor, with the robot's teleoperator or supervisor."""
+    if setup.make_takeover is None:
+        raise UserError(f"nobody can take over robot {setup.env_id!r}; leave --takeover out")
+    takeover_source = setup.make_takeover()
+    shadow = getattr(takeover_source, "wants_proposals", False)
+    return TakeoverSwitch(executor, takeover_source, infer_during_takeover=shadow)
+
+
+def _sentence(episode_id: str, summary: EpisodeSummary) -> str:
+    outcome = {True: "success", False: "failure", None: "no outcome"}[summary.success]
+    ending = ", stopped" if summary.stopped else ""
+    return (
+        f"{episode_id}: {outcome}{ending} after {summary.ticks} ticks ({summary.duration_s:.1f} s); "
+        f"held {summary.held_ticks}, human {summary.human_ticks}, missed {summary.missed_ticks}"
+    )

@@ -1,0 +1,98 @@
+"""The configuration of a run: every part's own section, composed here because only the command line knows all parts."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from robot_io.gate import GateConfig
+from vla_rl.acting.task_config import TakeoverConfig, TaskConfig
+from vla_rl.algorithms.config import Learning, check_teaching
+from vla_rl.core.config import fill_parts, part
+from vla_rl.core.config_files import CONFIGS
+from vla_rl.core.errors import ConfigError
+from vla_rl.core.ranges import check_ranges
+from vla_rl.data.retention import RetentionConfig
+from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.execution.virtual import LatencyConfig
+from vla_rl.policies.trainable import PolicyConfig
+from vla_rl.training.plan import BudgetConfig
+
+FULL_PRECISION = "torch"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run. With the same config a run on the same machine gives the same weights.
+
+    Attributes:
+        latency: of inference in simulated episodes, in virtual time; the default: none.
+        gate: limits of the robot; those that are empty are the environment's.
+        algorithm: what practice does to the policy; a name of the door ``vla_rl.algorithms``.
+        learning: the options of that algorithm.
+        supervised: those of ``sft``, which makes the policy that practice starts from.
+        retention: which episodes training holds at most; the store keeps all.
+        seed: of demonstrations, initial weights, batches and practice episodes.
+        workers: rollout processes; 0 runs episodes in the learner's process.
+        environments_per_worker: how many episodes a process runs in turns, whose policy plans for all of them in one
+            forward pass. With more than one a resumed run equals an uninterrupted one only where the processor
+            computes a row of a batch like a batch of one; otherwise actions differ in their last bit.
+        ray: address of a Ray cluster to run the workers on, whose machines need this package and share no disk with
+            the learner; "local" starts one here. null: processes on this machine.
+        torch_threads: threads of the learner, which soon sleep while they wait for each other; 0: one for each core, up
+            to eight, but for those of workers that play while it learns. Another number of threads gives other weights
+            in their last bits.
+        device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
+        rollout_device: where policies are run when they act.
+        exploration: of the policy that practises: standard deviation of a constant offset of each chunk, in normalised
+            action units. Independent noise averages out over a chunk; a coherent offset shows what it leads to.
+        rollout_precision: of the policy that practises, where a robot's computer will act in a low one: ``fp32`` or
+            ``int8-dynamic`` through ONNX Runtime, or ``trt``, engines of TensorRT on this machine's GPU, which are
+            built once and refitted with every version. Learning and evaluation stay in full precision, ``torch``.
+        sinks: who else is told of every metric, beside metrics.jsonl and TensorBoard: entry points of ``vla_rl.sinks``
+            (wandb, mlflow, trackio) or ``module:Name``.
+    """
+
+    task: TaskConfig = field(default_factory=TaskConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    policy: PolicyConfig = part("policies", inside="kind", default="flow_vla")
+    algorithm: str = "habc"
+    learning: Any = part("algorithms", beside="algorithm")
+    supervised: Learning = field(default_factory=Learning)
+    execution: ExecutionConfig = part("strategies", inside="strategy", default="naive")
+    latency: LatencyConfig = field(default_factory=LatencyConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
+    takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
+    seed: int = 0
+    workers: int = 2
+    environments_per_worker: int = 1
+    ray: str | None = None
+    torch_threads: int = 1
+    device: str = "cpu"
+    rollout_device: str = "cpu"
+    exploration: float = 0.0
+    rollout_precision: str = FULL_PRECISION
+    sinks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        fill_parts(self)
+        if not 0 <= self.seed < 1000:  # of the environments' seeds, those from 1,000,000,000 on are the evaluation's
+            raise ConfigError(f"seed is {self.seed}; it must be from 0 to 999")
+        check_ranges(
+            self, "", exploration="[0, 1]", workers=">= 0", torch_threads=">= 0", environments_per_worker=">= 1"
+        )
+        if self.budget.staleness and self.workers == 0:
+            raise ConfigError("with budget.staleness workers play while the learner learns: set workers to 1 or more")
+        if self.budget.rounds:
+            check_teaching(self.learning, self.budget.steps_per_round, "budget.steps_per_round")
+        if self.exploration and self.rollout_precision != FULL_PRECISION:
+            raise ConfigError(
+                f"exported policies cannot explore: with rollout_precision={self.rollout_precision} set exploration=0"
+            )
+        if self.ray is not None and self.workers == 0:
+            raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")
+
+
+def world_preset(name: str) -> Path:
+    """The file of a preset, or a YAML file by its path."""
+    return Path(name) if Path(name).suffix in (".yaml", ".yml") else CONFIGS / "world_model" / f"{name}.yaml"

@@ -1,0 +1,101 @@
+"""Episodes of a policy on the held-out evaluation seeds, named by the key of everything that can change them."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from vla_rl.acting.task import env_creator
+from vla_rl.core.keys import code_of, key_of, versions_of
+from vla_rl.core.progress import track
+from vla_rl.core.registry import OUR_PACKAGES, find
+from vla_rl.data.episode_header import EpisodeHeader
+from vla_rl.data.store import EpisodeStore
+from vla_rl.training.config import RunConfig
+from vla_rl.training.jobs import is_stored
+from vla_rl.training.plan import evaluation_seed
+from vla_rl.training.workers import RolloutJob, Rollouts
+
+_LIBRARIES = ("torch", "numpy", "mujoco", "gymnasium", "lerobot", "transformers")
+
+
+def acting_settings(config: RunConfig) -> dict[str, Any]:
+    """Return the settings of a run that decide how its policies act, as ingredients of a key."""
+    return {
+        "task": config.task,
+        "task files": [Path(text) for text in _texts(config.task.kwargs) if text and Path(text).is_file()],
+        "execution": config.execution,
+        "latency": config.latency,
+        "gate": config.gate,
+        "takeover": config.takeover,
+        "exploration": config.exploration,
+        "precision": config.rollout_precision,
+    }
+
+
+def evaluation_key(config: RunConfig, policy: Path) -> str:
+    """Return the key of a policy's evaluation episodes: files of the policy, settings, program and libraries.
+
+    Args:
+        config: Of the run in whose settings the policy acts.
+        policy: Folder of the policy; critic, residual and corrector in it are a part of it.
+    """
+    parts = [find("strategies", config.execution.strategy), find("policies", config.policy.kind)]
+    parts += [env_creator(env_id) for env_id in config.task.envs]
+    found = (inspect.getmodule(part) for part in parts)
+    packages = {module.__name__.partition(".")[0] for module in found if module is not None}
+    return key_of(
+        {
+            **acting_settings(config),
+            "policy": policy,
+            "device": config.rollout_device,
+            "at once": config.environments_per_worker,
+            "code": code_of(*OUR_PACKAGES, *sorted(packages)),
+            "libraries": versions_of(*_LIBRARIES),
+        }
+    )
+
+
+def evaluation_jobs(
+    config: RunConfig, policy: Path, store: Path, episodes: int, collects: bool = False
+) -> list[RolloutJob]:
+    """Return the first episodes of the held-out evaluation seeds, each under every one of several tasks.
+
+    Args:
+        config: Of the run in whose settings the policy acts.
+        policy: Folder of the policy.
+        store: Folder of the episode store; results of several policies and settings may share it.
+        episodes: Number of episodes.
+        collects: Whether the policy acts as in practice, in ``config.rollout_precision`` and with exploration.
+    """
+    tasks = config.task.envs
+    prefix = f"{'practice' if collects else 'evaluation'}-{evaluation_key(config, policy)}"
+    return [
+        RolloutJob(
+            f"{prefix}-{index:06d}",
+            store,
+            tasks[index % len(tasks)],
+            (evaluation_seed(index // len(tasks)),),
+            policy,
+            collects=collects,
+        )
+        for index in range(episodes)
+    ]
+
+
+def run_missing(pool: Rollouts, jobs: Sequence[RolloutJob], label: str = "") -> list[EpisodeHeader]:
+    """Run the jobs whose episodes are not in their store yet; return the headers of all, in the order of the jobs."""
+    stores = {job.store: EpisodeStore(job.store) for job in jobs}
+    missing = [job for job in jobs if not is_stored(job, stores[job.store])]
+    for _ in track(pool.run(missing), label, "episode", len(missing)):
+        pass
+    return [stores[job.store].read_header(job.episode_id) for job in jobs]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in plain data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)

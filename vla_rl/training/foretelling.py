@@ -1,0 +1,119 @@
+"""How often a policy would succeed, foretold from the real episodes of a run, without a robot or a simulator.
+
+The short-range model of the run's episodes is learnt anew in what *this* policy sees, and the policy, with its critic
+and edit if it has them, plays whole episodes in it from the first moments of real ones. Success is the chance, over an
+episode, that the model's head gives: nothing is drawn but the policy's own noise.
+
+It orders policies, coarsely, that began as the run's own did. Of strangers, which see and move otherwise, little is
+foretold, and an edit that was practised in a model of the same episodes is flattered. A head that corrects every tick
+is left out, and so is delay.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_rl.algorithms.actor import autocast
+from vla_rl.algorithms.imagined_edit import ImaginedEdit, ImaginedEditLearning
+from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.core.described import critic_of
+from vla_rl.core.errors import UserError
+from vla_rl.data.cache import CachedEpisode
+from vla_rl.data.run_folder import RunFolder
+from vla_rl.policies.choosing import Chooser, ChunkCriticConfig, best
+from vla_rl.policies.features import draw_from_flat
+from vla_rl.policies.folders import check_frozen, load_model
+from vla_rl.policies.trainable import TrainablePolicy
+from vla_rl.training.config import RunConfig
+from vla_rl.training.practice import learner_of_run
+from world_model.feature_dynamics import fit_dynamics
+
+EPISODES = 200
+"""That are imagined, unless somebody wants others."""
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """What is foretold of a policy.
+
+    Attributes:
+        success: the chance that an episode succeeds, the mean over imagined episodes.
+        worlds: the same of each member of the dynamics: how far these are apart is how little the run's episodes say.
+    """
+
+    success: float
+    worlds: tuple[float, ...]
+
+
+def foretell_success(run: Path, policy: Path, episodes: int = EPISODES) -> Foretold:
+    """Play a policy in the model of a run's episodes.
+
+    Args:
+        run: its folder; the task is the policy's.
+        policy: a policy folder; it acts from few tokens (a `flow_vla` without a backbone).
+        episodes: to imagine.
+
+    Raises:
+        UserError: if the run has no episode of its own policies, or the policy cannot act from features, or its chunks
+            are shorter than what the run executes of each.
+        CheckpointError: for a policy folder that is damaged or of another interface.
+    """
+    _, config = RunFolder.open(run, RunConfig)
+    check_frozen(load_model(policy)[0].config.kind, "imagine rank", imagines=True)
+    ticks = max(2, config.execution.execute_ticks)  # a chunk of one has no slope, of which critics and edits are told
+    told = {"teach_steps": 0, "critic": ChunkCriticConfig(chunk_ticks=ticks)}
+    if isinstance(config.learning, ImaginedEditLearning):
+        told["dynamics"] = config.learning.dynamics
+    learner, _, _ = learner_of_run(run, ImaginedEdit.name, told, policy)
+    assert isinstance(learner, ImaginedEdit)
+    if not own_episodes(learner):
+        raise UserError(f"{run} holds no episodes of a policy; let it practise a round before policies are compared")
+    critic = critic_of(policy)
+    chooser = None if critic is None else Chooser.load(critic, learner.model, config.device)
+    return foretell(learner, chooser, episodes)
+
+
+def foretell(learner: ImaginedEdit, chooser: Chooser | None, episodes: int) -> Foretold:
+    """Learn a model from the learner's episodes and play its policy there, in turn from the starts of the policy's real
+    episodes (one at least) and in the world of each member.
+    """
+    config, generator = learner.config, torch_generator(learner.seed, "foretold", 0)
+    with torch.random.fork_rng(devices=[]), autocast(config.actor, learner.data.device, cached=False):
+        torch.manual_seed(derived_seed(learner.seed, "foretold", 0))
+        transitions = learner.transitions()
+        dynamics = fit_dynamics(transitions, config.dynamics, generator)
+    starts = learner.data.tensor(np.array([episode.start for episode in own_episodes(learner)]))
+    turn = torch.arange(episodes, device=learner.data.device)
+    features, member = transitions.features[starts[turn % len(starts)]], turn % config.dynamics.members
+    model, lasting = learner.model.eval(), torch.ones(episodes)
+    normalize = learner.critic.action_normalizer.network_input
+    with torch.no_grad():
+        for tick in range(0, learner.data.longest, learner.chunk_ticks):
+            chunk = _act(model, chooser, features, tick, generator)[:, : learner.chunk_ticks]
+            features, success = dynamics(features, normalize(chunk), member)
+            lasting = lasting * (1 - success.cpu())
+    worlds = [(1 - lasting)[member.cpu() == each].mean() for each in range(min(config.dynamics.members, episodes))]
+    return Foretold(float((1 - lasting).mean()), tuple(map(float, worlds)))
+
+
+def own_episodes(learner: ImaginedEdit) -> list[CachedEpisode]:
+    """The real ones that a policy has played."""
+    return [episode for episode in learner.data.cache.real_episodes if episode.policy_version >= 0]
+
+
+def _act(
+    model: TrainablePolicy, chooser: Chooser | None, features: Tensor, tick: int, generator: torch.Generator
+) -> Tensor:
+    """The chunks [B, H, A], raw, that a policy plays where it sees features [B, F]."""
+    rows = model.horizon if chooser is None else chooser.noise_rows(model.horizon)
+    noise = torch.randn(len(features), rows, model.spec.action_dim, generator=generator).to(features)
+    if chooser is None:
+        return draw_from_flat(model, features, noise)
+    ticks = torch.full_like(features[:, 0], tick)
+    starts = chooser.starts(noise)
+    every = features.repeat_interleave(starts.shape[1], 0)
+    drawn = draw_from_flat(model, every, starts.flatten(0, 1)).unflatten(0, starts.shape[:2])
+    return best(*chooser.judged(model, features, ticks, noise, drawn, features.new_ones(model.horizon), 0))

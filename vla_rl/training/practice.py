@@ -1,0 +1,312 @@
+"""Puts a practice run together from its config and carries it out: used by ``demo`` and ``train``."""
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vla_rl.core.config import config_to_dict, flatten
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.processes import learner_threads
+from vla_rl.core.protocols import Subscriber
+from vla_rl.core.types import PolicySpec
+from vla_rl.data.run_folder import RunFolder
+from vla_rl.execution.strategies import find_strategy
+from vla_rl.training.config import FULL_PRECISION, RunConfig
+from vla_rl.training.records import open_records
+
+if TYPE_CHECKING:
+    from vla_rl.algorithms.base import Algorithm
+    from vla_rl.data.cache import FrameCache
+    from vla_rl.data.store import EpisodeStore
+    from vla_rl.training.ray_workers import RayRolloutPool
+    from vla_rl.training.workers import RolloutPool
+
+logger = logging.getLogger(__name__)
+
+
+def create_run(path: Path, config: RunConfig, start: Path | None = None) -> tuple[RunFolder, RunConfig, PolicySpec]:
+    """Make a run folder around a config. Nothing is written for a bad config.
+
+    Args:
+        path: Of the folder.
+        config: Of the run.
+        start: A run whose demonstrations and supervised policy it shares.
+
+    Returns:
+        The folder, the config with absolute paths, and the policy's interface.
+
+    Raises:
+        UserError: For a bad config, a folder that holds a run, or a start that differs.
+    """
+    config = _with_absolute_paths(config)
+    source = _check_start(start, config) if start else None
+    spec = check_config(config, has_demonstrations=source is not None)
+    _warn_of_chunks(config)
+    return RunFolder.create(path, config, source), config, spec
+
+
+def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicySpec:
+    """Build once whatever shows only then that a config is wrong: task, expert, supervisor, gate, strategy, policy.
+    Returns the policy's interface.
+
+    Args:
+        config: of the run.
+        has_demonstrations: the run has got them already, from another one or before it was interrupted.
+
+    Raises:
+        UserError: for what cannot be built.
+    """
+    from vla_rl.acting.demonstrations import check_demonstrations
+    from vla_rl.algorithms.base import find_algorithm
+    from vla_rl.policies.folders import policy_class
+    from vla_rl.training.simulator import SimulatorWorker
+
+    brought, budget = config.task.demonstrations, config.budget
+    if not (has_demonstrations or brought or budget.demonstrations):
+        raise ConfigError(
+            "there is nothing to start from: ask the task's expert (budget.demonstrations=40), bring demonstrations "
+            "(task.demonstrations=PATH), or start from a run that has a policy (--from RUN_DIR)"
+        )
+    find_algorithm("sft").check(config.policy)
+    algorithm = find_algorithm(config.algorithm)
+    algorithm.check(config.policy)
+    if algorithm.learns_from_exploration and not config.exploration:
+        raise ConfigError(f"{config.algorithm} learns from the offsets that practice tries; set exploration=0.15 or so")
+    if algorithm.learns_from_exploration and 0 < budget.episodes_per_round <= budget.check_episodes:
+        raise ConfigError(
+            f"{config.algorithm} learns from the offsets that practice tries, and of budget.episodes_per_round="
+            f"{budget.episodes_per_round} the first {budget.check_episodes} (budget.check_episodes) try none; set fewer"
+        )
+    if algorithm.on_policy and budget.staleness:
+        raise ConfigError(f"{config.algorithm} learns from what the newest version tried alone; set budget.staleness=0")
+    if algorithm.on_policy and config.rollout_precision != FULL_PRECISION:
+        raise ConfigError(f"{config.algorithm} learns from what torch's own draws tried; set rollout_precision=torch")
+    strategy = find_strategy(config.execution.strategy)
+    if algorithm.on_policy and not strategy.keeps_plans:
+        raise ConfigError(
+            f"{config.algorithm} learns from chunks as they were drawn, which execution.strategy="
+            f"{config.execution.strategy} changes; set execution.strategy=naive (or sync)"
+        )
+    if strategy.takes_corrector:
+        raise ConfigError(
+            f"execution.strategy={config.execution.strategy} acts with a residual head, which practice does not train. "
+            "Practice with execution.strategy=naive, then train a head of the last policy (vla-rl corrector RUN)"
+        )
+    for name in (config.device, config.rollout_device):
+        check_device(name)
+    worker = SimulatorWorker(config)
+    try:
+        worker.check(
+            demonstrates=not (has_demonstrations or brought),
+            supervises=config.takeover.enabled and budget.rounds * budget.episodes_per_round > 0,
+        )
+        if brought and not has_demonstrations:
+            check_demonstrations(Path(brought), worker.specs)
+        policy = policy_class(config.policy.kind)
+        policy.check(config.policy, worker.spec)
+        delay_ticks = config.latency.usual_ticks(worker.spec.control_hz)
+        prefix_max = int(getattr(config.policy, "prefix_max", 0))
+        config.execution.check_fit(policy.planned(config.policy, worker.spec), prefix_max, delay_ticks)
+        algorithm.check_fit(config.learning, functools.partial(policy.laid_out, config.policy, worker.spec))
+        if config.exploration and not policy.explores(config.policy, worker.spec):
+            raise ConfigError("flow policies of lerobot cannot explore; set exploration=0")
+    finally:
+        worker.close()
+    return worker.spec
+
+
+def _warn_of_chunks(config: RunConfig) -> None:
+    """Tell of chunks that are judged or edited at another length than they are executed. It is no error: strategies
+    that plan more often, or late, work so as well.
+    """
+    executed, section = config.execution.execute_ticks, "critic" if hasattr(config.learning, "choice") else "ppo"
+    judged = getattr(getattr(config.learning, section, None), "chunk_ticks", executed)
+    if judged != executed:
+        logger.warning(
+            "learning.%s.chunk_ticks is %d, the actions of a chunk that are judged as one, and "
+            "execution.execute_ticks, after which the next chunk is planned, is %d: set the two alike, or what is "
+            "learnt of a chunk is not of what is executed",
+            *(section, judged, executed),
+        )
+
+
+def _with_absolute_paths(config: RunConfig) -> RunConfig:
+    """A resumed run may be started from another folder."""
+    if config.task.demonstrations is None:
+        return config
+    absolute = str(Path(config.task.demonstrations).expanduser().absolute())
+    return replace(config, task=replace(config.task, demonstrations=absolute))
+
+
+def check_device(name: str) -> None:
+    """Raises ConfigError for a device that torch cannot use."""
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def practise(
+    folder: RunFolder, config: RunConfig, spec: PolicySpec, watching: Sequence[Subscriber] = ()
+) -> dict[str, Any]:
+    """Carry out a run, or what is left of it, and build its report. Returns the summary.
+
+    Args:
+        folder: of the run.
+        config: of the run.
+        spec: the policy's interface.
+        watching: told of every metric, beside the sinks of the run folder.
+    """
+    import torch
+
+    from vla_rl.training.evaluation import acting_settings
+    from vla_rl.training.rounds import PracticeRun
+
+    playing = config.workers if config.budget.staleness else 0
+    torch.set_num_threads(learner_threads(config.torch_threads, playing))
+    described = {"task": ", ".join(config.task.envs), "algorithm": config.algorithm, "seed": config.seed}
+    with open_records(folder, described, config.task, config.sinks, watching) as records, make_pool(config) as pool:
+        PracticeRun(
+            folder,
+            config.budget,
+            config.seed,
+            config.task.envs,
+            pool,
+            records,
+            supervised=functools.partial(supervised_learner, config, spec),
+            practised=functools.partial(practised_learner, config, spec),
+            takeover=config.takeover.enabled,
+            retention=config.retention,
+            bring=_bringer(folder, config),
+            acting=acting_settings(config),
+        ).run()
+    return folder.read_summary()
+
+
+def _bringer(folder: RunFolder, config: RunConfig) -> "Callable[[EpisodeStore], bool] | None":
+    """What brings demonstrations into the run, where its config names some."""
+    if config.task.demonstrations is None:
+        return None
+    from vla_rl.acting.demonstrations import bring_demonstrations
+    from vla_rl.acting.task import open_robot, spec_of_robot
+
+    def bring(store: "EpisodeStore") -> bool:
+        if folder.policy_exists(0):  # they came with it
+            return False
+        specs, grippers, bounds = {}, {}, {}
+        for env_id in config.task.envs:
+            robot = open_robot(config.task, env_id)
+            specs[env_id] = spec_of_robot(env_id, robot)
+            grippers[env_id] = robot.actions.gripper_dims
+            bounds[env_id] = robot.actions.low, robot.actions.high
+            robot.close()
+        source = Path(config.task.demonstrations or "")
+        most, speed = config.budget.demonstrations, config.task.demonstration_speed
+        return bring_demonstrations(source, folder.path, store, specs, most, speed, grippers, bounds)
+
+    return bring
+
+
+def make_pool(config: RunConfig) -> "RolloutPool | RayRolloutPool":
+    """The rollout workers of a run, where its config wants them."""
+    from vla_rl.training.ray_workers import RayRolloutPool
+    from vla_rl.training.simulator import SimulatorWorker
+    from vla_rl.training.workers import RolloutPool
+
+    build = functools.partial(SimulatorWorker, config)
+    if config.ray is not None:
+        return RayRolloutPool(build, config.workers, config.ray)
+    return RolloutPool(build, config.workers)
+
+
+def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache") -> "Algorithm":
+    """Behaviour cloning of a fresh policy on the demonstrations in the cache; its statistics are theirs."""
+    import torch
+
+    from vla_rl.algorithms.base import make_algorithm
+    from vla_rl.algorithms.seeds import derived_seed
+    from vla_rl.data.statistics import data_statistics, scale_notes
+    from vla_rl.policies.folders import policy_class
+
+    statistics = data_statistics(cache, config.execution.discrete_dims)
+    for sentence in scale_notes(cache, statistics):
+        logger.info("%s", sentence)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(config.seed, "policy weights"))
+        model = policy_class(config.policy.kind).build(config.policy, spec, statistics)
+    return make_algorithm("sft", config.supervised, model.to(config.device), cache, config.seed)
+
+
+def practised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", supervised: Path) -> "Algorithm":
+    """The configured algorithm, starting from the supervised policy."""
+    from vla_rl.algorithms.base import make_algorithm
+    from vla_rl.policies.folders import load_model
+
+    model, _ = load_model(supervised, expected=spec)
+    return make_algorithm(config.algorithm, config.learning, model.to(config.device), cache, config.seed)
+
+
+def learner_of_run(
+    run: Path,
+    algorithm: str | None = None,
+    learning: dict[str, Any] | None = None,
+    policy: Path | None = None,
+) -> tuple["Algorithm", RunConfig, PolicySpec]:
+    """The algorithm of a run on all of its episodes, as if it began its first round with them, for somebody who looks
+    into it; the run itself stays as it is.
+
+    Args:
+        run: its folder.
+        algorithm: another one than the run's.
+        learning: what the other one is told beside its defaults.
+        policy: the folder of another policy to begin with than the run's supervised one.
+
+    Raises:
+        UserError: if there is no such run, or it has no supervised policy yet.
+    """
+    from vla_rl.algorithms.base import find_algorithm
+    from vla_rl.data.cache import FrameCache
+    from vla_rl.data.store import EpisodeStore
+
+    folder, config = RunFolder.open(run, RunConfig)
+    if not folder.policy_exists(0):
+        raise UserError(f"{run} has no supervised policy yet; let it finish its first stages")
+    if algorithm is not None:
+        config = replace(
+            config, algorithm=algorithm, learning=find_algorithm(algorithm).config_class(**(learning or {}))
+        )
+    cache = FrameCache(EpisodeStore(folder.episodes, create=False), folder.cache)
+    cache.refresh()
+    spec = check_config(config, has_demonstrations=True)
+    learner = practised_learner(config, spec, cache, policy or folder.policy(0))
+    learner.begin_round(cache, 1)
+    return learner, config, spec
+
+
+def _check_start(path: Path, config: RunConfig) -> RunFolder:
+    """The run that another one is to start from.
+
+    Raises:
+        UserError: if its demonstrations or its supervised policy do not fit the config.
+    """
+    source, found = RunFolder.open(path, RunConfig)
+    if not source.policy_exists(0):
+        raise UserError(f"{path} has no supervised policy yet; let it finish its first stages")
+    ours, theirs = flatten(config_to_dict(config)), flatten(config_to_dict(found))
+    sections = ("task", "policy", "supervised", "execution", "latency", "gate")
+    shared = [name for name in ours.keys() | theirs.keys() if name.partition(".")[0] in sections]
+    shared += ["budget.demonstrations", "budget.supervised_steps"]
+    demonstrations = {"budget.demonstrations", "task.demonstrations"}
+    if not (config.budget.demonstrations or config.task.demonstrations):  # asked is for those of the other run
+        shared = [name for name in shared if name not in demonstrations]
+    for name in sorted(shared):
+        if ours.get(name) != theirs.get(name):
+            raise UserError(
+                f"{path} was made with {name}={theirs.get(name)}, asked for is {ours.get(name)}; they must be equal"
+            )
+    return source

@@ -1,0 +1,56 @@
+"""The records of a run while a process works on it: metrics, TensorBoard, summary, and the report at its end."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from vla_rl.core.protocols import Subscriber
+from vla_rl.core.registry import find
+from vla_rl.data.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from vla_rl.acting.task_config import TaskConfig
+
+
+@contextmanager
+def open_records(
+    folder: RunFolder,
+    described: dict[str, Any],
+    task: "TaskConfig | None" = None,
+    sinks: Sequence[str] = (),
+    watching: Sequence[Subscriber] = (),
+) -> Iterator[Any]:
+    """Lock a run folder, and yield the `vla_rl.training.learning.RunRecords` of the run so far. When all went well, the
+    report is built and the run is called finished.
+
+    Args:
+        folder: of the run.
+        described: what the summary should say of the run from its start.
+        task: of the run, in whose simulation the report draws episodes again; None: it shows what was recorded.
+        sinks: entry points of ``vla_rl.sinks``, told of every metric beside the sinks of the folder.
+        watching: more sinks, made by the caller.
+
+    Raises:
+        UserError: if another process works on it, or what it has written cannot be read.
+    """
+    from vla_rl.acting.redraw import Redrawer
+    from vla_rl.report.html import build_report
+    from vla_rl.report.sinks import JsonlSink, MetricSink, TensorBoardSink, read_records
+    from vla_rl.training.checkpoint import load_newest_checkpoint
+    from vla_rl.training.learning import RunRecords
+    from vla_rl.training.machine import describe_machine
+
+    with folder, ExitStack() as stack:
+        written: list[MetricSink] = [JsonlSink(folder.metrics_file), TensorBoardSink(folder.path / "tensorboard")]
+        written += [find("sinks", name)(folder.path, described) for name in sinks]
+        for sink in written:
+            stack.enter_context(sink)
+        progress = load_newest_checkpoint(folder.checkpoints)
+        for sink in written:
+            sink.truncate_after(progress[0] if progress else 0)
+        published = [(record["kind"], record["round"]) for record in read_records(folder.metrics_file)]
+        folder.write_summary({**folder.read_summary(), **described, "machine": describe_machine()})
+        yield RunRecords([*written, *watching], published, progress)
+        with closing(Redrawer(task)) as redraw:
+            build_report(folder.path, redraw)
+        folder.write_summary({**folder.read_summary(), "finished": True})

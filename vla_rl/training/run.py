@@ -1,0 +1,233 @@
+"""A run folder as an object: practice that goes on where it stands, and all that a run holds."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_rl.acting.env import Env, as_env
+from vla_rl.acting.policy_folder import AnyPolicy, load_policy, on_disk
+from vla_rl.core.config import config_to_dict, flatten, load_config, read_yaml
+from vla_rl.core.config_files import config_file
+from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import Policy, Subscriber
+from vla_rl.data.run_folder import RunFolder
+from vla_rl.data.sources import load_episodes
+from vla_rl.data.store import EpisodeStore
+from vla_rl.report.outcomes import Outcomes, RoundResult, metrics_of
+from vla_rl.training import plan
+
+
+class Practice:
+    """Practice in rounds: the policy acts, learns from how its episodes end, and is evaluated on held-out seeds.
+
+    All of it lives in a run folder. Made again with the same arguments, it goes on where the folder stands.
+
+    Args:
+        policy: The policy to begin with.
+        env: The task.
+        algorithm: What makes the next policy of a round's episodes; a name of ``vla_rl.algorithms``.
+        episodes_per_round: Practice episodes of a round.
+        demonstrations: Episodes that the learner keeps using, such as those that the policy was trained on.
+        out: The run folder.
+        settings: Changes to the preset ``alone``, such as ``{"workers": 2, "budget.evaluation_episodes": 200}``.
+        subscribers: Get every metric; see `vla_rl.core.protocols.Subscriber`.
+
+    Raises:
+        UserError: If the folder holds another run, or the policy, task and settings do not fit each other.
+
+    Example:
+        >>> brief = {"budget.steps_per_round": 2, "budget.evaluation_episodes": 2}
+        >>> practice = Practice(policy, env, algorithm="chunk_critic", episodes_per_round=4, out="runs/brief",
+        ...                     settings=brief)
+        >>> for result in practice.rounds(1):
+        ...     print(result, result.metrics["critic_loss"])
+        round 1: .../2 = ... % [..., ...] ...
+    """
+
+    def __init__(
+        self,
+        policy: AnyPolicy,
+        env: Env | str,
+        *,
+        algorithm: str = "imagined_edit",
+        episodes_per_round: int = 150,
+        demonstrations: EpisodeStore | str | Path | None = None,
+        out: str | Path,
+        settings: Mapping[str, Any] | None = None,
+        subscribers: Sequence[Subscriber] = (),
+    ) -> None:
+        from vla_rl.policies.folders import load_model
+        from vla_rl.training.config import RunConfig
+        from vla_rl.training.practice import check_config
+
+        self._subscribers, task = subscribers, as_env(env).task
+        store = load_episodes(demonstrations) if isinstance(demonstrations, str | Path) else demonstrations
+        path = Path(out)
+        with on_disk(policy) as start:
+            if start is None:
+                raise UserError(f"a {type(policy).__name__} cannot be trained; give a trainable policy or its folder")
+            model, _ = load_model(start)
+            own = {"task": config_to_dict(task), "policy": config_to_dict(model.config)}
+            fixed = {
+                "algorithm": algorithm,
+                "budget.episodes_per_round": episodes_per_round,
+                "budget.demonstrations": len(store) if store is not None else 0,
+                "budget.supervised_steps": 1,  # the policy comes from elsewhere
+                "budget.rounds": 0,
+                "workers": 0,
+            }
+            changes = overrides({**fixed, **(settings or {})})
+            self.config: RunConfig = load_config(RunConfig, None, changes, {**read_yaml(config_file("alone")), **own})
+            if (path / "config.yaml").exists():
+                self.folder, known = RunFolder.open(path, RunConfig)
+                check_same(known, self.config, path, but=("budget.rounds",))
+                self.config = known
+                self._spec = check_config(known, has_demonstrations=True)
+            else:
+                self._spec = check_config(self.config, has_demonstrations=True)
+                self.folder = RunFolder.create(path, self.config)
+                self._begin(start, store)
+
+    def _begin(self, start: Path, store: EpisodeStore | None) -> None:
+        own = EpisodeStore(self.folder.episodes)
+        for index, episode in enumerate(store or ()):
+            own.add(replace(episode, episode_id=f"demo-{index:05d}"))
+        self.folder.keep_policy(0, start)
+
+    def rounds(self, count: int) -> Iterator[RoundResult]:
+        """Yield the result of each round up to the number ``count``: those that the folder has, then new ones.
+
+        Interrupted, it loses at most the gradient steps since the last checkpoint.
+        """
+        from vla_rl.training.practice import practise
+
+        for number in range(1, count + 1):
+            if not self.folder.is_finished() or self.config.budget.rounds < number:
+                if self.config.budget.rounds < number:
+                    self.config = replace(self.config, budget=replace(self.config.budget, rounds=number))
+                    self.folder.extend(self.config)
+                practise(self.folder, self.config, self._spec, self._subscribers)
+            yield open_run(self.folder.path).results[number]
+
+    def __repr__(self) -> str:
+        return f"Practice({str(self.folder.path)!r}, rounds={self.config.budget.rounds})"
+
+
+class Run:
+    """What a run folder holds; `open_run` opens it.
+
+    Attributes:
+        path: The folder.
+        config: Of the run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from vla_rl.training.config import RunConfig
+
+        self._folder, self.config = RunFolder.open(path, RunConfig)
+        self.path = path
+
+    @property
+    def policies(self) -> dict[int, Path]:
+        """Version -> folder of each policy."""
+        return {version: self._folder.policy(version) for version in self._folder.policy_versions()}
+
+    def policy(self, version: int | None = None) -> Policy:
+        """Load a policy; None: the newest."""
+        return load_policy(self.path, version)
+
+    @property
+    def env(self) -> Env:
+        """The task, made anew."""
+        return Env(self.config.task)
+
+    @property
+    def episodes(self) -> EpisodeStore:
+        """Demonstrations and practice episodes."""
+        return EpisodeStore(self._folder.episodes, create=False)
+
+    @property
+    def held_out_seeds(self) -> list[int]:
+        """The reset seeds of its evaluation."""
+        return [plan.evaluation_seed(index) for index in range(self.config.budget.evaluation_episodes)]
+
+    @property
+    def results(self) -> list[RoundResult]:
+        """What each round has led to; the first entry is the policy that practice began with."""
+        from vla_rl.report.run_files import read_run
+
+        run, policies = read_run(self.path), self.policies
+        evaluations = {entry.round: entry.outcomes for entry in run.policies}
+        return [
+            RoundResult(
+                number,
+                policies[number],
+                _outcomes(evaluations[number]) if evaluations.get(number) else None,
+                metrics_of(run.metrics, number),
+            )
+            for number in sorted(policies)
+        ]
+
+    def values(self, episode_id: str) -> dict[str, np.ndarray]:
+        """Return what the run's critics estimate at each step of an episode: name -> float [T].
+
+        Args:
+            episode_id: One of ``episodes``.
+
+        Raises:
+            UserError: If there is no such episode, or the run has not trained yet.
+        """
+        from vla_rl.data.cache import FrameCache
+        from vla_rl.training.checkpoint import load_newest_checkpoint
+        from vla_rl.training.practice import learner_of_run
+
+        learner, _, _ = learner_of_run(self.path)
+        cache = FrameCache(self.episodes, self._folder.cache)
+        episode = next((episode for episode in cache.episodes if episode.episode_id == episode_id), None)
+        progress = load_newest_checkpoint(self._folder.checkpoints)
+        if episode is None or progress is None:
+            missing = f"no episode {episode_id!r}" if episode is None else "no checkpoint yet"
+            raise UserError(f"{self.path} has {missing}")
+        learner.load_state_dict(progress[1])
+        return learner.trace(cache, np.arange(episode.start, episode.start + episode.length))
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, policies={[*self.policies]}, episodes={len(self.episodes)})"
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run folder, to look into it.
+
+    Raises:
+        UserError: If there is no run.
+
+    Example:
+        >>> run = open_run("runs/dot")
+        >>> run.results[0].policy.name, sorted(run.values("round001-00000"))
+        ('version_0000', ['discounted_value'])
+    """
+    return Run(Path(path))
+
+
+def _outcomes(by_seed: Mapping[str, bool]) -> Outcomes:
+    seeds = tuple(int(name.rpartition(" ")[2]) for name in by_seed)
+    return Outcomes(seeds, tuple(by_seed.values()))
+
+
+def overrides(changes: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+
+
+def check_same(known: Any, asked: Any, path: Path, but: Sequence[str]) -> None:
+    """Refuse to go on with a run that was begun with other settings."""
+    ours, theirs = flatten(config_to_dict(asked)), flatten(config_to_dict(known))
+    for key in sorted((ours.keys() | theirs.keys()) - {*but}):
+        if ours.get(key) != theirs.get(key):
+            raise UserError(
+                f"{path} was begun with {key}={theirs.get(key)}, asked for is {ours.get(key)}; name another folder "
+                "(out=), or ask for the same"
+            )

@@ -1,0 +1,224 @@
+"""The rollout worker of simulated tasks: job -> environment, actor, supervisor, gate -> one loop -> the episode in
+its store.
+"""
+
+import functools
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deploy_trt.runtime import is_deployment, load_deployed
+from deploy_trt.runtime.probe import BackendName
+from vla_rl.acting.action_kinds import with_action_kinds
+from vla_rl.acting.capability import check_chunks
+from vla_rl.acting.policy_folder import find_policy
+from vla_rl.acting.task import Station
+from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.core.files import Stamp, stamp_of
+from vla_rl.core.matching import names_difference
+from vla_rl.core.protocols import Policy, Signs, TakeoverSource
+from vla_rl.core.types import OPERATOR, Episode, Observation, Origin, shared_spec
+from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.executor import Executor
+from vla_rl.execution.plan import ActionSource
+from vla_rl.execution.sources import TakeoverSwitch
+from vla_rl.execution.strategies import ActionCorrector, find_strategy, make_strategy
+from vla_rl.execution.turns import Turns
+from vla_rl.execution.virtual import make_planner
+from vla_rl.policies.acting import ActingPolicy
+from vla_rl.policies.corrector import FOLDER, ResidualCorrector
+from vla_rl.policies.folders import load_policy
+from vla_rl.training.config import FULL_PRECISION, RunConfig
+from vla_rl.training.workers import RolloutJob
+
+if TYPE_CHECKING:
+    from deploy_trt.exploration import ExplorationPolicies
+
+logger = logging.getLogger(__name__)
+
+
+class SimulatorWorker:
+    """Runs rollout jobs, each on the environment that it names. Implements `vla_rl.training.workers.RolloutWorker`.
+
+    Args:
+        config: of the run.
+        calibration: real observations, for a ``rollout_precision`` that needs them.
+        backend: of policies that are deployments; None: the fastest that runs here.
+        policy: Acts in every job that names a policy; None: the one in the job's folder.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        calibration: Sequence[Observation] = (),
+        backend: BackendName | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        self._config, self._backend, self._policy = config, backend, policy
+        self._low_precision = _low_precision(config.rollout_precision, calibration)
+        self._stations = {env_id: [self._build(env_id)] for env_id in config.task.envs}
+        self._free = {env_id: list(stations) for env_id, stations in self._stations.items()}
+        self.specs = {env_id: stations[0].spec() for env_id, stations in self._stations.items()}
+        self.spec = shared_spec(list(self.specs.values()))
+        self._mute: set[str] = set()
+        self._heads: dict[tuple[Path, Stamp], ResidualCorrector] = {}  # of the newest policy
+        self._policies: dict[bool, tuple[Path, Stamp, Policy]] = {}  # the newest of full and of low precision
+
+    def check(self, demonstrates: bool, supervises: bool) -> None:
+        """Build everything that a job may need but the policy.
+
+        Args:
+            demonstrates: experts are asked for demonstrations.
+            supervises: somebody may take over.
+
+        Raises:
+            UserError: for what cannot be built: an environment without an expert, a strategy that does not exist...
+        """
+        for station, *_ in self._stations.values():
+            if demonstrates:
+                station.demonstrator()
+            if supervises:
+                station.supervisor(self._config.takeover)
+        make_strategy(self._config.execution)
+
+    def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
+        """Run the episodes and save them, yielding each job as its own is saved.
+
+        Where a policy can plan for several observations in one forward pass, so many episodes as the config says run in
+        turns. A demonstration is tried again with the next seed until one succeeds.
+        """
+        for (folder, collects), alike in itertools.groupby(jobs, lambda job: (job.policy, job.collects)):
+            if folder is None:
+                for job in alike:
+                    yield self._run(job, None)
+                continue
+            policy = self._load(folder, collects and self._low_precision is not None)
+            if not isinstance(policy, ActingPolicy):
+                if collects and self._config.exploration:
+                    raise UserError("neither deployments nor flow policies of lerobot can explore; set exploration=0")
+                for job in alike:
+                    yield self._run(job, policy)
+                continue
+            policy.exploration = self._config.exploration if collects else 0.0
+            turns = Turns(policy.draw_all)
+            attempts = (functools.partial(self._run, job, policy.asking(turns.ask, job.noise_seed)) for job in alike)
+            yield from turns.run(attempts, self._config.environments_per_worker)
+
+    def _run(self, job: RolloutJob, policy: Policy | None) -> RolloutJob:
+        """Run one episode on an environment that is free, and save it."""
+        free = self._free[job.task]
+        if not free:
+            self._stations[job.task].append(self._build(job.task))
+            free.append(self._stations[job.task][-1])
+        station = free.pop()
+        try:
+            self._attempt(job, station, policy)
+        finally:
+            free.append(station)
+        return job
+
+    def _attempt(self, job: RolloutJob, station: Station, policy: Policy | None) -> None:
+        operator, person = None, None
+        if policy is None:
+            operator = self.operator_of(job)
+            source: ActionSource = station.demonstrator(operator)
+            version, origin = -1, Origin.DEMO
+        else:
+            person = station.supervisor(self._config.takeover) if job.takeover else None
+            own = getattr(policy, "version", 0)  # a person's own object need not count versions
+            source, origin = self._acting(station, policy, person, job.policy), Origin.SIM
+            version = own if job.version is None else job.version
+        station.robot.draws_always = job.pictures
+        for seed in job.seeds:
+            _, episode = station.attempts.run(source, job.episode_id, seed, version, origin=origin)
+            self._tell_if_mute(station, episode)
+            if operator is not None:
+                column = np.ones(len(episode), np.uint8)
+                episode = replace(episode, extras={**episode.extras, OPERATOR + operator: column})
+            if isinstance(person, Signs):
+                episode = person.signed(episode)
+            if policy is not None or episode.success:
+                EpisodeStore(job.store).add(episode)
+                return
+        raise UserError(f"the expert of {job.task} failed on all seeds {job.seeds}; lower the difficulty")
+
+    def operator_of(self, job: RolloutJob) -> str | None:
+        """Who demonstrates: people take turns, each of them in every task; at a second attempt it is the same person.
+        None: the expert himself.
+        """
+        people = self._config.task.operators
+        return people[job.seeds[0] % len(people)] if people else None
+
+    def _tell_if_mute(self, station: Station, episode: Episode) -> None:
+        """Say once of an environment that it ends its episodes without an outcome."""
+        if episode.terminated and not station.robot.judged and station.env_id not in self._mute:
+            self._mute.add(station.env_id)
+            logger.warning(
+                "%s has ended an episode and said neither success nor failure: such episodes count as failed. Say it "
+                "in the info, or name where it stands: task.declare.success (vla-rl task check)",
+                station.env_id,
+            )
+
+    def close(self) -> None:
+        """Close the environments."""
+        if self._low_precision is not None:
+            self._low_precision.close()
+        for station in itertools.chain(*self._stations.values()):
+            station.robot.close()
+
+    def _build(self, env_id: str) -> Station:
+        return Station.build(env_id, self._config.task, self._config.gate)
+
+    def _acting(
+        self, station: Station, policy: Policy, person: TakeoverSource | None, folder: Path | None
+    ) -> ActionSource:
+        config = self._config
+        planner = make_planner(policy, station.robot.clock, station.robot.control_hz, config.latency)
+        execution = with_action_kinds(config.execution, station.spec(), station.gate.config.discrete_dims)
+        executor = Executor(planner, execution, self._corrector(folder))
+        return executor if person is None else TakeoverSwitch(executor, person)
+
+    def _corrector(self, folder: Path | None) -> ActionCorrector | None:
+        """The residual head of a policy, for a strategy that takes one."""
+        takes = find_strategy(self._config.execution.strategy).takes_corrector
+        if folder is None or self._policy is not None or not takes:
+            return None
+        key = folder, stamp_of(folder / FOLDER)
+        if key not in self._heads:
+            self._heads = {key: ResidualCorrector.load(folder / FOLDER)}
+        return self._heads[key]
+
+    def _load(self, folder: Path, in_low_precision: bool) -> Policy:
+        if self._policy is not None:
+            return self._policy
+        stamp = stamp_of(folder)
+        *known, policy = self._policies.get(in_low_precision, (None, None, None))
+        if policy is None or known != [folder, stamp]:
+            found = find_policy(folder)
+            check_chunks(self._config.execution, found)
+            if differs := names_difference(found.spec, self.spec):
+                raise CheckpointError(
+                    f"{folder} has the {differs.name} {differs.found}, the task has {differs.expected}; name the task "
+                    "that the policy was trained on"
+                )
+            if in_low_precision and self._low_precision is not None:
+                policy = self._low_precision.load(folder)
+            elif is_deployment(folder):
+                policy = load_deployed(folder, require=self._backend)
+            else:
+                policy = load_policy(folder, self._config.rollout_device, expected=self.spec)
+            self._policies[in_low_precision] = (folder, stamp, policy)
+        return policy
+
+
+def _low_precision(precision: str, calibration: Sequence[Observation]) -> "ExplorationPolicies | None":
+    if precision == FULL_PRECISION:
+        return None
+    from deploy_trt.exploration import ExplorationPolicies
+
+    return ExplorationPolicies(precision, calibration)

@@ -34,7 +34,7 @@ def test_types_ship_with_every_package(package: str) -> None:
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
 def test_no_file_of_a_package_is_ignored() -> None:
-    """The build leaves out what git ignores, tracked or not: a rule ``data/`` would leave vla_rl/data out of the wheel."""
+    """The build leaves out what git ignores, tracked or not: a rule ``data/`` would leave vla_rl/data out."""
     files = subprocess.run(["git", "ls-files", *PACKAGES, "configs"], cwd=ROOT, capture_output=True, check=True).stdout
     ignored = subprocess.run(
         ["git", "check-ignore", "--no-index", "--stdin"], cwd=ROOT, input=files, capture_output=True, check=False

@@ -14,12 +14,12 @@ from gymnasium.spaces import Box, Dict
 from PIL import Image
 
 from robot_io.env_interface import EnvDeclaration
+from vla_rl.acting import task_play, task_rules
 from vla_rl.acting.task import ASSUMED_EPISODE_STEPS, episode_limit, make_env, open_robot
 from vla_rl.acting.task_check import check_task
 from vla_rl.cli.main import main
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
-from vla_rl.acting import task_play, task_rules
 from vla_rl.training.config import RunConfig, TaskConfig
 from vla_rl.training.evaluation import evaluation_jobs
 from vla_rl.training.simulator import SimulatorWorker

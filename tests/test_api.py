@@ -1,7 +1,9 @@
 """The package from Python: every public name, its example, and what only its objects promise."""
 
 import doctest
+import functools
 import inspect
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ import pytest
 import vla_rl as vla
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.policies.acting import ActingPolicy
 from vla_rl.report.outcomes import Outcomes
 
 SIZE = 32
@@ -160,6 +163,34 @@ def test_practice_goes_on_where_its_folder_stands(place: SimpleNamespace) -> Non
         vla.Practice(
             place.policy, place.env, episodes_per_round=4, demonstrations=place.demos, out="runs/dot", settings=BRIEF
         )
+
+
+def test_a_run_that_was_killed_as_it_began_takes_its_policy_anew(
+    place: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"env": place.env, "demonstrations": place.demos, "algorithm": "filtered_bc"}
+    start = functools.partial(vla.Practice, **given, out="runs/cut")
+    first = start(place.policy).folder
+    shutil.rmtree(first.policy(0))
+    (first.episodes / "episodes" / "demo-00002.zarr.zip").unlink()
+    again = start(place.policy)
+    assert again.folder.policy_exists(0)
+    assert vla.open_run("runs/cut").episodes.ids() == ["demo-00000", "demo-00001", "demo-00002"]
+    assert "not the one given" not in caplog.text
+    start(vla.FlowVLA.from_data(place.demos, seed=5))
+    assert "runs/cut goes on with its own policy, which is not the one given" in caplog.text
+
+
+def test_a_loaded_policy_learns_in_place_and_drops_its_critic(place: SimpleNamespace) -> None:
+    policy = vla.load_policy("runs/dot", 1)
+    assert isinstance(policy, ActingPolicy)
+    assert policy.chooser is not None
+    vla.train(policy, place.demos, steps=1, settings={"learning.actor.batch_size": 4})
+    assert policy.chooser is None
+    with pytest.raises(UserError, match="load_policy"):
+        vla.train("runs/dot", place.demos)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="needs episodes"):
+        vla.train(place.policy)
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_made(place: SimpleNamespace) -> None:

@@ -79,11 +79,13 @@ def collect_demonstrations(
                 break
         if name not in store:
             raise UserError(f"the expert of {env.task.env} failed {_ATTEMPTS} times in a row; make the task easier")
+        if (found := store.read_header(name).env_id) != env.task.env:
+            raise UserError(f"{store.path} holds {name} of {found}, not of {env.task.env}; name another folder (out=)")
     return store
 
 
 def train(
-    policy: "TrainablePolicy",
+    policy: "TrainablePolicy | Policy",
     *data: EpisodeStore | str | Path,
     algorithm: str = "sft",
     steps: int = 600,
@@ -93,7 +95,8 @@ def train(
     """Train a policy in place on episodes alone, without a simulator.
 
     Args:
-        policy: What to train; its weights are replaced at the end.
+        policy: What to train; its weights are replaced at the end. A critic and a residual that acted with it are
+            dropped, since they know its old weights.
         data: Episodes: one store or path, or several.
         algorithm: ``sft`` clones everything; ``habc`` weighs steps by its critics; a name of ``vla_rl.algorithms``.
         steps: Gradient steps.
@@ -110,10 +113,16 @@ def train(
         >>> train(policy, demos, algorithm="sft", steps=2, settings={"learning.actor.batch_size": 8})
         {'step': 2.0, 'actor_loss': ...}
     """
+    from vla_rl.policies.acting import ActingPolicy
     from vla_rl.policies.folders import load_model
+    from vla_rl.policies.trainable import TrainablePolicy
     from vla_rl.report.sinks import read_records
     from vla_rl.training.finetune import FinetuneConfig, finetune, start_run
 
+    if not isinstance(policy, ActingPolicy | TrainablePolicy):
+        raise UserError(f"a {type(policy).__name__} cannot be trained in place; load it: vla_rl.load_policy(FOLDER)")
+    if not data:
+        raise UserError("train needs episodes: give a store, or the path of one, a run, a LeRobotDataset or a bag")
     paths = [str((source.path if isinstance(source, EpisodeStore) else Path(source)).absolute()) for source in data]
     with tempfile.TemporaryDirectory() as name, on_disk(policy) as start:
         path = Path(out) if out else Path(name, "run")
@@ -128,7 +137,10 @@ def train(
             folder = start_run(path, config)
         finetune(folder, config)
         trained, _ = load_model(folder.policy(1))
-        policy.load_state_dict(trained.state_dict())
+        if isinstance(policy, ActingPolicy):
+            policy.chooser, policy.folder = None, None
+        model = policy.model if isinstance(policy, ActingPolicy) else policy
+        model.load_state_dict(trained.state_dict())
         return metrics_of(read_records(folder.metrics_file), 1)
 
 
@@ -287,7 +299,7 @@ def export(policy: AnyPolicy, out: str | Path, precision: Literal["fp32", "fp16"
         >>> load_policy(deployment).spec.action_dim
         2
     """
-    from deploy_trt.export import export_policy
+    from deploy_trt.export import copy_head, export_policy
     from vla_rl.policies.folders import load_model
 
     with on_disk(policy) as folder:
@@ -295,6 +307,7 @@ def export(policy: AnyPolicy, out: str | Path, precision: Literal["fp32", "fp16"
             raise UserError(f"a {type(policy).__name__} cannot be exported; give a trained policy or its folder")
         model, meta = load_model(folder)
         export_policy(model, Path(out), meta, precision, policy_folder=folder)
+        copy_head(folder, Path(out))
     return Path(out)
 
 

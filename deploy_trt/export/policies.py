@@ -1,5 +1,6 @@
 """From a policy of any kind that has an exporter to its deployment folder."""
 
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,9 +10,10 @@ from deploy_trt.export.deployment import export_flow_vla
 from deploy_trt.export.flow_vla import Precision
 from deploy_trt.export.lerobot import export_lerobot
 from deploy_trt.runtime.manifest import Manifest
-from vla_rl.core.described import CRITIC_FOLDER
+from vla_rl.core.described import CORRECTOR_FOLDER, CRITIC_FOLDER
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
+from vla_rl.policies.corrector import ResidualCorrector
 from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.lerobot_adapter.model import IMAGENET, LeRobotModel
 from vla_rl.policies.trainable import TrainablePolicy
@@ -53,3 +55,10 @@ def export_policy(
             tokenizer = Path(scratch) / "tokenizer.json"
             model.tokenizer.backend_tokenizer.save(str(tokenizer))
         return export_lerobot(model.policy, folder, model.spec, model.statistics, pictures, tokenizer, meta)
+
+
+def copy_head(policy: Path, deployment: Path) -> None:
+    """Copy the residual head of a policy, which acts beside its deployment too. The head of an earlier policy goes."""
+    shutil.rmtree(deployment / CORRECTOR_FOLDER, ignore_errors=True)
+    if (policy / CORRECTOR_FOLDER).is_dir():
+        ResidualCorrector.load(policy / CORRECTOR_FOLDER).save(deployment / CORRECTOR_FOLDER)

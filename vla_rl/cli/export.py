@@ -9,7 +9,6 @@ Example: vla-rl export runs/demo --out deployments/demo
 import argparse
 import functools
 import itertools
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +21,6 @@ from deploy_trt.runtime.loading import check_name
 from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
-from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 
 if TYPE_CHECKING:
     from vla_rl.training.config import RunConfig
@@ -83,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> Path:
     """From a checkpoint; quantised precisions go over fp32."""
-    from deploy_trt.export import export_policy
+    from deploy_trt.export import copy_head, export_policy
     from vla_rl.acting.policy_folder import find_policy
     from vla_rl.policies.folders import load_model
 
@@ -97,30 +95,24 @@ def _export(arguments: argparse.Namespace) -> Path:
     if arguments.without_critic:
         meta = {**meta, "critic": CRITIC_LEFT_OUT}
     manifest = export_policy(model, out, meta, precision, arguments.unrolled, observations, policy_folder)
-    _copy_corrector(policy.path, out)
+    copy_head(policy.path, out)
     how = f", chooses among {manifest.chooser.draws} draws" if manifest.chooser else ""
     print(f"{out}: version {policy.version} in {precision}{how}")
     return out if full else _quantise(arguments, out)
 
 
 def _quantise(arguments: argparse.Namespace, folder: Path) -> Path:
+    from deploy_trt.export import copy_head
     from deploy_trt.quantize import quantize_deployment
 
     if arguments.out is None or arguments.precision in ("fp32", *_HALF):
         raise UserError(f"{folder} is exported already; --out and --precision quantise it, or give a run to export")
     observations = read_observations(arguments.calibration, 64) if arguments.calibration else []
     found = quantize_deployment(folder, arguments.out, arguments.precision, observations, arguments.modelopt)
-    _copy_corrector(folder, arguments.out)
+    copy_head(folder, arguments.out)
     print(f"{arguments.out}: {arguments.precision}, {found}")
     out: Path = arguments.out
     return out
-
-
-def _copy_corrector(source: Path, out: Path) -> None:
-    """The residual head of a policy acts beside its deployment too; one of an earlier policy does not."""
-    shutil.rmtree(out / FOLDER, ignore_errors=True)
-    if (source / FOLDER).is_dir():
-        ResidualCorrector.load(source / FOLDER).save(out / FOLDER)
 
 
 def read_observations(store: Path, count: int) -> Sequence[Observation]:

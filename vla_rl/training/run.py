@@ -1,6 +1,7 @@
 """A run folder as an object: practice that goes on where it stands, and all that a run holds."""
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,15 @@ from vla_rl.acting.policy_folder import AnyPolicy, load_policy, on_disk
 from vla_rl.core.config import config_to_dict, flatten, load_config, read_yaml
 from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError
+from vla_rl.core.files import digest_of
 from vla_rl.core.protocols import Policy, Subscriber
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import load_episodes
-from vla_rl.data.store import EpisodeStore
+from vla_rl.data.store import EpisodeStore, add_unless_same
 from vla_rl.report.outcomes import Outcomes, RoundResult, metrics_of
 from vla_rl.training import plan
+
+logger = logging.getLogger(__name__)
 
 
 class Practice:
@@ -90,12 +94,18 @@ class Practice:
             else:
                 self._spec = check_config(self.config, has_demonstrations=True)
                 self.folder = RunFolder.create(path, self.config)
+            with self.folder:
                 self._begin(start, store)
 
     def _begin(self, start: Path, store: EpisodeStore | None) -> None:
+        """Copy what practice begins with, the policy last; what a killed process had copied stays."""
+        if self.folder.policy_exists(0):
+            if _weights(start) != _weights(self.folder.policy(0)):
+                logger.warning("%s goes on with its own policy, which is not the one given", self.folder.path)
+            return
         own = EpisodeStore(self.folder.episodes)
         for index, episode in enumerate(store or ()):
-            own.add(replace(episode, episode_id=f"demo-{index:05d}"))
+            add_unless_same(own, replace(episode, episode_id=f"demo-{index:05d}"))
         self.folder.keep_policy(0, start)
 
     def rounds(self, count: int) -> Iterator[RoundResult]:
@@ -213,12 +223,18 @@ def open_run(path: str | Path) -> Run:
     return Run(Path(path))
 
 
+def _weights(policy: Path) -> list[str]:
+    """Digests of a policy's files of weights."""
+    return sorted(digest_of(file) for file in policy.glob("*.safetensors"))
+
+
 def _outcomes(by_seed: Mapping[str, bool]) -> Outcomes:
     seeds = tuple(int(name.rpartition(" ")[2]) for name in by_seed)
     return Outcomes(seeds, tuple(by_seed.values()))
 
 
 def overrides(changes: Mapping[str, Any]) -> list[str]:
+    """Write changes of a config as the items ``key=value`` that `load_config` takes."""
     return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
 
 

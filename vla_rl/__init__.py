@@ -16,7 +16,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 if "gymnasium" in sys.modules:  # Gymnasium since 1.0 loads no entry points: `gymnasium.make` knows what was imported
-    import sim  # noqa: F401
+    importlib.import_module("sim")
 
 
 _PUBLIC = {

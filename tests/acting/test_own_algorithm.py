@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from vla_rl.algorithms.config import WeightedLearning
+from vla_rl.algorithms.hierarchical import WeightedLearning
 from vla_rl.algorithms.weighted import WeightedCloning
 
 

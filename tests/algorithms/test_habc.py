@@ -9,8 +9,8 @@ from tiny_world import MIXED, TINY, D, H, P, make_episode, make_model, tiny
 
 from vla_rl.algorithms.base import make_algorithm
 from vla_rl.algorithms.cloning import bounded_weights
-from vla_rl.algorithms.config import CriticTrainingConfig, MixtureConfig
-from vla_rl.algorithms.critic_steps import CriticSteps
+from vla_rl.algorithms.config import MixtureConfig
+from vla_rl.algorithms.critic_steps import CriticSteps, CriticTrainingConfig
 from vla_rl.core.errors import ConfigError
 
 FAST, SLOW = 3, 9

@@ -6,7 +6,7 @@ ends in the same weights, bit by bit, as an uninterrupted one.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,11 +18,13 @@ from vla_rl.algorithms.seeds import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.registry import find
 from vla_rl.credit import CreditConfig
-from vla_rl.critics.backbones import Backbone
-from vla_rl.data.cache import FrameCache
 from vla_rl.data.sampler import MixtureSampler
-from vla_rl.policies.folders import load_model
+from vla_rl.policies.checkpoint import check_spec
 from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
+
+if TYPE_CHECKING:
+    from vla_rl.critics.backbones import Backbone
+    from vla_rl.data.cache import FrameCache
 
 
 class Algorithm:
@@ -44,12 +46,16 @@ class Algorithm:
     config_class: ClassVar[type] = Learning
     learns_from_exploration: ClassVar[bool] = False
     """Whether it needs the offsets that ``exploration`` adds in practice."""
-    """Whether what it trains is the residual head of an execution strategy."""
     on_policy: ClassVar[bool] = False
     """Whether it learns from what the newest version's own episodes tried, and from nothing else."""
 
     def __init__(
-        self, config: Learning, model: TrainablePolicy, cache: FrameCache, seed: int, backbone: Backbone | None = None
+        self,
+        config: Learning,
+        model: TrainablePolicy,
+        cache: "FrameCache",
+        seed: int,
+        backbone: "Backbone | None" = None,
     ) -> None:
         self.config, self.model, self.seed = config, model, seed
         self.actor = ActorLearner(model, config.actor, seed)
@@ -78,10 +84,10 @@ class Algorithm:
             UserError: in that case.
         """
 
-    def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
+    def build_critics(self, cache: "FrameCache", backbone: "Backbone | None") -> None:
         """Make what the algorithm needs beside the actor; nothing here."""
 
-    def begin_round(self, cache: FrameCache, number: int) -> None:
+    def begin_round(self, cache: "FrameCache", number: int) -> None:
         """Take the episodes in the cache as the training data of the coming updates, those of round ``number``."""
         self.data = self.read(cache)
         if number != self._round:  # after a resume the round is not new
@@ -110,7 +116,7 @@ class Algorithm:
         self._begun = self._round
         return begins
 
-    def read(self, cache: FrameCache) -> RoundData:
+    def read(self, cache: "FrameCache") -> RoundData:
         """The cache as this algorithm sees it."""
         return RoundData(cache, self.credit, self.model)
 
@@ -141,7 +147,7 @@ class Algorithm:
         batch = self.data.policy_batch(frames, generator, indicator)
         return self.actor.update(batch, weight, step)
 
-    def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
+    def trace(self, cache: "FrameCache", frames: Frames) -> dict[str, np.ndarray]:
         """Values and weights of frames of the present round, for the report. Empty for an algorithm without critics."""
         del cache, frames
         return {}
@@ -156,7 +162,9 @@ class Algorithm:
 
     def adopt_policy(self, folder: Path) -> None:
         """Go on from the weights of another policy of the same kind; critics and optimisers stay."""
-        self.actor.adopt(load_model(folder, expected=self.model.spec)[0])
+        found, _ = type(self.model).load(folder)
+        check_spec(folder, found.spec, self.model.spec)
+        self.actor.adopt(found)
 
     def state_dict(self) -> dict[str, Any]:
         """All that updates depend on beside seed, step and cache."""
@@ -183,7 +191,12 @@ def find_algorithm(name: str) -> type[Algorithm]:
 
 
 def make_algorithm(
-    name: str, config: Learning, model: TrainablePolicy, cache: FrameCache, seed: int, backbone: Backbone | None = None
+    name: str,
+    config: Learning,
+    model: TrainablePolicy,
+    cache: "FrameCache",
+    seed: int,
+    backbone: "Backbone | None" = None,
 ) -> Algorithm:
     """An algorithm by name; arguments as of `Algorithm`. Call `begin_round` before the first `update`.
 

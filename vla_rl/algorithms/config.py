@@ -7,11 +7,9 @@ file. Algorithms that share a section share its name, so that comparisons change
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vla_rl.advantage import WeightingConfig
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.ranges import check_ranges
 from vla_rl.credit import CreditConfig
-from vla_rl.critics.hierarchical import ViabilityConfig
 
 
 @dataclass(frozen=True)
@@ -92,26 +90,6 @@ def check_teaching(learning: object, steps: int, option: str) -> None:
 
 
 @dataclass(frozen=True)
-class CriticTrainingConfig:
-    """The critics' optimisation. Unstated in the paper.
-
-    Attributes:
-        batch_size: samples per gradient step.
-        steps_per_actor_step: gradient steps for each one of the actor; below 1 the critics pause in between.
-        steps_before_round: gradient steps before the first one of the actor in each round, so that nobody is weighed by
-            critics that know less than the round's episodes.
-    """
-
-    batch_size: int = 64
-    steps_per_actor_step: float = 1.0
-    steps_before_round: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "critic_training", batch_size=">= 1", steps_per_actor_step="> 0")
-        check_ranges(self, "critic_training", steps_before_round=">= 0")
-
-
-@dataclass(frozen=True)
 class Learning:
     """What every algorithm may be told."""
 
@@ -129,12 +107,3 @@ class CloningLearning(Learning):
 
     mixture: MixtureConfig = field(default_factory=MixtureConfig)
     credit: CreditConfig = field(default_factory=CreditConfig)
-
-
-@dataclass(frozen=True)
-class WeightedLearning(CloningLearning):
-    """What an algorithm may be told that weighs what it imitates by what critics say."""
-
-    critic: ViabilityConfig = field(default_factory=ViabilityConfig)
-    critic_training: CriticTrainingConfig = field(default_factory=CriticTrainingConfig)
-    advantage: WeightingConfig = field(default_factory=WeightingConfig)

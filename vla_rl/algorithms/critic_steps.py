@@ -1,9 +1,30 @@
-"""How many critic steps are due with a step of the actor."""
+"""How critics are trained beside the actor, and how many of their steps are due with one of its steps."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from vla_rl.algorithms.config import CriticTrainingConfig
+from vla_rl.core.ranges import check_ranges
+
+
+@dataclass(frozen=True)
+class CriticTrainingConfig:
+    """The critics' optimisation. Unstated in the paper.
+
+    Attributes:
+        batch_size: samples per gradient step.
+        steps_per_actor_step: gradient steps for each one of the actor; below 1 the critics pause in between.
+        steps_before_round: gradient steps before the first one of the actor in each round, so that nobody is weighed by
+            critics that know less than the round's episodes.
+    """
+
+    batch_size: int = 64
+    steps_per_actor_step: float = 1.0
+    steps_before_round: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "critic_training", batch_size=">= 1", steps_per_actor_step="> 0")
+        check_ranges(self, "critic_training", steps_before_round=">= 0")
 
 
 class CriticSteps:

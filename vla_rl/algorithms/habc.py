@@ -16,7 +16,7 @@ from vla_rl.advantage import (
     viability,
     weights,
 )
-from vla_rl.algorithms.config import WeightedLearning
+from vla_rl.algorithms.hierarchical import WeightedLearning
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.critics.hierarchical import CriticConfig

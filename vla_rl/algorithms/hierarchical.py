@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vla_rl.advantage import Values
+from vla_rl.advantage import Values, WeightingConfig
 from vla_rl.algorithms.actor import follow, gradient_step, load_optimizer, make_optimizer
-from vla_rl.algorithms.config import WeightedLearning
+from vla_rl.algorithms.config import CloningLearning
+from vla_rl.algorithms.critic_steps import CriticTrainingConfig
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
 from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.hierarchical import (
     CriticConfig,
     HierarchicalCritic,
+    ViabilityConfig,
     efficiency_loss,
     efficiency_target,
     masked_mean,
@@ -30,6 +33,15 @@ CRITIC_GRADIENT_NORM = 10.0  # longer gradients are shortened to it
 _EVALUATION_BATCH = 512
 # Share of a batch that is drawn from steps without a viability label (demonstrations, interventions): they train V_e.
 _EFFICIENCY_ONLY = 0.25
+
+
+@dataclass(frozen=True)
+class WeightedLearning(CloningLearning):
+    """What an algorithm may be told that weighs what it imitates by what critics say."""
+
+    critic: ViabilityConfig = field(default_factory=ViabilityConfig)
+    critic_training: CriticTrainingConfig = field(default_factory=CriticTrainingConfig)
+    advantage: WeightingConfig = field(default_factory=WeightingConfig)
 
 
 class HierarchicalLearner:

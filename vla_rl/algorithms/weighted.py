@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from vla_rl.algorithms.cloning import Cloning
-from vla_rl.algorithms.config import WeightedLearning
 from vla_rl.algorithms.critic_steps import CriticSteps
-from vla_rl.algorithms.hierarchical import HierarchicalLearner
+from vla_rl.algorithms.hierarchical import HierarchicalLearner, WeightedLearning
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.seeds import derived_seed
 from vla_rl.critics.backbones import Backbone, make_backbone

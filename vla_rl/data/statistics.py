@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.core.dimensions import UNDECLARED, Pair
+from vla_rl.core.dimensions import UNDECLARED, Pair, outside
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.scaling import Statistics, VectorStatistics
 from vla_rl.core.types import PolicySpec, shared_spec
@@ -112,8 +112,3 @@ def _lacking(cache: FrameCache) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     states = outside([episode.state_dim for episode in cache.episodes], cache.state.shape[1])
     actions = outside([episode.action_dim for episode in cache.episodes], cache.action.shape[1])
     return states[cache.episode_index], actions[cache.episode_index]
-
-
-def outside(sizes: Sequence[int], width: int) -> NDArray[np.bool_]:
-    """bool [E, width], the dimensions that each episode does not have."""
-    return np.arange(width) >= np.array(sizes, dtype=np.int64)[:, None]

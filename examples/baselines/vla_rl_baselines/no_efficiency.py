@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from vla_rl.advantage import AdvantageConfig
-from vla_rl.algorithms.config import WeightedLearning
 from vla_rl.algorithms.habc import Habc
+from vla_rl.algorithms.hierarchical import WeightedLearning
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from vla_rl.algorithms.actor import gradient_step, load_optimizer, make_optimizer
 from vla_rl.algorithms.cloning import Cloning
-from vla_rl.algorithms.config import CloningLearning, CriticTrainingConfig
-from vla_rl.algorithms.critic_steps import CriticSteps
+from vla_rl.algorithms.config import CloningLearning
+from vla_rl.algorithms.critic_steps import CriticSteps, CriticTrainingConfig
 from vla_rl.algorithms.hierarchical import CRITIC_GRADIENT_NORM, CRITIC_LEARNING_RATE, CRITIC_WEIGHT_DECAY
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.seeds import derived_seed, torch_generator

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vla_rl.advantage import Array, HorizonConfig, effective_samples, normalise, viability
-from vla_rl.algorithms.config import WeightedLearning
+from vla_rl.algorithms.hierarchical import WeightedLearning
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.core.errors import ConfigError

@@ -97,5 +97,5 @@ def test_one_that_cannot_explore_is_refused_before_it_is_trained(
     arguments = ["--config", str(run / "config.yaml"), "--out", str(other), "budget.rounds=0", "exploration=0.1"]
     explores = run.name in ("act", "diffusion")
     assert main(["train", *arguments]) == (0 if explores else 2)
-    assert ("follows from the start alone; set exploration=0" in capsys.readouterr().err) != explores
+    assert ("cannot explore; set exploration=0" in capsys.readouterr().err) != explores
     assert other.exists() == explores

@@ -25,7 +25,7 @@ from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import execution_config, make_planning_strategy
 from vla_rl.execution.strategies.base import ExecutionConfig
 from vla_rl.policies.choosing import Chooser
-from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
+from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAPolicy
 
 pytestmark = pytest.mark.slow
 SAME = 1e-5
@@ -81,7 +81,8 @@ def chosen_chunk(
 @pytest.mark.parametrize("kind", ["policy", "deployment"])
 def test_xiaomi_executes_the_chosen_chunk_of_a_policy_that_was_trained_for_it(kind: str, tmp_path: Path) -> None:
     """Every candidate goes on from the fixed prefix, whatever the delay."""
-    model = make_model(discrete_dims=(1,), prefix_max=4, prefix_law="xiaomi", sampling_steps=3)
+    single = ExpertConfig(width=32, layers=2, heads=2, actions_per_token=1)
+    model = make_model(discrete_dims=(1,), prefix_max=4, prefix_law="xiaomi", sampling_steps=3, expert=single)
     chooser = make_chooser(model)
     folder = save_choosing(tmp_path / "policy", model, chooser)
     if kind == "deployment":

@@ -67,8 +67,8 @@ class EpisodeStore:
 
     Example:
         >>> store = EpisodeStore(Path("datasets/dot"), create=False)
-        >>> [(episode.success, episode.state.shape[1]) for episode in store]
-        [(True, 2), (True, 2), (True, 2)]
+        >>> sum(episode.success for episode in store), store.read("demo-00000").state.shape[1]
+        (3, 2)
     """
 
     def __init__(self, path: Path, create: bool = True) -> None:

@@ -62,8 +62,13 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
     from vla_rl.acting.demonstrations import check_demonstrations
     from vla_rl.algorithms.base import find_algorithm
     from vla_rl.policies.folders import policy_class
+    from vla_rl.training.ranks import rank_and_count
     from vla_rl.training.simulator import SimulatorWorker
 
+    if (count := rank_and_count()[1]) > 1:
+        raise UserError(
+            f"torchrun started {count} processes. Only finetune shares its batches. Practice in one process"
+        )
     brought, budget = config.task.demonstrations, config.budget
     if not (has_demonstrations or brought or budget.demonstrations):
         raise ConfigError(

@@ -66,7 +66,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """Return Markdown: one row per figure."""
     rows = [
-        f"| {name.replace('_', ' ')} | {value} |" for name, value in result.items() if isinstance(value, int | float)
+        f"| {name.replace('_', ' ')} | {value if isinstance(value, int) else round(value, 2)} |"
+        for name, value in result.items()
+        if isinstance(value, int | float)
     ]
     return "\n".join(["| what | counted |", "|---|---|", *rows, "", f"Command: `{result['command']}`."])
 

@@ -1,8 +1,8 @@
 """Does what is foretold of policies order them as reality does?
 
-Two runs of practice alone begin with one supervised policy and practise in different ways (`outcomes`). The real
-episodes of each lend themselves to foretell the policies of the other (`vla_rl.training.foretelling`), which
-have played none of them, and that is compared with what those really made on the evaluation's seeds.
+Two runs of practice alone start from one supervised policy and practice in different ways (`outcomes`). The real
+episodes of each run predict the success of the other run's policies (`vla_rl.training.foretelling`), which did not play
+them. The benchmark compares the prediction with the success on the evaluation seeds.
 """
 
 import functools

@@ -40,9 +40,9 @@ class SupervisorConfig:
         hand_back_probability: share of the takeovers that end as soon as the trouble is repaired; the others go on to
             the end of the episode.
         stall_s: time without progress after which the person judges that the policy is stuck.
-        operators: names of `sim.operators.OPERATORS` who take turns, one an episode (by its seed). Their own habits
-            then stand in for the scripted one's, and they take over too early or too late, touch, and set their marks
-            with jitter. Empty: nobody of them.
+        operators: Names of `sim.operators.OPERATORS` that take turns, one per episode (by its seed). Their habits
+            replace those of the scripted supervisor: they take over too early or too late, touch objects, and set their
+            marks with jitter. Empty: the scripted supervisor.
         mark_jitter_s: by how much the operators' marks are off at most, in place of what is the habit of each.
     """
 

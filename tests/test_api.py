@@ -9,9 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -21,7 +19,10 @@ from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.report.outcomes import Outcomes
 
-SIZE = 32
+sys.path.append(str(Path(__file__).parents[1] / "examples" / "own_task"))
+from own_task import SIZE, DotEnv
+
+GREEN = 200
 BRIEF = {
     "budget.steps_per_round": 2,
     "budget.evaluation_episodes": 2,
@@ -33,35 +34,10 @@ BRIEF = {
 }
 
 
-class Dot(gymnasium.Env[dict[str, Any], np.ndarray]):
-    """A dot goes where the action says, a little at a time; the goal is the green square in the picture."""
+class Dot(DotEnv):
+    """The task of examples/own_task, whose goal is the green square in the picture."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}
     max_episode_steps = 40
-
-    def __init__(self, step: float = 0.1) -> None:
-        self.step_size = step
-        self.action_space = gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32)
-        picture = gymnasium.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
-        place = gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32)
-        self.observation_space = gymnasium.spaces.Dict({"picture": picture, "place": place})
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict]:
-        super().reset(seed=seed)
-        self.place, self.goal = self.np_random.uniform(0.1, 0.9, (2, 2)).astype(np.float32)
-        return self._observe(), {}
-
-    def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        move = np.clip(action - self.place, -self.step_size, self.step_size)
-        self.place = np.clip(self.place + move, 0, 1).astype(np.float32)
-        there = bool(np.abs(self.place - self.goal).max() < 0.06)
-        return self._observe(), float(there), there, False, {"is_success": there}
-
-    def _observe(self) -> dict[str, Any]:
-        picture = np.zeros((SIZE, SIZE, 3), np.uint8)
-        x, y = np.round(self.goal * (SIZE - 1)).astype(int)
-        picture[max(y - 2, 0) : y + 3, max(x - 2, 0) : x + 3, 1] = 255
-        return {"picture": picture, "place": self.place}
 
 
 class Seeing:
@@ -74,7 +50,7 @@ class Seeing:
 
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
         del committed
-        rows, columns = np.nonzero(observation.images["picture"][..., 1])
+        rows, columns = np.nonzero(observation.images["picture"][..., 1] == GREEN)
         goal = np.array([columns.mean(), rows.mean()], np.float32) / (SIZE - 1)
         action = goal if self.looks else observation.state
         return ActionChunk(np.tile(action, (8, 1)).astype(np.float32), observation.tick, 0, 0)
@@ -125,7 +101,7 @@ def test_an_object_that_acts_is_evaluated_on_any_seeds(place: SimpleNamespace) -
     assert max(good.lengths) < min(idle.lengths) == Dot.max_episode_steps
     film = good.film(4)
     assert film.shape == (good.lengths[1], SIZE, SIZE, 3)
-    assert film[..., 1].max() == 255
+    assert film[..., 1].max() == GREEN
 
 
 def test_latency_costs_what_it_should(place: SimpleNamespace) -> None:

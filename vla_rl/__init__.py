@@ -41,7 +41,7 @@ __all__ = [*_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use; ``__version__`` is that of the installed package."""
+    """Import a public name when it is used first, or read ``__version__`` of the installed package."""
     if name in _PUBLIC:
         value = getattr(importlib.import_module(_PUBLIC[name]), name)
         globals()[name] = value

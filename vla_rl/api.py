@@ -47,7 +47,7 @@ def collect_demonstrations(
     seed: int = 0,
     out: str | Path | None = None,
 ) -> EpisodeStore:
-    """Let an expert demonstrate until so many episodes have succeeded.
+    """Record demonstrations of an expert until the given number of episodes has succeeded.
 
     Args:
         env: The task.
@@ -197,7 +197,7 @@ def evaluate(
         config = _acting_config(as_env(env).task, _run_of(policy), changes)
         if folder is None:
             task = config.task.env
-            call = f"evaluation-{secrets.token_hex(4)}"  # nobody knows whether an object acts as the one before it
+            call = f"evaluation-{secrets.token_hex(4)}"  # objects do not share episodes: they may differ
             jobs = [RolloutJob(f"{call}-{index:06d}", path, task, (start,), path) for index, start in enumerate(starts)]
             build = functools.partial(SimulatorWorker, config, policy=cast(Policy, policy))
             workers: RolloutPool | RayRolloutPool = RolloutPool(build, workers=0)
@@ -248,7 +248,7 @@ def rollout(
         settings: Changes to `vla_rl.acting.rollout.RolloutConfig`, such as ``{"execution.execute_ticks": 4}``.
 
     Returns:
-        Outcome of each attempt, None where nobody judged it.
+        Outcome of each attempt, None where it was not judged.
 
     Raises:
         UserError: If policy, robot and settings do not fit, or a real robot was stopped and has to be looked at.
@@ -320,7 +320,7 @@ def _demonstrator(station: "Station", expert: Callable[[Any], Float32Array]) -> 
 
 
 def _run_of(policy: AnyPolicy) -> Mapping[str, Any]:
-    """The config of the run that a policy comes from, as plain data; empty if it comes from none, or nobody knows."""
+    """Return the config of the run that a policy comes from, as plain data; empty if the policy is from no run."""
     path = Path(policy) if isinstance(policy, str | Path) else getattr(policy, "folder", None)
     folders = [] if path is None else [path, path.parent.parent]
     file = next((folder / "config.yaml" for folder in folders if (folder / "config.yaml").is_file()), None)
@@ -328,7 +328,7 @@ def _run_of(policy: AnyPolicy) -> Mapping[str, Any]:
 
 
 def _acting_config(task: TaskConfig, run: Mapping[str, Any], changes: Mapping[str, Any]) -> "RunConfig":
-    """How a policy acts: as in its run, else as in the preset `alone`."""
+    """Return the config that a policy acts with: its run's, else the preset `alone`."""
     from vla_rl.training.config import RunConfig
 
     acting = {name: run[name] for name in ("policy", "execution", "latency", "gate") if name in run}

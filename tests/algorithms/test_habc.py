@@ -65,15 +65,20 @@ def test_habc_prefers_the_faster_of_two_routes(make_cache):
     assert trace["viability"].min() > 0.95
 
 
-def test_the_gate_reads_the_efficiency_value(make_cache):
+def gates_by_efficiency(name, make_cache):
+    """Gates [T] of an algorithm's steps before and after its efficiency head was changed."""
     cache = make_cache(MIXED)
-    algorithm = make_algorithm("habc", tiny("habc"), make_model(), cache, seed=0)
+    algorithm = make_algorithm(name, tiny(name), make_model(), cache, seed=0)
     algorithm.begin_round(cache, 1)
     frames = np.arange(cache.total_frames)
     before = algorithm.trace(cache, frames)["advantage_gate"]
     with torch.no_grad():
         algorithm.critics.critic.efficiency_head.out.weight.normal_().abs_().mul_(-1)
-    after = algorithm.trace(cache, frames)["advantage_gate"]
+    return before, algorithm.trace(cache, frames)["advantage_gate"]
+
+
+def test_the_gate_reads_the_efficiency_value(make_cache):
+    before, after = gates_by_efficiency("habc", make_cache)
     assert (before != after).any()
 
 

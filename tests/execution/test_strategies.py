@@ -10,7 +10,7 @@ from toys import ReachEnv, ReachPolicy
 
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
-from tests.fakes.driven import RecordingPolicy, drive
+from tests.fakes.driven import check_committed_prefix, drive
 from tests.fakes.faulty_attempts import HORIZON, TICK_NS, TickPolicy, observe
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import ConfigError, UserError
@@ -171,16 +171,7 @@ class TestEnsembling:
 
 
 def test_the_committed_prefix_is_what_will_be_executed() -> None:
-    policy = RecordingPolicy()
-    config = execution_config("xiaomi", expected_delay_ticks=3, max_prefix_ticks=5)
-    actions = drive(policy, config, LatencyConfig(typical=3.0), 100)
-    executed = np.array([action.action[0] for action in actions])
-    assert len(policy.calls) > 10
-    assert policy.calls[0][1] is None, "at a cold start nothing is committed"
-    for observation, committed in policy.calls[1:-1]:
-        assert committed is not None
-        assert len(committed) == 5
-        np.testing.assert_array_equal(committed[:3, 0], executed[observation.tick : observation.tick + 3])
+    check_committed_prefix("xiaomi", 5)
 
 
 def test_a2c2_corrects_every_action_by_its_age() -> None:

@@ -1,4 +1,4 @@
-"""Whole runs of `residual_ppo` on a tiny config: what was tried is told from records, also after a crash."""
+"""Whole runs of `residual_ppo` on a tiny config: offsets are recovered from episodes, also after a crash."""
 
 import re
 from pathlib import Path

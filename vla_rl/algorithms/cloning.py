@@ -46,9 +46,9 @@ def weights_without_failures(
     """The mixture's weights for groups that failed rollouts were left out of: they must weigh 0, and would cost encoder
     time and give no gradient.
 
-    The weight of rollouts is multiplied by their fraction of successful steps and, together with that of the
-    interventions, scaled back to their common share, so that the expected gradient is that of drawing all steps and
-    normalising the weights to unit mean over these two.
+    The weight of rollouts is multiplied by their fraction of successful steps. The weights of rollouts and of
+    interventions are then scaled back to their common share. The expected gradient equals that of a batch of all steps,
+    with weights normalized to unit mean over these two groups.
     """
     shared, left = {}, {}
     if played := int(data.of_kind(ActorKind.ROLLOUT).sum()):

@@ -14,8 +14,8 @@ class CriticTrainingConfig:
     Attributes:
         batch_size: samples per gradient step.
         steps_per_actor_step: gradient steps for each one of the actor; below 1 the critics pause in between.
-        steps_before_round: gradient steps before the first one of the actor in each round, so that nobody is weighed by
-            critics that know less than the round's episodes.
+        steps_before_round: Gradient steps of the critics before the actor's first one in each round. They let the
+            critics learn the round's episodes before they weigh any step.
     """
 
     batch_size: int = 64

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_habc import trained_on_two_routes
+from test_habc import gates_by_efficiency, trained_on_two_routes
 from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 from vla_rl_baselines.awr import AwrConfig, exponential_weight
 from vla_rl_baselines.distributional import DistributionalConfig
@@ -160,14 +160,7 @@ def test_without_the_efficiency_value_the_routes_are_equal(make_cache):
 
 def test_the_gate_of_no_ve_reads_no_efficiency_value(make_cache):
     """Equal weights of two routes alone would not show it: an untrained V_e is the same everywhere."""
-    cache = make_cache(MIXED)
-    algorithm = make_algorithm("no_ve", tiny("no_ve"), make_model(), cache, seed=0)
-    algorithm.begin_round(cache, 1)
-    frames = np.arange(cache.total_frames)
-    before = algorithm.trace(cache, frames)["advantage_gate"]
-    with torch.no_grad():
-        algorithm.critics.critic.efficiency_head.out.weight.normal_().abs_().mul_(-1)
-    after = algorithm.trace(cache, frames)["advantage_gate"]
+    before, after = gates_by_efficiency("no_ve", make_cache)
     assert (before == after).all()
 
 

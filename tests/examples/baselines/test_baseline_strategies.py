@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fakes.driven import RecordingPolicy, drive
+from tests.fakes.driven import RecordingPolicy, check_committed_prefix, drive
 from tests.fakes.faulty_attempts import TickPolicy
 from vla_rl.acting.capability import best_strategy, check_strategy
 from vla_rl.acting.policy_folder import PolicyFolder
@@ -27,16 +27,7 @@ def folder(path: Path, **trained: Any) -> PolicyFolder:
 
 
 def test_the_committed_prefix_is_what_is_executed_meanwhile() -> None:
-    policy = RecordingPolicy()
-    config = execution_config("training_time_prefix", expected_delay_ticks=3, max_prefix_ticks=5)
-    actions = drive(policy, config, LatencyConfig(typical=3.0), 100)
-    executed = np.array([action.action[0] for action in actions])
-    assert len(policy.calls) > 10
-    assert policy.calls[0][1] is None, "at a cold start nothing is committed"
-    for observation, committed in policy.calls[1:-1]:
-        assert committed is not None
-        assert len(committed) == 3
-        np.testing.assert_array_equal(committed[:3, 0], executed[observation.tick : observation.tick + 3])
+    check_committed_prefix("training_time_prefix", 3)
 
 
 def test_vlash_plans_from_the_state_at_the_time_of_execution() -> None:

@@ -328,14 +328,15 @@ def test_the_chooser_in_numpy_thinks_as_the_one_in_torch(
     tokens, _ = model.features(*choosing(model, chooser)._inputs(observation))
     features = tokens.detach().flatten(1)
     for done in (0, 2, 8 - TICKS, 7, 8):
-        ours = deployment.chooser.choose(features[0].numpy(), 11, noise, drawn, np.ones(8, np.float32), done)
+        free = (np.arange(8) >= done).astype(np.float32)
+        ours = deployment.chooser.choose(features[0].numpy(), 11, noise, drawn, free, done)
         candidates, values = chooser.judged(
             model,
             features,
             torch.tensor([11.0]),
             torch.from_numpy(noise)[None],
             torch.from_numpy(drawn)[None],
-            torch.ones(8),
+            torch.from_numpy(free),
             done,
         )
         np.testing.assert_allclose(ours.values, values[0].numpy(), atol=1e-4)

@@ -257,7 +257,7 @@ class Chooser:
         noise: Tensor,
         drawn: Tensor,
         free: Tensor,
-        done: int,
+        done: int | Tensor,
     ) -> tuple[Tensor, Tensor]:
         """The candidates as they would be executed, [B, N, H, A], raw units, and what the critic thinks of each,
         [B, N], less what novelty takes: 0 of all without a critic, or where fewer actions are left than are
@@ -270,28 +270,25 @@ class Chooser:
             free: [H], from 0 to 1, how far an offset may move each action.
             done: how many actions will have been executed before the chunk is used; those after them are judged.
         """
-        count = self.config.draws
+        count, horizon = self.config.draws, drawn.shape[2]
         candidates = drawn[:, -count:]
-        blank = candidates.new_zeros(candidates.shape[:2])
-        if done >= model.horizon:
-            return candidates, blank
         features = features[:, None].expand(-1, count, -1)
         ticks = tick[:, None].expand(-1, count)
-        judged = slice(done, done + self.ticks)
+        judged = (torch.arange(self.ticks, device=drawn.device) + done).clamp(max=horizon - 1)
         if self.edit is not None:
-            edited = self.edit.raw(self.edit(self.edit.rows(features, ticks, candidates[:, :, judged])))
-            share = torch.from_numpy(edit_shares(count, self.config.graded_edit)).to(edited)[:, None]
-            candidates = candidates + (share * edited)[:, :, None] * free[:, None]
+            rows = self.edit.rows(features, ticks, candidates.index_select(2, judged))
+            share = torch.from_numpy(edit_shares(count, self.config.graded_edit)).to(drawn)[:, None]
+            candidates = candidates + (share * self.edit.raw(self.edit(rows)))[:, :, None] * free[:, None]
         if self.critic is None:
-            return candidates, blank
+            return candidates, candidates.new_zeros(candidates.shape[:2])
         offset = noise.unflatten(1, (self.config.draws, -1))[:, :, -1:]
         candidates = candidates + self._offsets(self.critic, model, offset) * free[:, None]
-        chunk = candidates[:, :, judged]
-        if chunk.shape[2] < self.ticks:
-            return candidates, blank
-        rows = self.critic.rows(features, ticks, chunk, drawn[:, :1, judged].expand_as(chunk))
+        chunk, usual = candidates.index_select(2, judged), drawn[:, :1].index_select(2, judged)
+        rows = self.critic.rows(features, ticks, chunk, usual.expand_as(chunk))
         logits = self.critic(rows.flatten(0, 1)).unflatten(1, (-1, count))
-        return candidates, logits.mean(0) - self.config.novelty_cost * self.critic.novelty(rows)
+        value = logits.mean(0) - self.config.novelty_cost * self.critic.novelty(rows)
+        enough = torch.as_tensor(done, device=value.device) <= horizon - self.ticks  # actions are left to judge
+        return candidates, value.where(enough, 0.0)
 
     def _offsets(self, critic: ChunkCritic, model: "TrainablePolicy", noise: Tensor) -> Tensor:
         """One constant offset of each candidate, [B, N, 1, A], raw units, of noise of that shape: none for the first,

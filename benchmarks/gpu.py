@@ -285,7 +285,7 @@ def _world_model(clock: Clock) -> dict[str, float]:
     import torch
 
     from benchmarks.world_speed import stream_speed
-    from vla_rl.acting.imagination.world_data import world_spec
+    from vla_rl.acting.world_folder import world_spec
     from vla_rl.core.config import load_config
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore

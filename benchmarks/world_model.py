@@ -1,7 +1,8 @@
 """The world model: does it follow actions, judge success and keep its pace?
 
 Parts, each resumed cell by cell in OUT/world-model/ and --runs:
-  model    trains the world model on a demo run's episodes (20 minutes of processor time), probe, horizon curves
+  model    trains the world model on a demo run's episodes (20 minutes of processor time), probe, horizon curves;
+           with --world it judges a model that exists
   cost     frames a second with 1 and 16 streams, latency of step 1,000 over step 10
   judge    counterfactual pairs from one state, and real episodes imagined open loop with their own actions
   ablate   the model again without one mechanism, for the longest horizon and the counterfactuals
@@ -15,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import Cells, origin
-from vla_rl.acting.imagination.near_success import PerturbationConfig
-from vla_rl.acting.imagination.world_data import episodes_of
+from benchmarks.world_horizons import HorizonConfig
+from sim.experts.perturbed import PerturbationConfig
+from vla_rl.acting.world_folder import episodes_of
 from vla_rl.core.config import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.config import world_preset
-from world_model.evaluation import HorizonConfig
 
 PARTS = ("model", "cost", "judge", "ablate")
 ABLATIONS = {
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs", type=Path, default=Path("runs/bench-world-model"), help="where models and runs are kept"
     )
+    parser.add_argument("--world", type=Path, help="judge the world model of this folder instead of training one")
     parser.add_argument("--preset", default="cpu-tiny")
     parser.add_argument("--near-success", type=int, default=800)
     parser.add_argument("--episodes", type=int, default=50, help="real episodes of each policy that are imagined")
@@ -78,6 +80,8 @@ def open_cells(options: argparse.Namespace) -> Cells:
         "near_success": asdict(PerturbationConfig()),
         "sizes": [options.near_success, options.episodes, options.pairs],
     }
+    if options.world is not None:
+        settings["world"] = str(options.world)
     run = RunFolder(options.run)
     stores = [EpisodeStore(path, create=False) for path in (run.episodes, run.evaluation) if path.exists()]
     return Cells(options.out / "world-model", settings, [episodes_of(store) for store in stores] or None)
@@ -104,16 +108,17 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _measure_model(options: argparse.Namespace, cells: Cells) -> None:
-    _train(options, options.runs / "world", options.overrides, options.near_success)
-    cells.once("horizons", lambda: _judge(options.runs / "world").horizons())
-    cells.once("horizons-long", lambda: _judge(options.runs / "world").horizons(_LONG))
+    if options.world is None:
+        _train(options, options.runs / "world", options.overrides, options.near_success)
+    cells.once("horizons", lambda: _judge(_world(options)).horizons())
+    cells.once("horizons-long", lambda: _judge(_world(options)).horizons(_LONG))
 
 
 def _measure_cost(options: argparse.Namespace, cells: Cells) -> None:
     def measure() -> dict[str, Any]:
         from benchmarks.world_speed import late_latency, stream_speed
 
-        judge = _judge(options.runs / "world")
+        judge = _judge(_world(options))
         return {
             "frames_per_s_b1": stream_speed(judge.model, judge.data, 1),
             "frames_per_s_b16": stream_speed(judge.model, judge.data, 16),
@@ -131,9 +136,9 @@ def _measure_judge(options: argparse.Namespace, cells: Cells) -> None:
         from vla_rl.training.config import RunConfig
 
         source, _ = RunFolder.open(options.run, RunConfig)
-        return dict(_judge(options.runs / "world").outcomes(source.policy_versions(), options.episodes))
+        return dict(_judge(_world(options)).outcomes(source.policy_versions(), options.episodes))
 
-    cells.once("counterfactuals", lambda: _judge(options.runs / "world").counterfactuals(options.pairs))
+    cells.once("counterfactuals", lambda: _judge(_world(options)).counterfactuals(options.pairs))
     cells.once("outcomes", outcomes)
 
 
@@ -144,11 +149,11 @@ def _measure_ablations(options: argparse.Namespace, cells: Cells) -> None:
         place = options.runs / f"world-{name}"
 
         def measure(place: Path = place, changes: list[str] = changes, near: int = near) -> dict[str, Any]:
-            scripted = options.runs / "world" / "near"
+            scripted = _world(options) / "near"
             if near and scripted.exists():  # the same episodes, not ones like them
                 shutil.copytree(scripted, place / "near", dirs_exist_ok=True)
             _train(options, place, [*options.overrides, *changes], near)
-            judge = _judge(place, instruments=options.runs / "world")
+            judge = _judge(place, instruments=_world(options))
             return {
                 "horizons": judge.horizons(),
                 "horizons-long": judge.horizons(_LONG),
@@ -167,8 +172,13 @@ def _train(options: argparse.Namespace, place: Path, changes: list[str], near: i
         raise UserError(f"the world model in {place} could not be trained; see the message above")
 
 
+def _world(options: argparse.Namespace) -> Path:
+    return Path(options.world or options.runs / "world")
+
+
 def _judge(place: Path, instruments: Path | None = None) -> Any:
-    from vla_rl.acting.imagination.world_evaluation import WorldFolder, WorldJudge
+    from benchmarks.world_judge import WorldJudge
+    from vla_rl.acting.world_folder import WorldFolder
 
     return WorldJudge(WorldFolder(place), None if instruments is None else WorldFolder(instruments))
 

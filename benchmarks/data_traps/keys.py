@@ -15,7 +15,7 @@ from benchmarks.data_offline import keep_once
 from benchmarks.data_traps.moves import TASK, demonstration, printed_by, run_config, trained_run, untrained_run
 from benchmarks.data_traps.traps import expect, trap
 from benchmarks.runs import claim_run, run_verb
-from vla_rl.acting.imagination.world_data import episodes_of, gather_episodes
+from vla_rl.acting.world_folder import episodes_of, gather_episodes
 from vla_rl.core.described import write_description
 from vla_rl.core.keys import code_of, key_of
 from vla_rl.core.outside import SEAL

@@ -28,7 +28,7 @@ _WARM = (  # what verbs and readers import when they are called
     "vla_rl.data.rosbag_io",
     "vla_rl.report.html",
     "vla_rl.training.finetune",
-    "vla_rl.acting.imagination.world_evaluation",
+    "vla_rl.acting.world_folder",
     "vla_rl.acting.browser",
     "vla_rl.training.practice",
     "vla_rl.acting.record",

@@ -30,7 +30,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "rollout": ("{}", "--robot", "mock"),
     "robot": ("check", "{}", "--robot", "mock"),
     "corrector": ("{}",),
-    "imagine": ("evaluate", "{}"),
+    "imagine": ("rollout", "{}"),
     "record": ("vla_rl/PegInsert-v0", "--with", "expert", "--limits", "{}", "--out", "{scratch}/recorded"),
     "play": ("--world", "{}"),
     "export": ("{}", "--out", "{scratch}/exported"),

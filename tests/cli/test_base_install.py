@@ -119,7 +119,7 @@ def test_a_verb_that_needs_an_extra_names_it_in_one_line(verb: str, tmp_path: Pa
         "eval": ["nowhere"],
         "report": ["nowhere"],
         "finetune": ["--data", str(tmp_path), "--out", str(tmp_path / "run")],
-        "imagine": ["evaluate", "nowhere"],
+        "imagine": ["rollout", "nowhere"],
     }[verb]
     done = in_the_base_install("import sys\nfrom vla_rl.cli.main import main\nsys.exit(main())", verb, *arguments)
     assert done.returncode == 2

@@ -227,7 +227,7 @@ class BrowserSupervisor(TakeoverSource):
         if not self._config.world:
             return {}
         if self._imagined is None:
-            from vla_rl.acting.imagination.world_evaluation import WorldFolder
+            from vla_rl.acting.world_folder import WorldFolder
 
             self._imagined = WorldFolder(Path(self._config.world)).open_env()
         inner = self._env.unwrapped

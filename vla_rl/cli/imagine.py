@@ -1,15 +1,12 @@
-"""World models: train one on the episodes of a run, evaluate it, watch it beside the real future, or let it foretell
-how often policies would succeed.
+"""World models: train one on a run's episodes, compare it with the real future, or predict the success of policies.
 
 Example: vla-rl imagine train runs/demo --out runs/world
-         vla-rl imagine evaluate runs/world
          vla-rl imagine rollout runs/world --out future.webp
          vla-rl imagine branches runs/alone
          vla-rl imagine rank runs/alone --policies runs/other runs/third/policies/version_0001
 """
 
 import argparse
-import json
 import logging
 from pathlib import Path
 
@@ -19,10 +16,9 @@ from numpy.typing import NDArray
 from vla_rl.cli.parser import add_settings
 from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.files import write_atomic
 from vla_rl.core.keys import claim, key_of
 
-ACTIONS = ("train", "evaluate", "rollout", "branches", "rank")
+ACTIONS = ("train", "rollout", "branches", "rank")
 _FUTURES = 4
 logger = logging.getLogger(__name__)
 
@@ -35,8 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, "train: changes to it")
     parser.add_argument("--near-success", type=int, default=300, help="train: scripted episodes beside the run's")
     parser.add_argument("--device", default="cpu", help="train: where to compute")
-    parser.add_argument("--windows", type=int, default=192, help="evaluate: futures behind the horizon curves")
-    parser.add_argument("--pairs", type=int, default=30, help="evaluate: counterfactual pairs")
     parser.add_argument(
         "--policies", type=Path, nargs="+", help="rank: policies, or runs: their newest (all of the run)"
     )
@@ -48,11 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.action not in ACTIONS:
         raise UserError(f"imagine cannot {arguments.action!r}.{did_you_mean(arguments.action, ACTIONS)}")
-    for name, least in (("near_success", 0), ("windows", 1), ("pairs", 1), ("episodes", 1), ("start", 0), ("steps", 1)):
+    for name, least in (("near_success", 0), ("episodes", 1), ("start", 0), ("steps", 1)):
         given = getattr(arguments, name)
         if given is not None and given < least:
             raise UserError(f"--{name.replace('_', '-')} is {given}; it must be at least {least}")
-    actions = {"train": _train, "evaluate": _evaluate, "rollout": _rollout, "branches": _branches, "rank": _rank}
+    actions = {"train": _train, "rollout": _rollout, "branches": _branches, "rank": _rank}
     return actions[arguments.action](arguments)
 
 
@@ -60,9 +54,15 @@ def _train(arguments: argparse.Namespace) -> int:
     """Gather episodes and train; called again, it goes on where it stopped."""
     import torch
 
-    from vla_rl.acting.imagination.near_success import NEAR_SUCCESS_SEED, collect_near_success, near_success_ratio
-    from vla_rl.acting.imagination.world_data import episodes_of, gather_episodes, open_cache, world_spec
-    from vla_rl.acting.imagination.world_evaluation import WorldFolder
+    from vla_rl.acting.world_folder import (
+        NEAR_SUCCESS_SEED,
+        WorldFolder,
+        collect_near_success,
+        episodes_of,
+        gather_episodes,
+        open_cache,
+        world_spec,
+    )
     from vla_rl.data.run_folder import RunFolder
     from vla_rl.data.store import EpisodeStore
     from vla_rl.training.config import RunConfig, world_preset
@@ -90,7 +90,8 @@ def _train(arguments: argparse.Namespace) -> int:
     near = EpisodeStore(folder.near)
     collect_near_success(config.task, config.gate, near, arguments.near_success, NEAR_SUCCESS_SEED)
     if arguments.near_success:
-        logger.info("near successes: %.0f %% succeed", 100 * near_success_ratio(folder.near))
+        succeeded = [near.read_header(name).success is True for name in near.ids()]
+        logger.info("near successes: %.0f %% succeed", 100 * np.mean(succeeded))
     gather_episodes(EpisodeStore(folder.episodes), {"run": source.episodes, "near": folder.near}, config.task.env)
     gather_episodes(EpisodeStore(folder.held_out), {"run": source.evaluation}, config.task.env)
     cache = open_cache(folder.episodes, folder.cache)
@@ -99,42 +100,21 @@ def _train(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _evaluate(arguments: argparse.Namespace) -> int:
-    """Floor of the probe, horizon curves and counterfactuals; written to evaluation.json in the folder of the model."""
-    import torch
-
-    from vla_rl.acting.imagination.world_evaluation import WorldFolder, WorldJudge
-    from world_model.evaluation import HorizonConfig
-
-    torch.set_num_threads(1)
-    judge = WorldJudge(WorldFolder(arguments.folder))
-    curves = judge.horizons(HorizonConfig(windows=arguments.windows))
-    counterfactuals = judge.counterfactuals(arguments.pairs)
-    result = {"horizons": curves, "counterfactuals": counterfactuals}
-    write_atomic(judge.folder.model / "evaluation.json", json.dumps(result, indent=1).encode())
-    print(f"probe floor on reconstructions: {curves['probe_floor_px']['reconstruction_m']:.2f} px")
-    print("state error of imagined futures, mm")
-    print("| steps ahead | true actions | shuffled actions | nothing moves | ratio |")
-    print("|---|---|---|---|---|")
-    rows = zip(*(curves["all"][name] for name in ("true", "shuffled", "persistence", "ratio")), strict=True)
-    for horizon, (true, shuffled, persistence, ratio) in zip(curves["horizons"], rows, strict=True):
-        print(f"| {horizon} | {true:.1f} | {shuffled:.1f} | {persistence:.1f} | {ratio:.2f} |")
-    print(f"counterfactuals: {counterfactuals['agreement']:.0%} of the outcomes agree")
-    return 0
-
-
 def _rollout(arguments: argparse.Namespace) -> int:
     """Reality in the upper rows, imagination in the lower ones, from the same moment with the same actions."""
     import torch
 
-    from vla_rl.acting.imagination.world_evaluation import WorldFolder, WorldJudge
+    from vla_rl.acting.world_folder import WorldFolder, open_cache
+    from world_model.model import load_world_model
     from world_model.open_loop import imagine
-    from world_model.windows import pictures
+    from world_model.windows import LatentEpisodes, pictures
 
-    out = _clip_file(arguments, "future.webp")
+    out, first, steps = _clip_file(arguments, "future.webp"), arguments.start, arguments.steps or 40
     torch.set_num_threads(1)
-    judge = WorldJudge(WorldFolder(arguments.folder))
-    data, model, first, steps = judge.data, judge.model, arguments.start, arguments.steps or 40
+    folder = WorldFolder(arguments.folder)
+    folder.task()  # refuses a folder without a world model
+    model, cache = load_world_model(folder.model), open_cache(folder.held_out, folder.held_out_cache)
+    data = LatentEpisodes(cache, model.autoencoder)
     long_enough = (data.length > first + steps).nonzero()[:, 0]
     if len(long_enough) == 0:
         raise UserError(f"no held-out episode has more than {first + steps} steps; choose a smaller --start or --steps")
@@ -145,7 +125,7 @@ def _rollout(arguments: argparse.Namespace) -> int:
     clips = []
     for row, index in enumerate(episode.tolist()):
         cached = data.episodes[index]
-        real = pictures(judge.cache, cached.start + first + 1 + np.arange(steps), model.spec.cameras)
+        real = pictures(cache, cached.start + first + 1 + np.arange(steps), model.spec.cameras)
         with torch.no_grad():
             imagined = model.autoencoder.decode(future.latents[row].to(model.device)).cpu()
         clips.append(np.concatenate([_side_by_side(real.numpy()), _side_by_side(imagined.numpy())], axis=1))

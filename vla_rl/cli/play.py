@@ -61,7 +61,7 @@ def _drive(arguments: argparse.Namespace, person: dict[str, Any]) -> int:
     from vla_rl.data.store import EpisodeStore
 
     if arguments.world:
-        from vla_rl.acting.imagination.world_evaluation import WorldFolder
+        from vla_rl.acting.world_folder import WorldFolder
 
         task = WorldFolder(arguments.world).task()
     else:

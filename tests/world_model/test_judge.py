@@ -10,12 +10,24 @@ from tiny_world_model import SPEC, make_model
 from torch import Tensor
 from toy_episodes import toy_cache
 
+from benchmarks.world_horizons import HorizonConfig, choose_windows, horizon_curves, judge_successes, probe_floor
+from benchmarks.world_judge import SimulatorTruth, WorldJudge, collect_counterfactuals
+from benchmarks.world_probe import position_error, read_positions, train_probe, true_positions
+from robot_io.gate import GateConfig
+from vla_rl.acting.task_config import TaskConfig
+from vla_rl.acting.world_folder import WorldFolder, collect_near_success, open_cache, world_spec
+from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array
-from world_model.evaluation import HorizonConfig, choose_windows, horizon_curves, judge_successes, probe_floor
+from vla_rl.data.store import EpisodeStore
+from world_model.config import WorldModelConfig
 from world_model.open_loop import Imagined
-from world_model.probe import position_error, read_positions, train_probe, true_positions
+from world_model.training import train_world_model
 from world_model.windows import LatentEpisodes, pictures
+
+TASK = TaskConfig(image_size=32, difficulty=0.0)
+TINY = ["training.autoencoder_steps=4", "training.dynamics_steps=3", "training.window_frames=6"]
+TINY += ["dynamics.width=32", "dynamics.layers=1", "autoencoder.widths=[16, 16]"]
 
 
 def toy_truth(episode: Episode) -> Float32Array:
@@ -34,7 +46,7 @@ def test_false_successes_are_counted_among_failures() -> None:
 
 @pytest.mark.slow
 def test_the_probe_reads_positions_and_curves_have_all_rivals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("world_model.probe._STEPS", 150)
+    monkeypatch.setattr("benchmarks.world_probe._STEPS", 150)
     cache = toy_cache(tmp_path, episodes=20)
     positions = true_positions(cache, toy_truth)
     probe = train_probe(SPEC, cache, positions)
@@ -67,7 +79,7 @@ def test_windows_move_and_fit(tmp_path: Path) -> None:
 
 def test_a_spec_with_other_sizes_gives_another_probe() -> None:
     wide = replace(SPEC, image_size=(32, 16), cameras=("front",))
-    from world_model.probe import StateProbe
+    from benchmarks.world_probe import StateProbe
 
     assert StateProbe(wide, 2)(torch.zeros(3, 1, 32, 16, 3, dtype=torch.uint8)).shape == (3, 2, 3)
 
@@ -94,11 +106,56 @@ def test_curves_compare_every_future_with_its_own_moment(tmp_path: Path, monkeyp
     def read(model: object, probe: object, latents: Tensor) -> Float32Array:
         return latents[..., 0].repeat(1, 1, 3)[:, :, None].numpy()
 
-    monkeypatch.setattr("world_model.evaluation.imagine", foreseen)
-    monkeypatch.setattr("world_model.evaluation._read", read)
+    monkeypatch.setattr("benchmarks.world_horizons.imagine", foreseen)
+    monkeypatch.setattr("benchmarks.world_horizons._read", read)
     config = HorizonConfig(horizons=(1, 3, 5), windows=6)
     curves = horizon_curves(make_model(), data, None, positions, {"all": [0]}, config)  # type: ignore[arg-type]
     assert curves["all"]["true"] == curves["all"]["teacher_forced"] == [0.0, 0.0, 0.0]
     assert curves["all"]["persistence"] == pytest.approx(np.sqrt(3) * np.array([1, 3, 5]))
     assert min(curves["all"]["shuffled"]) > 100
     assert max(curves["state"]) == 0.0
+
+
+def test_true_positions_come_from_replay_and_strangers_are_refused(tmp_path: Path) -> None:
+    truth = SimulatorTruth(TASK)
+    store = EpisodeStore(tmp_path)
+    collect_near_success(TASK, GateConfig(), store, 1, 10)
+    episode = store.read(store.ids()[0])
+    positions = truth(episode)
+    assert truth.names == ["grip_left", "grip_right", "socket", "peg"]
+    np.testing.assert_allclose(positions[:, 0], episode.state[:, :3], atol=1e-5)
+    assert truth.objects == [2, 3]
+    with pytest.raises(UserError, match="does not replay"):
+        truth(replace(episode, seed=12345))
+    assert 0.001 < truth.meters_per_pixel(64) < 0.01
+
+
+def test_counterfactuals_part_from_one_state(tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path)
+    parting = collect_counterfactuals(TASK, GateConfig(), store, 1, first_seed=30, before_end=20)
+    clean, perturbed = map(store.read, store.ids())
+    step = parting[perturbed.episode_id]
+    assert step == len(clean) - 20 == parting[clean.episode_id]
+    assert clean.success
+    np.testing.assert_array_equal(clean.state[: step + 1], perturbed.state[: step + 1])
+    assert (clean.action_sent[step : step + 10] != perturbed.action_sent[step : step + 10]).any()
+    off = np.abs(perturbed.action_sent - perturbed.action_policy)[step:, [0, 1, 2, 4, 5, 6]]
+    assert np.median(off) < 0.02, "errors are small: the episode is not a rough one"
+    assert collect_counterfactuals(TASK, GateConfig(), store, 1, first_seed=30, before_end=20) == parting
+
+
+@pytest.mark.slow
+def test_a_folder_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.world_probe._STEPS", 5)
+    folder = WorldFolder(tmp_path / "world")
+    for path, seed in ((folder.episodes, 10), (folder.held_out, 20)):
+        collect_near_success(TASK, GateConfig(), EpisodeStore(path), 2, seed)
+    save_config(TASK, folder.task_file)
+    cache = open_cache(folder.episodes, folder.cache)
+    config = load_config(WorldModelConfig, overrides=TINY)
+    train_world_model(config, world_spec(TASK, cache), cache, folder.model, "cpu")
+    judge = WorldJudge(folder)
+    assert judge.horizons(HorizonConfig(windows=3))["windows"] == 3
+    assert judge.counterfactuals(1)["episodes"] == 2
+    agreement = judge.outcomes([-1], episodes=1)
+    assert agreement["-1"]["episodes"] == agreement["all"]["episodes"] == 1

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmarks.world_probe import StateProbe, position_error, read_positions
 from vla_rl.core.errors import UserError
 from vla_rl.core.ranking import auc
 from vla_rl.core.types import Float32Array
@@ -20,7 +21,6 @@ from vla_rl.data.cache import FrameCache
 from world_model.heads import SUCCESS_THRESHOLD
 from world_model.model import WorldModel
 from world_model.open_loop import Imagined, imagine
-from world_model.probe import StateProbe, position_error, read_positions
 from world_model.windows import LatentEpisodes, pictures
 
 _BATCH = 64

@@ -1,0 +1,136 @@
+"""The folder of a video world model: its paths, its episodes, and the model as an environment.
+
+``vla-rl imagine train`` makes it::
+
+    task.yaml          the task that the model imagines
+    episodes/          training episodes: those of a run, and near successes
+    near/              the near successes as they were collected
+    held_out/          real episodes that training never sees
+    model/             the model
+    cache/, held_out_cache/   can be deleted at any time
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from robot_io.gate import GateConfig
+from sim.experts.perturbed import PerturbedExpert
+from vla_rl.acting.attempt import Attempts
+from vla_rl.acting.task import episode_limit, make_gate, open_robot
+from vla_rl.acting.task_config import TaskConfig
+from vla_rl.core.config import load_config
+from vla_rl.core.errors import UserError
+from vla_rl.core.progress import track
+from vla_rl.core.types import Origin
+from vla_rl.data.cache import FrameCache
+from vla_rl.data.edits import Changes
+from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.sources import Demonstrator
+from world_model.config import WorldSpec
+from world_model.imagined_env import ImaginedEnv
+from world_model.model import load_world_model
+from world_model.windows import LatentEpisodes, spec_of
+
+NEAR_SUCCESS_SEED = 700_000_000  # of the first near success; practice and evaluation never reach these seeds
+
+
+@dataclass
+class WorldFolder:
+    """The paths of a world model's folder."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        self.task_file = self.path / "task.yaml"
+        self.episodes, self.near, self.held_out = (self.path / name for name in ("episodes", "near", "held_out"))
+        self.model = self.path / "model"
+        self.cache, self.held_out_cache = self.path / "cache", self.path / "held_out_cache"
+
+    def task(self) -> TaskConfig:
+        """Return the task. Raises UserError if there is none."""
+        if not self.task_file.exists():
+            raise UserError(f"{self.path} holds no world model (no task.yaml); make one with `vla-rl imagine train`")
+        return load_config(TaskConfig, self.task_file)
+
+    def open_env(self) -> ImaginedEnv:
+        """Open the world model as an environment, whose episodes begin in the held-out ones."""
+        model = load_world_model(self.model)
+        data = LatentEpisodes(open_cache(self.held_out, self.held_out_cache), model.autoencoder)
+        return ImaginedEnv(model, data)
+
+
+def collect_near_success(
+    task: TaskConfig, gate: GateConfig, store: EpisodeStore, episodes: int, first_seed: int
+) -> None:
+    """Add the missing episodes of the perturbed expert to a store (World-VLA-Loop, arXiv 2602.06508).
+
+    Their steps are demonstrations and their origin is the simulator, so no policy imitates a failure among them.
+
+    Args:
+        task: The environment.
+        gate: Limits of the robot.
+        store: Where the episodes ``near-00000``, ``near-00001``, ... go.
+        episodes: Number of episodes that the store holds afterwards.
+        first_seed: The environment's seed of the first episode; the others follow.
+    """
+    if not episodes:  # a task without a scripted expert has none
+        return
+    robot = open_robot(task)
+    attempts = Attempts(robot, make_gate(robot, gate), Origin.SIM, task.env)
+    expert = PerturbedExpert(robot.env)
+    for index in track(range(episodes), "near successes", "episode"):
+        if (name := f"near-{index:05d}") not in store:
+            source = Demonstrator(expert.act, expert.reset)
+            attempts.run(source, name, first_seed + index, policy_version=-1, keep=store.add)
+    expert.close()
+    robot.close()
+
+
+def gather_episodes(store: EpisodeStore, sources: dict[str, Path], env_id: str) -> None:
+    """Copy the episodes of an environment from other stores. Copies that exist keep up with the source's edits.
+
+    Args:
+        store: Receives the episodes under the source's name and their own id.
+        sources: Name -> path of an episode store.
+        env_id: Episodes of other environments are skipped.
+    """
+    for name, path in sources.items():
+        source = EpisodeStore(path, create=False)
+        for episode_id in track(source.ids(left_out=True), f"episodes of {name}", "episode"):
+            copied, edited = f"{name}-{episode_id}", source.edited_values(episode_id)
+            if copied not in store:
+                episode = source.recorded(episode_id)
+                if episode.env_id != env_id or edited["left_out"]:
+                    continue
+                # Simulated captures, chunks and ages tell a world model nothing.
+                store.add(replace(episode, episode_id=copied, extras={}))
+            if store.edited_values(copied) != edited:
+                store.edit(copied, **edited)
+
+
+def episodes_of(store: EpisodeStore) -> list[tuple[str, str, Changes]]:
+    """Return id, digest of the recording and edits of each episode, for a key."""
+    return [(name, store.recorded_digest(name), store.changes(name)) for name in store.ids()]
+
+
+def open_cache(folder: Path, directory: Path) -> FrameCache:
+    """Open the frame cache of a store and bring it up to date.
+
+    Raises:
+        UserError: if there are no episodes.
+    """
+    cache = FrameCache(EpisodeStore(folder, create=False), directory)
+    cache.refresh()
+    if not cache.episodes:
+        raise UserError(f"{folder} holds no episodes; record some first")
+    return cache
+
+
+def world_spec(task: TaskConfig, cache: FrameCache) -> WorldSpec:
+    """Return the spec of a task's world model: what the episodes show, and the limits of the environment."""
+    robot = open_robot(task)
+    actions, limit = robot.actions, episode_limit(robot.env)
+    assert limit is not None, "every environment of a task has a limit"
+    robot.close()
+    spec = spec_of(cache, limit, actions.low.tolist(), actions.high.tolist())
+    return replace(spec, action_kind=actions.kind, gripper_dims=actions.gripper_dims)

@@ -141,7 +141,7 @@ class _Forecast:
     @torch.no_grad()
     def of_practice(self) -> NDArray[np.float64]:
         """Of the policy's own episodes in the store."""
-        own = [episode for episode in self._learner.data.cache.real_episodes if episode.policy_version >= 0]
+        own = [episode for episode in self._learner.data.cache.episodes if episode.policy_version >= 0]
         rows = self._learner.every_row()[[episode.start for episode in own], : self._size]
         return self._chance(rows, [episode.episode_id for episode in own])
 

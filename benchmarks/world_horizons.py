@@ -47,7 +47,7 @@ class HorizonConfig:
 
 def probe_floor(model: WorldModel, cache: FrameCache, probe: StateProbe, positions: Float32Array) -> dict[str, float]:
     """Errors of the probe on held-out real frames and on their reconstructions, metres, per point and together."""
-    real = np.concatenate([np.arange(e.start, e.start + e.length) for e in cache.real_episodes])
+    real = np.concatenate([np.arange(e.start, e.start + e.length) for e in cache.episodes])
     drawn = np.random.default_rng(0).permutation(len(real))[:_FLOOR_FRAMES]
     images = pictures(cache, real[drawn], model.spec.cameras)
     with torch.no_grad():

@@ -64,7 +64,7 @@ def true_positions(cache: FrameCache, truth: Callable[[Episode], Float32Array]) 
         truth: episode -> positions of K points at every observation, float32 [T, K, 3], metres, for example by sending
             its actions again in the simulator.
     """
-    episodes = track(cache.real_episodes, "true positions", "episode")
+    episodes = track(cache.episodes, "true positions", "episode")
     return np.concatenate([truth(cache.store.read(episode.episode_id)) for episode in episodes])
 
 
@@ -76,7 +76,7 @@ def train_probe(spec: WorldSpec, cache: FrameCache, positions: Float32Array) -> 
         cache: the episodes.
         positions: from `true_positions` of the same cache.
     """
-    frames = np.concatenate([np.arange(e.start, e.start + e.length) for e in cache.real_episodes])
+    frames = np.concatenate([np.arange(e.start, e.start + e.length) for e in cache.episodes])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         probe = StateProbe(spec, positions.shape[1])

@@ -83,7 +83,7 @@ def random_episodes(rng, count, longest):
         while len(source) < rng.integers(1, longest):
             source += [rng.choice([P, P, H, H, D, W], p=[0.3, 0.2, 0.2, 0.2, 0.04, 0.06])] * int(rng.integers(1, 9))
         success = [True, False, None][rng.integers(3)]
-        origin = [Origin.SIM, Origin.SIM, Origin.IMAGINED, Origin.REAL, Origin.DEMO][rng.integers(5)]
+        origin = [Origin.SIM, Origin.SIM, Origin.SIM, Origin.REAL, Origin.DEMO][rng.integers(5)]
         episodes.append((source, success, origin))
     return episodes
 

@@ -261,7 +261,7 @@ def set_familiar(model: WorldModel, cache: FrameCache) -> None:
     one): those that fail may have been made to fail strangely.
     """
     coder = model.autoencoder.eval()
-    episodes = [episode for episode in cache.real_episodes if episode.success] or cache.real_episodes
+    episodes = [episode for episode in cache.episodes if episode.success] or cache.episodes
     drawn = np.random.default_rng(model.config.seed).permutation(len(episodes))[:_FAMILIAR_EPISODES]
     highest = []
     for index in drawn:

@@ -35,9 +35,9 @@ def spec_of(
     Raises:
         UserError: if there are no episodes, or no pictures, or cameras of different sizes.
     """
-    episodes = cache.real_episodes
+    episodes = cache.episodes
     if not episodes:
-        raise UserError(f"{cache.store.path} holds no real episodes; a world model needs some to learn from")
+        raise UserError(f"{cache.store.path} holds no episodes; a world model needs some to learn from")
     first = episodes[0]
     sizes = set(first.cameras.values())
     if len(sizes) != 1:
@@ -67,7 +67,7 @@ def pictures(cache: FrameCache, frames: NDArray[np.int64], cameras: Sequence[str
 def draw_pictures(cache: FrameCache, cameras: Sequence[str], seed: int, step: int, batch_size: int) -> Tensor:
     """Frames of real episodes, uniformly: uint8 [B, cameras, H, W, 3]."""
     random = np.random.Generator(np.random.Philox(key=[seed, step], counter=[0, 0, 0, _PICTURES]))
-    frames = _real_frames(cache)
+    frames = _frames_of(cache)
     return pictures(cache, frames[random.integers(len(frames), size=batch_size)], cameras)
 
 
@@ -94,8 +94,8 @@ class LatentEpisodes:
     """
 
     def __init__(self, cache: FrameCache, autoencoder: Autoencoder) -> None:
-        frames = _real_frames(cache)
-        self.episodes = cache.real_episodes
+        frames = _frames_of(cache)
+        self.episodes = cache.episodes
         self.latents = encode_frames(cache, frames, autoencoder)
         self.state = torch.from_numpy(np.asarray(cache.state[frames]))
         self.action = torch.from_numpy(np.asarray(cache.action_sent[frames]))
@@ -168,6 +168,7 @@ def encode_frames(cache: FrameCache, frames: NDArray[np.int64], autoencoder: Aut
     return torch.cat(parts).cpu()
 
 
-def _real_frames(cache: FrameCache) -> NDArray[np.int64]:
-    spans = [np.arange(episode.start, episode.start + episode.length) for episode in cache.real_episodes]
+def _frames_of(cache: FrameCache) -> NDArray[np.int64]:
+    """Rows of the cache in the order of its episodes, int64 [N]."""
+    spans = [np.arange(episode.start, episode.start + episode.length) for episode in cache.episodes]
     return np.concatenate(spans) if spans else np.empty(0, np.int64)

@@ -38,9 +38,7 @@ def every_kind_of_episode() -> list[Episode]:
     return [
         make_episode("all-extras", extras=extras, source=np.array([2, 2, 2, 2, 2], np.uint8)),
         make_episode("plain", length=1, seed=3, success=False, terminated=False, task="another task", policy_version=7),
-        make_episode(
-            "failed", length=8, seed=4, success=False, origin=Origin.IMAGINED, env_id="other", policy_version=-1
-        ),
+        make_episode("failed", length=8, seed=4, success=False, origin=Origin.REAL, env_id="other", policy_version=-1),
         make_episode("unseeded", length=2, seed=5, extras={"chunk_id": np.array([4, 5])}),
     ]
 

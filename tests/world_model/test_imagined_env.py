@@ -185,7 +185,7 @@ def test_the_one_loop_runs_in_imagination(world: tuple[WorldModel, LatentEpisode
         return action, action
 
     def attempt(name: str, seed: int) -> Episode:
-        recorder = Recorder(Origin.IMAGINED, "toy", robot.control_hz)
+        recorder = Recorder(Origin.SIM, "toy", robot.control_hz)
         recorder.begin(name, seed, 3)
         gate.rearm()
         run_episode(robot, Demonstrator(act), gate, seed=seed, subscribers=[recorder])
@@ -195,7 +195,7 @@ def test_the_one_loop_runs_in_imagination(world: tuple[WorldModel, LatentEpisode
     first, again, other = attempt("a", 400), attempt("b", 400), attempt("c", 401)
     EpisodeStore(tmp_path).add(first)
     header = EpisodeStore(tmp_path).read_header("a")
-    assert (header.origin, header.success, header.length, header.policy_version) == (Origin.IMAGINED, False, 12, 3)
+    assert (header.origin, header.success, header.length, header.policy_version) == (Origin.SIM, False, 12, 3)
     assert first.images["front"].tobytes() == again.images["front"].tobytes()
     assert first.images["front"].tobytes() != other.images["front"].tobytes()
     assert isinstance(env, gymnasium.Env)

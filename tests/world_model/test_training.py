@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 from tiny_world_model import SPEC, make_config, make_model
-from toy_episodes import toy_cache, toy_episode
+from toy_episodes import toy_cache
 
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
-from vla_rl.core.types import Origin
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from world_model.autoencoder import Autoencoder
@@ -57,11 +56,11 @@ def test_what_is_familiar_is_what_most_successes_look_like(cache: FrameCache) ->
     model = make_model()
     set_familiar(model, cache)
     highest = []
-    for episode in cache.real_episodes:
+    for episode in cache.episodes:
         if episode.success:
             frames = np.arange(episode.start, episode.start + episode.length)
             highest.append(float(model.autoencoder.strangeness(pictures(cache, frames, SPEC.cameras)).max()))
-    assert 0 < len(highest) < len(cache.real_episodes)
+    assert 0 < len(highest) < len(cache.episodes)
     assert float(model.autoencoder.familiar) == pytest.approx(np.quantile(highest, 0.95))
 
 
@@ -108,18 +107,9 @@ def test_draws_are_functions_of_seed_and_step(cache: FrameCache) -> None:
     assert (~begun.has_previous).sum() > (~first.has_previous).sum()
 
 
-def test_imagined_episodes_never_teach(tmp_path: Path) -> None:
-    cache = toy_cache(tmp_path, episodes=2)
-    cache.store.add(toy_episode("zz-imagined", 5, origin=Origin.IMAGINED))
-    cache.refresh()
-    assert len(cache.episodes) == 3
-    assert len(cache.real_episodes) == 2
-    assert len(LatentEpisodes(cache, make_model().autoencoder).state) == 24
-
-
-def test_a_store_without_real_episodes_is_refused(tmp_path: Path) -> None:
+def test_a_store_without_episodes_is_refused(tmp_path: Path) -> None:
     store = EpisodeStore(tmp_path / "episodes")
-    with pytest.raises(UserError, match="no real episodes"):
+    with pytest.raises(UserError, match="no episodes"):
         spec_of(FrameCache(store, tmp_path / "cache"))
 
 

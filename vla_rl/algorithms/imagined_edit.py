@@ -161,7 +161,7 @@ class ImaginedEdit(ChunkCriticLearner):
         """What is left unexplained of the chunks that the newest policy really played, by lag, and of older ones, by
         dynamics that have seen neither; empty and 0 where there is too little to compare, or nothing asks.
         """
-        every = self.data.cache.real_episodes
+        every = self.data.cache.episodes
         own = [episode for episode in every if episode.policy_version >= 0]
         newest = max((episode.policy_version for episode in own), default=0)
         older = [episode for episode in own if episode.policy_version < newest]

@@ -167,7 +167,7 @@ class ResidualPPO(Algorithm):
     def _stretches(self) -> list[Stretch]:
         """Of all real episodes that this policy has played."""
         episodes = []
-        for episode in self.data.cache.real_episodes:
+        for episode in self.data.cache.episodes:
             if episode.episode_id not in self._played:
                 self._played[episode.episode_id] = played_chunks(episode, self.data, self.model, self.edit)
             played = self._played[episode.episode_id]

@@ -46,7 +46,6 @@ class Origin(StrEnum):
 
     REAL = "real"
     SIM = "sim"
-    IMAGINED = "imagined"
     DEMO = "demo"
 
 
@@ -133,7 +132,7 @@ class Episode:
         task: the task sentence.
         success: the outcome; None if nobody has labelled it.
         terminated: True if the last step ended the task, False if the episode was truncated.
-        origin: real, sim, imagined or demo.
+        origin: real, sim or demo.
         policy_version: the version of the weights that acted (-1: no policy).
         seed: of the environment's reset, if there was one.
         control_hz: steps per second.

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from vla_rl.core.errors import StoreError
 from vla_rl.core.progress import track
-from vla_rl.core.types import Float32Array, Origin, PolicySpec, Uint8Array
+from vla_rl.core.types import Float32Array, PolicySpec, Uint8Array
 from vla_rl.data.cache_files import (
     Index,
     append_episode,
@@ -127,11 +127,6 @@ class FrameCache:
                 self._map()
         except OSError as error:
             raise StoreError(f"cannot use {self.directory} as a frame cache: {error.strerror or error}") from error
-
-    @property
-    def real_episodes(self) -> list[CachedEpisode]:
-        """The cached episodes that happened, in order: those of imagination are left out."""
-        return [episode for episode in self.episodes if episode.origin is not Origin.IMAGINED]
 
     def refresh(self) -> list[EpisodeHeader]:
         """Take in what is new in the store; forget what has left it and what the retention policy drops.

@@ -63,7 +63,7 @@ def film_branches(
         raise UserError(f"{run} practised with {config.algorithm}, which imagines no branches; expected imagined_edit")
     cache = learner.data.cache
     ticks = learner.config.critic.chunk_ticks
-    own = [each for each in cache.real_episodes if each.policy_version >= 0 and each.length > start + chunks * ticks]
+    own = [each for each in cache.episodes if each.policy_version >= 0 and each.length > start + chunks * ticks]
     shown = sorted(own, key=lambda each: (each.policy_version, each.episode_id))[-episodes:]
     if not shown:
         raise UserError(

@@ -101,7 +101,7 @@ def foretell(learner: ImaginedEdit, chooser: Chooser | None, episodes: int) -> F
 
 def own_episodes(learner: ImaginedEdit) -> list[CachedEpisode]:
     """The real ones that a policy has played."""
-    return [episode for episode in learner.data.cache.real_episodes if episode.policy_version >= 0]
+    return [episode for episode in learner.data.cache.episodes if episode.policy_version >= 0]
 
 
 def _act(

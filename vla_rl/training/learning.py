@@ -185,7 +185,7 @@ class LearningRun:
         report sorts by where the chance of success falls.
         """
         chosen: dict[str, list[CachedEpisode]] = {"takeover": [], "success": [], "failure": []}
-        for episode in reversed(self.cache.real_episodes):
+        for episode in reversed(self.cache.episodes):
             if not 0 < episode.human_steps < CreditConfig().min_human_steps:  # a touch shows neither help nor its lack
                 kind = "takeover" if episode.human_steps else "success" if episode.success else "failure"
                 if len(chosen[kind]) < (TRACED_FAILURES if kind == "failure" else 1):

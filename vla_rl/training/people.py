@@ -30,7 +30,7 @@ def quality_by_operator(cache: FrameCache, store: EpisodeStore, trace: Trace, ch
     """
     episodes: dict[str, list[CachedEpisode]] = {}
     frames: dict[str, list[NDArray[np.int64]]] = {}
-    for episode in cache.real_episodes:
+    for episode in cache.episodes:
         names = [name.removeprefix(OPERATOR) for name in episode.extras if name.startswith(OPERATOR)]
         for name in names:
             rows = np.arange(episode.start, episode.start + episode.length)

@@ -279,7 +279,7 @@ class PracticeRun(LearningRun):
         success counts what it is worth to them.
         """
         name = practice_prefix(stage.round)
-        new = [episode for episode in self.cache.real_episodes if episode.episode_id.startswith(name)]
+        new = [episode for episode in self.cache.episodes if episode.episode_id.startswith(name)]
         if stage.round < 2 or not new or ("calibrate", stage.round) in self._published:
             return
         frames = np.concatenate([np.arange(episode.start, episode.start + episode.length) for episode in new])

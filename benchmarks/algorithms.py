@@ -16,10 +16,9 @@ from benchmarks.cells import Cells, origin
 from benchmarks.practices import WHOLE_EDITS
 from benchmarks.runs import Cell, evaluations, in_float32, run_verb
 from benchmarks.statistics import bootstrap_interval, paired_p, stratified_p
-from vla_rl.core.config import read_yaml
-from vla_rl.core.config_files import config_file
+from vla_rl.core.cache_keys import cache_key
+from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.keys import key_of
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.statistics import wilson_interval
@@ -161,7 +160,7 @@ def _run_base(cell: Cell, runs: Path) -> None:
 def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
     start = ["--from", str(runs / cell.base)]
     changes = ALGORITHMS[cell.method]
-    own = runs / f"{cell.name}-{key_of(changes)}"
+    own = runs / f"{cell.name}-{cache_key(changes)}"
     run_verb(["train", *_common(cell), *in_float32("algorithms", changes), *start, *changes], own)
     rounds = evaluations(own)
     last = rounds[-1]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.campaign_wave import CAMERA, HORIZON, HZ, JOINTS, PICTURE, wave_spec
-from vla_rl.core.keys import code_of, key_of
+from vla_rl.core.cache_keys import cache_key, code_digest
 from vla_rl.core.registry import names
 from vla_rl.core.types import Episode, Origin, Source
 
@@ -20,14 +20,14 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 def policies_for_strategies(folder: Path) -> dict[str, str]:
     """Execution strategy -> folder of a policy that supports it, for every strategy that is registered."""
-    own = folder / key_of(code_of(__name__, "vla_rl.policies"))
+    own = folder / cache_key(code_digest(__name__, "vla_rl.policies"))
     return {name: str(_policy(own / name, name)) for name in names("strategies")}
 
 
 def _policy(folder: Path, strategy: str) -> Path:
     import torch
 
-    from vla_rl.core.scaling import Statistics
+    from vla_rl.core.normalization import Statistics
     from vla_rl.policies.corrector import FOLDER
     from vla_rl.policies.corrector_training import CorrectorConfig, train_corrector
     from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig

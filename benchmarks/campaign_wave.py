@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
 
 WAVE, STEPS = "wave", "wave:delta"  # parameter policy; the second one plans steps
 JOINTS = ("shoulder", "elbow", "wrist")

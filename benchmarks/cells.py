@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
-from vla_rl.core.keys import key_of
 from vla_rl.training.machine import describe_machine
 
 
@@ -21,7 +21,7 @@ class Cells:
 
     Args:
         folder: made if it is missing.
-        settings: Ingredients of the cells' key (`vla_rl.core.keys`), beside the program, which the commit stands for.
+        settings: Ingredients of the cells' key (`vla_rl.core.cache_keys`); the commit stands for the program.
         inputs: Files and folders that are measured; None: there are none, or they are not at hand to gather cells.
             Cells that were published without a record of them are taken as they are.
 
@@ -34,8 +34,8 @@ class Cells:
 
     def __init__(self, folder: Path, settings: Any, inputs: Any = None) -> None:
         self.folder = folder
-        self.digest = key_of(settings)
-        self._inputs = None if inputs is None else key_of(inputs)
+        self.digest = cache_key(settings)
+        self._inputs = None if inputs is None else cache_key(inputs)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

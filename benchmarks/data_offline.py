@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.runs import run_verb
-from vla_rl.core.config import read_yaml
-from vla_rl.core.config_files import OF_FINETUNE, config_file
+from vla_rl.core.cache_keys import cache_key
+from vla_rl.core.config_files import OF_FINETUNE, config_file, read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.files import write_atomic
-from vla_rl.core.keys import key_of
 from vla_rl.report.statistics import wilson_interval
 
 ALGORITHMS = ("habc", "bc", "filtered_bc", "hg_dagger", "imagined_edit")
@@ -44,7 +43,7 @@ def keep_once(file: Path, settings: Any, measure: Callable[[], dict[str, Any]]) 
         UserError: if it was measured with other settings. A file that was published without a record of them is taken
             as it is.
     """
-    key = key_of(settings)
+    key = cache_key(settings)
     if not file.exists():
         write_atomic(file, (json.dumps({**measure(), "settings": key}, indent=1) + "\n").encode())
     elif json.loads(file.read_text()).get("settings", key) != key:

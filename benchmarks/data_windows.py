@@ -18,7 +18,7 @@ import numpy as np
 from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.cache import FrameCache
-from vla_rl.data.lerobot_io import export_lerobot
+from vla_rl.data.lerobot_export import export_lerobot
 from vla_rl.data.store import EpisodeStore
 
 WINDOW, CONTROL_HZ, STEPS, PIXELS = 32, 20, 100, 96

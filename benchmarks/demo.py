@@ -16,8 +16,7 @@ from typing import Any
 
 from benchmarks.cells import Cells, origin
 from benchmarks.runs import claim_run, evaluations, run_verb, start_verb
-from vla_rl.core.config import read_yaml
-from vla_rl.core.config_files import config_file
+from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.data.run_folder import RunFolder

@@ -25,7 +25,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     from deploy_trt.export.deployment import random_observations
     from vla_rl.core.config import load_config
-    from vla_rl.core.scaling import Statistics
+    from vla_rl.core.normalization import Statistics
     from vla_rl.policies.folders import policy_class
     from vla_rl.training.config import RunConfig
     from vla_rl.training.simulator import SimulatorWorker

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vla_rl.cli.main import main
-from vla_rl.core.config import flatten, read_yaml
+from vla_rl.core.config import flatten
+from vla_rl.core.config_files import read_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 # What makes a run short, of what every algorithm has; later arguments win over earlier ones, so not the rounds.
@@ -192,7 +193,7 @@ def workplace(folder: Path) -> Iterator[Path]:
             shutil.copytree("runs/demo", copy)
         for store in ("runs/arm/demonstrations", "runs/arm/practice"):
             shutil.copytree("runs/demo/episodes", store)
-        from vla_rl.data.lerobot_io import export_lerobot
+        from vla_rl.data.lerobot_export import export_lerobot
         from vla_rl.data.store import EpisodeStore
 
         two = ["demo-00000", "demo-00001"]

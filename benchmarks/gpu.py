@@ -125,8 +125,8 @@ def make_network(name: str, folder: Path) -> "FlowVLA":
     import numpy as np
     import torch
 
-    from vla_rl.core.scaling import Statistics
-    from vla_rl.core.types import PolicySpec
+    from vla_rl.core.normalization import Statistics
+    from vla_rl.core.policy_spec import PolicySpec
     from vla_rl.policies.flow_vla import FlowVLA, preset
 
     config = preset({"100M": "small", "450M": "base"}.get(name, name))

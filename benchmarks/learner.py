@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from vla_rl.core.config import load_config
     from vla_rl.core.config_files import config_file
     from vla_rl.data.cache import FrameCache
-    from vla_rl.data.lerobot_io import export_lerobot
+    from vla_rl.data.lerobot_export import export_lerobot
     from vla_rl.data.store import EpisodeStore
     from vla_rl.training.config import RunConfig
     from vla_rl.training.practice import supervised_learner

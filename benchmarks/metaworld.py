@@ -12,8 +12,7 @@ from typing import Any
 
 from benchmarks.cells import Cells, origin
 from benchmarks.runs import evaluations, gain_columns, in_float32, run_verb
-from vla_rl.core.config import read_yaml
-from vla_rl.core.config_files import config_file
+from vla_rl.core.config_files import config_file, read_yaml
 
 TASKS = ("ButtonPressTopdown", "CoffeeButton", "DoorClose", "FaucetOpen", "PlateSlide", "WindowOpen")
 

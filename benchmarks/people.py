@@ -23,8 +23,7 @@ from benchmarks.practices import WHOLE_EDITS
 from benchmarks.runs import Cell, evaluations, in_float32, run_verb
 from benchmarks.statistics import paired_p
 from sim.operators import OPERATORS
-from vla_rl.core.config import read_yaml
-from vla_rl.core.config_files import config_file
+from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.sinks import read_records

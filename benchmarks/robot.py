@@ -18,7 +18,7 @@ from benchmarks.campaign_wave import STEPS
 from benchmarks.cells import Cells, origin
 from robot_io.faults import FAULTS, Watch
 from tests.fakes.ros2_rig import RMWS, ros_environment, run_with_ros
-from vla_rl.core.config import read_yaml
+from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import UserError
 
 _TRIALS, _CAMPAIGN, _LAUNCH = "benchmarks.ros2_trials", "benchmarks.campaign", "benchmarks.ros2_launch"

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.statistics import bootstrap_interval
-from vla_rl.core.config import read_yaml
-from vla_rl.core.config_files import config_file
+from vla_rl.core.cache_keys import cache_key, claim
+from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
-from vla_rl.core.keys import claim, key_of
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.report.statistics import wilson_interval
 
@@ -119,7 +118,7 @@ def claim_run(arguments: list[str], folder: Path) -> None:
     names = [*_PRESETS[verb], *(after for before, after in itertools.pairwise(rest) if before == "--config")]
     claim(
         folder.with_name(f"{folder.name}.key"),
-        key_of([arguments, [read_yaml(config_file(name)) for name in names]]),
+        cache_key([arguments, [read_yaml(config_file(name)) for name in names]]),
         f"{folder} was begun with other arguments or another preset; move it away to measure anew",
         made=(folder / "config.yaml").exists(),
     )

@@ -1,5 +1,5 @@
 """Meta-World tasks with a state dimension that hardly moves in the demonstrations and moves in practice: success with
-and without the least scale and the input limit of `vla_rl.core.scaling`.
+and without the least scale and the input limit of `vla_rl.core.normalization`.
 
 Cells are kept in OUT/scale-floor/: an interrupted benchmark goes on where it was.
 
@@ -19,11 +19,10 @@ import torch
 from benchmarks.cells import Cells, origin
 from benchmarks.runs import claim_run, evaluations, in_float32
 from vla_rl.cli.main import main
-from vla_rl.core.config import read_yaml
-from vla_rl.core.config_files import config_file
+from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
-from vla_rl.core.outside import LARGEST_NUMBER
-from vla_rl.core.scaling import VectorStatistics
+from vla_rl.core.normalization import VectorStatistics
+from vla_rl.core.validation import LARGEST_NUMBER
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.folders import load_model

@@ -18,7 +18,7 @@ from benchmarks.outcomes import practice_alone
 from benchmarks.practices import BOLD
 from benchmarks.runs import evaluations, in_float32, run_verb
 from sim.registration import COLOUR_TASKS
-from vla_rl.core.config import read_yaml
+from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import wilson_interval
 

@@ -21,12 +21,12 @@ from vla_rl.acting.attempt import Attempts
 from vla_rl.acting.task import make_env, make_gate, open_robot
 from vla_rl.acting.task_config import TaskConfig
 from vla_rl.acting.world_folder import WorldFolder, episodes_of, open_cache
+from vla_rl.core.cache_keys import cache_key, code_digest
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
-from vla_rl.core.keys import code_of, key_of
-from vla_rl.core.outside import reading
 from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Float32Array, Origin
+from vla_rl.core.validation import reading
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator
@@ -62,8 +62,8 @@ class WorldJudge:
         """Return the state probe; the first call trains it on the training episodes."""
         folder = self._instruments
         learned_from = episodes_of(EpisodeStore(folder.episodes, create=False))
-        key = key_of(
-            [self.model.spec, self.task, learned_from, code_of("world_model", "sim", "benchmarks.world_probe")]
+        key = cache_key(
+            [self.model.spec, self.task, learned_from, code_digest("world_model", "sim", "benchmarks.world_probe")]
         )
         file = self._probe_folder / f"probe-{key}.safetensors"
         if file.exists():
@@ -138,7 +138,7 @@ class WorldJudge:
 
     def _positions(self, cache: FrameCache) -> Float32Array:
         episodes = [(episode.episode_id, episode.digest) for episode in cache.episodes]
-        key = key_of([self.task, episodes, code_of("sim")])
+        key = cache_key([self.task, episodes, code_digest("sim")])
         file = self._probe_folder / f"positions-{key}.npy"
         if file.exists():
             with reading(file, "remove it to replay the episodes anew"):
@@ -174,7 +174,7 @@ def collect_counterfactuals(
             expert = PerturbedExpert(robot.env, config, perturbed_from)
             attempts.run(Demonstrator(expert.act, expert.reset), name, seed, policy_version=-1, keep=store.add)
 
-    key = key_of([task, gate, config, first_seed, before_end, code_of("sim", __name__)])
+    key = cache_key([task, gate, config, first_seed, before_end, code_digest("sim", __name__)])
     parting: dict[str, int] = {}
     for index in track(range(pairs), "counterfactuals", "pair"):
         clean, perturbed = (f"pair-{key}-{index:05d}-{kind}" for kind in ("expert", "perturbed"))

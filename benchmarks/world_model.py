@@ -19,7 +19,7 @@ from benchmarks.cells import Cells, origin
 from benchmarks.world_horizons import HorizonConfig
 from sim.experts.perturbed import PerturbationConfig
 from vla_rl.acting.world_folder import episodes_of
-from vla_rl.core.config import read_yaml
+from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore

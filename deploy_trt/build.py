@@ -19,9 +19,9 @@ from typing import Any
 
 from deploy_trt.runtime.folder import Deployment, materialised
 from deploy_trt.runtime.probe import MODULES, BackendName, run_probe
+from vla_rl.core.cache_keys import cache_key, code_digest
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
-from vla_rl.core.keys import code_of, key_of
 
 RTX_WITHOUT_GPU = "SM89"  # what a build without a GPU is for: GeForce RTX 40
 _TIMEOUT_S = 1800
@@ -89,7 +89,7 @@ def engine_key(deployment: Deployment, graph: str, library: tuple[BackendName, s
     """
     weights = deployment.manifest.weights
     contents = [deployment.manifest.graphs[graph].sha256, weights.sha256 if weights else ""]
-    return key_of([contents, library, deployment.manifest.precision, config, code_of("deploy_trt.build")])
+    return cache_key([contents, library, deployment.manifest.precision, config, code_digest("deploy_trt.build")])
 
 
 def build_engines(folder: Path, backend: BackendName, config: BuildConfig) -> list[BuiltEngine]:

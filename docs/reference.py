@@ -43,8 +43,14 @@ CONFIGS = {
 CHOSEN = {"algorithms": "learning", "strategies": "execution", "policies": "policy", "takeovers": "takeover.options"}
 API = {
     "python": ("Python", "api acting.env training.run report.outcomes data.sources"),
-    "core": ("Core: types and protocols", "core.types core.protocols core.clock core.errors core.registry core.config"),
-    "data": ("Data", "data.store data.sampler data.cache data.lerobot_io data.rosbag_io data.doctor"),
+    "core": (
+        "Core: types and protocols",
+        "core.types core.policy_spec core.protocols core.clock core.errors core.registry core.config",
+    ),
+    "data": (
+        "Data",
+        "data.store data.sampler data.cache data.lerobot_import data.lerobot_export data.rosbag_import data.doctor",
+    ),
     "learning": (
         "Learning",
         "credit advantage critics.hierarchical algorithms.base algorithms.cloning training.rounds",

@@ -12,8 +12,8 @@ from robot_io.lerobot_devices import unit_of_each
 from robot_io.takeover import Clutch
 from vla_rl.core.dimensions import Dimensions, Match, match
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.matching import declared
 from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.robot_matching import declared
 from vla_rl.core.types import Float32Array
 
 _log = logging.getLogger(__name__)

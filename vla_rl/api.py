@@ -17,8 +17,8 @@ import numpy as np
 from vla_rl.acting.env import Env, as_env
 from vla_rl.acting.policy_folder import AnyPolicy, on_disk
 from vla_rl.acting.task_config import TaskConfig
-from vla_rl.core.config import config_to_dict, load_config, read_yaml
-from vla_rl.core.config_files import config_file
+from vla_rl.core.config import config_to_dict, load_config
+from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.core.progress import track
 from vla_rl.core.protocols import Policy

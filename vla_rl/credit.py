@@ -38,8 +38,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
-from vla_rl.core.ranges import check_ranges
 from vla_rl.core.types import Float32Array, Origin, Source, Uint8Array
+from vla_rl.core.validation import check_ranges
 
 BoolArray = NDArray[np.bool_]
 Int64Array = NDArray[np.int64]

@@ -16,7 +16,7 @@ from torch import Tensor
 from vla_rl import ppo
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.progress import track
-from vla_rl.core.ranges import check_ranges
+from vla_rl.core.validation import check_ranges
 
 SPREAD = 0.15  # standard deviation of the offsets that are tried, in normalised action units
 

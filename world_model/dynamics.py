@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vla_rl.core.scaling import INPUT_LIMIT, LITTLE
+from vla_rl.core.normalization import INPUT_LIMIT, LITTLE
 from world_model.config import WorldModelConfig, WorldSpec
 from world_model.heads import FlowHead, Outcome, OutcomeHeads, outcome_loss
 from world_model.transformer import BlockCausalTransformer, FrameLayout, Memory

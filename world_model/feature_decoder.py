@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.normalization import INPUT_LIMIT
 from vla_rl.core.progress import track
-from vla_rl.core.scaling import INPUT_LIMIT
 
 _LEAST_SCALE = 1e-3
 _HIDDEN = 256

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_rl.core.progress import track
-from vla_rl.core.ranges import check_ranges
+from vla_rl.core.validation import check_ranges
 from vla_rl.policies.heads import EnsembleHead
 from world_model.dynamics import limited
 

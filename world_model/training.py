@@ -30,10 +30,10 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from vla_rl.core.files import write_atomic
-from vla_rl.core.outside import reading
+from vla_rl.core.normalization import VectorStatistics
 from vla_rl.core.progress import Progress
-from vla_rl.core.scaling import VectorStatistics
-from vla_rl.core.stopping import stop_at_a_good_moment
+from vla_rl.core.signals import deferred_signals
+from vla_rl.core.validation import reading
 from vla_rl.data.cache import FrameCache
 from world_model.config import TrainingConfig, WorldModelConfig, WorldSpec
 from world_model.model import WorldModel, load_world_model, save_world_model
@@ -107,7 +107,7 @@ class ModuleTraining:
         last = self.config.steps if stop_after is None else min(self.config.steps, self.step + stop_after)
         started_s, before_s = time.process_time(), self.cpu_s
         shown = Progress(self.config.name, self.config.steps, "step", done=self.step)
-        with stop_at_a_good_moment() as asked_to_stop, shown as progress:
+        with deferred_signals() as asked_to_stop, shown as progress:
             while self.step < last and self.progress < 1:
                 logs = self._update()
                 self.cpu_s = before_s + time.process_time() - started_s

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.data_traps.traps import SilentlyWrong, expect, logged, trap
 from vla_rl.core.types import Episode
-from vla_rl.data.rosbag_io import BagMapping, import_bag
+from vla_rl.data.rosbag_import import BagMapping, import_bag
 from vla_rl.data.store import EpisodeStore
 
 JOINTS = "joints of a bag by name"

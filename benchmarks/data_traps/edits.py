@@ -18,7 +18,7 @@ from vla_rl.core.files import digest_of
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.doctor import diagnose
-from vla_rl.data.sources import DataMapping, take_in
+from vla_rl.data.sources import DataMapping, import_source
 from vla_rl.data.store import EpisodeStore
 
 STORES = "edits of a store"
@@ -107,7 +107,7 @@ def _edit(data: Path, *arguments: str) -> str:
 
 def _imported(source: Path, folder: Path) -> list[Episode]:
     store = EpisodeStore(folder)
-    take_in(source, store, DataMapping())
+    import_source(source, store, DataMapping())
     return [store.read(name) for name in store.ids()]
 
 
@@ -159,16 +159,16 @@ def left_out(folder: Path) -> str:
 @trap(STORES, "a store with an episode that is left out is taken in twice")
 def left_out_and_taken_in_again(folder: Path) -> str:
     source, target = _store(folder), EpisodeStore(folder / "target")
-    take_in(source.path, target, DataMapping())
+    import_source(source.path, target, DataMapping())
     target.edit("b", left_out=True)
-    added = take_in(source.path, target, DataMapping())
+    added = import_source(source.path, target, DataMapping())
     expect(not added, f"the episode that was left out comes back as {added}")
     return f"{target.ids()}"
 
 
 @trap(STORES, "the export of a store with an edit")
 def exported(folder: Path) -> str:
-    from vla_rl.data.lerobot_io import export_lerobot
+    from vla_rl.data.lerobot_export import export_lerobot
 
     store = _store(folder)
     store.edit("a", left_out=True)

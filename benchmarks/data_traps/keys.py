@@ -16,9 +16,9 @@ from benchmarks.data_traps.moves import TASK, demonstration, printed_by, run_con
 from benchmarks.data_traps.traps import expect, trap
 from benchmarks.runs import claim_run, run_verb
 from vla_rl.acting.world_folder import episodes_of, gather_episodes
-from vla_rl.core.described import write_description
-from vla_rl.core.keys import code_of, key_of
-from vla_rl.core.outside import SEAL
+from vla_rl.core.cache_keys import cache_key, code_digest
+from vla_rl.core.metadata import write_description
+from vla_rl.core.validation import SEAL
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
@@ -128,7 +128,7 @@ def _edited_task(folder: Path) -> str:
             )
             sys.modules.pop(name, None)
             importlib.invalidate_caches()
-            code_of.cache_clear()
+            code_digest.cache_clear()
             where = folder / str(needed)
             printed.append(_figure(untrained_run(where, f"task.env={name}:make"), folder / "store"))
     finally:
@@ -250,7 +250,7 @@ def _edit_after_copy(folder: Path) -> str:
     for changes in ({"success": True}, {"trim": (1, 3)}, {"left_out": True}, {"left_out": False}):
         source.edit("demo-00000", **changes)
         gather_episodes(copies, {"run": source.path}, env_id)
-        keys.append(key_of(episodes_of(copies)))
+        keys.append(cache_key(episodes_of(copies)))
         expect(len(copies) == len(source), f"the run lists {len(source)} episodes, the copy {len(copies)}")
     found = copies.read("run-demo-00000").action_sent
     expect(np.array_equal(found, source.read("demo-00000").action_sent), f"the copy has {len(found)} steps")

@@ -28,7 +28,7 @@ from vla_rl.core.dimensions import UNDECLARED
 from vla_rl.core.errors import UserError
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.health import check_episodes
-from vla_rl.data.lerobot_io import LeRobotMapping, import_lerobot, survey_lerobot
+from vla_rl.data.lerobot_import import LeRobotMapping, import_lerobot, survey_lerobot
 from vla_rl.data.sources import DataMapping
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.finetune import FinetuneConfig, check_data

@@ -12,7 +12,8 @@ from benchmarks.data_traps.lerobot_files import ACTION, FRONT, JOINTS, STATE, Da
 from benchmarks.data_traps.traps import SilentlyWrong, expect, trap
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.types import Episode, Origin, Source
-from vla_rl.data.lerobot_io import LeRobotMapping, export_lerobot, import_lerobot, survey_lerobot
+from vla_rl.data.lerobot_export import export_lerobot
+from vla_rl.data.lerobot_import import LeRobotMapping, import_lerobot, survey_lerobot
 from vla_rl.data.store import EpisodeStore
 
 OUTCOMES = "outcomes of a LeRobotDataset"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_rl.core.types import Episode
-from vla_rl.data.lerobot_io import LeRobotMapping, import_lerobot
+from vla_rl.data.lerobot_import import LeRobotMapping, import_lerobot
 from vla_rl.data.store import EpisodeStore
 
 FPS = 30

@@ -71,7 +71,7 @@ def untrained_run(folder: Path, *overrides: str, policy: Path | None = None) -> 
     import torch
 
     from vla_rl.acting.task import open_robot, spec_of_robot
-    from vla_rl.core.scaling import Statistics
+    from vla_rl.core.normalization import Statistics
     from vla_rl.policies.folders import policy_class
 
     config = run_config(*overrides)

@@ -18,8 +18,9 @@ from benchmarks.data_traps.traps import expect, trap
 from deploy_trt.runtime.manifest import Affine
 from deploy_trt.runtime.units import Normalization
 from vla_rl.core.dimensions import Dimensions
-from vla_rl.core.scaling import INPUT_LIMIT, Statistics, VectorStatistics
-from vla_rl.core.types import Episode, Observation, Origin, PolicySpec, Source
+from vla_rl.core.normalization import INPUT_LIMIT, Statistics, VectorStatistics
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import Episode, Observation, Origin, Source
 from vla_rl.critics.backbones import OwnBackbone
 from vla_rl.critics.outcome import OutcomeValue
 from vla_rl.data.cache import FrameCache

@@ -11,9 +11,10 @@ import numpy as np
 from benchmarks.data_traps.traps import expect, trap
 from vla_rl.acting.demonstrations import bring_demonstrations, check_demonstrations
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
-from vla_rl.core.types import Episode, Origin, PolicySpec, Source
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.cache import FrameCache
-from vla_rl.data.sources import DataMapping, take_in
+from vla_rl.data.sources import DataMapping, import_source
 from vla_rl.data.statistics import spec_of
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.finetune import FinetuneConfig, check_data, check_fit
@@ -151,7 +152,7 @@ def finetune_of_two_robots(folder: Path) -> str:
 def fit_by_name(folder: Path) -> str:
     store = EpisodeStore(folder / "all")
     for name, joints in (("a", _JOINTS.take([1, 2, 0])), ("b", _JOINTS)):
-        take_in(_store(folder / name, _episode(name, joints)).path, store, DataMapping())
+        import_source(_store(folder / name, _episode(name, joints)).path, store, DataMapping())
     cache = FrameCache(store, folder / "cache", expected=_spec())
     cache.refresh()
     check_fit(_spec(), spec_of(cache.episodes), folder)

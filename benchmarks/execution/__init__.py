@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.execution.plots import draw
     from benchmarks.execution.policies import VARIANTS, policy_folder, train_policies
     from benchmarks.execution.summary import summarise
-    from vla_rl.core.config import load_config, read_yaml
-    from vla_rl.core.config_files import config_file
+    from vla_rl.core.config import load_config
+    from vla_rl.core.config_files import config_file, read_yaml
     from vla_rl.core.errors import UserError, did_you_mean
     from vla_rl.training.config import RunConfig
 

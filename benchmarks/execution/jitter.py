@@ -98,8 +98,8 @@ def make_policy() -> Policy:
     """A random built-in policy for the mock robot; the time of a network does not depend on its weights."""
     import torch
 
-    from vla_rl.core.scaling import Statistics
-    from vla_rl.core.types import PolicySpec
+    from vla_rl.core.normalization import Statistics
+    from vla_rl.core.policy_spec import PolicySpec
     from vla_rl.policies.flow_vla import FlowVLA, FlowVLAConfig, FlowVLAPolicy
 
     torch.set_num_threads(1)

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from vla_rl.core.types import Episode, Observation, Origin, PolicySpec, Source
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import Episode, Observation, Origin, Source
 
 SPEC = PolicySpec("hostile", ("front",), (8, 8), state_dim=3, action_dim=2)
 _ANY = ("*", "*/*")
@@ -75,7 +76,7 @@ def model(seed: int = 0) -> Any:
     """A tiny policy, its weights perturbed."""
     import torch
 
-    from vla_rl.core.scaling import Statistics
+    from vla_rl.core.normalization import Statistics
     from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
 
     random = np.random.default_rng(seed)
@@ -202,7 +203,7 @@ def read_episodes(folder: Path) -> str:
 
 
 def make_lerobot(folder: Path) -> None:
-    from vla_rl.data.lerobot_io import export_lerobot
+    from vla_rl.data.lerobot_export import export_lerobot
     from vla_rl.data.store import EpisodeStore
 
     make_store(folder.with_name("source"))
@@ -210,7 +211,7 @@ def make_lerobot(folder: Path) -> None:
 
 
 def read_lerobot(folder: Path) -> str:
-    from vla_rl.data.lerobot_io import import_lerobot
+    from vla_rl.data.lerobot_import import import_lerobot
     from vla_rl.data.store import EpisodeStore
 
     store = EpisodeStore(folder / "taken")
@@ -233,7 +234,7 @@ def make_bag(folder: Path) -> None:
 
 
 def read_bag(folder: Path) -> str:
-    from vla_rl.data.rosbag_io import BagMapping, import_bag
+    from vla_rl.data.rosbag_import import BagMapping, import_bag
     from vla_rl.data.store import EpisodeStore
 
     store = EpisodeStore(folder / "taken")

@@ -26,10 +26,11 @@ from deploy_trt.runtime.manifest import (
 from deploy_trt.runtime.units import Normalization
 from deploy_trt.runtime.weights import Array
 from vla_rl.core.config import config_to_dict
-from vla_rl.core.described import CRITIC_FOLDER
-from vla_rl.core.flow import flow_noise
-from vla_rl.core.scaling import VectorStatistics
-from vla_rl.core.types import Observation, PolicySpec
+from vla_rl.core.flow_sampling import flow_noise
+from vla_rl.core.metadata import CRITIC_FOLDER
+from vla_rl.core.normalization import VectorStatistics
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import Observation
 from vla_rl.policies.choosing import Chooser, choice
 from vla_rl.policies.encoders import VOCABULARY
 from vla_rl.policies.features import flat_features

@@ -25,9 +25,9 @@ from deploy_trt.runtime.program import Program
 from deploy_trt.runtime.units import Normalization
 from deploy_trt.runtime.weights import Array
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.flow import flow_noise
-from vla_rl.core.scaling import Statistics, VectorStatistics
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.flow_sampling import flow_noise
+from vla_rl.core.normalization import Statistics, VectorStatistics
+from vla_rl.core.policy_spec import PolicySpec
 
 KINDS = ("act", "diffusion", "smolvla", "pi0")
 _STD_EPSILON = 1e-8  # lerobot's

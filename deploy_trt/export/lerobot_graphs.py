@@ -1,7 +1,7 @@
 """The graphs of lerobot's act, diffusion, smolvla and pi0, around lerobot's own modules.
 
 Images enter as uint8 [1, H, W, 3]; scaling, resizing and normalising them is inside the graphs, as each policy does it.
-Flow time runs as in `vla_rl.core.flow`: 0 at noise, 1 at clean actions; lerobot's runs the other way.
+Flow time runs as in `vla_rl.core.flow_sampling`: 0 at noise, 1 at clean actions; lerobot's runs the other way.
 """
 
 from collections.abc import Sequence

@@ -10,8 +10,8 @@ from deploy_trt.export.deployment import export_flow_vla
 from deploy_trt.export.flow_vla import Precision
 from deploy_trt.export.lerobot import export_lerobot
 from deploy_trt.runtime.manifest import Manifest
-from vla_rl.core.described import CORRECTOR_FOLDER, CRITIC_FOLDER
 from vla_rl.core.errors import UserError
+from vla_rl.core.metadata import CORRECTOR_FOLDER, CRITIC_FOLDER
 from vla_rl.core.types import Observation
 from vla_rl.policies.corrector import ResidualCorrector
 from vla_rl.policies.flow_vla import FlowVLA

@@ -13,10 +13,10 @@ import numpy as np
 from deploy_trt.runtime.manifest import ChooserInfo, FileInfo, Manifest, check_chooser
 from deploy_trt.runtime.units import ActionUnits
 from deploy_trt.runtime.weights import Array, unpack
-from vla_rl.core.described import CRITIC_FORMAT, CRITIC_VERSION, EDIT, critic_of, read_weights
 from vla_rl.core.errors import CheckpointError, UserError, one_line
-from vla_rl.core.flow import LEAST_VARIED, edit_shares
-from vla_rl.core.scaling import INPUT_LIMIT
+from vla_rl.core.flow_sampling import LEAST_VARIED, edit_shares
+from vla_rl.core.metadata import CRITIC_FORMAT, CRITIC_VERSION, EDIT, critic_of, read_weights
+from vla_rl.core.normalization import INPUT_LIMIT
 from vla_rl.core.types import Float32Array
 
 _EPSILON = np.float32(1e-5)  # of the critic's LayerNorm

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from vla_rl.core.config import config_from_dict, config_to_dict
-from vla_rl.core.described import write_description
 from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.core.files import write_atomic
-from vla_rl.core.outside import SEAL, check_seal, check_vector, check_version, plain_name, read_bytes, read_json
-from vla_rl.core.scaling import VectorStatistics
+from vla_rl.core.metadata import write_description
+from vla_rl.core.normalization import VectorStatistics
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.signing import check_trusted
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.validation import SEAL, check_seal, check_vector, check_version, plain_name, read_bytes, read_json
 
 FORMAT = "vla-rl-deployment"
 FORMAT_VERSION = 2
@@ -97,7 +97,7 @@ class TextInfo:
     """How the task sentence becomes numbers.
 
     Attributes:
-        kind: ``none``; ``hashed_words`` (see `vla_rl.core.flow.hash_words`); ``tokenizer`` (a ``tokenizer.json``).
+        kind: ``none``; ``hashed_words`` (`vla_rl.core.flow_sampling.hash_words`); ``tokenizer`` (a ``tokenizer.json``).
         length: L, fixed.
         vocabulary: hash buckets of ``hashed_words``.
         file, sha256: of ``tokenizer``.

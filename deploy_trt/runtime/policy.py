@@ -14,8 +14,9 @@ from deploy_trt.runtime.text import make_tokenizer
 from deploy_trt.runtime.units import Normalization
 from deploy_trt.runtime.weights import Array
 from vla_rl.core.errors import UserError
-from vla_rl.core.flow import flow_noise, guidance_weights
-from vla_rl.core.types import ActionChunk, Float32Array, Observation, filled_up
+from vla_rl.core.flow_sampling import flow_noise, guidance_weights
+from vla_rl.core.policy_spec import padded_with_mean
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
 
 _STEP_NOISE_SEED = 0x9E3779B9  # so that noise within the steps is not the noise that they start from
 
@@ -127,7 +128,7 @@ class DeployedPolicy:
         """What the first graph reads of an observation, batch 1."""
         self.spec.check(observation)
         images: dict[str, Array] = {f"image.{name}": observation.images[name][None] for name in self.spec.cameras}
-        state = self._state.network_input(filled_up(observation.state, self._state_mean))
+        state = self._state.network_input(padded_with_mean(observation.state, self._state_mean))
         every = {**images, "state": state[None], **self._tokenize(observation.task)}
         return {name: array for name, array in every.items() if name in self._taken}
 

@@ -14,7 +14,7 @@ from deploy_trt.runtime.choosing import Choice, DeployedChooser
 from deploy_trt.runtime.manifest import Manifest
 from deploy_trt.runtime.units import ActionUnits
 from deploy_trt.runtime.weights import Array
-from vla_rl.core.flow import guidance_strength
+from vla_rl.core.flow_sampling import guidance_strength
 from vla_rl.core.types import Float32Array
 
 INDICATOR_NONE, INDICATOR_POSITIVE = 0, 2  # of vla_rl.policies.trainable.Indicator

@@ -21,12 +21,11 @@ from deploy_trt.runtime.policy import DeployedPolicy
 from deploy_trt.runtime.program import Program, probe_actions
 from deploy_trt.runtime.weights import Array, layout, pack, replaced, unpack
 from vla_rl.core.config import config_from_dict
-from vla_rl.core.described import CORRECTOR_FOLDER, POLICY_FORMAT, POLICY_VERSION, read_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
-from vla_rl.core.matching import spec_difference
-from vla_rl.core.outside import check_version, read_json
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.metadata import CORRECTOR_FOLDER, POLICY_FORMAT, POLICY_VERSION, read_weights
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec, spec_difference
+from vla_rl.core.validation import check_version, read_json
 from vla_rl.core.version_watcher import VersionWatcher
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import numpy as np
 from deploy_trt.runtime.manifest import FileInfo, TextInfo, read_verified
 from deploy_trt.runtime.weights import Array
 from vla_rl.core.errors import CheckpointError, UserError, one_line
-from vla_rl.core.flow import PADDING, hash_words
+from vla_rl.core.flow_sampling import PADDING, hash_words
 
 
 def make_tokenizer(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Array]]:

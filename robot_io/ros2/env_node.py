@@ -35,7 +35,7 @@ from robot_io.ros2 import messages, qos
 from robot_io.ros2.parameters import Parameter, declare, value_of
 from robot_io.ros2.spinning import run_ros
 from vla_rl.core.errors import UserError
-from vla_rl.core.other_output import log_to_stderr
+from vla_rl.core.logging_setup import log_to_stderr
 from vla_rl.core.types import Float32Array, Observation
 
 PARAMETERS = (

@@ -27,7 +27,7 @@ from robot_io.ros2.robot_description import read_description
 from robot_io.ros2.spinning import run_ros
 from robot_io.ros2.wiring import Interface, Wiring, add_label_services, add_trigger, answer
 from vla_rl.core.errors import UserError
-from vla_rl.core.other_output import log_to_stderr
+from vla_rl.core.logging_setup import log_to_stderr
 
 _OK, _NO = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 _SWITCH_INTERVAL_S = 5e-4  # a callback in Python gives the control thread its turn after this time, not after 5 ms

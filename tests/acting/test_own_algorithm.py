@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes.interrupted import interrupted, weights
 from vla_rl.cli.main import main
-from vla_rl.core.config import read_yaml
+from vla_rl.core.config_files import read_yaml
 from vla_rl.core.registry import names
 from vla_rl.report.sinks import read_records
 

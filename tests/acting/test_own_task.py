@@ -25,7 +25,7 @@ from vla_rl.acting.task import open_robot, spec_of_robot
 from vla_rl.cli.main import main
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin, Source
-from vla_rl.data.lerobot_io import export_lerobot
+from vla_rl.data.lerobot_export import export_lerobot
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.config import TaskConfig

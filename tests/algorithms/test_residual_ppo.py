@@ -13,7 +13,7 @@ from tiny_world import MIXED, make_model, tiny
 from vla_rl.algorithms.base import make_algorithm
 from vla_rl.algorithms.played import played_chunks
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.scaling import Statistics
+from vla_rl.core.normalization import Statistics
 from vla_rl.core.types import Observation, Source
 from vla_rl.policies.acting import ActingPolicy, exploration_noise
 from vla_rl.policies.choosing import ChoiceConfig, Chooser

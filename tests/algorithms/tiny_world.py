@@ -9,8 +9,9 @@ import torch
 
 from vla_rl.algorithms.base import find_algorithm
 from vla_rl.algorithms.config import Learning
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import Episode, Origin, PolicySpec, Source
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
 
 P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO

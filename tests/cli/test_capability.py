@@ -18,7 +18,8 @@ from vla_rl.acting.policy_folder import PolicyFolder
 from vla_rl.acting.robots import check_rate
 from vla_rl.acting.rollout import resolve_config
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, PolicySpec, Source
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, Source
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.planner import InlinePlanner
@@ -184,7 +185,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from robot_io.ros2.operator import OperatorDesk
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.acting.policy_folder import PolicyFolder
 from vla_rl.acting.robots.ros2 import settings_from
 from vla_rl.acting import ros2_node

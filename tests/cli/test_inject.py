@@ -23,8 +23,9 @@ from vla_rl.acting.robots import RobotSetup
 from vla_rl.cli.main import main
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, PolicySpec
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode

@@ -11,8 +11,9 @@ from robot_io.mock_robot import MockRobot
 from vla_rl.acting.robot_check import check_robot
 from vla_rl.acting.robots import RobotRequest, RobotSetup, find
 from vla_rl.cli.main import main
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import Float32Array, PolicySpec
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import Float32Array
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
 
 

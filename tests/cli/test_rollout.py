@@ -24,9 +24,10 @@ from vla_rl.acting.robots import RobotRequest, set_up_robot
 from vla_rl.cli.main import main
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy, TakeoverSource
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import Origin, PolicySpec, Source
+from vla_rl.core.types import Origin, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import MessageLayout

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from vla_rl.core.dimensions import UNDECLARED, Dimensions, match
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.types import PolicySpec, shared_spec
+from vla_rl.core.policy_spec import PolicySpec, shared_spec
 
 ARM = Dimensions(("shoulder", "elbow", "grip"), ("rad", "rad", ""))
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.types import Episode, Origin, PolicySpec, Source
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import Episode, Origin, Source
 
 
 def make_episode(steps: int = 3) -> Episode:

@@ -119,7 +119,7 @@ def test_rows_that_other_code_has_filled_are_decoded_again(
     store.add(make_episode("a"))
     FrameCache(store, tmp_path / "cache").refresh()
     assert FrameCache(store, tmp_path / "cache").refresh() == []
-    monkeypatch.setattr("vla_rl.data.cache_files.code_of", lambda *_: "another version")
+    monkeypatch.setattr("vla_rl.data.cache_files.code_digest", lambda *_: "another version")
     assert [header.episode_id for header in FrameCache(store, tmp_path / "cache").refresh()] == ["a"]
 
 

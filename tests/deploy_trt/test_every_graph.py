@@ -85,7 +85,7 @@ def _lerobots_answer(
 ) -> np.ndarray:
     """lerobot's chunk for the same noise, normalised, [H, A]."""
     from tests.fakes.lerobot_tiny import IMAGE_STATISTICS
-    from vla_rl.core.flow import flow_noise
+    from vla_rl.core.flow_sampling import flow_noise
 
     sampler = deployed.manifest.sampler
     batch: dict[str, Any] = {"observation.state": torch.from_numpy(deployed.inputs(observation)["state"])}

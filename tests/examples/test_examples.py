@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from vla_rl.cli.main import main
-from vla_rl.core.config import read_yaml
+from vla_rl.core.config_files import read_yaml
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.registry import names
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import Observation, PolicySpec
+from vla_rl.core.types import Observation
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
 from vla_rl.execution.strategies import execution_config, make_strategy

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import vla_rl as vla
-from vla_rl.data.lerobot_io import export_lerobot
+from vla_rl.data.lerobot_export import export_lerobot
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "scripts"
 

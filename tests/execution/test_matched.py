@@ -11,8 +11,9 @@ from robot_io.gate import GateConfig, SafetyGate
 from robot_io.mock_robot import MockRobot, MockRobotConfig
 from robot_io.recorder import Recorder
 from vla_rl.core.dimensions import Dimensions
-from vla_rl.core.matching import match_robot
-from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, PolicySpec
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.robot_matching import match_robot
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.matched import matched_corrector, matched_loader

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.watched_policy import WatchedPolicy
 
 NEVER_S = 3600.0  # the tests call `look` themselves

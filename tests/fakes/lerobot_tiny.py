@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
 
 SPEC = PolicySpec("toy", ("front", "top"), (32, 32), state_dim=3, action_dim=2)
 IMAGE_STATISTICS = {"front": ((0.5, 0.4, 0.3), (0.2, 0.3, 0.2)), "top": ((0.1, 0.2, 0.3), (0.3, 0.2, 0.1))}

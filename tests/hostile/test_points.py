@@ -266,7 +266,7 @@ def test_critics_and_world_models_have_digests_too(tmp_path: Path, part: str) ->
 
 
 def test_video_of_small_cameras_is_refused_and_kills_nothing(store: EpisodeStore, tmp_path: Path) -> None:
-    from vla_rl.data.lerobot_io import export_lerobot
+    from vla_rl.data.lerobot_export import export_lerobot
 
     with pytest.raises(StoreError, match="narrower than 32"):
         export_lerobot(store, tmp_path / "dataset", video=True)

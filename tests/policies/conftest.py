@@ -57,8 +57,8 @@ def ours(workplace: Path) -> Path:
     import torch
     from tiny_policy import TINY
 
-    from vla_rl.core.scaling import Statistics
-    from vla_rl.core.types import PolicySpec
+    from vla_rl.core.normalization import Statistics
+    from vla_rl.core.policy_spec import PolicySpec
     from vla_rl.policies.flow_vla import FlowVLA, FlowVLAConfig
 
     spec = PolicySpec(TASK, ("front", "top"), (SIZE, SIZE), DIMS, DIMS)

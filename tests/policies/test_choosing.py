@@ -11,7 +11,7 @@ import torch
 from tiny_policy import SPEC, make_model, make_observation
 
 from vla_rl.core.errors import CheckpointError, ConfigError
-from vla_rl.core.flow import LEAST_VARIED
+from vla_rl.core.flow_sampling import LEAST_VARIED
 from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig, best
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import draw_from_flat, flat_features

@@ -10,8 +10,8 @@ from tiny_policy import TINY, make_batch, make_model
 from torch import Tensor
 
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.policies.augmentation import random_shift
 from vla_rl.policies.flow_vla import (
     BackboneConfig,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.flow import guidance_strength, guidance_weights
+from vla_rl.core.flow_sampling import guidance_strength, guidance_weights
 from vla_rl.policies.guidance import from_noise_time, guided_velocity, sample_guided
 
 

@@ -22,9 +22,10 @@ from tests.fakes.lerobot_configs import shrink_pi, tiny_config
 from vla_rl.acting.capability import capabilities
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import Observation, PolicySpec
+from vla_rl.core.types import Observation
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.folders import load_model, load_policy
 from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig, per_sample_loss

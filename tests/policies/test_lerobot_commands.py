@@ -15,7 +15,7 @@ from lerobot_programs import DIMS, SIZE, TASK, documented, write_policy
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Origin, Source
-from vla_rl.data.lerobot_io import export_lerobot
+from vla_rl.data.lerobot_export import export_lerobot
 from vla_rl.data.store import EpisodeStore
 
 SHORT = ("--eval.n_episodes=2", "--eval.batch_size=1", "--env.episode_length=6", "--output_dir=out")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tests.fakes import lerobot_tiny
 from vla_rl.core.errors import UserError
-from vla_rl.core.flow import guidance_weights
+from vla_rl.core.flow_sampling import guidance_weights
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Observation
 from vla_rl.policies.guidance import sample_guided

@@ -14,7 +14,7 @@ from lerobot_programs import DIMS, SIZE, documented
 from tiny_policy import make_model
 
 from tests.fakes.lerobot_arm import MemoryArm
-from vla_rl.core.flow import guidance_weights
+from vla_rl.core.flow_sampling import guidance_weights
 from vla_rl.policies.guidance import sample_guided
 from vla_rl.policies.lerobot_plugin.__main__ import convert
 

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import Observation, PolicySpec
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import Observation
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
 from vla_rl.policies.trainable import PolicyBatch
 

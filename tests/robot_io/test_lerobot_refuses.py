@@ -22,7 +22,8 @@ from vla_rl.acting.robots import RobotRequest, RobotSetup
 from vla_rl.acting.robots.lerobot import set_up
 from vla_rl.core.clock import Clock, MonotonicClock, VirtualClock
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.types import Float32Array, PolicySpec
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import Float32Array
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.sources import Demonstrator
 

@@ -30,7 +30,8 @@ from vla_rl.acting.robots import RobotRequest, RobotSetup
 from vla_rl.acting.robots.lerobot import set_up as set_up_lerobot
 from vla_rl.core.clock import MonotonicClock, VirtualClock
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, PolicySpec, Source
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, Source
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import EpisodeSummary, run_episode
 from vla_rl.execution.planner import InlinePlanner

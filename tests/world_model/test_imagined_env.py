@@ -17,7 +17,7 @@ from robot_io.gate import GateConfig, SafetyGate
 from robot_io.recorder import Recorder
 from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import UserError
-from vla_rl.core.matching import declared
+from vla_rl.core.robot_matching import declared
 from vla_rl.core.types import Episode, Float32Array, Origin
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore

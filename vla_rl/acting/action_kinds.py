@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from vla_rl.core.types import Episode, Float32Array, PolicySpec
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import Episode, Float32Array
 from vla_rl.execution.strategies import ExecutionConfig
 
 

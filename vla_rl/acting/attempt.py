@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from robot_io.recorder import Recorder
 from vla_rl.core.errors import UserError
-from vla_rl.core.matching import declared
 from vla_rl.core.protocols import Gate, Subscriber
+from vla_rl.core.robot_matching import declared
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.loop import EpisodeSummary, EpisodicRobot, run_episode

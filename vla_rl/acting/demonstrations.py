@@ -13,8 +13,9 @@ from robot_io.pictures import resize
 from vla_rl.core.dimensions import match_both
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.progress import track
-from vla_rl.core.types import Episode, Float32Array, Origin, PolicySpec, Source, Uint8Array
+from vla_rl.core.types import Episode, Float32Array, Origin, Source, Uint8Array
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.retiming import retimed
 from vla_rl.data.sources import DataMapping, as_store, find_store, is_lerobot, survey

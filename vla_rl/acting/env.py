@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from vla_rl.acting.task_config import TaskConfig
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import Observation, PolicySpec
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import Observation
 
 if TYPE_CHECKING:
     from vla_rl.acting.task import Station

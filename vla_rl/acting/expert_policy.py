@@ -17,8 +17,9 @@ from robot_io.env_interface import EnvDeclaration, read_dimensions
 from vla_rl.acting.policy_folder import PolicyFolder
 from vla_rl.core.dimensions import Pair
 from vla_rl.core.errors import UserError
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
-from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
 
 EXPERT = "expert:"
 _HORIZON = 16

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploy_trt.runtime import DeployedPolicy, is_deployment, load_deployed, load_manifest
-from vla_rl.core.config import config_from_dict, read_yaml
+from vla_rl.core.config import config_from_dict
+from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
-from vla_rl.core.matching import RobotMatch, spec_difference
-from vla_rl.core.outside import check_seal, check_version, read_json
+from vla_rl.core.policy_spec import PolicySpec, spec_difference
 from vla_rl.core.protocols import Policy
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.robot_matching import RobotMatch
+from vla_rl.core.validation import check_seal, check_version, read_json
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.watched_policy import WatchedPolicy

@@ -22,9 +22,9 @@ from vla_rl.acting.rollout import RolloutConfig
 from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.dimensions import Pair
 from vla_rl.core.errors import UserError
-from vla_rl.core.matching import declared, match_robot, renamed
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Condition
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.robot_matching import declared, match_robot, renamed
 from vla_rl.execution.strategies import ExecutionConfig
 
 

@@ -19,11 +19,13 @@ from vla_rl.acting.injection import Injection
 from vla_rl.acting.policy_folder import PolicyFolder, load_acting_policy, on_robot
 from vla_rl.acting.robots import RobotRequest, RobotSetup, set_up_robot
 from vla_rl.core.clock import MonotonicClock, VirtualClock
-from vla_rl.core.config import fill_parts, load_config, part, read_yaml
+from vla_rl.core.config import fill_parts, load_config, part
+from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import UserError
-from vla_rl.core.matching import RobotMatch, declared, match_robot, renamed
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Subscriber
-from vla_rl.core.types import Episode, Origin, PolicySpec
+from vla_rl.core.robot_matching import RobotMatch, declared, match_robot, renamed
+from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner

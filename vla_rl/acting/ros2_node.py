@@ -36,8 +36,8 @@ from vla_rl.acting.robot_check import Item, names_item, settings_items, stop_ite
 from vla_rl.acting.robots import check_fits, check_rate
 from vla_rl.acting.rollout import resolve_config
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.matching import match_robot, renamed
 from vla_rl.core.protocols import Policy, Subscriber
+from vla_rl.core.robot_matching import match_robot, renamed
 from vla_rl.core.types import Episode, Origin, Step
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor

@@ -21,11 +21,12 @@ from vla_rl.acting.task_config import TakeoverConfig, TaskConfig
 from vla_rl.acting.task_names import find_task
 from vla_rl.core.clock import Clock
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean, raised
-from vla_rl.core.matching import declared
-from vla_rl.core.other_output import others_once
+from vla_rl.core.logging_setup import library_output_once
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.registry import find
-from vla_rl.core.types import Origin, PolicySpec
+from vla_rl.core.robot_matching import declared
+from vla_rl.core.types import Origin
 from vla_rl.data.episode_header import check_camera_names
 from vla_rl.execution.sources import Demonstrator
 
@@ -47,7 +48,7 @@ def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
         UserError: for an unknown name, arguments that the environment does not take, or something that is no
             environment.
     """
-    with others_once():
+    with library_output_once():
         return _make_env(task, env_id or task.env)
 
 
@@ -86,7 +87,7 @@ def open_robot(task: TaskConfig, env_id: str | None = None, clock: Clock | None 
     """
     name = env_id or task.env
     try:
-        with others_once():
+        with library_output_once():
             robot = EnvRobot(make_env(task, env_id), clock, task.declare, task.image_size)
     except gymnasium.error.DependencyNotInstalled as error:
         raise UserError(f"{name} lacks a package: {error}") from error

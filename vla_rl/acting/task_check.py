@@ -17,7 +17,8 @@ from vla_rl.acting.task_config import TaskConfig
 from vla_rl.acting.task_play import Player, Session
 from vla_rl.acting.task_rules import RULES, Finding, short
 from vla_rl.core.errors import UserError, raised
-from vla_rl.core.types import Observation, PolicySpec
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import Observation
 from vla_rl.data.sources import find_store
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from sim.operators import operator_config
 from sim.rendering import RENDERERS
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.errors import ConfigError, did_you_mean
-from vla_rl.core.ranges import check_ranges
+from vla_rl.core.validation import check_ranges
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from vla_rl.algorithms.config import CloningLearning
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.ranges import check_ranges
+from vla_rl.core.validation import check_ranges
 from vla_rl.credit import CreditConfig, SegmentKind
 from vla_rl.critics.backbones import Backbone
 from vla_rl.data.cache import FrameCache

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from vla_rl.core.errors import ConfigError
-from vla_rl.core.ranges import check_ranges
+from vla_rl.core.validation import check_ranges
 from vla_rl.credit import CreditConfig
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vla_rl.core.ranges import check_ranges
+from vla_rl.core.validation import check_ranges
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vla_rl.algorithms.round_data import RoundData
-from vla_rl.core.flow import flow_noise
+from vla_rl.core.flow_sampling import flow_noise
 from vla_rl.core.types import Episode, Source
 from vla_rl.data.cache import CachedEpisode
 from vla_rl.policies.acting import exploration_noise

@@ -24,7 +24,7 @@ from vla_rl.algorithms.config import Learning
 from vla_rl.algorithms.played import PlayedChunks, played_chunks, spread_of
 from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.ranges import check_ranges
+from vla_rl.core.validation import check_ranges
 from vla_rl.credit import CreditConfig
 from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.outcome import OutcomeValueConfig, fit_outcome_value

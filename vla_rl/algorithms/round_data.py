@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.advantage import Samples
-from vla_rl.core.dimensions import outside
-from vla_rl.core.scaling import Statistics
+from vla_rl.core.dimensions import missing_dimensions
+from vla_rl.core.normalization import Statistics
 from vla_rl.credit import ActorKind, CreditConfig, assign_batch, imitated_dims
 from vla_rl.policies.augmentation import random_shift
 from vla_rl.policies.trainable import Indicator, PolicyBatch, TrainablePolicy
@@ -198,8 +198,8 @@ class _Fill:
     """Fills the vectors of smaller robots up with the mean over the data, which is 0 once normalised."""
 
     def __init__(self, cache: "FrameCache", statistics: Statistics) -> None:
-        self._state = outside([episode.state_dim for episode in cache.episodes], cache.state.shape[1])
-        self._action = outside([episode.action_dim for episode in cache.episodes], cache.action.shape[1])
+        self._state = missing_dimensions([episode.state_dim for episode in cache.episodes], cache.state.shape[1])
+        self._action = missing_dimensions([episode.action_dim for episode in cache.episodes], cache.action.shape[1])
         self._state_mean = np.asarray(statistics.state.mean, np.float32)
         self._action_mean = np.asarray(statistics.action.mean, np.float32)
         self._episode = cache.episode_index

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vla_rl.cli.run_arguments import add_run_arguments
-from vla_rl.core.config import load_config, read_yaml
-from vla_rl.core.config_files import config_file
+from vla_rl.core.config import load_config
+from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
-from vla_rl.core.guarded import continue_with
+from vla_rl.core.signals import continue_with
 from vla_rl.data.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from vla_rl.cli.parser import add_settings
 from vla_rl.core.config import config_to_dict, load_config
 from vla_rl.core.config_files import OF_FINETUNE, config_file
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.guarded import continue_with
+from vla_rl.core.signals import continue_with
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import DataMapping
 

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _push(arguments: argparse.Namespace) -> str:
     from vla_rl.acting.policy_folder import find_policy
-    from vla_rl.data.lerobot_io import export_lerobot
+    from vla_rl.data.lerobot_export import export_lerobot
     from vla_rl.data.store import EpisodeStore
 
     source, place = Path(arguments.source), arguments.target
@@ -63,7 +63,7 @@ def _push(arguments: argparse.Namespace) -> str:
 
 
 def _pull(arguments: argparse.Namespace) -> str:
-    from vla_rl.data.lerobot_io import import_lerobot
+    from vla_rl.data.lerobot_import import import_lerobot
     from vla_rl.data.store import EpisodeStore
 
     place, target = arguments.source, Path(arguments.target)

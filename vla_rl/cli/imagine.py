@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_rl.cli.parser import add_settings
+from vla_rl.core.cache_keys import cache_key, claim
 from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.keys import claim, key_of
 
 ACTIONS = ("train", "rollout", "branches", "rank")
 _FUTURES = 4
@@ -80,7 +80,7 @@ def _train(arguments: argparse.Namespace) -> int:
     episodes = [episodes_of(EpisodeStore(path, create=False)) for path in (source.episodes, source.evaluation)]
     claim(
         folder.path / "key",
-        key_of([config.task, config.gate, world, arguments.near_success, episodes]),
+        cache_key([config.task, config.gate, world, arguments.near_success, episodes]),
         f"{folder.path} holds a world model of another task, of other episodes or with other settings; choose another "
         "--out",
         made=(folder.model / "config.json").exists(),

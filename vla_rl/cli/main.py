@@ -15,10 +15,9 @@ from typing import Protocol
 import vla_rl
 from vla_rl.cli.parser import HelpFormatter, VerbParser
 from vla_rl.core.errors import UserError, did_you_mean, in_library, one_line
-from vla_rl.core.guarded import continue_with, guarded
-from vla_rl.core.other_output import log_to_stderr
+from vla_rl.core.logging_setup import log_to_stderr
 from vla_rl.core.registry import OUR_PACKAGES, declared_packages
-from vla_rl.core.stopping import Terminated, stops_on_signals
+from vla_rl.core.signals import Terminated, continue_with, ends_in_time, stops_on_signals
 
 VERBS = {
     "demo": "from demonstrations to a policy that improved by practice, with a report",
@@ -82,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def say_errors(program: str, verb: str, action: Callable[[], int], debug: bool = False, last: bool = False) -> int:
     """Carry an action out; whatever it raises becomes one line, and with ``debug`` a traceback before it. SIGTERM is a
-    stop like Ctrl-C, see `vla_rl.core.guarded`; with ``last`` the process ends after the action.
+    stop like Ctrl-C, see `vla_rl.core.signals`; with ``last`` the process ends after the action.
 
     Returns:
         the exit code: 0 done, 1 the check that was asked for failed, 2 what a user can mend, 3 a mistake of this
@@ -91,7 +90,7 @@ def say_errors(program: str, verb: str, action: Callable[[], int], debug: bool =
     log_to_stderr()
     try:
         _need_descriptors()
-        with guarded(program, verb, last), stops_on_signals():
+        with ends_in_time(program, verb, last), stops_on_signals():
             return action()
     except BaseException as error:
         code, sentence = _told(error, verb)

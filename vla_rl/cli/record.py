@@ -30,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from vla_rl.acting.record import BY_HAND, EXPERT, RecordConfig, RecordOrder, record_robot, record_task
-    from vla_rl.core.config import load_config, read_yaml
+    from vla_rl.core.config import load_config
+    from vla_rl.core.config_files import read_yaml
     from vla_rl.data.store import EpisodeStore
 
     overrides = list(arguments.overrides)

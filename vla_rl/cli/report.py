@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vla_rl.core.config import read_yaml
+from vla_rl.core.config_files import read_yaml
 from vla_rl.data.run_folder import RunFolder, is_finetuning
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vla_rl.cli.parser import add_settings
-from vla_rl.core.config import config_to_dict, load_config, read_yaml
-from vla_rl.core.config_files import config_file, config_names
+from vla_rl.core.config import config_to_dict, load_config
+from vla_rl.core.config_files import config_file, config_names, read_yaml
 from vla_rl.core.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from vla_rl.core.types import PolicySpec
+    from vla_rl.core.policy_spec import PolicySpec
     from vla_rl.data.run_folder import RunFolder
     from vla_rl.training.config import RunConfig
 

@@ -33,9 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _list() -> int:
     from vla_rl.acting.task_names import task_names
-    from vla_rl.core.other_output import others_once
+    from vla_rl.core.logging_setup import library_output_once
 
-    with others_once():
+    with library_output_once():
         found = task_names()
     print("\n".join(found))
     print(

@@ -6,7 +6,7 @@ Example: vla-rl train --config demo --out runs/handover task.env=vla_rl/Handover
 import argparse
 
 from vla_rl.cli.run_arguments import add_run_arguments
-from vla_rl.core.guarded import continue_with
+from vla_rl.core.signals import continue_with
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

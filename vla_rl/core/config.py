@@ -16,11 +16,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from vla_rl.core.config_files import parse_yaml, read_yaml, to_yaml
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean, one_line
 from vla_rl.core.files import write_atomic
-from vla_rl.core.outside import LARGEST_TEXT, read_bytes
 from vla_rl.core.registry import KINDS, find
-from vla_rl.core.yaml_text import parse_yaml, to_yaml
 
 PART = "part"  # where the metadata of a field that `part` made keep its kind
 _KEY = re.compile(r"`([\w.]+)`: ")  # how draccus begins a sentence about a key
@@ -172,25 +171,6 @@ def flatten(raw: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def save_config(config: Any, file: Path) -> None:
     """Write the resolved config as YAML, atomically."""
     write_atomic(file, to_yaml(config_to_dict(config)).encode())
-
-
-def read_yaml(file: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; empty for an empty file.
-
-    Raises:
-        ConfigError: if it cannot be read, or holds no mapping.
-    """
-    try:
-        raw = parse_yaml(read_bytes(file, LARGEST_TEXT))
-    except OSError as error:
-        raise ConfigError(f"cannot read the config {file}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{file} is not valid YAML: {one_line(error)}") from error
-    if raw is None:
-        return {}
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{file} holds a {type(raw).__name__}; a config is a mapping of keys to values")
-    return raw
 
 
 def _parse_value(key: str, value: str) -> Any:

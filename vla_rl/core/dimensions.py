@@ -231,6 +231,6 @@ def _factor(unit: str, wanted: str, name: str, what: str, found_in: str, expecte
     return factor / wanted_factor
 
 
-def outside(sizes: Sequence[int], width: int) -> NDArray[np.bool_]:
+def missing_dimensions(sizes: Sequence[int], width: int) -> NDArray[np.bool_]:
     """Return the dimensions that each episode does not have, bool [E, width], from its number of dimensions."""
     return np.arange(width) >= np.array(sizes, dtype=np.int64)[:, None]

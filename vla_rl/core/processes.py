@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 
-from vla_rl.core.stopping import stop_at_a_good_moment
+from vla_rl.core.signals import deferred_signals
 
 _PR_SET_PDEATHSIG = 1
 _MOST_THREADS = 8  # batches of a hundred small pictures keep no more busy
@@ -24,7 +24,7 @@ def starting_children() -> Iterator[None]:
     """
     resource_tracker.ensure_running()  # it unblocks signals when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINALS)
-    with stop_at_a_good_moment() as asked_to_stop:
+    with deferred_signals() as asked_to_stop:
         try:
             yield
         finally:

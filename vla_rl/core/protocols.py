@@ -41,8 +41,8 @@ class Robot(Protocol):
 
     A robot that knows what its numbers are called has two more attributes, ``state_dimensions`` and
     ``action_dimensions`` (`vla_rl.core.dimensions.Dimensions`). Episodes then carry these names and units. A policy is
-    matched with the robot by name before anything moves, see `vla_rl.core.matching`. Without the attributes the vectors
-    are matched by position.
+    matched with the robot by name before anything moves, see `vla_rl.core.robot_matching`. Without the attributes the
+    vectors are matched by position.
     """
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.ranking import auc
+from vla_rl.core.metrics import auc
 
 
 class ReliabilityCurve(NamedTuple):

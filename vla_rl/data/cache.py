@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_rl.core.errors import StoreError
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.progress import track
-from vla_rl.core.types import Float32Array, PolicySpec, Uint8Array
+from vla_rl.core.types import Float32Array, Uint8Array
 from vla_rl.data.cache_files import (
     Index,
     append_episode,

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vla_rl.core.cache_keys import code_digest
 from vla_rl.core.dimensions import UNDECLARED, Dimensions, Pair, match_both
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.files import FileStamp, fsync_directory, write_atomic
-from vla_rl.core.keys import code_of
-from vla_rl.core.outside import parse_json
-from vla_rl.core.types import PICTURED, Episode, PolicySpec
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import PICTURED, Episode
+from vla_rl.core.validation import parse_json
 from vla_rl.data.episode_header import EpisodeHeader
 
 # The modules that fill rows: those of another version of them are not read.
@@ -167,7 +168,7 @@ class Index:
             if crc != b"%08x" % zlib.crc32(body):
                 return Index()
             raw = parse_json(body)
-            index = Index._parse(raw, crc) if raw["code"] == code_of(*_CODE) else Index()
+            index = Index._parse(raw, crc) if raw["code"] == code_digest(*_CODE) else Index()
             folder, total = directory / index.generation, index.total_frames
             for name, row_bytes in _row_bytes(index.layout).items():
                 if (folder / f"{name}.bin").stat().st_size < total * row_bytes:
@@ -192,7 +193,7 @@ class Index:
     def save(self, directory: Path) -> None:
         """Flush the columns, then replace the index file. Nothing is written if nothing has changed."""
         entries = [[entry.header.to_plain(), entry.stamp, entry.crc32] for entry in self.entries]
-        raw: dict[str, Any] = {"code": code_of(*_CODE), "generation": self.generation, "entries": entries}
+        raw: dict[str, Any] = {"code": code_digest(*_CODE), "generation": self.generation, "entries": entries}
         raw["layout"] = self.layout.to_plain() if self.layout is not None else None
         raw["dropped"] = [[header.to_plain(), stamp] for header, stamp in self.dropped.values()]
         body = json.dumps(raw).encode()

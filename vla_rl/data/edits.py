@@ -19,11 +19,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack, cast
 
-from vla_rl.core.described import write_description
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.files import FileStamp, fsync_directory, stamp_of_file
-from vla_rl.core.outside import check_seal, read_json
+from vla_rl.core.metadata import write_description
 from vla_rl.core.types import Episode
+from vla_rl.core.validation import check_seal, read_json
 from vla_rl.data.episode_file import DamagedError
 
 _VERSION = 1

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_rl.core.errors import StoreError, one_line
-from vla_rl.core.outside import check_seal, parse_json, sealed
 from vla_rl.core.types import Episode, Source, Uint8Array
+from vla_rl.core.validation import check_seal, parse_json, sealed
 from vla_rl.data.episode_header import COLUMN_NAME, EpisodeHeader, declared_by_source
 
 SCHEMA_VERSION = 1

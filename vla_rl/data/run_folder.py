@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from vla_rl.core.config import config_from_dict, config_to_dict, flatten, load_config, read_yaml, save_config
+from vla_rl.core.config import config_from_dict, config_to_dict, flatten, load_config, save_config
+from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
-from vla_rl.core.outside import read_json
+from vla_rl.core.validation import read_json
 from vla_rl.core.version_watcher import versions
 
 

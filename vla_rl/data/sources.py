@@ -14,9 +14,9 @@ from pathlib import Path
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.progress import track
 from vla_rl.data.episode_header import Survey
-from vla_rl.data.lerobot_io import LeRobotMapping, import_lerobot, survey_lerobot
+from vla_rl.data.lerobot_import import LeRobotMapping, import_lerobot, survey_lerobot
 from vla_rl.data.rosbag_files import is_bag
-from vla_rl.data.rosbag_io import BagMapping, import_bag
+from vla_rl.data.rosbag_import import BagMapping, import_bag
 from vla_rl.data.store import EpisodeStore, add_unless_same
 
 
@@ -28,7 +28,7 @@ class DataMapping:
     bag: BagMapping = field(default_factory=BagMapping)
 
 
-def take_in(source: Path, store: EpisodeStore, mapping: DataMapping) -> list[str]:
+def import_source(source: Path, store: EpisodeStore, mapping: DataMapping) -> list[str]:
     """Add what a source holds to a store.
 
     Args:
@@ -49,7 +49,7 @@ def survey(source: Path, mapping: DataMapping) -> Survey:
     """Check a source as far as that goes without taking it in, and return what it holds.
 
     Raises:
-        UserError: if the source is none of those of `take_in`, or is wrong.
+        UserError: if the source is none of those of `import_source`, or is wrong.
     """
     found = find_store(source)
     if found is not None:
@@ -80,7 +80,7 @@ def as_store(source: Path, staging: Path, mapping: DataMapping) -> EpisodeStore:
     found = find_store(Path(source))
     if found is None:
         found = EpisodeStore(staging)
-        take_in(source, found, mapping)
+        import_source(source, found, mapping)
     return found
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.core.dimensions import UNDECLARED, Pair, outside
+from vla_rl.core.dimensions import UNDECLARED, Pair, missing_dimensions
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.scaling import Statistics, VectorStatistics
-from vla_rl.core.types import PolicySpec, shared_spec
+from vla_rl.core.normalization import Statistics, VectorStatistics
+from vla_rl.core.policy_spec import PolicySpec, shared_spec
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
@@ -109,6 +109,6 @@ def _dimensions(cache: FrameCache) -> Pair:
 
 def _lacking(cache: FrameCache) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """bool [N, S] and [N, A], the entries of the cache that the robot of the episode does not have."""
-    states = outside([episode.state_dim for episode in cache.episodes], cache.state.shape[1])
-    actions = outside([episode.action_dim for episode in cache.episodes], cache.action.shape[1])
+    states = missing_dimensions([episode.state_dim for episode in cache.episodes], cache.state.shape[1])
+    actions = missing_dimensions([episode.action_dim for episode in cache.episodes], cache.action.shape[1])
     return states[cache.episode_index], actions[cache.episode_index]

@@ -26,12 +26,13 @@ from typing import Self, Unpack
 
 import numpy as np
 
-from vla_rl.core.described import write_description
 from vla_rl.core.errors import StoreError
 from vla_rl.core.files import FileStamp, fsync_directory, fsync_file, stamp_of_file
-from vla_rl.core.outside import check_seal, read_json
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import Episode, PolicySpec, Source
+from vla_rl.core.metadata import write_description
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import Episode, Source
+from vla_rl.core.validation import check_seal, read_json
 from vla_rl.data.edits import Changes, EditFolder, EditLog, check_changes, edited
 from vla_rl.data.episode_file import (
     SCHEMA_VERSION,

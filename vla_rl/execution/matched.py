@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vla_rl.core.matching import RobotMatch
 from vla_rl.core.protocols import Policy
+from vla_rl.core.robot_matching import RobotMatch
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.strategies import ActionCorrector
 from vla_rl.execution.strategies.rtc import GuidedPolicy

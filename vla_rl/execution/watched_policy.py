@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.matching import spec_difference
+from vla_rl.core.policy_spec import PolicySpec, spec_difference
 from vla_rl.core.protocols import Policy
-from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.core.version_watcher import VersionWatcher
 
 _log = logging.getLogger(__name__)

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.core.described import CRITIC_FOLDER
-from vla_rl.core.flow import flow_noise
-from vla_rl.core.types import ActionChunk, Float32Array, Observation, filled_up
+from vla_rl.core.flow_sampling import flow_noise
+from vla_rl.core.metadata import CRITIC_FOLDER
+from vla_rl.core.policy_spec import padded_with_mean
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
 
 if TYPE_CHECKING:
     from vla_rl.policies.choosing import Chooser
@@ -152,7 +153,11 @@ class ActingPolicy:
     def _inputs(self, observation: Observation) -> Inputs:
         self.model.spec.check(observation)
         images = {name: self._tensor(observation.images[name]) for name in self.model.spec.cameras}
-        return images, self._tensor(filled_up(observation.state, self._mean_state)), self._tokens(observation.task)
+        return (
+            images,
+            self._tensor(padded_with_mean(observation.state, self._mean_state)),
+            self._tokens(observation.task),
+        )
 
     def _offset(self, tick: int) -> Tensor:
         """The offset of this tick's chunk, [1, 1, A], raw units: none in discrete dimensions."""

@@ -12,12 +12,11 @@ import safetensors.torch
 from torch import Tensor
 
 from vla_rl.core.config import config_from_dict, config_to_dict
-from vla_rl.core.described import CHOOSES, CRITIC_FOLDER, POLICY_FORMAT, POLICY_VERSION, read_weights, write_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
-from vla_rl.core.matching import spec_difference
-from vla_rl.core.outside import check_version
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.metadata import CHOOSES, CRITIC_FOLDER, POLICY_FORMAT, POLICY_VERSION, read_weights, write_weights
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec, spec_difference
+from vla_rl.core.validation import check_version
 
 if TYPE_CHECKING:
     from vla_rl.policies.trainable import TrainablePolicy

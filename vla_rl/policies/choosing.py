@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from vla_rl.core.config import config_from_dict, config_to_dict
-from vla_rl.core.described import CRITIC_FOLDER, CRITIC_FORMAT, CRITIC_VERSION, EDIT, read_weights, write_weights
 from vla_rl.core.errors import CheckpointError, ConfigError, one_line
-from vla_rl.core.flow import LEAST_VARIED, edit_shares
+from vla_rl.core.flow_sampling import LEAST_VARIED, edit_shares
+from vla_rl.core.metadata import CRITIC_FOLDER, CRITIC_FORMAT, CRITIC_VERSION, EDIT, read_weights, write_weights
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.features import example_row, flat_features
 from vla_rl.policies.heads import EnsembleHead, scaled

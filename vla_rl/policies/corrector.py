@@ -16,8 +16,8 @@ import safetensors.numpy
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from vla_rl.core.described import CORRECTOR_FOLDER, read_weights, write_weights
 from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.core.metadata import CORRECTOR_FOLDER, read_weights, write_weights
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 FORMAT = "vla-rl-corrector"

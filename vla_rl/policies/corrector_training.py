@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.ranges import check_ranges
 from vla_rl.core.types import Episode
+from vla_rl.core.validation import check_ranges
 from vla_rl.policies.augmentation import random_shift
 from vla_rl.policies.corrector import CorrectorSpec, ResidualCorrector, age_features
 from vla_rl.policies.encoders import CameraEncoder

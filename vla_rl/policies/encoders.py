@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_rl.core.flow import PADDING
+from vla_rl.core.flow_sampling import PADDING
 
 
 @dataclass(frozen=True)

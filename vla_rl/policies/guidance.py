@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from vla_rl.core.flow import guidance_strength
+from vla_rl.core.flow_sampling import guidance_strength
 
 Velocity = Callable[[Tensor, float], Tensor]
 
@@ -27,7 +27,7 @@ def guided_velocity(
         actions: A_tau, [B, H, A].
         tau: flow time in [0, 1).
         target: Y, [B, H, A]; rows of weight 0 are not read.
-        weights: W, [H], from `vla_rl.core.flow.guidance_weights`.
+        weights: W, [H], from `vla_rl.core.flow_sampling.guidance_weights`.
         beta: largest strength; the paper uses 5.
         exact_gradient: True: the vector-Jacobian product through the network. False: the Jacobian replaced by the
             identity, which spares the backward pass and is another algorithm.

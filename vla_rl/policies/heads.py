@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_rl.core.scaling import INPUT_LIMIT
+from vla_rl.core.normalization import INPUT_LIMIT
 
 
 def scaled(rows: Tensor, mean: Tensor, scale: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.flow import flow_noise, guidance_weights
+from vla_rl.core.flow_sampling import flow_noise, guidance_weights
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.policies.guidance import from_noise_time, guided_velocity
 

@@ -1,4 +1,4 @@
-"""Normalisation of states and actions in torch, by the statistics of `vla_rl.core.scaling`."""
+"""Normalisation of states and actions in torch, by the statistics of `vla_rl.core.normalization`."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vla_rl.core.scaling import VectorStatistics
+from vla_rl.core.normalization import VectorStatistics
 
 
 class Normalizer(nn.Module):

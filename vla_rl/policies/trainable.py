@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.flow import hash_words
+from vla_rl.core.flow_sampling import hash_words
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import PolicySpec
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.checkpoint import load_checkpoint, save_checkpoint
 from vla_rl.policies.encoders import VOCABULARY, TextConfig

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, override
 
-from vla_rl.core.config import config_to_dict, load_config, read_yaml
-from vla_rl.core.config_files import config_file
+from vla_rl.core.config import config_to_dict, load_config
+from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
-from vla_rl.core.other_output import log_to_stderr
+from vla_rl.core.logging_setup import log_to_stderr
 from vla_rl.core.processes import belong_to_parent, end_processes, starting_children
-from vla_rl.core.stopping import stops_on_signals
+from vla_rl.core.signals import stops_on_signals
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.report.sinks import MetricSink
 from vla_rl.training.config import RunConfig

@@ -10,7 +10,7 @@ from vla_rl.algorithms.config import Learning, check_teaching
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.config_files import CONFIGS
 from vla_rl.core.errors import ConfigError
-from vla_rl.core.ranges import check_ranges
+from vla_rl.core.validation import check_ranges
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.acting.task import env_creator
-from vla_rl.core.keys import code_of, key_of, versions_of
+from vla_rl.core.cache_keys import cache_key, code_digest, package_versions
 from vla_rl.core.progress import track
 from vla_rl.core.registry import OUR_PACKAGES, find
 from vla_rl.data.episode_header import EpisodeHeader
@@ -44,14 +44,14 @@ def evaluation_key(config: RunConfig, policy: Path) -> str:
     parts += [env_creator(env_id) for env_id in config.task.envs]
     found = (inspect.getmodule(part) for part in parts)
     packages = {module.__name__.partition(".")[0] for module in found if module is not None}
-    return key_of(
+    return cache_key(
         {
             **acting_settings(config),
             "policy": policy,
             "device": config.rollout_device,
             "at once": config.environments_per_worker,
-            "code": code_of(*OUR_PACKAGES, *sorted(packages)),
-            "libraries": versions_of(*_LIBRARIES),
+            "code": code_digest(*OUR_PACKAGES, *sorted(packages)),
+            "libraries": package_versions(*_LIBRARIES),
         }
     )
 

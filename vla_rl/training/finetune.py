@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from vla_rl.algorithms.config import check_teaching
 from vla_rl.core.config import fill_parts, part
-from vla_rl.core.described import critic_of
 from vla_rl.core.dimensions import match_both
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.metadata import critic_of
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.processes import learner_threads
-from vla_rl.core.ranges import check_ranges
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.validation import check_ranges
 from vla_rl.data.retention import RetentionConfig
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import DataMapping
@@ -102,7 +102,7 @@ def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
         UserError: if the data cannot be read, or do not fit each other or the policy. Before anything is copied, if
             that can be known.
     """
-    from vla_rl.data.sources import take_in
+    from vla_rl.data.sources import import_source
     from vla_rl.data.store import EpisodeStore
 
     done = folder.path / "data.json"
@@ -114,7 +114,7 @@ def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
         if critic_of(Path(config.start)) is not None:
             logger.warning("only the policy itself is fine-tuned; what chooses for it or edits it stays behind")
     store = EpisodeStore(folder.episodes)
-    taken = {path: len(take_in(Path(path), store, config.mapping)) for path in config.data}
+    taken = {path: len(import_source(Path(path), store, config.mapping)) for path in config.data}
     if not len(store):
         raise UserError(f"there are no episodes in {', '.join(config.data)}")
     if not all(found.headers for found in surveys.values()):  # of a bag
@@ -218,7 +218,7 @@ def share_steps(path: Path) -> None:
     """Take part in the gradient steps of rank 0, which alone writes the run folder at ``path``."""
     import torch
 
-    from vla_rl.core.stopping import stop_at_a_good_moment
+    from vla_rl.core.signals import deferred_signals
     from vla_rl.training.checkpoint import load_newest_checkpoint
     from vla_rl.training.ranks import process_group
 
@@ -234,7 +234,7 @@ def share_steps(path: Path) -> None:
             start, state = progress
             learner.load_state_dict(state)
         learner.begin_round(cache, 1)
-        with stop_at_a_good_moment() as asked_to_stop:
+        with deferred_signals() as asked_to_stop:
             for step in range(start, config.steps):
                 learner.update(step)
                 if stop := asked_to_stop():

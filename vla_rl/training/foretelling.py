@@ -19,8 +19,8 @@ from torch import Tensor
 from vla_rl.algorithms.actor import autocast
 from vla_rl.algorithms.imagined_edit import ImaginedEdit, ImaginedEditLearning
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
-from vla_rl.core.described import critic_of
 from vla_rl.core.errors import UserError
+from vla_rl.core.metadata import critic_of
 from vla_rl.data.cache import CachedEpisode
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.policies.choosing import Chooser, ChunkCriticConfig, best

@@ -18,7 +18,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.progress import Progress
 from vla_rl.core.protocols import Subscriber
-from vla_rl.core.stopping import stop_at_a_good_moment
+from vla_rl.core.signals import deferred_signals
 from vla_rl.credit import CreditConfig
 from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.data.retention import RetentionConfig
@@ -112,7 +112,7 @@ class LearningRun:
         loss = ""  # of the newest logged step: none yet, or none left where the last checkpoint is the stage's end
         started_s, last_step, saved_s = time.perf_counter(), first_step, time.monotonic()
         shown = Progress(stage.name, stage.end_step, "step", done=first_step)
-        with stop_at_a_good_moment() as asked_to_stop, shown as progress:
+        with deferred_signals() as asked_to_stop, shown as progress:
             for step in range(first_step, stage.end_step):
                 logs = _numbers(learner.update(step))
                 done = step + 1

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from vla_rl.core.config import config_to_dict, flatten
 from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.processes import learner_threads
 from vla_rl.core.protocols import Subscriber
-from vla_rl.core.types import PolicySpec
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.execution.strategies import find_strategy
 from vla_rl.training.config import FULL_PRECISION, RunConfig

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.errors import CheckpointError, StoreError
-from vla_rl.core.keys import key_of
 from vla_rl.core.progress import track
 from vla_rl.credit import CreditConfig, assign_batch
 from vla_rl.critics.calibration import calibration_record
@@ -319,7 +319,7 @@ class PracticeRun(LearningRun):
         """
         if not jobs or jobs[0].policy is None or not is_policy(jobs[0].policy):
             return  # a policy that has gone since plays no more
-        key = key_of({"policy": jobs[0].policy, "acting": self._acting})
+        key = cache_key({"policy": jobs[0].policy, "acting": self._acting})
         summary = self.folder.read_summary()
         noted = summary.setdefault("played", {})
         played = [job.episode_id for job in jobs if job.episode_id in store]

@@ -11,8 +11,8 @@ import numpy as np
 
 from vla_rl.acting.env import Env, as_env
 from vla_rl.acting.policy_folder import AnyPolicy, load_policy, on_disk
-from vla_rl.core.config import config_to_dict, flatten, load_config, read_yaml
-from vla_rl.core.config_files import config_file
+from vla_rl.core.config import config_to_dict, flatten, load_config
+from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import digest_of
 from vla_rl.core.protocols import Policy, Subscriber

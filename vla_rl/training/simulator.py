@@ -20,9 +20,9 @@ from vla_rl.acting.policy_folder import find_policy
 from vla_rl.acting.task import Station
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.files import Stamp, stamp_of
-from vla_rl.core.matching import names_difference
+from vla_rl.core.policy_spec import names_difference, shared_spec
 from vla_rl.core.protocols import Policy, Signs, TakeoverSource
-from vla_rl.core.types import OPERATOR, Episode, Observation, Origin, shared_spec
+from vla_rl.core.types import OPERATOR, Episode, Observation, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.plan import ActionSource

@@ -22,7 +22,7 @@ from vla_rl.algorithms.hierarchical import CRITIC_GRADIENT_NORM, CRITIC_LEARNING
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
-from vla_rl.core.ranges import check_ranges
+from vla_rl.core.validation import check_ranges
 from vla_rl.credit import ActorKind
 from vla_rl.critics.backbones import Backbone, make_backbone
 from vla_rl.data.cache import FrameCache

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import ClassVar, override
 
 from vla_rl.core.errors import UserError
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
-from vla_rl.core.types import ActionChunk, PolicySpec
+from vla_rl.core.types import ActionChunk
 from vla_rl.execution.plan import PlanRequest
 from vla_rl.execution.strategies.base import ChunkStrategy
 

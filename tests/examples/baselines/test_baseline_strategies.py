@@ -14,7 +14,8 @@ from vla_rl.acting.capability import best_strategy, check_strategy
 from vla_rl.acting.policy_folder import PolicyFolder
 from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.strategies import execution_config
 from vla_rl.execution.virtual import LatencyConfig
 

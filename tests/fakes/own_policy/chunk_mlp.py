@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.policies.normalization import Normalizer
 from vla_rl.policies.trainable import PolicyBatch, PolicyConfig, TrainablePolicy
 

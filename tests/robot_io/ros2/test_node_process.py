@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from tests.fakes.ros2_scripts import ros_or_skip, said_by
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import Episode, Origin, PolicySpec, Source
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.choosing import FOLDER as CRITIC_FOLDER
 from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig

@@ -12,7 +12,7 @@ from robot_io.gate import GateConfig
 from vla_rl.acting.robots import RobotRequest, set_up_robot
 from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.policy_spec import PolicySpec
 
 domains = itertools.count(int(os.environ["ROS_DOMAIN_ID"]))
 

@@ -13,11 +13,12 @@ from robot_io.limits import check_names
 from vla_rl.core.clock import Clock
 from vla_rl.core.dimensions import UNDECLARED, Pair
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.guarded import robot_is_connected
-from vla_rl.core.matching import both_lists, declared, match_robot
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Subscriber, TakeoverSource
 from vla_rl.core.registry import find
-from vla_rl.core.types import Origin, PolicySpec
+from vla_rl.core.robot_matching import both_lists, declared, match_robot
+from vla_rl.core.signals import robot_is_connected
+from vla_rl.core.types import Origin
 from vla_rl.execution.loop import EpisodicRobot
 
 

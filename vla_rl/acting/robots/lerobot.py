@@ -28,8 +28,8 @@ from vla_rl.acting.robots import RobotRequest, RobotSetup, check_fits, check_rat
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.core.matching import declared
 from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.robot_matching import declared
 from vla_rl.core.types import Origin
 from vla_rl.data.episode_header import check_camera_names
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, override
 
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
-from vla_rl.core.types import ActionChunk, Float32Array, Observation, PolicySpec
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.plan import PlanRequest
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.flow import PADDING
+from vla_rl.core.flow_sampling import PADDING
 from vla_rl.policies.flow_vla.config import BackboneConfig
 
 PARTS = ("vision_model", "connector", "text_model")

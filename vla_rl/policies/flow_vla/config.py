@@ -6,7 +6,7 @@ from typing import Literal
 
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
-from vla_rl.core.ranges import check_ranges
+from vla_rl.core.validation import check_ranges
 from vla_rl.policies.encoders import TextConfig, VisionConfig
 from vla_rl.policies.trainable import PolicyConfig
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from vla_rl.core.errors import UserError
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
-from vla_rl.core.scaling import Statistics
-from vla_rl.core.types import PolicySpec
 from vla_rl.policies.encoders import VOCABULARY, FiLM, TextConfig, TextEncoder, VisionEncoder
 from vla_rl.policies.flow_vla.config import FlowVLAConfig, preset
 from vla_rl.policies.flow_vla.expert import ActionExpert

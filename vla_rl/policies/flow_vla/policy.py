@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from vla_rl.core.flow import guidance_weights
+from vla_rl.core.flow_sampling import guidance_weights
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.policies.acting import ActingPolicy, Inputs
 from vla_rl.policies.choosing import best

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vla_rl.core.config import config_from_dict
-from vla_rl.core.described import write_description
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 from vla_rl.core.files import digest_of, fsync_directory, fsync_file
-from vla_rl.core.outside import check_seal, check_version, plain_name, read_json
-from vla_rl.core.scaling import Statistics
+from vla_rl.core.metadata import write_description
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.signing import check_trusted
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.validation import check_seal, check_version, plain_name, read_json
 
 OURS = "vla_rl.json"
 FORMAT_VERSION = 2

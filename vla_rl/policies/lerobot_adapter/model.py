@@ -12,9 +12,9 @@ from torch import Tensor
 
 from vla_rl.core.config import config_to_dict
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
+from vla_rl.core.normalization import Statistics, VectorStatistics
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
-from vla_rl.core.scaling import Statistics, VectorStatistics
-from vla_rl.core.types import PolicySpec
 from vla_rl.policies.lerobot_adapter.folder import (
     IMAGE_PREFIX,
     OURS,

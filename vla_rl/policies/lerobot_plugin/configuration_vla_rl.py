@@ -22,7 +22,7 @@ class VlaRlConfig(PreTrainedConfig):
         delta_dims: action dimensions that are steps, of which 0 holds still.
         control_hz: actions per second.
         env_id: the environment or robot.
-        statistics: of the data, as `vla_rl.core.scaling.Statistics.to_dict` gives them; taken from the
+        statistics: of the data, as `vla_rl.core.normalization.Statistics.to_dict` gives them; taken from the
             dataset by a new policy.
         optimizer_lr, optimizer_weight_decay: of AdamW.
         rtc_config: how chunks are guided to go on from the ones before; lerobot-rollout sets it for its engine ``rtc``.

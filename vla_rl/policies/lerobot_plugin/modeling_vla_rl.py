@@ -8,8 +8,8 @@ from lerobot.policies.pretrained import PreTrainedPolicy
 from lerobot.policies.rtc.modeling_rtc import RTCProcessor
 from torch import Tensor
 
-from vla_rl.core.scaling import Statistics, VectorStatistics
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.normalization import Statistics, VectorStatistics
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.guidance import sample_guided
 from vla_rl.policies.lerobot_plugin.configuration_vla_rl import VlaRlConfig

@@ -4,15 +4,14 @@ The policy keeps its own order and units. What passes between it and the robot i
 two policies for one robot are compared by name, see `spec_difference`.
 """
 
-import functools
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from vla_rl.core.dimensions import UNDECLARED, Dimensions, Match, Pair, match
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.policy_spec import PolicySpec
 
 logger = logging.getLogger(__name__)
 
@@ -120,50 +119,6 @@ def renamed(policy: PolicySpec, names: Mapping[str, str]) -> PolicySpec:
         return policy
     pairs = tuple((_renamed(state, names), _renamed(action, names)) for state, action in policy.dimensions)
     return replace(policy, dimensions=pairs)
-
-
-class Difference(NamedTuple):
-    """The first thing in which two interfaces differ."""
-
-    name: str
-    found: Any
-    expected: Any
-
-
-def spec_difference(found: PolicySpec, expected: PolicySpec, but: Collection[str] = ()) -> Difference | None:
-    """Return the first thing in which two interfaces of policies differ; None if nothing does.
-
-    Names that only one of the two declares are no difference: those vectors are matched by position, which is logged
-    once.
-
-    Args:
-        found: Of a policy that is loaded.
-        expected: Of the robot, or of the policy that acts.
-        but: Fields that may differ.
-    """
-    for name in (field.name for field in fields(PolicySpec) if field.name not in ("dimensions", *but)):
-        if getattr(found, name) != getattr(expected, name):
-            return Difference(name, getattr(found, name), getattr(expected, name))
-    return names_difference(found, expected)
-
-
-def names_difference(found: PolicySpec, expected: PolicySpec) -> Difference | None:
-    """Return the first vector whose names, order or units differ in two interfaces. Arguments as of
-    `spec_difference`.
-    """
-    for size in expected.action_sizes:
-        pairs = zip(("state", "action"), found.dimensions_of(size), expected.dimensions_of(size), strict=True)
-        for what, one, other in pairs:
-            if bool(one) != bool(other):
-                _say_once(f"only one of two policies of {expected.env_id} names its {what}: matched by position")
-            elif not one.agrees(other):
-                return Difference(f"{what} dimensions", one.words(), other.words())
-    return None
-
-
-@functools.cache
-def _say_once(sentence: str) -> None:
-    logger.info(sentence)
 
 
 def _pair(spec: PolicySpec) -> Pair:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vla_rl.core.dimensions import UNDECLARED, Pair
 from vla_rl.core.errors import CheckpointError, UserError
-from vla_rl.core.outside import check_vector
+from vla_rl.core.validation import check_vector
 
 RELATIVE_CONSTANT_RANGE = 1e-6
 INPUT_LIMIT = 10.0

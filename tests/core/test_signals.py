@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.interruption import MARK, pids_of
 from tests.fakes.ros2_scripts import ros_or_skip
-from vla_rl.core.stopping import Terminated, stop_at_a_good_moment, stops_on_signals
+from vla_rl.core.signals import Terminated, deferred_signals, stops_on_signals
 
 ROLLOUT = """
 import sys
@@ -75,7 +75,7 @@ WORK = """
 import collections, ctypes, itertools, os, signal, subprocess, sys, time, tty, warnings
 from pathlib import Path
 from vla_rl.cli.main import say_errors
-from vla_rl.core.guarded import continue_with, robot_is_connected
+from vla_rl.core.signals import continue_with, robot_is_connected
 
 out, kind = Path(sys.argv[1]), sys.argv[2]
 
@@ -208,7 +208,7 @@ def test_a_terminal_that_is_closed_tells_it_twice(again_s: float, tmp_path: Path
 
 @pytest.mark.usefixtures("default_signals")
 def test_a_good_moment_comes_though_the_terminal_tells_it_twice() -> None:
-    with stops_on_signals(), stop_at_a_good_moment() as asked:
+    with stops_on_signals(), deferred_signals() as asked:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGHUP)
         assert isinstance(asked(), Terminated)

@@ -8,7 +8,7 @@ import pytest
 from vla_rl.algorithms.config import ActorConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError
-from vla_rl.core.ranges import check_ranges
+from vla_rl.core.validation import check_ranges
 from vla_rl.training.config import RunConfig
 
 

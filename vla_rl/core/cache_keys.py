@@ -23,7 +23,7 @@ KEY_LENGTH = 12
 _SOURCES = frozenset({".py", ".xml", ".yaml", ".yml", ".json", ".toml", ".urdf"})
 
 
-def key_of(ingredients: Any) -> str:
+def cache_key(ingredients: Any) -> str:
     """Return the key of a result, twelve hexadecimal digits.
 
     Args:
@@ -31,7 +31,7 @@ def key_of(ingredients: Any) -> str:
             path stands for the names and the content of all files there.
 
     Example:
-        >>> key_of({"seed": 0, "steps": 100}) == key_of({"steps": 100, "seed": 0})
+        >>> cache_key({"seed": 0, "steps": 100}) == cache_key({"steps": 100, "seed": 0})
         True
     """
     text = json.dumps(ingredients, sort_keys=True, default=_plain)
@@ -59,13 +59,13 @@ def claim(file: Path, key: str, found: str, made: bool = False) -> None:
 
 
 @functools.cache
-def code_of(*modules: str) -> str:
+def code_digest(*modules: str) -> str:
     """Return the digest of the source files of modules, and of packages with all that is in them."""
     files = [entry for module in sorted(set(modules)) for entry in _source_files(module)]
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
-def versions_of(*packages: str) -> dict[str, str]:
+def package_versions(*packages: str) -> dict[str, str]:
     """Return the installed version of each package, "" for one that is not installed."""
     found = {}
     for package in packages:

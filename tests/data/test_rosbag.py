@@ -16,8 +16,8 @@ from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, StoreError, UserError
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.rosbag_files import is_bag
-from vla_rl.data.rosbag_io import BagMapping, import_bag
-from vla_rl.data.sources import DataMapping, take_in
+from vla_rl.data.rosbag_import import BagMapping, import_bag
+from vla_rl.data.sources import DataMapping, import_source
 from vla_rl.data.store import EpisodeStore
 
 TYPES = get_typestore(Stores.ROS2_JAZZY)
@@ -189,18 +189,18 @@ def test_any_source_is_taken_in_once(tmp_path: Path) -> None:
     write_bag(tmp_path / "logs" / "monday", one_second())
     write_bag(tmp_path / "logs" / "tuesday", one_second(0, 400), StoragePlugin.SQLITE3)
     store, mapping = EpisodeStore(tmp_path / "store"), DataMapping(bag=MAPPING)
-    assert take_in(tmp_path / "logs", store, mapping) == ["monday-000000", "tuesday-000000"]
+    assert import_source(tmp_path / "logs", store, mapping) == ["monday-000000", "tuesday-000000"]
     store.label("monday-000000", True)
     run = EpisodeStore(tmp_path / "run" / "episodes")
-    assert take_in(tmp_path / "store", run, mapping) == store.ids()
+    assert import_source(tmp_path / "store", run, mapping) == store.ids()
     assert [run.read(name).success for name in run.ids()] == [True, None], "labels come along"
-    assert take_in(tmp_path / "run", EpisodeStore(tmp_path / "again"), mapping) == store.ids()
-    assert take_in(tmp_path / "store", run, mapping) == []
+    assert import_source(tmp_path / "run", EpisodeStore(tmp_path / "again"), mapping) == store.ids()
+    assert import_source(tmp_path / "store", run, mapping) == []
     for source, message in ((tmp_path / "nothing", "there is no"), (tmp_path, "is no episode store")):
         with pytest.raises(UserError, match=message):
-            take_in(source, store, mapping)
+            import_source(source, store, mapping)
     with pytest.raises(StoreError, match="into itself"):
-        take_in(store.path, store, mapping)
+        import_source(store.path, store, mapping)
 
 
 def test_bags_of_one_name_get_ids_of_their_own(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_bags_of_one_name_get_ids_of_their_own(tmp_path: Path) -> None:
     for name, last_ms in (("a", 1000), ("b", 400)):
         write_bag(tmp_path / "logs" / name, one_second(0, last_ms))
     store, mapping = EpisodeStore(tmp_path / "store"), DataMapping(bag=replace(MAPPING, episode_prefix="monday"))
-    assert take_in(tmp_path / "logs", store, mapping) == ["monday-000000", "monday-000000.2"]
+    assert import_source(tmp_path / "logs", store, mapping) == ["monday-000000", "monday-000000.2"]
     assert [len(store.read(name)) for name in store.ids()] == [11, 5]
-    assert take_in(tmp_path / "logs", store, mapping) == [], "importing again adds nothing"
+    assert import_source(tmp_path / "logs", store, mapping) == [], "importing again adds nothing"
 
 
 def test_a_gap_is_named_and_not_filled(tmp_path: Path) -> None:

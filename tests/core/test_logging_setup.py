@@ -23,11 +23,11 @@ class Context:
 """
 PROGRAM = """
 import logging, sys
-from vla_rl.core.other_output import log_to_stderr, others_once
+from vla_rl.core.logging_setup import log_to_stderr, library_output_once
 log_to_stderr()
 import toys
 for _ in range(3):
-    with others_once():
+    with library_output_once():
         print("hello")
         print("for a log", file=sys.stderr)
     toys.work()
@@ -61,10 +61,10 @@ def test_lines_of_others_appear_once_and_on_stderr(tmp_path: Path) -> None:
 def test_a_worker_leaves_the_lines_to_its_parent() -> None:
     code = """
 import multiprocessing
-from vla_rl.core.other_output import others_once
+from vla_rl.core.logging_setup import library_output_once
 
 def build():
-    with others_once():
+    with library_output_once():
         print("hello")
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The guard: a small process that ends another one in time after a signal, and ends what the other one started.
+"""The watchdog: a small process that ends another one in time after a signal, and ends what the other one started.
 
 C code that never returns, a library that swallows the interrupt, and ``kill -9`` cannot stop it. It runs as a script of
-the standard library alone, started by `vla_rl.core.guarded`.
+the standard library alone, started by `vla_rl.core.signals.ends_in_time`.
 
-Standard input: one byte for each signal that reaches the guarded process, its number, and `ROBOT`; closed at the end of
+Standard input: one byte for each signal that reaches the watched process, its number, and `ROBOT`; closed at the end of
 that process. Standard output: the number of the first signal, then the exit code with which the process must end now.
 """
 
@@ -16,8 +16,8 @@ import termios
 import time
 from collections.abc import Collection, Iterator
 
-MARK = "VLA_RL_GUARDED"
-"""Environment variable of every process that is started under a guard."""
+MARK = "VLA_RL_WATCHED"
+"""Environment variable of every process that is started under a watchdog."""
 ROBOT = 200
 """A robot is connected: only a second signal sets a deadline, and what the process started stays."""
 WITHIN_S = 3.7
@@ -30,17 +30,17 @@ _STDERR = 2
 
 
 class Watch:
-    """What the guard knows of the guarded process.
+    """What the watchdog knows of the watched process.
 
     Args:
-        guarded: its process id.
+        watched: its process id.
         session: its session.
         mark: value of `MARK` in the environment of what it starts.
         stops: the signals that ask it to end; it may handle others.
     """
 
-    def __init__(self, guarded: int, session: int, mark: str, stops: Collection[int]) -> None:
-        self._guarded, self._session, self._entry = guarded, session, f"{MARK}={mark}".encode()
+    def __init__(self, watched: int, session: int, mark: str, stops: Collection[int]) -> None:
+        self._watched, self._session, self._entry = watched, session, f"{MARK}={mark}".encode()
         self._stops = stops
         self._terminal = termios.tcgetattr(_STDERR) if os.isatty(_STDERR) else None
         self._first_s: float | None = None
@@ -48,7 +48,7 @@ class Watch:
         self._code, self._robot = 0, False
 
     def run(self) -> None:
-        """Return when the guarded process has ended, by itself or by force."""
+        """Return when the watched process has ended, by itself or by force."""
         while self._deadline_s is None or self._deadline_s > time.monotonic():
             received = _receive(self._deadline_s)
             if received == b"":
@@ -72,7 +72,7 @@ class Watch:
             self._deadline_s = now_s + (WITHIN_S if self._robot else 0.0)
 
     def _end(self) -> None:
-        """End the guarded process by force. What it started goes first, so that nothing outlives it."""
+        """End the watched process by force. What it started goes first, so that nothing outlives it."""
         self._end_started(forked=True)
         if self._terminal is not None:
             with contextlib.suppress(termios.error):
@@ -82,20 +82,20 @@ class Watch:
         until_s = time.monotonic() + _EXIT_WITHIN_S
         while received := _receive(until_s):  # empty: it has ended; None: it has not
             pass
-        if received is None and os.getppid() == self._guarded:
-            os.kill(self._guarded, signal.SIGKILL)
+        if received is None and os.getppid() == self._watched:
+            os.kill(self._watched, signal.SIGKILL)
             with contextlib.suppress(OSError):
-                os.write(_STDERR, b"process %d did not end by itself and was killed\n" % self._guarded)
+                os.write(_STDERR, b"process %d did not end by itself and was killed\n" % self._watched)
         self._end_started(forked=False)
 
     def _end_started(self, forked: bool) -> None:
-        """Kill what the guarded process started, and what that started.
+        """Kill what the watched process started, and what that started.
 
         A session of its own marks what is meant to stay (a browser, a viewer). The tracker of multiprocessing ends by
         itself when it has cleaned up.
 
         Args:
-            forked: also descendants without the mark, which have been forked off or are older than the guard.
+            forked: also descendants without the mark, which have been forked off or are older than the watchdog.
         """
         until_s = time.monotonic() + _SWEEP_WITHIN_S
         while not self._robot and (found := list(self._started(forked))) and time.monotonic() < until_s:
@@ -119,7 +119,7 @@ class Watch:
             line = [pid]
             while (above := parents.get(line[-1])) is not None and above not in line:
                 line.append(above)
-            if pid != self._guarded and (pid in marked or (forked and self._guarded in line)):
+            if pid != self._watched and (pid in marked or (forked and self._watched in line)):
                 yield pid
 
 

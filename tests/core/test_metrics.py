@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vla_rl.core.ranking import auc
+from vla_rl.core.metrics import auc
 
 
 def test_auc_is_the_chance_that_a_success_scores_above_a_failure() -> None:

@@ -49,7 +49,7 @@ _once = _Once()
 
 
 @contextlib.contextmanager
-def others_once() -> Iterator[None]:
+def library_output_once() -> Iterator[None]:
     """Show what other people's code prints in here, on stdout or stderr, once per process and on stderr.
 
     What the libraries below Python write is not seen here.

@@ -1,4 +1,4 @@
-"""The one place where files from outside become values: sizes bounded, JSON strict, digests over all that decides.
+"""Checks of what comes from outside: files (sizes bounded, JSON strict, digests over all that decides) and options.
 
 What is wrong with a file's content is a ValueError here, what the system refuses an OSError; whoever reads a kind of
 file says which file it is and what to do. Nothing that a file carries is ever executed.
@@ -8,19 +8,22 @@ import contextlib
 import hashlib
 import json
 import math
+import operator
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vla_rl.core.errors import CheckpointError, UserError, one_line
+from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 
 SEAL = "content_sha256"
 """The key of a description under which the digest over all its other keys stands."""
 LARGEST_TEXT = 64 * 2**20  # bytes
 DEEPEST = 64  # levels of JSON, ours has a dozen
 LARGEST_NUMBER = 1e9  # of a statistic or a scale, in anybody's units
+_INTERVAL = re.compile(r"([\[(])\s*([^,]+),\s*([^\])]+)([\])])")
+_SIDES = {">=": operator.ge, ">": operator.gt}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
 
 
@@ -140,3 +143,39 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError("a key stands in it twice")
     return found
+
+
+def check_ranges(section: Any, name: str, **ranges: str) -> None:
+    """Refuse an option that is outside its range; NaN is outside every range.
+
+    Args:
+        section: Config that has the options as attributes. A list is within a range if each of its numbers is.
+        name: Name of the section, for the error; empty for the top level.
+        ranges: Option -> ``>= 1``, ``> 0``, or an interval such as ``[0, 1)``.
+
+    Raises:
+        ConfigError: With option, value and range.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> check_ranges(SimpleNamespace(learning_rate=-1), "actor", learning_rate="> 0")
+        Traceback (most recent call last):
+        ...
+        vla_rl.core.errors.ConfigError: actor.learning_rate is -1; expected > 0
+    """
+    for option, expected in ranges.items():
+        value = getattr(section, option)
+        numbers = value if isinstance(value, tuple | list) else (value,)
+        if not numbers or not all(_is_within(number, expected) for number in numbers):
+            key = f"{name}.{option}" if name else option
+            kind = "a number in " if expected[0] in "[(" else ""
+            raise ConfigError(f"{key} is {value}; expected {kind}{expected}")
+
+
+def _is_within(number: float, expected: str) -> bool:
+    if found := _INTERVAL.fullmatch(expected):
+        opens, low, high, closes = found.groups()
+        above = number >= float(low) if opens == "[" else number > float(low)
+        return above and (number <= float(high) if closes == "]" else number < float(high))
+    sign, bound = expected.split()
+    return math.isfinite(number) and bool(_SIDES[sign](number, float(bound)))

@@ -8,8 +8,8 @@ import pytest
 
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.matching import declared, match_robot, renamed, spec_difference
-from vla_rl.core.types import PolicySpec
+from vla_rl.core.policy_spec import PolicySpec, spec_difference
+from vla_rl.core.robot_matching import declared, match_robot, renamed
 
 ARM = Dimensions(("pan", "lift", "grip"), ("rad", "rad", ""))
 TURNED = ARM.take([2, 0, 1])

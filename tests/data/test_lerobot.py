@@ -15,7 +15,8 @@ from episode_maker import EXTRA_DTYPES, assert_same_episode, make_episode, rando
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.types import Episode, Origin, Source
-from vla_rl.data.lerobot_io import LeRobotMapping, export_lerobot, import_lerobot
+from vla_rl.data.lerobot_export import export_lerobot
+from vla_rl.data.lerobot_import import LeRobotMapping, import_lerobot
 from vla_rl.data.store import EpisodeStore
 
 

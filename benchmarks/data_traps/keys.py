@@ -17,8 +17,7 @@ from benchmarks.data_traps.traps import expect, trap
 from benchmarks.runs import claim_run, run_verb
 from vla_rl.acting.world_folder import episodes_of, gather_episodes
 from vla_rl.core.cache_keys import cache_key, code_digest
-from vla_rl.core.metadata import write_description
-from vla_rl.core.validation import SEAL
+from vla_rl.core.validation import SEAL, write_sealed
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
@@ -174,7 +173,7 @@ def _relabeled(folder: Path) -> str:
     FrameCache(store, folder / "cache").refresh()
     del content[SEAL]
     content["log"][0]["new"]["success"] = None
-    write_description(label, content)
+    write_sealed(label, content)
     os.utime(label, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     expect(label.stat().st_size == stat.st_size, "the labels differ in size")
     cache = FrameCache(store, folder / "cache")

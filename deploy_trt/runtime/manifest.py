@@ -20,11 +20,19 @@ from typing import Any, Self
 from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.core.files import write_atomic
-from vla_rl.core.metadata import write_description
 from vla_rl.core.normalization import VectorStatistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.signing import check_trusted
-from vla_rl.core.validation import SEAL, check_seal, check_vector, check_version, plain_name, read_bytes, read_json
+from vla_rl.core.validation import (
+    SEAL,
+    check_seal,
+    check_vector,
+    check_version,
+    plain_name,
+    read_bytes,
+    read_json,
+    write_sealed,
+)
 
 FORMAT = "vla-rl-deployment"
 FORMAT_VERSION = 2
@@ -209,7 +217,7 @@ class Manifest:
 def save_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest; all files that it names must be there."""
     content = {"format": FORMAT, "format_version": FORMAT_VERSION, **config_to_dict(manifest)}
-    write_description(folder / "manifest.json", content)
+    write_sealed(folder / "manifest.json", content)
 
 
 def is_deployment(folder: Path) -> bool:

@@ -15,8 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from vla_rl.core.errors import StoreError
 from vla_rl.core.types import Episode, Origin, Source
-from vla_rl.data.cache import FrameCache
-from vla_rl.data.retention import RetentionConfig
+from vla_rl.data.cache import FrameCache, RetentionConfig
 from vla_rl.data.store import EpisodeStore
 
 
@@ -293,7 +292,7 @@ REFRESHER = """
 import sys
 from pathlib import Path
 from vla_rl.data.cache import FrameCache
-from vla_rl.data.retention import RetentionConfig
+from vla_rl.data.cache import RetentionConfig
 from vla_rl.data.store import EpisodeStore
 store = EpisodeStore(Path(sys.argv[1]))
 while True:

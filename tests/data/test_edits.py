@@ -8,9 +8,8 @@ import pytest
 from episode_maker import make_episode
 
 from tests.fakes.resealed import resealed
-from vla_rl.core.errors import StoreError, UserError
+from vla_rl.core.errors import DamagedError, StoreError, UserError
 from vla_rl.data.doctor import Ailment, diagnose, repair
-from vla_rl.data.episode_file import DamagedError
 from vla_rl.data.store import EpisodeStore
 
 

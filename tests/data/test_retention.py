@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from vla_rl.core.errors import ConfigError, StoreError
 from vla_rl.core.types import Origin
+from vla_rl.data.cache import RetentionConfig, episodes_to_drop
 from vla_rl.data.episode_header import EpisodeHeader
-from vla_rl.data.retention import RetentionConfig, episodes_to_drop
 
 HEADER = EpisodeHeader(
     episode_id="x",

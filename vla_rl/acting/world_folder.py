@@ -110,7 +110,7 @@ def gather_episodes(store: EpisodeStore, sources: dict[str, Path], env_id: str) 
 
 def episodes_of(store: EpisodeStore) -> list[tuple[str, str, Changes]]:
     """Return id, digest of the recording and edits of each episode, for a key."""
-    return [(name, store.recorded_digest(name), store.changes(name)) for name in store.ids()]
+    return [(name, store.recording(name).digest, store.changes(name)) for name in store.ids()]
 
 
 def open_cache(folder: Path, directory: Path) -> FrameCache:

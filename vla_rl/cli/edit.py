@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not arguments.ids:
         raise UserError("--ids is missing: name the episodes to change")
-    lengths = {name: data.recorded_length(name) for name in arguments.ids}
+    lengths = {name: data.recording(name).length for name in arguments.ids}
     changes = {name: _with_trim(wanted, arguments.trim, length) for name, length in lengths.items()}
     for name, length in lengths.items():  # all of them, before the first one is changed
         if changes_some:

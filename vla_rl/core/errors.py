@@ -32,6 +32,10 @@ class StoreError(UserError):
     """An episode store that is missing, damaged, or of another version."""
 
 
+class DamagedError(StoreError):
+    """A file whose content is not what was written. The doctor sets aside only such files."""
+
+
 def one_line(error: BaseException, longest: int = 300) -> str:
     """What an error says, on one line that a terminal can show: nothing in it is a control character."""
     text = " ".join(str(error).split()) or type(error).__name__

@@ -1,9 +1,12 @@
-"""Files that survive a crash: written aside, flushed to the disk, then renamed into place. And what tells that others
-have changed.
+"""Files that survive a crash: written aside, flushed to the disk, then renamed into place. Locks of folders, and stamps
+that tell whether files have changed.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 FileStamp = tuple[int, ...]
@@ -25,6 +28,20 @@ def write_atomic(file: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     fsync_directory(file.parent)
+
+
+@contextlib.contextmanager
+def locked(directory: Path, exclusive: bool) -> Iterator[None]:
+    """Hold the lock of a folder. Writers share it: while it is held exclusively, no write is under way.
+
+    A process that dies lets go of it.
+    """
+    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def fsync_directory(directory: Path) -> None:

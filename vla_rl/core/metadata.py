@@ -3,7 +3,6 @@ it names by its digest. Policies, critics, correctors and world models are writt
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from vla_rl.core.errors import CheckpointError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.signing import check_trusted
-from vla_rl.core.validation import check_seal, plain_name, read_bytes, read_json, sealed
+from vla_rl.core.validation import check_seal, plain_name, read_bytes, read_json, write_sealed
 
 POLICY_FORMAT = "vla-rl-policy"
 POLICY_VERSION = 2
@@ -49,11 +48,6 @@ def critic_of(policy: Path) -> Path | None:
     return None
 
 
-def write_description(file: Path, content: Mapping[str, Any]) -> None:
-    """Replace a JSON file that decides how something behaves; it carries the digest over all of itself."""
-    write_atomic(file, json.dumps(sealed(content), indent=1).encode())
-
-
 def write_weights(folder: Path, stem: str, content: bytes, description: Mapping[str, Any]) -> None:
     """Write weights and what they are: ``STEM-DIGEST.safetensors``, then ``config.json``, which names it. A folder that
     is overwritten is the old content or the new, never a mix; the old weights go last.
@@ -62,7 +56,7 @@ def write_weights(folder: Path, stem: str, content: bytes, description: Mapping[
     digest = hashlib.sha256(content).hexdigest()
     name = f"{stem}-{digest[:16]}.safetensors"
     write_atomic(folder / name, content)
-    write_description(folder / "config.json", {**description, "weights": name, "sha256": digest})
+    write_sealed(folder / "config.json", {**description, "weights": name, "sha256": digest})
     for stale in folder.glob(f"{stem}-*.safetensors"):
         if stale.name != name:
             stale.unlink()

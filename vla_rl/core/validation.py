@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
+from vla_rl.core.files import write_atomic
 
 SEAL = "content_sha256"
 """The key of a description under which the digest over all its other keys stands."""
@@ -91,6 +92,11 @@ def sealed(content: Mapping[str, Any], finite: bool = True) -> dict[str, Any]:
     """Plain data with the digest over all of it, for `check_seal`. With ``finite``, ValueError for NaN and infinity."""
     plain = json.loads(json.dumps(content, allow_nan=not finite))
     return {**plain, SEAL: _digest(plain)}
+
+
+def write_sealed(file: Path, content: Mapping[str, Any]) -> None:
+    """Replace a JSON file that decides how something behaves; it carries the digest over all of itself."""
+    write_atomic(file, json.dumps(sealed(content), indent=1).encode())
 
 
 def check_seal(content: Any) -> None:

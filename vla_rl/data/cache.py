@@ -16,17 +16,20 @@ Threading law: any number of processes may share a directory; refreshing takes a
 to one thread at a time. numpy only.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.core.errors import StoreError
+from vla_rl.core.errors import ConfigError, StoreError
+from vla_rl.core.files import locked
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.progress import track
-from vla_rl.core.types import Float32Array, Uint8Array
+from vla_rl.core.types import Float32Array, Origin, Uint8Array
 from vla_rl.data.cache_files import (
     Index,
     append_episode,
@@ -38,10 +41,28 @@ from vla_rl.data.cache_files import (
     rows_crc32,
 )
 from vla_rl.data.episode_header import EpisodeHeader
-from vla_rl.data.retention import RetentionConfig, episodes_to_drop
-from vla_rl.data.store import EpisodeStore, locked
+
+if TYPE_CHECKING:
+    from vla_rl.data.store import EpisodeStore
 
 Int64Array = NDArray[np.int64]
+
+_SLACK = 0.1  # of the bound: rollouts are dropped in such portions, since dropping copies what remains
+
+
+@dataclass(frozen=True)
+class RetentionConfig:
+    """Bounds on what the frame cache holds. Demonstrations are never dropped.
+
+    Attributes:
+        max_frames: the most frames (steps) to hold; None for no bound. A frame takes about 3 H W bytes per camera.
+    """
+
+    max_frames: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_frames is not None and self.max_frames < 1:
+            raise ConfigError(f"retention.max_frames is {self.max_frames}; it must be at least 1, or null for no bound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +132,7 @@ class FrameCache:
 
     def __init__(
         self,
-        store: EpisodeStore,
+        store: "EpisodeStore",
         directory: Path,
         retention: RetentionConfig | None = None,
         expected: PolicySpec | None = None,
@@ -244,3 +265,35 @@ class FrameCache:
         self.tasks = list(dict.fromkeys(episode.task for episode in self.episodes))
         number = {task: index for index, task in enumerate(self.tasks)}
         self._task_of_episode = np.array([number[episode.task] for episode in self.episodes], dtype=np.int64)
+
+
+def episodes_to_drop(headers: Sequence[EpisodeHeader], config: RetentionConfig) -> set[str]:
+    """Return the ids of the oldest rollouts (by policy version, then id) without which the rest fits.
+
+    As more episodes come, the set grows in portions and never depends on when it was asked for, so that a cache that is
+    built anew holds what the lost one held.
+
+    Raises:
+        StoreError: If the demonstrations alone exceed ``max_frames``.
+    """
+    total = sum(header.length for header in headers)
+    if config.max_frames is None or total <= config.max_frames:
+        return set()
+    excess = total - config.max_frames
+    rollouts = [header for header in headers if header.origin is not Origin.DEMO and header.policy_version >= 0]
+    surplus = excess - sum(header.length for header in rollouts)
+    if surplus > 0:
+        raise StoreError(
+            f"the demonstrations alone hold {config.max_frames + surplus} frames, more than retention.max_frames = "
+            f"{config.max_frames}; raise the bound or give the run fewer demonstrations"
+        )
+    portion = max(1, int(config.max_frames * _SLACK))
+    to_free = math.ceil(excess / portion) * portion
+    dropped: set[str] = set()
+    freed = 0
+    for header in sorted(rollouts, key=lambda header: (header.policy_version, header.episode_id)):
+        if freed >= to_free:
+            break
+        dropped.add(header.episode_id)
+        freed += header.length
+    return dropped

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from vla_rl.core.errors import StoreError
-from vla_rl.core.files import fsync_directory
+from vla_rl.core.errors import DamagedError, StoreError
+from vla_rl.core.files import fsync_directory, locked
 from vla_rl.core.progress import track
 from vla_rl.data.edits import read_edits
-from vla_rl.data.episode_file import SUFFIX, DamagedError, verify_file
+from vla_rl.data.episode_file import SUFFIX, verify_file
 from vla_rl.data.episode_header import EpisodeHeader, is_episode_id
-from vla_rl.data.store import TEMPORARY_SUFFIX, check_settings, locked, no_store_at, write_settings
+from vla_rl.data.store import TEMPORARY_SUFFIX, check_settings, no_store_at, write_settings
 
 
 class Ailment(StrEnum):

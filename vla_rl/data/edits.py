@@ -13,18 +13,16 @@ and the old and new values; an undo is an entry, too. The values after the last 
 import contextlib
 import getpass
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, Unpack, cast
+from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
-from vla_rl.core.errors import StoreError, UserError
-from vla_rl.core.files import FileStamp, fsync_directory, stamp_of_file
-from vla_rl.core.metadata import write_description
+from vla_rl.core.errors import DamagedError, StoreError, UserError
+from vla_rl.core.files import FileStamp, fsync_directory, locked, stamp_of_file
 from vla_rl.core.types import Episode
-from vla_rl.core.validation import check_seal, read_json
-from vla_rl.data.episode_file import DamagedError
+from vla_rl.core.validation import check_seal, read_json, write_sealed
 
 _VERSION = 1
 
@@ -150,10 +148,11 @@ class EditFolder:
 
     Args:
         path: Folder; it need not exist.
+        spelled: Name of an episode -> name of its file, without suffix.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, spelled: Callable[[str], str] = str) -> None:
+        self.path, self._spelled = path, spelled
         self._known: dict[str, tuple[FileStamp, EditLog]] = {}
 
     def names(self) -> set[str]:
@@ -163,7 +162,7 @@ class EditFolder:
 
     def file(self, name: str) -> Path:
         """Return the file of an edit, whether it exists or not."""
-        return self.path / f"{name}.json"
+        return self.path / f"{self._spelled(name)}.json"
 
     def stamp(self, name: str) -> FileStamp | None:
         """Return what tells the edit of an episode from another one; None if there is none."""
@@ -185,29 +184,98 @@ class EditFolder:
         self.path.mkdir(exist_ok=True)
         fsync_directory(self.path.parent)
         entries = [{key: value for key, value in vars(entry).items() if value is not None} for entry in log.entries]
-        write_description(self.file(name), {"schema_version": _VERSION, "digest": log.digest, "log": entries})
+        write_sealed(self.file(name), {"schema_version": _VERSION, "digest": log.digest, "log": entries})
 
 
-class Editable(Protocol):
-    """Episodes that can be edited, by name: those of a store, or of a dataset.
+class Recording(NamedTuple):
+    """What an edit has to know of an episode as it was recorded.
+
+    Attributes:
+        digest: Of the recording.
+        length: Number of steps.
+        values: What can be changed, as far as it is known.
+        where: The episode in words, for errors.
+    """
+
+    digest: str
+    length: int
+    values: Changes
+    where: str
+
+
+class Editable:
+    """Episodes that can be edited, by name. A store or a dataset says what it recorded, see `recording`.
 
     Attributes:
         edits: Folder of the edits.
+        lock_folder: Folder whose lock an edit takes for itself.
     """
 
     edits: EditFolder
+    lock_folder: Path
 
-    def recorded_length(self, name: str) -> int:
-        """Return the number of steps of the recording. Raises UserError if there is no such episode."""
+    def recording(self, name: str) -> Recording:
+        """Return what was recorded. Raises UserError if there is no such episode."""
+        raise NotImplementedError
 
     def edit_log(self, name: str) -> EditLog:
-        """Return all edits of an episode."""
+        """Return all edits of an episode, with when and by whom; none for an episode that is edited nowhere.
+
+        Raises:
+            StoreError: If the episode or its edit is damaged.
+        """
+        log = self.edits.read(name)
+        if log is None:
+            return EditLog("")
+        found = self.recording(name)
+        if log.digest != found.digest:
+            return self._edits_of_another(name, found)
+        log.check(found.length, self.edits.file(name))
+        return log
+
+    def changes(self, name: str) -> Changes:
+        """Return what edits amount to, empty for none. Raises as `edit_log`."""
+        return self.edit_log(name).changes
 
     def edit(self, name: str, **changes: Unpack[Changes]) -> None:
-        """Change how readers see an episode."""
+        """Change how readers see an episode: leave it out, trim it, give another outcome or task sentence.
+
+        The recording stays as it is: the edit is a small file of its own beside it, written atomically, with a log of
+        all edits. When this returns, the edit survives a crash.
+
+        Args:
+            name: Of the episode.
+            changes: New values; see `Changes`.
+
+        Raises:
+            UserError: For values that the episode cannot have.
+            StoreError: If there is no such episode, it is damaged, or the disk is full.
+
+        Example:
+            >>> store.edit("round001-00003", trim=(10, 250), success=False)  # doctest: +SKIP
+        """
+        found = self.recording(name)
+        check_changes(changes, found.length, found.where)
+        self._change(name, lambda log: replace(log, digest=found.digest).changed(changes, found.values))
 
     def undo(self, name: str) -> None:
-        """Undo the last edit of an episode that is not undone yet."""
+        """Undo the last edit of an episode that is not undone yet; the log keeps both. Raises as `edit`."""
+        where = self.recording(name).where
+        self._change(name, lambda log: log.undone(where))
+
+    def _change(self, name: str, change: Callable[[EditLog], EditLog]) -> None:
+        change(self.edit_log(name))  # refuses before a folder is made
+        try:
+            self.lock_folder.mkdir(exist_ok=True)
+            with locked(self.lock_folder, exclusive=True):  # no other edit comes between reading a log and writing it
+                self.edits.write(name, change(self.edit_log(name)))
+        except OSError as error:
+            raise StoreError(f"cannot edit episode {name!r} in {self.lock_folder}: {error.strerror}") from error
+
+    def _edits_of_another(self, name: str, found: Recording) -> EditLog:
+        """Return what counts of the edits of another recording that had this name."""
+        del name
+        return EditLog(found.digest)
 
 
 def read_edits(file: Path) -> EditLog:

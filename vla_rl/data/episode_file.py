@@ -8,22 +8,21 @@ the root group. The zip's CRC32 guards every member, and the header carries a SH
 
 import contextlib
 import errno
-import functools
 import hashlib
 import json
 import math
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_rl.core.errors import StoreError, one_line
+from vla_rl.core.errors import DamagedError, StoreError, one_line
 from vla_rl.core.types import Episode, Source, Uint8Array
 from vla_rl.core.validation import check_seal, parse_json, sealed
-from vla_rl.data.episode_header import COLUMN_NAME, EpisodeHeader, declared_by_source
+from vla_rl.data.episode_header import COLUMN_NAME, LABELS, OPTIONAL_LABELS, EpisodeHeader, declared_by_source
 
 SCHEMA_VERSION = 1
 SUFFIX = ".zarr.zip"
@@ -33,14 +32,10 @@ _DTYPE_OF = {dtype.name: dtype for dtype in _DTYPES}
 _ZSTD_LEVEL = 1
 _CHUNK_BYTES = 16 * 2**20
 _GROUP = {"zarr_format": 3, "node_type": "group", "attributes": {}}
-# A file that claims to hold more than this in memory is verified piece by piece before it is read as a whole.
+# A file that claims to hold more than this in memory is verified chunk by chunk before it is read as a whole.
 _UNSUSPICIOUS_BYTES, _USUAL_RATIO = 64 * 2**20, 100
 # What zipfile lets out as an OSError for a damaged file (a seek to a place before its start); others are the system's.
 _DAMAGE_ERRNOS = (None, errno.EINVAL)
-
-
-class DamagedError(StoreError):
-    """An episode file whose content is not what was written. Only such files are set aside by the doctor."""
 
 
 def write_file(episode: Episode, file: Path) -> None:
@@ -67,47 +62,43 @@ def write_file(episode: Episode, file: Path) -> None:
 
 
 def _write_column(archive: zipfile.ZipFile, path: str, column: NDArray[Any]) -> None:
-    """Write an array as Zarr would. Zarr itself says how it is described, once for each kind of array; its own way to
-    write takes eight times as long for the twenty small arrays of an episode.
-    """
+    """Write an array as Zarr would. Zarr takes eight times as long for the twenty small arrays of an episode."""
     from numcodecs.zstd import Zstd
 
-    pieces = _chunk_shape(column.shape, column.dtype)
+    chunk = _chunk_shape(column.shape, column.dtype)
     archive.writestr(f"{path}/zarr.json", json.dumps(_about(column.shape, column.dtype)))
     pack = Zstd(level=_ZSTD_LEVEL).encode
-    for start, member in _pieces(path, column.shape, pieces[0]):
-        piece = np.zeros(pieces, column.dtype)  # the last one is filled up
-        rows = column[start : start + pieces[0]]
-        piece[: len(rows)] = rows
-        archive.writestr(member, pack(piece))
+    for start, member in _chunks(path, column.shape, chunk[0]):
+        padded = np.zeros(chunk, column.dtype)
+        rows = column[start : start + chunk[0]]
+        padded[: len(rows)] = rows
+        archive.writestr(member, pack(padded))
 
 
-def _pieces(path: str, shape: tuple[int, ...], rows: int) -> Iterator[tuple[int, str]]:
-    """First row and member of the zip of every piece of an array that has so many rows."""
+def _chunks(path: str, shape: tuple[int, ...], rows: int) -> Iterator[tuple[int, str]]:
+    """Yield the first row and the member of the zip of every chunk of ``rows`` rows of an array."""
     for number, start in enumerate(range(0, shape[0] if math.prod(shape) else 0, rows)):
         yield start, "/".join((path, "c", str(number), *"0" * (len(shape) - 1)))
 
 
 def _about(shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """The zarr.json of an array."""
-    about: dict[str, Any] = json.loads(_description(dtype, len(shape)))
-    about["shape"] = list(shape)
-    about["chunk_grid"]["configuration"]["chunk_shape"] = list(_chunk_shape(shape, dtype))
-    return about
-
-
-@functools.lru_cache(maxsize=64)
-def _description(dtype: np.dtype[Any], dimensions: int) -> bytes:
-    """What Zarr writes about an array of this kind, of one number."""
-    import zarr
-    from zarr.codecs import ZstdCodec
-    from zarr.storage import MemoryStore
-
-    written: dict[str, Any] = {}
-    one, pack = (1,) * dimensions, ZstdCodec(level=_ZSTD_LEVEL)
-    zarr.create_array(MemoryStore(written), shape=one, dtype=dtype, chunks=one, compressors=pack)
-    content: bytes = written["zarr.json"].to_bytes()
-    return content
+    """Return the zarr.json of an array (Zarr 3)."""
+    endian = {"configuration": {"endian": "little"}} if dtype.itemsize > 1 else {}
+    return {
+        "shape": list(shape),
+        "data_type": dtype.name,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(_chunk_shape(shape, dtype))}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": dtype.type(0).item(),
+        "codecs": [
+            {"name": "bytes", **endian},
+            {"name": "zstd", "configuration": {"level": _ZSTD_LEVEL, "checksum": False}},
+        ],
+        "attributes": {},
+        "zarr_format": 3,
+        "node_type": "array",
+        "storage_transformers": [],
+    }
 
 
 def read_file_header(file: Path) -> EpisodeHeader:
@@ -137,10 +128,7 @@ def read_file(file: Path) -> Episode:
     """The whole episode, verified. Raises as `read_file_header`; DamagedError for any change since it was written."""
     header = read_file_header(file)
     with _reading(file):
-        columns = _read_as_written(file, header, _rows(header))
-        if columns is None:
-            columns = _read_with_zarr(file, header)
-        episode = _episode_of(header, columns).validate()
+        episode = _episode_of(header, _read_columns(file, header, _rows(header))).validate()
         _expect(episode_digest(episode) == header.digest)
         return episode
 
@@ -149,61 +137,57 @@ def read_source(file: Path) -> Uint8Array:
     """Return the column ``source`` alone, uint8 [T]. Raises as `read_file_header`."""
     header = read_file_header(file)
     with _reading(file):
-        columns = _read_as_written(file, header, {"source": ()})
-        return (_read_with_zarr(file, header) if columns is None else columns)["source"]
+        return _read_columns(file, header, ["source"])["source"]
 
 
-def _read_as_written(
-    file: Path, header: EpisodeHeader, rows: Mapping[str, tuple[int, ...]]
-) -> dict[str, NDArray[Any]] | None:
-    """Return columns by path, in a tenth of the time that Zarr takes for them.
-
-    None if they claim suspiciously much memory, or are described otherwise than by `write_file`. ``rows``: path of each
-    column -> shape of a row.
-    """
-    from numcodecs.zstd import Zstd
-
-    columns: dict[str, NDArray[Any]] = {}
+def _read_columns(file: Path, header: EpisodeHeader, paths: Collection[str]) -> dict[str, NDArray[Any]]:
+    """Return columns by path."""
     with zipfile.ZipFile(file) as archive:
-        shapes = {path: (header.length, *row) for path, row in rows.items()}
-        described = {path: parse_json(archive.read(f"{path}/zarr.json")) for path in shapes}
-        dtypes = {path: _DTYPE_OF.get(about["data_type"]) for path, about in described.items()}
-        claimed = 0
-        for path, dtype in dtypes.items():
-            if dtype is None or described[path] != _about(shapes[path], dtype):
-                return None
-            claimed += math.prod(shapes[path]) * dtype.itemsize
-        if _is_suspicious(claimed, file):
-            return None
-        unpack = Zstd().decode
-        for path, shape in shapes.items():
-            columns[path] = np.empty(shape, dtypes[path])
-            piece = np.empty(_chunk_shape(shape, columns[path].dtype), dtypes[path])
-            for start, member in _pieces(path, shape, len(piece)):
-                unpack(archive.read(member), piece)
-                columns[path][start : start + len(piece)] = piece[: len(columns[path]) - start]
-    return columns
-
-
-def _read_with_zarr(file: Path, header: EpisodeHeader) -> dict[str, NDArray[Any]]:
-    import zarr
-    from zarr.storage import ZipStore
-
-    with ZipStore(file, mode="r") as store:
-        columns: dict[str, Any] = {}
-        for path, row in _rows(header).items():
-            column = zarr.open_array(store, path=path, mode="r", config={"read_missing_chunks": False})
-            _check_column(path, column, header.length, row)
-            columns[path] = column
-        if _is_suspicious(sum(column.nbytes for column in columns.values()), file):
-            # A piece at a time, before a small file may take much memory.
+        rows = _rows(header)
+        columns = {path: _StoredColumn(archive, path, (header.length, *rows[path])) for path in rows}
+        claimed = sum(math.prod(column.shape) * column.dtype.itemsize for column in columns.values())
+        if claimed > _UNSUSPICIOUS_BYTES + _USUAL_RATIO * file.stat().st_size:
+            # A chunk at a time, before a small file may take much memory.
             plain = {key: value for key, value in header.to_plain().items() if key != "digest"}
             _expect(_digest(plain, columns) == header.digest)
-        return {path: np.asarray(column[...]) for path, column in columns.items()}
+        return {path: columns[path].read() for path in paths}
 
 
-def _is_suspicious(claimed_bytes: int, file: Path) -> bool:
-    return claimed_bytes > _UNSUSPICIOUS_BYTES + _USUAL_RATIO * file.stat().st_size
+class _StoredColumn:
+    """An array in an episode's file. Raises ValueError for one that `write_file` would not have written."""
+
+    def __init__(self, archive: zipfile.ZipFile, path: str, shape: tuple[int, ...]) -> None:
+        self._archive, self._path, self.shape = archive, path, shape
+        about = parse_json(archive.read(f"{path}/zarr.json"))
+        if about["data_type"] not in _DTYPE_OF:
+            raise ValueError(f"{path} has the type {str(about['data_type'])[:80]}")
+        self.dtype = _DTYPE_OF[about["data_type"]]
+        expected = _about(shape, self.dtype)
+        for key in ("shape", "chunk_grid", "chunk_key_encoding"):
+            if about[key] != expected[key]:
+                raise ValueError(f"{path} has the {key} {str(about[key])[:120]}")
+        codecs = about["codecs"]
+        if [each["name"] for each in codecs] != ["bytes", "zstd"] or codecs[0] != expected["codecs"][0]:
+            raise ValueError(f"{path} has the codecs {str(codecs)[:120]}")
+        if about.get("storage_transformers"):
+            raise ValueError(f"{path} has storage transformers")
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Yield the rows, a chunk at a time."""
+        from numcodecs.zstd import Zstd
+
+        chunk = np.empty(_chunk_shape(self.shape, self.dtype), self.dtype)
+        for start, member in _chunks(self._path, self.shape, len(chunk)):
+            Zstd().decode(self._archive.read(member), chunk)
+            yield chunk[: self.shape[0] - start]
+
+    def read(self) -> NDArray[Any]:
+        """Return the whole array."""
+        whole, start = np.empty(self.shape, self.dtype), 0
+        for rows in self.blocks():
+            whole[start : start + len(rows)] = rows
+            start += len(rows)
+        return whole
 
 
 def verify_file(file: Path) -> EpisodeHeader:
@@ -242,38 +226,15 @@ def _rows(header: EpisodeHeader) -> dict[str, tuple[int, ...]]:
     return rows | {f"extras/{name}": row for name, (_, row) in header.extras.items()}
 
 
-def _check_column(path: str, column: Any, length: int, row: tuple[int, ...]) -> None:
-    """Raise ValueError, before anything is allocated, for a column that `write_file` would not have written."""
-    if column.shape != (length, *row):
-        raise ValueError(f"{path} has the shape {column.shape}")
-    if column.dtype not in _DTYPES:
-        raise ValueError(f"{path} has the type {column.dtype}")
-    if {type(codec).__name__ for codec in column.metadata.codecs} != {"BytesCodec", "ZstdCodec"}:
-        raise ValueError(f"{path} is packed otherwise than by Zstandard")
-    if column.chunks != _chunk_shape(column.shape, column.dtype):
-        raise ValueError(f"{path} has pieces of the shape {column.chunks}")
-
-
 def _episode_of(header: EpisodeHeader, columns: Mapping[str, NDArray[Any]]) -> Episode:
     return Episode(
-        episode_id=header.episode_id,
         images={camera: columns[f"images/{camera}"] for camera in header.cameras},
         state=columns["state"],
         action_policy=columns["action_policy"],
         action_sent=columns["action_sent"],
         source=columns["source"],
-        task=header.task,
-        success=header.success,
-        terminated=header.terminated,
-        origin=header.origin,
-        policy_version=header.policy_version,
-        seed=header.seed,
-        control_hz=header.control_hz,
-        env_id=header.env_id,
         extras={name: columns[f"extras/{name}"] for name in header.extras},
-        state_dimensions=header.state_dimensions,
-        action_dimensions=header.action_dimensions,
-        source_columns=header.source_columns,
+        **{name: getattr(header, name) for name in (*LABELS, *OPTIONAL_LABELS)},
     )
 
 
@@ -315,17 +276,12 @@ def header_of(episode: Episode) -> EpisodeHeader:
 
 def _header_of(episode: Episode) -> dict[str, Any]:
     """The header as plain data, without the digest."""
+    labels = {name: getattr(episode, name) for name in LABELS}
+    labels = {name: label.item() if isinstance(label, np.generic) else label for name, label in labels.items()}
     return {
-        "episode_id": episode.episode_id,
+        **labels,
+        "control_hz": float(labels["control_hz"]),
         "length": len(episode),
-        "task": episode.task,
-        "success": _plain(episode.success),
-        "terminated": _plain(episode.terminated),
-        "origin": str(episode.origin),
-        "policy_version": _plain(episode.policy_version),
-        "seed": _plain(episode.seed),
-        "control_hz": float(_plain(episode.control_hz)),
-        "env_id": episode.env_id,
         "state_dim": episode.state.shape[1],
         "action_dim": episode.action_sent.shape[1],
         "cameras": {name: list(image.shape[1:3]) for name, image in sorted(episode.images.items())},
@@ -334,20 +290,13 @@ def _header_of(episode: Episode) -> dict[str, Any]:
     } | declared_by_source(episode)
 
 
-def _plain(label: Any) -> Any:
-    """A label without its numpy type, which JSON does not know."""
-    return label.item() if isinstance(label, np.generic) else label
-
-
-def _digest(header: dict[str, Any], columns: Mapping[str, Any]) -> str:
-    """Columns are arrays of numpy, or of Zarr, which are read a piece at a time."""
+def _digest(header: dict[str, Any], columns: Mapping[str, "NDArray[Any] | _StoredColumn"]) -> str:
     sha = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for path in sorted(columns):
         column = columns[path]
         sha.update(f"{path} {column.dtype.str} {column.shape}".encode())
-        rows = max(1, len(column)) if isinstance(column, np.ndarray) else column.chunks[0]
-        for start in range(0, column.shape[0], rows):
-            sha.update(np.ascontiguousarray(column[start : start + rows]).data)
+        for rows in [column] if isinstance(column, np.ndarray) else column.blocks():
+            sha.update(np.ascontiguousarray(rows).data)
     return sha.hexdigest()
 
 

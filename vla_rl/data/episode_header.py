@@ -18,7 +18,9 @@ _HEADER_KINDS |= {"control_hz": float, "env_id": str, "state_dim": int, "action_
 _HEADER_KINDS |= {"digest": str}
 DIMENSIONS = ("state_dimensions", "action_dimensions")
 """The header fields that are written only where the source declares names."""
-_OPTIONAL = (*DIMENSIONS, "source_columns")
+OPTIONAL_LABELS = (*DIMENSIONS, "source_columns")
+LABELS = ("episode_id", "task", "success", "terminated", "origin", "policy_version", "seed", "control_hz", "env_id")
+"""The header fields that are those of `Episode`; `OPTIONAL_LABELS` are so too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,13 @@ class EpisodeHeader:
 
     def to_plain(self) -> dict[str, Any]:
         """The header as JSON data."""
-        names = [each.name for each in fields(EpisodeHeader) if each.name not in _OPTIONAL]
+        names = [each.name for each in fields(EpisodeHeader) if each.name not in OPTIONAL_LABELS]
         return {name: getattr(self, name) for name in names} | declared_by_source(self)
 
     @staticmethod
     def from_plain(raw: Mapping[str, Any]) -> "EpisodeHeader":
         """The header from JSON data. Raises KeyError, TypeError or ValueError if that is not what `to_plain` gives."""
-        values = {each.name: raw[each.name] for each in fields(EpisodeHeader) if each.name not in _OPTIONAL}
+        values = {each.name: raw[each.name] for each in fields(EpisodeHeader) if each.name not in OPTIONAL_LABELS}
         for name, kind in _HEADER_KINDS.items():
             if type(values[name]) is not kind:
                 raise TypeError(f"header field {name} is {values[name]!r}")

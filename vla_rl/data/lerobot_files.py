@@ -24,6 +24,8 @@ from vla_rl.data.pictures import scaled
 logger = logging.getLogger(__name__)
 Size = tuple[int, int]
 _PICTURES = ("image", "video")
+NOT_NUMERIC = frozenset([*_PICTURES, "string", "language"])
+"""Types of columns that hold no numbers."""
 
 
 class LeRobotFiles:

@@ -7,6 +7,7 @@ added. What `export_lerobot` wrote comes back bit by bit; only video is lossy.
 Dependency law: pyarrow, PIL and PyAV are imported where they are used.
 """
 
+import logging
 import math
 import re
 from collections import Counter
@@ -24,9 +25,9 @@ from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Origin, Source, Uint8Array
 from vla_rl.core.validation import parse_json
 from vla_rl.data.dataset_edits import DatasetEdits
+from vla_rl.data.edits import describe, edited
 from vla_rl.data.episode_file import header_of, storable_columns
 from vla_rl.data.episode_header import EpisodeHeader, Survey, check_camera_names
-from vla_rl.data.lerobot_export import export_lerobot
 from vla_rl.data.lerobot_features import (
     ENVIRONMENT,
     EPISODE_LABELS,
@@ -36,17 +37,16 @@ from vla_rl.data.lerobot_features import (
     described,
     dimensions_of,
 )
-from vla_rl.data.lerobot_files import LeRobotFiles
+from vla_rl.data.lerobot_files import NOT_NUMERIC, LeRobotFiles
 from vla_rl.data.lerobot_outcomes import Outcomes, find_outcomes
 from vla_rl.data.lerobot_times import video_errors
 from vla_rl.data.store import EpisodeStore, add_unless_same
 
-__all__ = ["LeRobotMapping", "export_lerobot", "import_lerobot", "survey_lerobot"]
+logger = logging.getLogger(__name__)
 
 # What lerobot writes into every dataset.
 _BOOKKEEPING = frozenset(["timestamp", "frame_index", "episode_index", "index", "task_index"])
 _INTERVENTION = ("intervention", "complementary_info.is_intervention")  # of its rollouts, of its HIL-SERL's buffers
-_NOT_NUMERIC = frozenset(["image", "video", "string", "language"])
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def import_lerobot(dataset_dir: Path, store: EpisodeStore, mapping: LeRobotMappi
     """
     reader = _reader(dataset_dir, mapping)
     reader.survey()
-    reader.edits.log()
+    reader.log_edits()
     added = []
     for index in track(reader.chosen, "importing", "episode"):
         episode_id = add_unless_same(store, reader.read(index))
@@ -138,7 +138,6 @@ class _Reader:
     """Reads the episodes of a dataset under a mapping.
 
     Attributes:
-        edits: The edits beside the dataset.
         chosen: Numbers of the episodes that are taken in.
     """
 
@@ -147,8 +146,10 @@ class _Reader:
         count = len(files.episodes)
         if beyond := sorted({*mapping.leave_out} - {*range(count)}):
             raise UserError(f"mapping.lerobot.leave_out names {beyond}; {folder} has the episodes 0 to {count - 1}")
-        self.edits = DatasetEdits(files)
-        self.chosen = [index for index in self.edits.taken_in() if index not in mapping.leave_out]
+        edits = DatasetEdits(files)
+        self._edits, self._edits_in = edits.every(), edits.edits.path
+        left_out = {index for index, changes in self._edits.items() if changes.get("left_out")}.union(mapping.leave_out)
+        self.chosen = [index for index in range(count) if index not in left_out]
         self._mapping = mapping = _complete(mapping, files)
         try:
             vectors = [
@@ -166,6 +167,12 @@ class _Reader:
         )
         told = LABELS in features or not count
         self._outcomes = Outcomes(LABELS) if told else find_outcomes(files, mapping.success)
+
+    def log_edits(self) -> None:
+        """Log the edits that import applies."""
+        for index, changes in self._edits.items():
+            if changes:
+                logger.info("%s, episode %d: %s", self._edits_in, index, describe(changes))
 
     def survey(self) -> Survey:
         """Compare everything but the pictures, and return the headers. Raises StoreError or UserError."""
@@ -208,7 +215,7 @@ class _Reader:
             table = self._files.table(index)
             images = {name: self._files.pictures(index, key, table, size) for name, key in keys}
             episode = self._episode(index, table, images)
-        if not self.edits.gives_task(index):
+        if "task" not in self._edits.get(index, {}):
             self._files.warn_of_tasks(index, episode.task)
         return episode
 
@@ -245,12 +252,12 @@ class _Reader:
             episode = _restore(episode, str(table[LABELS][0].as_py()), numbers)
         else:
             used = {*_BOOKKEEPING, *mapping.state, mapping.action}
-            unused = [key for key in table if key not in used and files.features[key]["dtype"] not in _NOT_NUMERIC]
+            unused = [key for key in table if key not in used and files.features[key]["dtype"] not in NOT_NUMERIC]
             success = self._outcomes.of(numbers)  # next.done is true for an episode that was cut, too: a success ended
             episode = replace(episode, success=success, terminated=bool(success))
             episode = self._interpret(episode, {key: numbers(key) for key in unused})
         storable_columns(episode)
-        return self.edits.apply(index, episode.validate())
+        return edited(episode.validate(), self._edits.get(index, {}))
 
     def _interpret(self, episode: Episode, others: Mapping[str, NDArray[Any]]) -> Episode:
         """The episode with what lerobot's own optional columns say about it; the others become extras."""

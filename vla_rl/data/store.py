@@ -15,25 +15,23 @@ afterwards. No index has to be kept in step with the files: the folder listing i
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, Unpack
+from typing import Self
 
 import numpy as np
 
 from vla_rl.core.errors import StoreError
-from vla_rl.core.files import FileStamp, fsync_directory, fsync_file, stamp_of_file
-from vla_rl.core.metadata import write_description
+from vla_rl.core.files import FileStamp, fsync_directory, fsync_file, locked, stamp_of_file
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Episode, Source
-from vla_rl.core.validation import check_seal, read_json
-from vla_rl.data.edits import Changes, EditFolder, EditLog, check_changes, edited
+from vla_rl.core.validation import check_seal, read_json, write_sealed
+from vla_rl.data.edits import Changes, Editable, EditFolder, Recording, edited
 from vla_rl.data.episode_file import (
     SCHEMA_VERSION,
     SUFFIX,
@@ -54,7 +52,7 @@ TEMPORARY_SUFFIX = ".tmp"
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-class EpisodeStore:
+class EpisodeStore(Editable):
     """A folder of episodes.
 
     Episodes of any environment, camera set and size may stand side by side; whoever reads them picks the ones that fit.
@@ -75,7 +73,7 @@ class EpisodeStore:
     def __init__(self, path: Path, create: bool = True) -> None:
         self.path = Path(path)
         self.episodes_dir = self.path / "episodes"
-        self.edits = EditFolder(self.path / "edits")
+        self.edits, self.lock_folder = EditFolder(self.path / "edits"), self.path
         has_settings = (self.path / "store.json").exists()
         if not has_settings and not create:
             raise no_store_at(self.path)
@@ -168,74 +166,19 @@ class EpisodeStore:
         """Return the whole episode as it was recorded, without its edits. Raises as `read`."""
         return read_file(self._file(episode_id))
 
-    def recorded_digest(self, episode_id: str) -> str:
-        """Return the digest of the episode as it was recorded. Raises StoreError if it is missing or damaged."""
-        return read_file_header(self._file(episode_id)).digest
-
-    def recorded_length(self, episode_id: str) -> int:
-        """Return the number of steps that were recorded. Raises StoreError if the episode is missing or damaged."""
-        return read_file_header(self._file(episode_id)).length
-
-    def changes(self, episode_id: str) -> Changes:
-        """Return what edits amount to, empty for none. Raises StoreError if the episode or its edit is damaged."""
-        return self.edit_log(episode_id).changes
+    def recording(self, name: str) -> Recording:
+        """Return digest, length and labels of an episode as it was recorded. Raises StoreError if it is damaged."""
+        header = read_file_header(self._file(name))
+        values = Changes(left_out=False, trim=(0, header.length), success=header.success, task=header.task)
+        return Recording(header.digest, header.length, values, f"episode {name!r}")
 
     def edited_values(self, episode_id: str) -> Changes:
         """Return all that an edit can change, as it is now. Raises as `changes`."""
-        return {**_recorded_values(read_file_header(self._file(episode_id))), **self.changes(episode_id)}
-
-    def edit_log(self, episode_id: str) -> EditLog:
-        """Return all edits of an episode, with when and by whom. Raises as `changes`."""
-        check_episode_id(episode_id)
-        log = self.edits.read(episode_id)
-        if log is None:
-            return EditLog("")
-        header = read_file_header(self._file(episode_id))
-        if log.digest != header.digest:  # of an episode that had this id before
-            return EditLog(header.digest)
-        log.check(header.length, self.edits.file(episode_id))
-        return log
-
-    def edit(self, episode_id: str, **changes: Unpack[Changes]) -> None:
-        """Change how readers see an episode: leave it out, trim it, give another outcome or task sentence.
-
-        The episode's file stays as it is: the edit is a small file of its own beside it, written atomically, with a log
-        of all edits. When this returns, the edit survives a crash.
-
-        Args:
-            episode_id: Id of an episode in the store.
-            changes: New values; see `Changes`.
-
-        Raises:
-            UserError: For values that the episode cannot have.
-            StoreError: If there is no such episode, it is damaged, or the disk is full.
-
-        Example:
-            >>> store.edit("round001-00003", trim=(10, 250), success=False)  # doctest: +SKIP
-        """
-        header = read_file_header(self._file(episode_id))
-        check_changes(changes, header.length, f"episode {episode_id!r}")
-        with self._editing(episode_id):
-            log = self.edit_log(episode_id)
-            self.edits.write(episode_id, replace(log, digest=header.digest).changed(changes, _recorded_values(header)))
-
-    def undo(self, episode_id: str) -> None:
-        """Undo the last edit of an episode that is not undone yet; the log keeps both. Raises as `edit`."""
-        with self._editing(episode_id):
-            self.edits.write(episode_id, self.edit_log(episode_id).undone(f"episode {episode_id!r}"))
+        return {**self.recording(episode_id).values, **self.changes(episode_id)}
 
     def label(self, episode_id: str, success: bool | None) -> None:
         """Give an episode an outcome after the fact; None: not known after all. Raises as `edit`."""
         self.edit(episode_id, success=success)
-
-    @contextlib.contextmanager
-    def _editing(self, episode_id: str) -> Iterator[None]:
-        """Hold the store for oneself, so that no other edit comes between reading a log and writing it."""
-        try:
-            with locked(self.path, exclusive=True):
-                yield
-        except OSError as error:
-            raise StoreError(f"cannot edit episode {episode_id!r} in {self.path}: {error.strerror}") from error
 
     def move(self, episode_id: str, to: Self) -> None:
         """Hand an episode with its edits over to another store of the same file system.
@@ -275,10 +218,6 @@ class EpisodeStore:
         return self.episodes_dir / (episode_id + SUFFIX)
 
 
-def _recorded_values(header: EpisodeHeader) -> Changes:
-    return Changes(left_out=False, trim=(0, header.length), success=header.success, task=header.task)
-
-
 def add_unless_same(store: EpisodeStore, episode: Episode) -> str | None:
     """Add an episode that came from elsewhere, unless the store has this very episode already.
 
@@ -295,7 +234,7 @@ def add_unless_same(store: EpisodeStore, episode: Episode) -> str | None:
     """
     name, number = episode.episode_id, 1
     while episode.episode_id in store:
-        if store.recorded_digest(episode.episode_id) == episode_digest(episode):
+        if store.recording(episode.episode_id).digest == episode_digest(episode):
             return None
         number += 1
         episode = replace(episode, episode_id=f"{name[:95]}.{number}")
@@ -310,20 +249,6 @@ def no_store_at(path: Path) -> StoreError:
     inner = path / "episodes"
     hint = f"; did you mean {inner}?" if (inner / "store.json").exists() or (inner / "episodes").is_dir() else ""
     return StoreError(f"there is no episode store at {path}{hint or ' (no store.json)'}")
-
-
-@contextlib.contextmanager
-def locked(directory: Path, exclusive: bool) -> Iterator[None]:
-    """Hold the lock of a folder. Writers share it: while it is held exclusively, no write is under way.
-
-    A process that dies lets go of it.
-    """
-    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def check_settings(path: Path) -> None:
@@ -342,7 +267,7 @@ def check_settings(path: Path) -> None:
 
 def write_settings(path: Path) -> None:
     """Write a store's settings, atomically. The caller holds the lock."""
-    write_description(path / "store.json", {"schema_version": SCHEMA_VERSION})
+    write_sealed(path / "store.json", {"schema_version": SCHEMA_VERSION})
 
 
 def _publish(temporary: Path, file: Path) -> None:

@@ -11,7 +11,7 @@ from vla_rl.core.config import fill_parts, part
 from vla_rl.core.config_files import CONFIGS
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.validation import check_ranges
-from vla_rl.data.retention import RetentionConfig
+from vla_rl.data.cache import RetentionConfig
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig
 from vla_rl.policies.trainable import PolicyConfig

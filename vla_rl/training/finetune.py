@@ -18,7 +18,7 @@ from vla_rl.core.metadata import critic_of
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.processes import learner_threads
 from vla_rl.core.validation import check_ranges
-from vla_rl.data.retention import RetentionConfig
+from vla_rl.data.cache import RetentionConfig
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import DataMapping
 from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy

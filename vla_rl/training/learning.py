@@ -20,8 +20,7 @@ from vla_rl.core.progress import Progress
 from vla_rl.core.protocols import Subscriber
 from vla_rl.core.signals import deferred_signals
 from vla_rl.credit import CreditConfig
-from vla_rl.data.cache import CachedEpisode, FrameCache
-from vla_rl.data.retention import RetentionConfig
+from vla_rl.data.cache import CachedEpisode, FrameCache, RetentionConfig
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.checkpoint import save_checkpoint

@@ -18,8 +18,7 @@ from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Source
 from vla_rl.credit import ActorKind, SegmentKind
-from vla_rl.data.cache import FrameCache
-from vla_rl.data.retention import RetentionConfig
+from vla_rl.data.cache import FrameCache, RetentionConfig
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.statistics import scale_notes
 from vla_rl.training.learning import Learner, LearningRun, RunRecords

@@ -18,8 +18,7 @@ from vla_rl.core.errors import CheckpointError, StoreError
 from vla_rl.core.progress import track
 from vla_rl.credit import CreditConfig, assign_batch
 from vla_rl.critics.calibration import calibration_record
-from vla_rl.data.cache import FrameCache
-from vla_rl.data.retention import RetentionConfig
+from vla_rl.data.cache import FrameCache, RetentionConfig
 from vla_rl.data.run_folder import RunFolder, is_policy
 from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.training import plan

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 from vla_rl.core.files import digest_of, fsync_directory, fsync_file
-from vla_rl.core.metadata import write_description
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.signing import check_trusted
-from vla_rl.core.validation import check_seal, check_version, plain_name, read_json
+from vla_rl.core.validation import check_seal, check_version, plain_name, read_json, write_sealed
 
 OURS = "vla_rl.json"
 FORMAT_VERSION = 2
@@ -67,7 +66,7 @@ def write_folder(folder: Path, parts: list[Any], ours: Mapping[str, Any]) -> Non
         for part in parts:
             part.save_pretrained(temporary)
         digests = {file.name: digest_of(file) for file in temporary.iterdir() if file.is_file()}
-        write_description(temporary / OURS, {"format_version": FORMAT_VERSION, **ours, "files": digests})
+        write_sealed(temporary / OURS, {"format_version": FORMAT_VERSION, **ours, "files": digests})
         for file in temporary.iterdir():
             fsync_directory(file) if file.is_dir() else fsync_file(file)
         shutil.rmtree(folder, ignore_errors=True)

@@ -23,7 +23,7 @@ from benchmarks.campaign_refusals import refusals, strategies
 from benchmarks.campaign_wave import HORIZON, HZ
 from benchmarks.campaign_world import LIMITS, PERIOD_NS, SETTINGS, SILENT_S, TICK_S, CampaignRig, World
 from robot_io.disturbances import Disturbance
-from robot_io.faults import FAULTS, Fault, Finding, judge
+from robot_io.faults import FAULTS, Fault, FaultResult, judge
 from vla_rl.core.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -73,11 +73,11 @@ class Campaign:
                 course.recover()
                 spoiled += 1
                 if spoiled == _TRIES:
-                    finding = Finding(fault.name, np.nan, fault.declared_ms(SETTINGS), False, str(error))
+                    finding = FaultResult(fault.name, np.nan, fault.declared_ms(SETTINGS), False, str(error))
                     break
         return {**asdict(finding), "spoiled": spoiled, "wall_s": time.monotonic() - begun_s}
 
-    def _trial(self, fault: Fault) -> Finding:
+    def _trial(self, fault: Fault) -> FaultResult:
         """One fault at a random moment of an attempt."""
         course = self._course
         world = course.world
@@ -110,9 +110,9 @@ class Campaign:
             raise
         except UserError as error:
             course.recover()
-            return Finding(fault.name, np.nan, fault.declared_ms(SETTINGS), False, str(error))
+            return FaultResult(fault.name, np.nan, fault.declared_ms(SETTINGS), False, str(error))
 
-    def _afterwards(self, finding: Finding) -> Finding:
+    def _afterwards(self, finding: FaultResult) -> FaultResult:
         """The stop stays until somebody calls ~/rearm."""
         course = self._course
         if not course.rig.stopped():
@@ -126,7 +126,7 @@ class Campaign:
         course.rearm()
         return finding
 
-    def _start_trial(self, fault: Fault) -> Finding:
+    def _start_trial(self, fault: Fault) -> FaultResult:
         """A start that has to be refused, or to go well."""
         course = self._course
         world, rig = course.world, course.rig
@@ -148,9 +148,11 @@ class Campaign:
         else:
             course.rearm()
         passed = refused or jump <= 1.0 + ROUNDING
-        return Finding(fault.name, 0.0, declared_ms, passed, "" if passed else f"first command jumped {jump:.2f} ticks")
+        return FaultResult(
+            fault.name, 0.0, declared_ms, passed, "" if passed else f"first command jumped {jump:.2f} ticks"
+        )
 
-    def _start_twice(self, fault: Fault) -> Finding:
+    def _start_twice(self, fault: Fault) -> FaultResult:
         """A start during an attempt is refused, and after its success nothing moves."""
         course = self._course
         world, rig = course.world, course.rig
@@ -169,9 +171,9 @@ class Campaign:
         reaction_ms = max(last_ns - begun_ns, 0) * 1e-6
         passed = answers == [False, True] and not moved and reaction_ms <= declared_ms
         why = f"answers {answers}, {'it moved again' if moved else 'it stayed'}"
-        return Finding(fault.name, reaction_ms, declared_ms, passed, "" if passed else why)
+        return FaultResult(fault.name, reaction_ms, declared_ms, passed, "" if passed else why)
 
-    def _tolerated(self, fault: Fault) -> Finding:
+    def _tolerated(self, fault: Fault) -> FaultResult:
         """Messages are lost for a while: no command may move on readings that are too old, or jump."""
         course = self._course
         world, rig = course.world, course.rig
@@ -199,7 +201,7 @@ class Campaign:
             course.while_ticking(lambda: rig.trigger("failure"))
             course.wait_standing_by()
         why = "" if passed else f"moved on readings {worst_ms:.0f} ms old, in steps of {jump:.2f} ticks"
-        return Finding(fault.name, worst_ms, declared_ms, passed, why)
+        return FaultResult(fault.name, worst_ms, declared_ms, passed, why)
 
     def _run_until_stopped(self, fault: Fault, declared_ticks: int) -> None:
         """Ticks in lockstep until the node has stopped; after three times the declared time without a stop, no more."""

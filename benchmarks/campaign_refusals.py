@@ -88,7 +88,7 @@ def _settings(folder: Path) -> dict[str, dict[str, object]]:
         "crossed limits": replace(LIMITS, low=(2.0,) * 3),
         "a watchdog of NaN ms": replace(LIMITS, max_observation_age_ms=_NAN),
         "a stop after infinite ms": replace(LIMITS, stop_after_ms=_INF),
-        "a body watch of NaN ms": replace(LIMITS, body=replace(LIMITS.body, beyond_after_ms=_NAN)),
+        "a joint monitor of NaN ms": replace(LIMITS, joint_monitor=replace(LIMITS.joint_monitor, beyond_after_ms=_NAN)),
     }
     asked: dict[str, dict[str, object]] = {}
     for number, (name, wrong) in enumerate(limits.items()):

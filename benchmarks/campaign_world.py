@@ -18,9 +18,9 @@ import numpy as np
 import yaml
 
 from benchmarks.campaign_wave import CAMERA, HORIZON, HZ, JOINTS, WAVE, WHITE
-from robot_io.body import BodyConfig
 from robot_io.disturbances import Disturbance
 from robot_io.faults import Sample, Settings
+from robot_io.joint_monitor import JointMonitorConfig
 from robot_io.limits import RobotLimits
 from robot_io.ros2 import messages, qos
 from tests.fakes.ros2_rig import Rig
@@ -32,7 +32,7 @@ LIMITS = RobotLimits(
     high=(1.0,) * len(JOINTS),
     max_velocity=(2.0,) * len(JOINTS),
     max_observation_age_ms=250.0,
-    body=BodyConfig(max_effort=(5.0,) * len(JOINTS)),
+    joint_monitor=JointMonitorConfig(max_effort=(5.0,) * len(JOINTS)),
 )
 HOLD_TICKS = 20
 # What counts in wall time, on a machine that may be busy.
@@ -170,18 +170,18 @@ class World:
 
     def _tell(self) -> None:
         clock_kind, image_kind, joints_kind, _ = self._kinds
-        tap = self.disturbance
-        robot_ns = tap.clock_ns(self._now_ns)
-        stamp_ns = tap.stamp_ns(self._now_ns)
+        disturbance = self.disturbance
+        robot_ns = disturbance.clock_ns(self._now_ns)
+        stamp_ns = disturbance.stamp_ns(self._now_ns)
         stamp = dict(zip(("sec", "nanosec"), divmod(stamp_ns, 1_000_000_000), strict=True))
-        told = [tap.joint(dim, float(position)) for dim, position in enumerate(self._position)]
+        told = [disturbance.joint(dim, float(position)) for dim, position in enumerate(self._position)]
         for dims in ((0,), range(1, len(JOINTS))):
             heard = [dim for dim in dims if told[dim] is not None]
-            if heard and not tap.loses_message():
+            if heard and not disturbance.loses_message():
                 message = joints_kind(
                     name=[JOINTS[dim] for dim in heard],
                     position=[told[dim] for dim in heard],
-                    effort=[tap.effort(dim, 0.1) for dim in heard],
+                    effort=[disturbance.effort(dim, 0.1) for dim in heard],
                 )
                 _set_stamp(message, stamp)
                 self._joints.publish(message)
@@ -189,8 +189,8 @@ class World:
             self._told = np.asarray(told, np.float32)
         darkest, brightest = (WHITE + 2, 256) if self.policy_raves else (0, WHITE - 50)
         picture = self._noise.integers(darkest, brightest, (_SHOT, _SHOT, 3), np.uint8)
-        shown = tap.image(CAMERA, picture)
-        if shown is not None and not tap.loses_message():
+        shown = disturbance.image(CAMERA, picture)
+        if shown is not None and not disturbance.loses_message():
             message = image_kind()
             messages.fill_image(message, shown)
             _set_stamp(message, stamp)

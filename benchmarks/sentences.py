@@ -17,7 +17,7 @@ from benchmarks.cells import Cells, origin
 from benchmarks.outcomes import practice_alone
 from benchmarks.practices import BOLD
 from benchmarks.runs import evaluations, in_float32, run_verb
-from sim.registration import COLOUR_TASKS
+from sim.registration import COLOR_TASKS
 from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import wilson_interval
@@ -25,13 +25,13 @@ from vla_rl.report.statistics import wilson_interval
 KINDS = ("deaf", "supervised", "practised")
 _STARTS = 100  # of the evaluation
 CHANGES = [
-    f"task.env={next(iter(COLOUR_TASKS))}",
-    f"task.also=[{','.join(list(COLOUR_TASKS)[1:])}]",
+    f"task.env={next(iter(COLOR_TASKS))}",
+    f"task.also=[{','.join(list(COLOR_TASKS)[1:])}]",
     "task.difficulty=0.5",
     "budget.demonstrations=24",
     "budget.supervised_steps=1000",
     "supervised.actor.decay_steps=1000",
-    f"budget.evaluation_episodes={_STARTS * len(COLOUR_TASKS)}",
+    f"budget.evaluation_episodes={_STARTS * len(COLOR_TASKS)}",
     "workers=0",
     "environments_per_worker=64",
 ]
@@ -84,7 +84,7 @@ def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _successes(cells: list[dict[str, Any]], kind: str) -> NDArray[np.float64]:
     """[seeds, tasks]."""
-    return np.array([[cell[kind][task] for task in COLOUR_TASKS] for cell in cells])
+    return np.array([[cell[kind][task] for task in COLOR_TASKS] for cell in cells])
 
 
 def _measure(seed: int, runs: Path) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def table(result: dict[str, Any]) -> str:
     """Markdown: one row per policy, one column per sentence."""
     cells = result["cells"]
     rows = [
-        f"| policy | {' | '.join(f'the {colour} cube' for colour in COLOUR_TASKS.values())} | seeds |",
+        f"| policy | {' | '.join(f'the {colour} cube' for colour in COLOR_TASKS.values())} | seeds |",
         "|---|---|---|---|---|",
     ]
     names = {

@@ -3,7 +3,7 @@ command, and whether parts of the robot come too close to each other.
 
 Joint limits and soft limits (``safety_controller``) are read from the XML; the kinematics and the distances between
 collision shapes are MuJoCo's, which reads URDF itself. Meshes count as their convex hulls, which contain them. Whoever
-commands in other units than radians and metres says how large one of them is.
+commands in other units than radians and meters says how large one of them is.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class Description:
     Args:
         source: the XML, or the path of a file.
         joints: of the action, in its order; "" for a dimension that the description does not know.
-        units: the size of one unit of each dimension, in radians or metres, [A]; empty: all 1.
+        units: the size of one unit of each dimension, in radians or meters, [A]; empty: all 1.
 
     Attributes:
         limits: of each dimension.
@@ -84,10 +84,12 @@ class Description:
         low = self._merge(limits.low, "low", [joint.low for joint in self.limits], limits, above=False)
         high = self._merge(limits.high, "high", [joint.high for joint in self.limits], limits)
         velocity = self._merge(limits.max_velocity, "max_velocity", [joint.velocity for joint in self.limits], limits)
-        efforts, body = [joint.effort for joint in self.limits], limits.body
-        if body.max_effort or np.isfinite(efforts).all():
-            body = replace(body, max_effort=self._merge(body.max_effort, "body.max_effort", efforts, limits))
-        return replace(limits, low=low, high=high, max_velocity=velocity, body=body)
+        efforts, monitor = [joint.effort for joint in self.limits], limits.joint_monitor
+        if monitor.max_effort or np.isfinite(efforts).all():
+            monitor = replace(
+                monitor, max_effort=self._merge(monitor.max_effort, "joint_monitor.max_effort", efforts, limits)
+            )
+        return replace(limits, low=low, high=high, max_velocity=velocity, joint_monitor=monitor)
 
     def gate(self, limits: RobotLimits, rate_hz: float, commands_per_tick: int, names: Sequence[str]) -> SafetyGate:
         """The gate with these limits, tightened, and what they say of workspace and self-collision.

@@ -28,13 +28,15 @@ _SPARKS = 32  # chunks whose delays are drawn
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CLEAR_LINE, _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[K", "\x1b[?25l", "\x1b[?25h"
 _RED, _YELLOW, _GREEN, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
-_COLOURS = {
+_COLORS = {
     **dict.fromkeys(("POLICY", "DEMO"), _GREEN),
     **dict.fromkeys(("HUMAN", "RATE", "JOINT_LIMIT", "WORKSPACE"), _YELLOW),
-    **dict.fromkeys(("HOLD", "NOT_FINITE", "WRONG_SHAPE", "OBSERVATION_OLD", "ACTION_OLD", "LATCHED"), _RED),
-    **dict.fromkeys(("FOLLOWING", "FROZEN", "EFFORT", "BEYOND", "GAP", "RIVAL", "E_STOP"), _RED),
+    **dict.fromkeys(("HOLD", "NOT_FINITE", "WRONG_SHAPE", "OBSERVATION_STALE", "ACTION_STALE", "LATCHED"), _RED),
+    **dict.fromkeys(
+        ("FOLLOWING_ERROR", "FROZEN", "EFFORT", "OUT_OF_RANGE", "LOOP_PAUSED", "OTHER_PUBLISHER", "E_STOP"), _RED
+    ),
 }
-_WORD = re.compile(rf"\b({'|'.join(_COLOURS)})\b")
+_WORD = re.compile(rf"\b({'|'.join(_COLORS)})\b")
 
 
 class LoopStatistics(Subscriber):
@@ -207,7 +209,7 @@ class _LinesAbove(logging.Handler):
 
 
 def panel(statistics: LoopStatistics, title: str, control_hz: float) -> list[str]:
-    """The lines of the panel, without colours."""
+    """The lines of the panel, without colors."""
     step = statistics.last
     if step is None:
         return [f"{title}: no step yet"]
@@ -239,4 +241,4 @@ def _sparkline(values: np.ndarray) -> str:
 
 
 def _paint(line: str) -> str:
-    return _WORD.sub(lambda word: f"{_COLOURS[word[0]]}{word[0]}{_PLAIN}", line)
+    return _WORD.sub(lambda word: f"{_COLORS[word[0]]}{word[0]}{_PLAIN}", line)

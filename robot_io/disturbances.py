@@ -11,7 +11,7 @@ from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 STATE = "state"
 _FAR = 1e6
-_FOLLOWING_PART = 0.1  # of the range between the limits, see `robot_io.body`
+_FOLLOWING_PART = 0.1  # of the range between the limits, see `robot_io.joint_monitor`
 _TOO_FAR = 1.5  # of the tolerance
 _FUTURE_NS = 10_000_000_000
 _JUMP_NS = 3_000_000_000
@@ -27,7 +27,7 @@ class Disturbance:
 
     def __init__(self, randomly: random.Random, limits: RobotLimits) -> None:
         self._random, self._limits = randomly, limits
-        free = {*limits.discrete_dims, *limits.delta_dims, *limits.body.yielding_dims}
+        free = {*limits.discrete_dims, *limits.delta_dims, *limits.joint_monitor.yielding_dims}
         self._dim = randomly.choice([dim for dim in range(len(limits.low)) if dim not in free] or [0])
         self._width = limits.high[self._dim] - limits.low[self._dim]
         self._kept: dict[Any, Any] = {}
@@ -160,7 +160,7 @@ class Off(Disturbance):
     def joint(self, dim: int, position: float) -> float | None:
         if dim != self._dim:
             return position
-        tolerance = self._limits.body.following_tolerance
+        tolerance = self._limits.joint_monitor.following_tolerance
         off = _TOO_FAR * (tolerance[dim] if tolerance else _FOLLOWING_PART * self._width)
         return position + (off if position < self._limits.low[dim] + self._width / 2 else -off)
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from robot_io.disturbances import Disturbance
 from robot_io.env_interface import EnvDeclaration, read_actions, read_dimensions, read_rate, read_sentence
-from robot_io.faults import Watch
+from robot_io.faults import Detector
+from robot_io.images import LazyImages
 from robot_io.observation_space import ObservationReader
-from robot_io.pictures import PicturesOnDemand
 from robot_io.renderer_errors import renderer_remedy
 from robot_io.success import Judge, as_flag
 from vla_rl.core.clock import Clock, VirtualClock
@@ -48,7 +48,7 @@ class EnvRobot:
         draws_always: Every observation has its pictures. False, set before `reset`: pictures are drawn when they are
             looked at, if the camera is ``render()`` or the environment can leave them out (attributes ``drawing``,
             ``draw_now``, see `sim.interface.CameraEnv`).
-        tap: what the sensors say goes through it, see `robot_io.faults`; None: they are sound.
+        disturbance: what the sensors say goes through it, see `robot_io.faults`; None: they are sound.
 
     Raises:
         UserError: if the environment's spaces or metadata do not fit.
@@ -57,8 +57,8 @@ class EnvRobot:
     world_ends = True
     """No command reaches an environment after its episode, see `vla_rl.execution.loop.EpisodicRobot`."""
 
-    watches = (Watch.AGES, Watch.POLICY)
-    tap: Disturbance | None = None
+    detectors = (Detector.AGES, Detector.POLICY)
+    disturbance: Disturbance | None = None
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class EnvRobot:
         captured_ns = dict.fromkeys(self._images, now_ns)
         captured_ns["state"] = now_ns
         observation = Observation(self._images, self.reader.state_of(self._raw), self.task, self._tick, captured_ns)
-        self._told = observation if self.tap is None else self.tap.observation(observation, self._told)
+        self._told = observation if self.disturbance is None else self.disturbance.observation(observation, self._told)
         return self._told
 
     def rest_command(self) -> Float32Array:
@@ -176,7 +176,7 @@ class EnvRobot:
         """
         if self._ended:
             raise UserError("the episode has ended; reset before the next command")
-        if isinstance(self._images, PicturesOnDemand):
+        if isinstance(self._images, LazyImages):
             self._images.end()
         with self._told_of("step"):
             # A copy: an environment may scale or clip what it is given in place, and the record is of what was sent.
@@ -256,7 +256,7 @@ class EnvRobot:
     def _pictures(self) -> Mapping[str, Uint8Array]:
         if self.draws_always or not self.draws_on_demand:
             return self.reader.images_of(self._raw)
-        pictures = PicturesOnDemand(self.reader.camera_names, self._draw_now)
+        pictures = LazyImages(self.reader.camera_names, self._draw_now)
         if self._tick == 0:
             pictures.draw()  # what is repeated until the next one is drawn
         return pictures

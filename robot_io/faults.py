@@ -1,7 +1,8 @@
 """Faults on purpose: what can go wrong around a policy and its robot, and by when the robot has to stand still.
 
 One table for ``vla-rl rollout --inject`` and for the campaign over topics (``python -m benchmarks robot``). A
-`Disturbance` stands between the sensors of a robot and everything that looks at them; robots keep one as ``tap``.
+`Disturbance` stands between the sensors of a robot and everything that looks at them; a robot keeps one as
+``disturbance``.
 """
 
 import itertools
@@ -20,15 +21,15 @@ from vla_rl.core.types import Float32Array
 
 _DISCOVERY_MS = 3000.0
 _SEEN_TICKS = 3  # the fault is seen, the time passes between two ticks, the stop is told
-_FOLLOWING_PART, _TRAVEL_PART = 0.1, 0.02  # of the range between the limits, see `robot_io.body`
+_FOLLOWING_PART, _TRAVEL_PART = 0.1, 0.02  # of the range between the limits, see `robot_io.joint_monitor`
 
 
-class Watch(StrEnum):
-    """What notices a fault. Robots name in ``watches`` what they have; the rest has everyone whom a gate guards."""
+class Detector(StrEnum):
+    """What notices a fault. Robots name in ``detectors`` what they have; the rest has everyone whom a gate guards."""
 
     AGES = "ages of the readings"
-    FRESHNESS = "pictures and joints that are no news"
-    BODY = "the joints while they move"
+    STALENESS = "images and joints without a new reading"
+    JOINTS = "the joints while they move"
     EFFORT = "their effort"
     START = "several readings before the first command"
     POLICY = "actions and plans"
@@ -62,13 +63,13 @@ class Settings:
         return 1e3 * ticks / self.control_hz
 
 
-class Shows(StrEnum):
+class Onset(StrEnum):
     """From when on the declared time counts."""
 
     AT_ONCE = "at once"
     REPEATED = "with the second reading"
-    TRAVEL = "when the command has moved on by body.frozen_travel"
-    DISTANCE = "when the joint is further from its command than body.following_tolerance"
+    TRAVEL = "when the command has moved on by joint_monitor.frozen_travel"
+    DISTANCE = "when the joint is further from its command than joint_monitor.following_tolerance"
     HELD = "when the first bad action is held"
 
 
@@ -79,7 +80,7 @@ class Fault:
     Attributes:
         name: as the command line takes it.
         what: is disturbed.
-        watch: notices it.
+        detector: What notices it.
         declared_ms: from the fault to the latched stop, by the settings; see docs/ros2.md.
         disturbance: how the sensors are disturbed, if they are.
         shows: from when on the time counts.
@@ -90,10 +91,10 @@ class Fault:
 
     name: str
     what: str
-    watch: Watch
+    detector: Detector
     declared_ms: Callable[[Settings], float]
     disturbance: type[Disturbance] = Disturbance
-    shows: Shows = Shows.AT_ONCE
+    shows: Onset = Onset.AT_ONCE
     at_start: bool = False
     tolerated: bool = False
     motion_only: bool = False
@@ -111,8 +112,8 @@ def _stop_ms(settings: Settings) -> float:
     return settings.limits.stop_after_ms + settings.ticks_ms(_SEEN_TICKS)
 
 
-def _body_ms(name: str) -> Callable[[Settings], float]:
-    return lambda settings: getattr(settings.limits.body, name) + settings.ticks_ms(_SEEN_TICKS)
+def _monitor_ms(name: str) -> Callable[[Settings], float]:
+    return lambda settings: getattr(settings.limits.joint_monitor, name) + settings.ticks_ms(_SEEN_TICKS)
 
 
 def _chunk_ms(settings: Settings) -> float:
@@ -144,14 +145,14 @@ def _one_tick_ms(settings: Settings) -> float:
     return settings.ticks_ms(1)
 
 
-_following_ms, _frozen_ms = _body_ms("following_after_ms"), _body_ms("frozen_after_ms")
-_effort_ms, _beyond_ms = _body_ms("effort_after_ms"), _body_ms("beyond_after_ms")
-_A, _F, _B, _E, _S, _P, _T = Watch
+_following_ms, _frozen_ms = _monitor_ms("following_after_ms"), _monitor_ms("frozen_after_ms")
+_effort_ms, _beyond_ms = _monitor_ms("effort_after_ms"), _monitor_ms("beyond_after_ms")
+_A, _F, _B, _E, _S, _P, _T = Detector
 FAULTS = {
     fault.name: fault
     for fault in (
         Fault("camera_silent", "a camera gives no pictures any more", _A, _silent_ms, disturb.CameraSilent),
-        Fault("camera_frozen", "the cameras repeat a picture", _F, _silent_ms, disturb.CameraFrozen, Shows.REPEATED),
+        Fault("camera_frozen", "the cameras repeat a picture", _F, _silent_ms, disturb.CameraFrozen, Onset.REPEATED),
         Fault("pictures_empty", "pictures of 0 x 0", _F, _silent_ms, disturb.PicturesEmpty),
         Fault("pictures_tiny", "pictures of 1 x 1", _F, _silent_ms, disturb.PicturesTiny),
         Fault("pictures_cut", "pictures of another shape", _F, _silent_ms, disturb.PicturesCut),
@@ -159,14 +160,14 @@ FAULTS = {
         Fault("joints_nan", "a joint reads NaN", _F, _silent_ms, disturb.NotFinite),
         Fault("driver_silent", "the driver of one joint falls silent", _T, _silent_ms, disturb.DriverSilent),
         Fault("robot_gone", "all streams fall silent at once", _T, _silent_ms, disturb.AllSilent),
-        Fault("joints_frozen", "all joints repeat their reading", _B, _frozen_ms, disturb.JointsFrozen, Shows.TRAVEL),
-        Fault("joint_frozen", "one joint repeats its reading", _B, _frozen_ms, disturb.JointFrozen, Shows.TRAVEL),
-        Fault("following_error", "a joint is not where its command is", _B, _following_ms, disturb.Off, Shows.DISTANCE),
+        Fault("joints_frozen", "all joints repeat their reading", _B, _frozen_ms, disturb.JointsFrozen, Onset.TRAVEL),
+        Fault("joint_frozen", "one joint repeats its reading", _B, _frozen_ms, disturb.JointFrozen, Onset.TRAVEL),
+        Fault("following_error", "a joint is not where its command is", _B, _following_ms, disturb.Off, Onset.DISTANCE),
         Fault("joint_beyond", "a joint reads a place outside its limits", _B, _beyond_ms, disturb.Beyond),
         Fault("effort", "a joint pushes too hard", _E, _effort_ms, disturb.Effort),
         Fault("start_far", "one reading at the start is off by 1e6", _S, _one_tick_ms, disturb.FarStart, at_start=True),
         Fault("start_off", "one reading at the start is off by 0.6", _S, _one_tick_ms, disturb.OffStart, at_start=True),
-        Fault("policy_nan", "the policy plans NaN", _P, _stop_ms, shows=Shows.HELD),
+        Fault("policy_nan", "the policy plans NaN", _P, _stop_ms, shows=Onset.HELD),
         Fault("policy_silent", "the policy answers no more", _P, _chunk_ms),
         Fault("policy_killed", "the inference process is killed", _T, _chunk_ms),
         Fault("policy_hangs", "the inference process stands still (SIGSTOP)", _T, _chunk_ms),
@@ -190,27 +191,27 @@ FAULTS = {
 }
 
 
-def chosen_faults(names: str, watches: Sequence[Watch]) -> list[Fault]:
+def chosen_faults(names: str, detectors: Sequence[Detector]) -> list[Fault]:
     """The faults of a comma-separated list, or ``all`` that a robot notices.
 
     Args:
         names: of the faults.
-        watches: what of the robot is watched.
+        detectors: what of the robot is watched.
 
     Raises:
         UserError: for a name that is unknown, or a fault that does not apply to the robot.
     """
     if names == "all":
-        return [fault for fault in FAULTS.values() if fault.watch in watches]
+        return [fault for fault in FAULTS.values() if fault.detector in detectors]
     chosen = []
     for name in filter(None, (part.strip() for part in names.split(","))):
         if name not in FAULTS:
             raise UserError(f"there is no fault {name!r}.{did_you_mean(name, FAULTS)}")
-        if (fault := FAULTS[name]).watch not in watches:
-            where = "; python -m benchmarks robot tries it" if fault.watch is Watch.TOPICS else ""
+        if (fault := FAULTS[name]).detector not in detectors:
+            where = "; python -m benchmarks robot tries it" if fault.detector is Detector.TOPICS else ""
             raise UserError(
                 f"fault {name!r} does not apply to this robot ({fault.what}): "
-                f"it is noticed by {fault.watch}, and this robot has only {', '.join(watches)}{where}"
+                f"it is noticed by {fault.detector}, and this robot has only {', '.join(detectors)}{where}"
             )
         chosen.append(fault)
     if not chosen:
@@ -245,7 +246,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Finding:
+class FaultResult:
     """How a robot has met a fault.
 
     Attributes:
@@ -265,7 +266,7 @@ class Finding:
 
 def judge(
     fault: Fault, begun_ns: int, samples: Sequence[Sample], settings: Settings, known_ns: int | None = None
-) -> Finding:
+) -> FaultResult:
     """Whether the commands stopped in time, and stayed away.
 
     Args:
@@ -279,37 +280,39 @@ def judge(
     before = [sample for sample in samples if sample.at_ns < begun_ns]
     after = [sample for sample in samples if sample.at_ns >= begun_ns]
     if len(before) < 2 or (before[-1].command == before[-2].command).all():
-        return Finding(fault.name, np.nan, declared_ms, False, "the robot did not move before the fault")
+        return FaultResult(fault.name, np.nan, declared_ms, False, "the robot did not move before the fault")
     onset_ns = _onset_ns(fault, begun_ns, before[-1], after, settings)
     moved = [now for then, now in itertools.pairwise([before[-1], *after]) if (now.command != then.command).any()]
     last_ns = max((sample.at_ns for sample in (moved if fault.motion_only else after)), default=begun_ns)
     if onset_ns is None:
-        return Finding(fault.name, (last_ns - begun_ns) * 1e-6, declared_ms, False, "the fault never showed")
+        return FaultResult(fault.name, (last_ns - begun_ns) * 1e-6, declared_ms, False, "the fault never showed")
     reaction_ms = max(last_ns - max(onset_ns, known_ns or 0), 0) * 1e-6
     late = reaction_ms > declared_ms + 1e-3
-    return Finding(fault.name, reaction_ms, declared_ms, not late, "commands went on for too long" if late else "")
+    return FaultResult(fault.name, reaction_ms, declared_ms, not late, "commands went on for too long" if late else "")
 
 
 def _onset_ns(fault: Fault, begun_ns: int, last: Sample, after: Sequence[Sample], settings: Settings) -> int | None:
     """When the fault shows; None if it does not, although commands went on."""
-    if fault.shows is Shows.AT_ONCE or not after:
+    if fault.shows is Onset.AT_ONCE or not after:
         return begun_ns
-    if fault.shows is Shows.REPEATED:
+    if fault.shows is Onset.REPEATED:
         return after[min(1, len(after) - 1)].at_ns
     commands = np.stack([last.command, *(sample.command for sample in after)])
     positions = np.stack([last.command if sample.position is None else sample.position for sample in after])
-    limits, body = settings.limits, settings.limits.body
+    limits, monitor = settings.limits, settings.limits.joint_monitor
     width = np.subtract(limits.high, limits.low) + 2 * rest_tolerance(limits)
-    if fault.shows is Shows.HELD:
+    if fault.shows is Onset.HELD:
         showing = (np.diff(commands, axis=0) == 0).all(axis=1)
-    elif fault.shows is Shows.TRAVEL:
-        far = np.abs(commands[1:] - commands[0]) > (body.frozen_travel or _TRAVEL_PART * width)
+    elif fault.shows is Onset.TRAVEL:
+        far = np.abs(commands[1:] - commands[0]) > (monitor.frozen_travel or _TRAVEL_PART * width)
         # The first of them may still follow a reading from before the fault.
         same = positions == positions[min(1, len(positions) - 1)]
         still = np.logical_and.accumulate(same[::-1])[::-1]
         showing = np.logical_or.accumulate((far & still).any(axis=1))
     else:
-        showing = (np.abs(commands[1:] - positions) > (body.following_tolerance or _FOLLOWING_PART * width)).any(axis=1)
+        showing = (np.abs(commands[1:] - positions) > (monitor.following_tolerance or _FOLLOWING_PART * width)).any(
+            axis=1
+        )
         # A robot that was stopped for it gives way: it is then where it is told to be.
         showing = showing[: int(np.flatnonzero(showing)[-1]) + 1] if showing.any() else showing
     if not showing[-1]:
@@ -318,7 +321,7 @@ def _onset_ns(fault: Fault, begun_ns: int, last: Sample, after: Sequence[Sample]
     return after[int(quiet[-1]) + 1 if len(quiet) else 0].at_ns
 
 
-def findings_table(findings: Sequence[Finding]) -> str:
+def fault_table(findings: Sequence[FaultResult]) -> str:
     """Markdown: a row for each fault."""
     lines = ["| fault | trials | failed | longest reaction, ms | declared, ms | |", "|---|---|---|---|---|---|"]
     for name in dict.fromkeys(finding.fault for finding in findings):

@@ -1,18 +1,18 @@
-"""The safety gate: between every source of actions and the robot, independent of the policy, on by default.
+"""The safety gate: it stands between every source of actions and the robot, and is on by default.
 
-Watchdogs on shape, finite numbers and the ages of observation and plan -> joint and workspace clamp -> rate limit
-against the previous command, or velocity, acceleration and jerk limits. A fault decelerates to rest and holds; it may
-pass; if it lasts, the stop latches, and only a person re-arms it. What is noticed of the robot itself (`robot_io.body`)
-and a pause of this very process latch it at once. A robot that something is in the way of, or that was moved in a
-pause, then holds where it is, at once and whatever its limits: the last command would push on, or pull it back. After a
-pause nothing is sent until a reading says where that is. Every change has a reason that is returned with the command,
-counted, and logged when it begins. Called from the control thread only.
+Each action passes in this order: watchdogs (shape, finite numbers, ages of observation and plan) -> joint limits and
+workspace -> rate limit, or velocity, acceleration and jerk limits. A fault brakes the robot to rest and holds it. A
+fault may pass; one that lasts latches the stop, and only a person re-arms it. What the joint monitor or an interlock
+reports, and a pause of this process, latch it at once. A robot that pushes against something, or was moved in a
+pause, then holds where it is: its last command would push on, or pull it back. After a pause the gate sends nothing
+until a reading says where the robot is. Every change has a reason, which is returned with the command, counted, and
+logged when it begins. Called from the control thread only.
 
-The ladder of a fault: hold while decelerating -> at rest, latched -> the loop calls the robot's `stop`, which damps ->
-until `SafetyGate.rearm`. Nothing on it can be skipped by a policy: the gate sees actions and times, never their origin.
+Order of a stop: hold while braking -> at rest, latched -> the loop calls the robot's `stop`, which damps -> until
+`SafetyGate.rearm`. A policy can skip none of it: the gate sees actions and times, never their origin.
 
-Limits hold from command to command. That they hold per second too is the loop's part: it never sends the commands of a
-tick closer together than their equal parts of it, and tells the gate how many of them there is still time for.
+Limits hold from command to command. The loop makes them hold per second: it never sends the commands of a tick closer
+together than their equal parts of it, and tells the gate how many there is still time for.
 """
 
 import functools
@@ -23,7 +23,7 @@ from enum import IntFlag
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_io.body import BodyWatch
+from robot_io.joint_monitor import JointMonitor
 from robot_io.limits import (
     GateConfig,
     RobotLimits,
@@ -50,22 +50,22 @@ class Reason(IntFlag):
     WRONG_SHAPE = 2
     JOINT_LIMIT = 4
     WORKSPACE = 8
-    OBSERVATION_OLD = 16
-    ACTION_OLD = 32
+    OBSERVATION_STALE = 16
+    ACTION_STALE = 32
     RATE = 64
     LATCHED = 128
     SMOOTHED = 256
-    FOLLOWING = 512
+    FOLLOWING_ERROR = 512
     FROZEN = 1024
     EFFORT = 2048
-    BEYOND = 4096
-    GAP = 8192
-    RIVAL = 16384
+    OUT_OF_RANGE = 4096
+    LOOP_PAUSED = 8192
+    OTHER_PUBLISHER = 16384
     E_STOP = 32768
     SELF_COLLISION = 65536
     DEAD_MAN = 131072
     CONTROLLERS = 262144
-    NO_ROTATION = 524288
+    INVALID_QUATERNION = 524288
 
 
 # Plain numbers for the control loop: arithmetic on an IntFlag takes a microsecond each time.
@@ -73,15 +73,19 @@ _NOT_FINITE, _WRONG_SHAPE, _JOINT_LIMIT, _WORKSPACE, _OBSERVATION_OLD, _ACTION_O
     int, list(Reason)[:9]
 )
 _OF_BODY = {
-    BodyWatch.FOLLOWING: int(Reason.FOLLOWING),
-    BodyWatch.FROZEN: int(Reason.FROZEN),
-    BodyWatch.EFFORT: int(Reason.EFFORT),
-    BodyWatch.BEYOND: int(Reason.BEYOND),
+    JointMonitor.FOLLOWING: int(Reason.FOLLOWING_ERROR),
+    JointMonitor.FROZEN: int(Reason.FROZEN),
+    JointMonitor.EFFORT: int(Reason.EFFORT),
+    JointMonitor.BEYOND: int(Reason.OUT_OF_RANGE),
 }
-_GAP, _SELF_COLLISION, _NO_ROTATION = int(Reason.GAP), int(Reason.SELF_COLLISION), int(Reason.NO_ROTATION)
-_ALARMS = int(Reason.RIVAL | Reason.E_STOP | Reason.DEAD_MAN | Reason.CONTROLLERS)
-_LATCHING = _GAP | _ALARMS | sum(_OF_BODY.values())  # no passing faults
-_IN_THE_WAY = _OF_BODY[BodyWatch.FOLLOWING] | _OF_BODY[BodyWatch.EFFORT]
+_GAP, _SELF_COLLISION, _NO_ROTATION = (
+    int(Reason.LOOP_PAUSED),
+    int(Reason.SELF_COLLISION),
+    int(Reason.INVALID_QUATERNION),
+)
+_INTERLOCKS = int(Reason.OTHER_PUBLISHER | Reason.E_STOP | Reason.DEAD_MAN | Reason.CONTROLLERS)
+_LATCHING = _GAP | _INTERLOCKS | sum(_OF_BODY.values())  # no passing faults
+_IN_THE_WAY = _OF_BODY[JointMonitor.FOLLOWING] | _OF_BODY[JointMonitor.EFFORT]
 _FAULTS = _NOT_FINITE | _NO_ROTATION | _WRONG_SHAPE | _OBSERVATION_OLD | _ACTION_OLD | _LATCHING
 _LONG_AGO = 1 << 62
 
@@ -94,7 +98,7 @@ class SafetyGate:
         rate_hz: how often `admit` is called, the control rate.
         commands_per_tick: how many commands the robot takes in the time of one action. Actions are interpolated
             linearly, discrete dimensions excepted, before the limits are applied at the robot's rate.
-        tool_position: the tool's x, y, z in metres, [3], at a command [A]; needed for workspace limits. Called up to
+        tool_position: the tool's x, y, z in meters, [3], at a command [A]; needed for workspace limits. Called up to
             twice a command.
         names: of the action dimensions, for what is said about them.
         too_close: whether parts of the robot are too close to each other at a command [A]; needed for
@@ -152,11 +156,11 @@ class SafetyGate:
         tolerance[self._delta_dims] = np.inf  # limits of steps say nothing of where the joint may be
         yielding = [*config.discrete_dims, *config.delta_dims]
         low, high, silent_ns = self._low - tolerance, self._high + tolerance, self._max_observation_age_ns
-        self._body = BodyWatch(config.body, low, high, one_tick, silent_ns, yielding, names)
+        self._joint_monitor = JointMonitor(config.joint_monitor, low, high, one_tick, silent_ns, yielding, names)
         # A gripper keeps what it holds, unless it squeezes too hard.
-        self._yielding = np.intersect1d(self._smooth_dims, config.body.yielding_dims).astype(np.int64)
+        self._yielding = np.intersect1d(self._smooth_dims, config.joint_monitor.yielding_dims).astype(np.int64)
         self._may_yield = np.setdiff1d(self._smooth_dims, self._yielding)
-        self._alarms = 0
+        self._interlocks = 0
         self.why = ""
         self.counts: dict[Reason, int] = dict.fromkeys(Reason, 0)
         self.latched = False
@@ -184,7 +188,7 @@ class SafetyGate:
         self._gave_way = 0  # for which reasons
         self._admitted_ns = _LONG_AGO  # times before it are no pause
         self._paused_ns: int | None = None  # when a pause began of which it is not known where the robot is after it
-        self._body.reset(posture)
+        self._joint_monitor.reset(posture)
         if self._limiter is not None:
             self._limiter.reset(self._previous[self._smooth_dims])
 
@@ -192,7 +196,7 @@ class SafetyGate:
         """Release a latched stop. For a person to call, after looking."""
         self.latched = False
         self._fault_since_ns = None
-        self._alarms = self._gave_way = 0
+        self._interlocks = self._gave_way = 0
         self.why = ""
 
     def inspect(self, condition: Condition) -> None:
@@ -201,15 +205,15 @@ class SafetyGate:
             position, command = (nearer_signs(told, self._previous, self.config.quaternions) for told in condition[:2])
             condition = condition._replace(position=position, command=command)
         self._condition = condition
-        found = self._body.look(condition)
-        if not found and not condition.alarms:
+        found = self._joint_monitor.look(condition)
+        if not found and not condition.interlocks:
             return
-        if not self._alarms:
-            self.why = self._body.why if found else condition.why
+        if not self._interlocks:
+            self.why = self._joint_monitor.why if found else condition.why
             _log.warning("the gate stops the robot: %s", self.why)
-        self._alarms |= condition.alarms
+        self._interlocks |= condition.interlocks
         for kind in found:
-            self._alarms |= _OF_BODY[kind]
+            self._interlocks |= _OF_BODY[kind]
 
     @property
     def at_rest(self) -> bool:
@@ -230,7 +234,7 @@ class SafetyGate:
     ) -> Verdict:
         """See `vla_rl.core.protocols.Gate.admit`. The commands are a new array."""
         count = commands_left or self.commands_per_tick
-        reasons = self._alarms
+        reasons = self._interlocks
         if action.dtype != np.float32:
             with np.errstate(over="ignore"):  # too large for float32 is not finite
                 action = action.astype(np.float32)
@@ -254,7 +258,7 @@ class SafetyGate:
             self._stand_still(now_ns, self._paused_ns)
         if fresh := reasons & _IN_THE_WAY & ~self._gave_way:
             self._gave_way |= fresh
-            squeezing = self._yielding[self._body.pushing[self._yielding]]
+            squeezing = self._yielding[self._joint_monitor.pushing[self._yielding]]
             self._give_way(np.union1d(self._may_yield, squeezing))
         if reasons or self.latched or self._fault_since_ns is not None:
             reasons = self._watch(reasons, now_ns)
@@ -350,7 +354,9 @@ class SafetyGate:
         if condition is not None:
             if condition.captured_ns > paused_ns and now_ns - condition.captured_ns <= self._max_observation_age_ns:
                 # Joints that sag a little under their load keep their command.
-                moved = self._may_yield[self._body.is_away(condition.position, self._previous)[self._may_yield]]
+                moved = self._may_yield[
+                    self._joint_monitor.is_away(condition.position, self._previous)[self._may_yield]
+                ]
             else:
                 return
         self._paused_ns = None

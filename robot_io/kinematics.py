@@ -64,7 +64,7 @@ class Kinematics:
             self._refuse_always_close(limits)
 
     def tool_position(self, command: Float32Array) -> NDArray[np.float64]:
-        """x, y, z of the tool's link in the frame of the root link, metres, float64 [3], at a command [A]."""
+        """x, y, z of the tool's link in the frame of the root link, meters, float64 [3], at a command [A]."""
         self._place(command)
         position: NDArray[np.float64] = self._data.xpos[self._tool].copy()
         return position

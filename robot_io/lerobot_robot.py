@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from robot_io.disturbances import Disturbance
-from robot_io.faults import Watch
-from robot_io.freshness import Freshness
+from robot_io.faults import Detector
+from robot_io.images import resize
 from robot_io.lerobot_devices import holds_near, lock_ports, make_device, unit_of_each
-from robot_io.pictures import resize
+from robot_io.staleness import StalenessFilter
 from vla_rl.core.clock import Clock, MonotonicClock
 from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import UserError, did_you_mean
@@ -56,11 +56,11 @@ class LerobotRobot:
     Attributes:
         state_dimensions: lerobot's names of the numbers of the state, with units where the driver says them.
         action_dimensions: The same of the action.
-        tap: what the driver says goes through it, see `robot_io.faults`; None: it is sound.
+        disturbance: what the driver says goes through it, see `robot_io.faults`; None: it is sound.
     """
 
-    watches = (Watch.AGES, Watch.FRESHNESS, Watch.BODY, Watch.START, Watch.POLICY)
-    tap: Disturbance | None = None
+    detectors = (Detector.AGES, Detector.STALENESS, Detector.JOINTS, Detector.START, Detector.POLICY)
+    disturbance: Disturbance | None = None
 
     def __init__(
         self,
@@ -90,8 +90,8 @@ class LerobotRobot:
                 raise UserError(f"{device.name} measures no {name!r}.{did_you_mean(name, self.state_names)}")
         self._holds_near = holds_near(getattr(device, "config", None))
         self._measured = [self.state_names.index(name) for name in self.action_names]
-        self._new_freshness = functools.partial(Freshness, detect_frozen, image_size)
-        self._freshness = self._new_freshness()
+        self._new_staleness = functools.partial(StalenessFilter, detect_frozen, image_size)
+        self._staleness = self._new_staleness()
         self._rest: list[Float32Array] = []
         self._command: Float32Array | None = None
         self._wanted: Float32Array = np.zeros(len(self.action_names), np.float32)  # `reset` says what
@@ -130,7 +130,7 @@ class LerobotRobot:
         del seed
         self.success, self._ended = None, False
         self._unreadable = self._deaf = False
-        self._freshness = self._new_freshness()  # no reading of the attempt before may stand in for one of this
+        self._staleness = self._new_staleness()  # no reading of the attempt before may stand in for one of this
         self._rest.clear()
         for _ in range(REST_READINGS):
             self._observation = None  # so that a reading that fails is not replaced by the one before
@@ -154,7 +154,7 @@ class LerobotRobot:
         now_ns = self.clock.now_ns()
         try:
             raw = self._raw()
-            images = {camera: self._freshness.image(camera, np.asarray(raw[camera]), now_ns) for camera in self.cameras}
+            images = {camera: self._staleness.image(camera, np.asarray(raw[camera]), now_ns) for camera in self.cameras}
             state = np.array([raw[name] for name in self.state_names], np.float32)
         except Exception as error:  # see the module
             if self._observation is None:
@@ -168,19 +168,19 @@ class LerobotRobot:
         if self._unreadable:
             _log.warning("%s can be read again", self.device.name)
         self._unreadable = False
-        self._state = self._freshness.state(state, now_ns)
+        self._state = self._staleness.state(state, now_ns)
         if self._image_size is not None:
             images = {camera: resize(image, self._image_size) for camera, image in images.items()}
-        self._observation = Observation(images, self._state, self._task, 0, dict(self._freshness.captured_ns))
+        self._observation = Observation(images, self._state, self._task, 0, dict(self._staleness.captured_ns))
         return self._observation
 
     def _raw(self) -> Mapping[str, Any]:
         """What the driver says. Its readings come together: if one is missing, it has failed."""
         raw: Mapping[str, Any] = self.device.get_observation()
-        if self.tap is None:
+        if self.disturbance is None:
             return raw
-        told = {camera: self.tap.image(camera, np.asarray(raw[camera])) for camera in self.cameras}
-        joints = {name: self.tap.joint(dim, float(raw[name])) for dim, name in enumerate(self.state_names)}
+        told = {camera: self.disturbance.image(camera, np.asarray(raw[camera])) for camera in self.cameras}
+        joints = {name: self.disturbance.joint(dim, float(raw[name])) for dim, name in enumerate(self.state_names)}
         if silent := [name for name, value in {**told, **joints}.items() if value is None]:
             raise TimeoutError(f"{silent[0]} says nothing")
         return {**told, **joints}
@@ -213,7 +213,7 @@ class LerobotRobot:
         joints would hide what is in their way: of such a one the command counts that it was given.
         """
         command = self._wanted if self._holds_near else self.last_command()
-        return Condition(self.rest_command(), command, self._freshness.captured_ns["state"])
+        return Condition(self.rest_command(), command, self._staleness.captured_ns["state"])
 
     def write(self, action: Float32Array) -> Float32Array:
         """Send the action; what the driver's own limits made of it comes back, or the last command that got through,

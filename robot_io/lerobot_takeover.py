@@ -84,7 +84,7 @@ class LerobotTakeover(TakeoverSource):
         self._gives_deltas = all(name in names for name in _DELTAS)
         if self._gives_deltas and step is None:
             raise UserError(
-                f"{device.name} gives motions of the tool in metres, and the action of the robot is "
+                f"{device.name} gives motions of the tool in meters, and the action of the robot is "
                 f"{', '.join(robot.action_names)}; take over with a leader arm, or pass a `step` that makes "
                 "commands of motions"
             )
@@ -167,13 +167,13 @@ class LerobotTakeover(TakeoverSource):
 
 
 def cartesian_step(
-    metres_per_unit: float, gripper_dim: int | None = None, gripper_per_tick: float = 0.0
+    meters_per_unit: float, gripper_dim: int | None = None, gripper_per_tick: float = 0.0
 ) -> Callable[[Float32Array, Float32Array, float], Float32Array]:
-    """A ``step`` for robots whose first three commands are the tool's x, y, z in metres."""
+    """A ``step`` for robots whose first three commands are the tool's x, y, z in meters."""
 
     def step(last: Float32Array, motion: Float32Array, gripper: float) -> Float32Array:
         command = last.copy()
-        command[:3] += metres_per_unit * motion
+        command[:3] += meters_per_unit * motion
         if gripper_dim is not None:
             command[gripper_dim] += gripper * gripper_per_tick
         return command

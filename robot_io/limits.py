@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from robot_io.body import BodyConfig
+from robot_io.joint_monitor import JointMonitorConfig
 from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Float32Array
@@ -31,7 +31,7 @@ class GateConfig:
         discrete_dims: dimensions that may jump (grippers): only clamped.
         delta_dims: dimensions that are steps, not targets: at rest they are 0, and they are not smoothed. A robot with
             them takes one command a tick: a step that is sent K times is K times as large.
-        workspace_low: lowest x, y, z of the tool, metres; empty: not limited. Targets outside are not followed, and a
+        workspace_low: lowest x, y, z of the tool, meters; empty: not limited. Targets outside are not followed, and a
             motion towards the border is braked in time. From outside, targets inside are followed.
         workspace_high: highest x, y, z of the tool.
         max_observation_age_ms: an older observation is a fault.
@@ -81,7 +81,7 @@ class RobotLimits(GateConfig):
         rest_tolerance: how far outside low and high a robot may be found at the start of an attempt; empty: a fiftieth
             of the range between them.
         tool_link: the link of the robot's description that the workspace limits are about.
-        self_distance: parts of the robot may come so close to each other, metres; a command that brings them closer is
+        self_distance: parts of the robot may come so close to each other, meters; a command that brings them closer is
             not followed, as one out of the workspace. 0: not watched. Links that one joint connects may touch.
         touching: pairs of further links that may.
         names: Action dimensions that the limits are for, in their order; compared with what the robot declares.
@@ -89,7 +89,7 @@ class RobotLimits(GateConfig):
         quaternions: the first of four dimensions each that are a quaternion x, y, z, w. It and its negative are one
             rotation: of commands and readings the one counts that is nearer to the command before. The node adds its
             pose outputs.
-        body: what is watched of the robot itself.
+        joint_monitor: What is monitored of the joints themselves.
     """
 
     rest_tolerance: tuple[float, ...] = ()
@@ -99,7 +99,7 @@ class RobotLimits(GateConfig):
     names: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     quaternions: tuple[int, ...] = ()
-    body: BodyConfig = field(default_factory=BodyConfig)
+    joint_monitor: JointMonitorConfig = field(default_factory=JointMonitorConfig)
 
     @classmethod
     def of(cls, config: GateConfig) -> "RobotLimits":
@@ -264,7 +264,7 @@ def check_limits(
         )
     if not 0 <= config.self_distance < np.inf or (config.self_distance and not sees_itself):
         raise ConfigError(
-            f"the gate's self_distance is {config.self_distance:g}; expected metres, and the robot's URDF (parameter "
+            f"the gate's self_distance is {config.self_distance:g}; expected meters, and the robot's URDF (parameter "
             "robot_description, option robot.urdf), which says where its parts are"
         )
     if config.delta_dims and (config.workspace_low or config.self_distance):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from robot_io.disturbances import Disturbance
-from robot_io.faults import Watch
-from robot_io.freshness import Freshness
+from robot_io.faults import Detector
+from robot_io.staleness import StalenessFilter
 from vla_rl.core.clock import Clock, VirtualClock
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import UserError
@@ -79,11 +79,11 @@ class MockRobot:
         commands: how many commands were obeyed in the attempt.
         writes: every command of the attempt, obeyed or not: (when, float32 [A]).
         stopped_after: how many of them came before the first `stop`; None before it.
-        tap: what the sensors say goes through it, see `robot_io.faults`; None: they are sound.
+        disturbance: what the sensors say goes through it, see `robot_io.faults`; None: they are sound.
     """
 
-    watches = (Watch.AGES, Watch.FRESHNESS, Watch.BODY, Watch.POLICY)
-    tap: Disturbance | None = None
+    detectors = (Detector.AGES, Detector.STALENESS, Detector.JOINTS, Detector.POLICY)
+    disturbance: Disturbance | None = None
     terminated = False
     success: bool | None = None
 
@@ -108,7 +108,7 @@ class MockRobot:
         self._random = np.random.Generator(np.random.Philox(key=seed))
         self._position = self._random.uniform(-0.3, 0.3, self.config.joints).astype(np.float32)
         self._command = self._position.copy()
-        self._freshness = Freshness(detect_frozen=True)
+        self._staleness = StalenessFilter(detect_frozen=True)
         self._image = self._picture()
         self._start_ns = self._moved_ns = self._commanded_ns = self.clock.now_ns()
         self._image_ns = self._start_ns
@@ -139,19 +139,19 @@ class MockRobot:
             self._image_ns = now_ns
         state: Float32Array = np.zeros(self.config.state_size or self.config.joints, np.float32)
         state[self._places] = np.nan if elapsed_s >= faults.state_nan_s else self._position
-        told = state if self.tap is None else self.tap.state(state)
+        told = state if self.disturbance is None else self.disturbance.state(state)
         if told is not None:
-            self._measured = self._freshness.state(told, now_ns)
+            self._measured = self._staleness.state(told, now_ns)
         for camera in self.config.cameras:
             self._show(camera)
-        return Observation(dict(self._shown), self._measured, self.config.task, 0, dict(self._freshness.captured_ns))
+        return Observation(dict(self._shown), self._measured, self.config.task, 0, dict(self._staleness.captured_ns))
 
     def _show(self, camera: str) -> None:
         """Take the picture of a camera, unless it is none."""
-        image = self._image if self.tap is None else self.tap.image(camera, self._image)
+        image = self._image if self.disturbance is None else self.disturbance.image(camera, self._image)
         if image is not None:
             with contextlib.suppress(UserError):
-                self._shown[camera] = self._freshness.image(camera, image, self._image_ns)
+                self._shown[camera] = self._staleness.image(camera, image, self._image_ns)
 
     def rest_command(self) -> Float32Array:
         """See `vla_rl.core.protocols.Robot.rest_command`."""
@@ -159,7 +159,7 @@ class MockRobot:
 
     def condition(self) -> Condition:
         """See `vla_rl.execution.loop.EpisodicRobot`."""
-        return Condition(self._measured[self._places], self._command, self._freshness.captured_ns["state"])
+        return Condition(self._measured[self._places], self._command, self._staleness.captured_ns["state"])
 
     def write(self, action: Float32Array) -> Float32Array:
         """Take a command over, unless the robot has stopped."""

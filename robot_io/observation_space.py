@@ -13,13 +13,13 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from robot_io.pictures import resize
+from robot_io.images import resize
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.types import Float32Array, Uint8Array
 
 _CHANNELS = (1, 3, 4)  # behind
 _CHANNELS_FIRST = (1, 3)  # four in front are frames on top of each other
-_SMALLEST_GREY = 8  # pixels a side: a smaller uint8 matrix is numbers, not a picture
+_SMALLEST_GRAY = 8  # pixels a side: a smaller uint8 matrix is numbers, not a picture
 RENDERED = "render"
 """The camera of an environment that observes no picture: what its ``render()`` draws."""
 
@@ -48,7 +48,7 @@ class Camera:
 
     @property
     def channels(self) -> int:
-        """1: grey, 3: RGB, 4: RGB and transparency."""
+        """1: gray, 3: RGB, 4: RGB and transparency."""
         return {"HWC": self.space.shape[-1], "CHW": self.space.shape[0], "HW": 1}[self.layout]
 
 
@@ -165,7 +165,7 @@ class ObservationReader:
             self.notes.append("no state was found: the policy is told one 0")
         for name, camera in self.cameras.items():
             if camera.channels != 3:
-                kind = "grey, and repeated for red, green and blue" if camera.channels == 1 else "without transparency"
+                kind = "gray, and repeated for red, green and blue" if camera.channels == 1 else "without transparency"
                 self.notes.append(f"camera {name!r} is {kind}")
         self._expected: dict[Path, Any] = {path: parts[path] for path in [*shown, *self._state]}
 
@@ -219,7 +219,7 @@ def _camera(path: Path, space: spaces.Space[Any]) -> Camera | None:
     shape = space.shape
     if len(shape) == 3 and (shape[-1] in _CHANNELS or shape[0] in _CHANNELS_FIRST):
         return Camera(path, space, "HWC" if shape[-1] in _CHANNELS else "CHW")
-    if len(shape) == 2 and min(shape) >= _SMALLEST_GREY:
+    if len(shape) == 2 and min(shape) >= _SMALLEST_GRAY:
         return Camera(path, space, "HW")
     return None
 
@@ -234,7 +234,7 @@ def _is_vector(space: spaces.Space[Any]) -> bool:
 def _looks_drawn(space: spaces.Space[Any]) -> bool:
     """Whether numbers are a picture, a depth map or a grid rather than a state."""
     shape = space.shape or ()
-    return len(shape) >= 2 and sum(side >= _SMALLEST_GREY for side in shape) >= 2
+    return len(shape) >= 2 and sum(side >= _SMALLEST_GRAY for side in shape) >= 2
 
 
 def _found_cameras(parts: Mapping[Path, spaces.Space[Any]]) -> dict[str, Camera]:

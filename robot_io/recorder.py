@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robot_io.pictures import PicturesOnDemand
+from robot_io.images import LazyImages
 from vla_rl.core.dimensions import UNDECLARED, Pair
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Subscriber
@@ -77,7 +77,7 @@ class Recorder(Subscriber):
             self._start(step)
         columns = self._columns
         images: Mapping[str, Uint8Array] = observation.images
-        if isinstance(images, PicturesOnDemand) and row:  # the first picture lays the columns out
+        if isinstance(images, LazyImages) and row:  # the first picture lays the columns out
             self._extras[PICTURED].append(int(images.drawn))
             if not images.drawn:
                 images = self._last_images
@@ -152,7 +152,7 @@ class Recorder(Subscriber):
             self._columns = {name: _Column(shape, dtype) for name, (shape, dtype) in rows.items()}
         names = [*step.extras, *("captured_ns." + stream for stream in observation.captured_ns)]
         self._extras = {name: [] for name in names}
-        if isinstance(observation.images, PicturesOnDemand):
+        if isinstance(observation.images, LazyImages):
             self._extras[PICTURED] = [1]
 
 

@@ -29,7 +29,7 @@ class TabletopEnv(CameraEnv):
     """One or two Cartesian arms at a table.
 
     Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}`. Action: float32 [A], absolute
-    targets. State and action list, for every arm, x, y, z of the grip point and the gripper's opening, all in metres.
+    targets. State and action list, for every arm, x, y, z of the grip point and the gripper's opening, all in meters.
     The reward is 1 at success, which ends the episode, and 0 before it.
 
     Arguments as of `CameraEnv`; difficulty 0 has narrow starts and generous clearances, 1 wide starts and tight ones.
@@ -40,7 +40,7 @@ class TabletopEnv(CameraEnv):
     max_episode_steps: ClassVar[int]
     expert_steps: ClassVar[int]  # what the expert takes on average
     arms: ClassVar[tuple[ArmSpec, ...]]
-    home: ClassVar[tuple[tuple[float, float, float], ...]]  # grip point of every arm at the start, metres
+    home: ClassVar[tuple[tuple[float, float, float], ...]]  # grip point of every arm at the start, meters
     objects: ClassVar[tuple[str, ...]]
 
     def _build(self, renderer: str) -> None:
@@ -101,7 +101,7 @@ class TabletopEnv(CameraEnv):
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         np.minimum(np.maximum(action, self._low), self._high, out=self._ctrl)
         if math.isnan(self._ctrl @ self._ctrl):
-            raise UserError(f"The action holds something that is not a number: {action}. Send targets in metres.")
+            raise UserError(f"The action holds something that is not a number: {action}. Send targets in meters.")
         mujoco.mj_step(self.model, self.data, self.n_substeps)
         self._locate()  # mj_step leaves positions of bodies one substep behind
         self._elapsed += 1
@@ -128,7 +128,7 @@ class TabletopEnv(CameraEnv):
 
     @property
     def state_units(self) -> tuple[str, ...]:
-        """Units of state and action: metres."""
+        """Units of state and action: meters."""
         return ("m",) * len(self.state_names)
 
     action_names, action_units = state_names, state_units
@@ -177,15 +177,15 @@ class TabletopEnv(CameraEnv):
         return self._elapsed
 
     def grip_points(self) -> NDArray[np.float64]:
-        """Grip point of every arm, float64 [arms, 3], metres."""
+        """Grip point of every arm, float64 [arms, 3], meters."""
         return self._qpos[self._axes]
 
     def openings(self) -> NDArray[np.float64]:
-        """Opening of every gripper, float64 [arms], metres."""
+        """Opening of every gripper, float64 [arms], meters."""
         return self._qpos[self._fingers].sum(axis=1)
 
     def position(self, name: str) -> NDArray[np.float64]:
-        """Middle of an object's base, float64 [3], metres; a view that moves with the object."""
+        """Middle of an object's base, float64 [3], meters; a view that moves with the object."""
         return self._position[name]
 
     def rotation(self, name: str) -> NDArray[np.float64]:
@@ -193,7 +193,7 @@ class TabletopEnv(CameraEnv):
         return self._rotation[name]
 
     def in_frame_of(self, frame: str, point: NDArray[np.float64]) -> NDArray[np.float64]:
-        """A point of the world as seen from an object, float64 [3], metres."""
+        """A point of the world as seen from an object, float64 [3], meters."""
         return (point - self._position[frame]) @ self._rotation[frame]
 
     def place(self, name: str, x: float, y: float, yaw: float = 0.0) -> None:

@@ -70,7 +70,7 @@ class Hull:
     """The planes of a convex mesh, in its frame: inside is where normals @ point < offsets."""
 
     normals: NDArray[np.float64]  # [F, 3], unit length, outwards
-    offsets: NDArray[np.float64]  # [F] metres
+    offsets: NDArray[np.float64]  # [F] meters
 
     @classmethod
     def of_mesh(cls, model: mujoco.MjModel, name: str) -> "Hull":
@@ -92,11 +92,11 @@ class Hull:
 
         Args:
             rotation: from the hull's frame to the rays', [3, 3].
-            offset: the hull's place as seen from the start of the rays, [3] metres.
+            offset: the hull's place as seen from the start of the rays, [3] meters.
             directions: unit vectors [N, 3].
 
         Returns:
-            Indices [M] of the rays that meet it, their distances [M] in metres and the normals [M, 3] there.
+            Indices [M] of the rays that meet it, their distances [M] in meters and the normals [M, 3] there.
         """
         normals = self.normals @ rotation.T
         gap = self.offsets + normals @ offset  # [F], negative where a plane faces the start

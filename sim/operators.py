@@ -138,7 +138,7 @@ class Operator:
         for name in ("gripper_dims", "action_kind"):
             if not hasattr(expert.env, name):
                 raise UserError(f"{type(expert.env).__name__} does not say its {name}, by which an operator moves")
-        self.env, self.metres_per_action = expert.env, expert.metres_per_action
+        self.env, self.meters_per_action = expert.env, expert.meters_per_action
         self._expert, self.config = expert, config
         self.hz = float(self.env.metadata["render_fps"])
         self._space = self.env.action_space
@@ -157,7 +157,7 @@ class Operator:
         """Begin an episode: the seed determines every draw of it."""
         self.rng = np.random.default_rng([seed, _STREAM])
         self._expert.reset(seed)
-        self._noise = CorrelatedNoise(self.rng, self.config.tremor_m / self.metres_per_action, self._motion.shape)
+        self._noise = CorrelatedNoise(self.rng, self.config.tremor_m / self.meters_per_action, self._motion.shape)
         self._shake = np.zeros(self._motion.shape)
         self.pace = self._expert.pace = self.rng.uniform(*self.config.speed)
         self._drives_one = self.rng.random() < self.config.one_part_probability
@@ -186,7 +186,7 @@ class Operator:
             self._still = self._frames(self.rng.exponential(_IDLE_S))
         if self._astray > 0:
             self._astray -= 1
-            step = _ASTRAY_M_PER_S / self.hz / self.metres_per_action
+            step = _ASTRAY_M_PER_S / self.hz / self.meters_per_action
             wanted = held.copy()
             wanted[self._motion] += step * self._way
         for arm, dims in enumerate(self._arms):
@@ -217,7 +217,7 @@ class Operator:
             shuts = self._is_shut(wanted[gripper], gripper) and not self._is_shut(held[gripper], gripper)
             if not shuts or self._astray or self.rng.random() >= self.config.miss_probability:
                 return
-            self._misses[arm] = (0, self._off(self.config.aim_m / self.metres_per_action)[: len(hand)])
+            self._misses[arm] = (0, self._off(self.config.aim_m / self.meters_per_action)[: len(hand)])
         frame, off = self._misses[arm]
         aside, shut, opened = (self._frames(time) for time in (_MISS_ASIDE_S, _MISS_CLOSED_S, _MISS_OPEN_S))
         wanted[hand] = held[hand] + (off / aside if frame < aside else 0.0)

@@ -28,12 +28,12 @@ def draw_picture(
     rays = camera_rays(model, data, camera, fine)
     caster, geoms = Caster(model, data), Visibility(model).geoms(model)
     hits = caster.cast(data, rays.origin, rays.directions, geoms)
-    colour = shade(model, rays.directions, rays.origin, hits)
+    color = shade(model, rays.directions, rays.origin, hits)
 
     lamp = LAMP_DISTANCE_M * LIGHT_DIRECTION
     ways = rays.origin + rays.directions * np.maximum(hits.distance, 0.0)[:, None] - lamp  # [N, 3]
     lengths = np.linalg.norm(ways, axis=1)
     shaded = caster.cast(data, lamp, ways / lengths[:, None], geoms).distance < lengths - 1e-3
-    colour[shaded & (hits.geom >= 0) & (hits.geom != model.geom("wall").id)] *= SHADOW
-    blocks = colour.reshape(image_size, OVERSAMPLING, image_size, OVERSAMPLING, 3)
+    color[shaded & (hits.geom >= 0) & (hits.geom != model.geom("wall").id)] *= SHADOW
+    blocks = color.reshape(image_size, OVERSAMPLING, image_size, OVERSAMPLING, 3)
     return (blocks.mean(axis=(1, 3)) * 255).astype(np.uint8)

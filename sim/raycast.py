@@ -31,22 +31,22 @@ _OPAQUE = 0.995  # OpenGL blends what is less opaque
 _CORNERS = np.array(list(itertools.product((-1.0, 1.0), repeat=3))).T  # [3, 8]
 
 
-def geom_colours(model: mujoco.MjModel) -> NDArray[np.float64]:
-    """Colour of every geom, [G, 3] from 0 to 1; as in MuJoCo, a material's colour unless the geom was given its own.
+def geom_colors(model: mujoco.MjModel) -> NDArray[np.float64]:
+    """Color of every geom, [G, 3] from 0 to 1; as in MuJoCo, a material's color unless the geom was given its own.
 
-    A texture is drawn as its mean: its pattern is finer than a policy's pixels, and without its colour most things
+    A texture is drawn as its mean: its pattern is finer than a policy's pixels, and without its color most things
     that have one would be white on a white table. The texture `CHECKER` of our own scenes is drawn by `shade`.
     """
-    colours, from_material, means = geom_rgba(model)[:, :3], uses_material(model), np.ones((model.nmat, 3))
+    colors, from_material, means = geom_rgba(model)[:, :3], uses_material(model), np.ones((model.nmat, 3))
     for material, texture in enumerate(model.mat_texid[:, mujoco.mjtTextureRole.mjTEXROLE_RGB]):
         if texture >= 0 and model.texture(texture).name != CHECKER:
-            means[material] = _mean_colour(model, texture)
-    colours[from_material] *= means[model.geom_matid[from_material]]
-    return colours
+            means[material] = _mean_color(model, texture)
+    colors[from_material] *= means[model.geom_matid[from_material]]
+    return colors
 
 
-def _mean_colour(model: mujoco.MjModel, texture: int) -> NDArray[np.float64]:
-    """Mean colour of a texture, [3] from 0 to 1."""
+def _mean_color(model: mujoco.MjModel, texture: int) -> NDArray[np.float64]:
+    """Mean color of a texture, [3] from 0 to 1."""
     start, n_channels = model.tex_adr[texture], model.tex_nchannel[texture]
     size = model.tex_height[texture] * model.tex_width[texture] * n_channels
     pixels = model.tex_data[start : start + size].reshape(-1, n_channels)
@@ -56,14 +56,14 @@ def _mean_colour(model: mujoco.MjModel, texture: int) -> NDArray[np.float64]:
 def shade(
     model: mujoco.MjModel, rays: NDArray[np.float64], origin: NDArray[np.float64], hits: Hits
 ) -> NDArray[np.float64]:
-    """Colours [N, 3] from 0 to 1 in the light of one distant lamp."""
+    """Colors [N, 3] from 0 to 1 in the light of one distant lamp."""
     lit = AMBIENT + DIFFUSE * np.maximum(hits.normal @ LIGHT_DIRECTION, 0.0)
     (checked,) = np.nonzero(_is_checkered(model)[hits.geom] & (hits.geom >= 0))
     ground = origin[:2] + rays[checked, :2] * hits.distance[checked, None]
     lit[checked[np.floor(ground / CHECKER_SIZE_M).sum(axis=1) % 2 == 0]] *= CHECKER_SHADE
-    colour = geom_colours(model)[hits.geom] * lit[:, None]
-    colour[hits.geom < 0] = BACKDROP
-    return np.minimum(colour, 1.0)
+    color = geom_colors(model)[hits.geom] * lit[:, None]
+    color[hits.geom < 0] = BACKDROP
+    return np.minimum(color, 1.0)
 
 
 def _is_checkered(model: mujoco.MjModel) -> NDArray[np.bool_]:
@@ -92,9 +92,9 @@ class _View:
 
     still: bytes  # poses and optics at which this was drawn
     rays: Rays
-    colour: NDArray[np.uint8]  # [N, 3]
+    color: NDArray[np.uint8]  # [N, 3]
     geom: NDArray[np.int32]  # [N], -1 for nothing
-    distance: NDArray[np.float64]  # [N] metres, infinite where nothing is
+    distance: NDArray[np.float64]  # [N] meters, infinite where nothing is
 
 
 class RaycastRenderer:
@@ -132,14 +132,14 @@ class RaycastRenderer:
     def render(self, data: mujoco.MjData, camera: str) -> NDArray[np.uint8]:
         """Picture uint8 [H, W, 3] of `data`, whose kinematics and cameras must be up to date (`mj_forward`)."""
         view = self._view(data, camera)
-        picture = view.colour.copy()
+        picture = view.color.copy()
         for layer, pixels, hits in self._cast_layers(data, view):
             lit = AMBIENT + DIFFUSE * np.maximum(hits.normal @ LIGHT_DIRECTION, 0.0)
-            colour = np.minimum(self._albedo[hits.geom] * lit[:, None], 255.0)
+            color = np.minimum(self._albedo[hits.geom] * lit[:, None], 255.0)
             if layer.opacity is not None:
                 opacity = layer.opacity[hits.geom, None]
-                colour = opacity * colour + (1.0 - opacity) * picture[pixels]
-            picture[pixels] = colour
+                color = opacity * color + (1.0 - opacity) * picture[pixels]
+            picture[pixels] = color
         return picture.reshape(self._size, self._size, 3)
 
     def segment(self, data: mujoco.MjData, camera: str) -> NDArray[np.int32]:
@@ -176,7 +176,7 @@ class RaycastRenderer:
         clear = drawn & (opacity < _OPAQUE)
         (self._still,) = np.nonzero(drawn & ~moves & ~clear)
         self._caster, self._views = Caster(model, data), {}
-        self._albedo = geom_colours(model) * 255.0
+        self._albedo = geom_colors(model) * 255.0
         self._layers = [self._layer(drawn & moves & ~clear, None)]
         if clear.any():
             self._layers.append(self._layer(clear, 1.0 - (1.0 - opacity) ** 2))  # OpenGL draws them twice
@@ -274,5 +274,5 @@ class RaycastRenderer:
         background = np.zeros(self._model.ngeom, bool)
         background[self._still] = True
         hits = self._caster.look(data, rays, self._pixel.reshape(-1), background)
-        colour = (shade(self._model, rays.directions, rays.origin, hits) * 255).astype(np.uint8)
-        return _View(still, rays, colour, hits.geom, np.where(hits.geom >= 0, hits.distance, np.inf))
+        color = (shade(self._model, rays.directions, rays.origin, hits) * 255).astype(np.uint8)
+        return _View(still, rays, color, hits.geom, np.where(hits.geom >= 0, hits.distance, np.inf))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sim.scene import CHECKER
 from sim.visible import ONLY_SHOWN, geom_halves, only
 
-_ALL = 1e10  # metres; with a cutoff, MuJoCo drops a plane whose middle is further away
+_ALL = 1e10  # meters; with a cutoff, MuJoCo drops a plane whose middle is further away
 _BEYOND_M = 1e-6  # a ray that passes through a surface starts again this much behind it
 CONVEX = [
     getattr(mujoco.mjtGeom, f"mjGEOM_{name}").value for name in ("SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX")
@@ -32,9 +32,9 @@ class Rays:
     middle: NDArray[np.float64]  # [2], tangents of the angles right and up to the middle of the picture
     slope: NDArray[np.float64]  # [2], half the picture's width and height, in tangents
     directions: NDArray[np.float64]  # [N, 3], unit length
-    stretch: NDArray[np.float64]  # [N], length of a ray per metre of depth
-    near: float  # depth of the near plane, metres
-    far: float  # depth of the far plane, metres
+    stretch: NDArray[np.float64]  # [N], length of a ray per meter of depth
+    near: float  # depth of the near plane, meters
+    far: float  # depth of the far plane, meters
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Hits:
     """What the rays met."""
 
     geom: NDArray[np.int32]  # [N], -1 for nothing
-    distance: NDArray[np.float64]  # [N] metres
+    distance: NDArray[np.float64]  # [N] meters
     normal: NDArray[np.float64]  # [N, 3]
 
     def __getitem__(self, rays: NDArray[np.intp]) -> "Hits":

@@ -22,8 +22,8 @@ _ALOHA = ("AlohaTransferCube", "AlohaInsertion")
 TASKS = tuple(f"vla_rl/{name}-v0" for name in _OURS)
 """Ids of our own tasks. The adapted benchmarks are registered too: `META_WORLD_TASKS` and `vla_rl/Aloha...-v0`."""
 
-COLOUR_TASKS = {f"vla_rl/Pick{colour.capitalize()}-v0": colour for colour in ("red", "yellow", "violet")}
-"""Ids of one scene's three tasks, which only the sentence tells apart, and the colour that each asks for."""
+COLOR_TASKS = {f"vla_rl/Pick{color.capitalize()}-v0": color for color in ("red", "yellow", "violet")}
+"""Ids of one scene's three tasks, which only the sentence tells apart, and the color that each asks for."""
 
 META_WORLD_TASKS = {task_id(name): name for name in METAWORLD_NAMES}
 """Ids of all of Meta-World's tasks, and Meta-World's own name of each."""
@@ -32,7 +32,7 @@ META_WORLD_TASKS = {task_id(name): name for name in METAWORLD_NAMES}
 _ENTRY_POINTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"vla_rl/{name}-v0": (f"sim.tasks.{module}:{name}Env", {}) for name, module in _OURS.items()},
     **{f"vla_rl/{name}-v0": (f"sim.adapters.aloha:{name}Env", {}) for name in _ALOHA},
-    **{name: ("sim.tasks.pick_colour:PickColourEnv", {"colour": colour}) for name, colour in COLOUR_TASKS.items()},
+    **{name: ("sim.tasks.pick_color:PickColorEnv", {"color": color}) for name, color in COLOR_TASKS.items()},
     **{name: ("sim.adapters.metaworld:MetaWorldEnv", {"native_name": of}) for name, of in META_WORLD_TASKS.items()},
 }  # id -> where its class is, and its arguments
 
@@ -49,7 +49,7 @@ class ScriptedExpert(Protocol):
 
     env: Any
     pace: float
-    metres_per_action: float
+    meters_per_action: float
 
     def reset(self, seed: int) -> None:
         """Begin an episode: the seed determines its style and its noise."""
@@ -72,7 +72,7 @@ def make_expert(env: gymnasium.Env[Any, Any], action_noise: float = 0.0) -> Scri
 
     Args:
         env: an environment that declares an expert, wrapped or not.
-        action_noise: standard deviation in metres of the noise on what is sent; 0.003 suits demonstrations.
+        action_noise: standard deviation in meters of the noise on what is sent; 0.003 suits demonstrations.
 
     Raises:
         UserError: the environment declares no expert, or one that cannot be imported.

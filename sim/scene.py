@@ -5,7 +5,7 @@ horizontal boom (x) carries a parallel gripper whose fingers point inwards and o
 workspace, so both cameras see what is between the fingers.
 
 The frames are laid out such that joint values *are* world coordinates: the x, y and z slides of an arm read the
-position of its grip point, in metres. Lengths are metres, angles radians, everywhere.
+position of its grip point, in meters. Lengths are meters, angles radians, everywhere.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _HARD = {"left": 'contype="4" conaffinity="10"', "right": 'contype="8" conaffini
 
 @dataclass(frozen=True)
 class ArmSpec:
-    """One arm: its side ("left" or "right") and the box its grip point may be sent to, in metres."""
+    """One arm: its side ("left" or "right") and the box its grip point may be sent to, in meters."""
 
     side: str
     x_range: tuple[float, float]
@@ -58,7 +58,7 @@ def four_walls(
         thickness_half: half a wall's thickness.
         low: height of their foot.
         high: height of their rim.
-        rgba: their colour.
+        rgba: their color.
         attributes: further MJCF attributes.
         flare: how far they lean outwards, radians.
     """

@@ -93,7 +93,7 @@ class ScriptedSupervisor:
         if config.mark_jitter_s is not None:
             people = [replace(habits, mark_jitter_s=config.mark_jitter_s) for habits in people]
         self._people = [Operator(self._expert, habits) for habits in people]
-        self._unit_m = self._expert.metres_per_action
+        self._unit_m = self._expert.meters_per_action
         self._hz = float(self._env.metadata["render_fps"])
         self._motion = np.ones(self._env.action_space.shape)  # [A], 0 for grippers
         self._motion[list(self._env.gripper_dims)] = 0.0

@@ -32,7 +32,7 @@ from vla_rl.training import plan
 from vla_rl.training.run import check_same, overrides
 
 if TYPE_CHECKING:
-    from vla_rl.acting.task import Station
+    from vla_rl.acting.task import SimulatorSetup
     from vla_rl.policies.trainable import TrainablePolicy
     from vla_rl.training.config import RunConfig
 
@@ -67,13 +67,13 @@ def collect_demonstrations(
         True
     """
     env = as_env(env)
-    station, store = env.station, EpisodeStore(lasting_folder() if out is None else Path(out))
-    source = station.demonstrator() if expert is None else _demonstrator(station, expert)
+    simulator, store = env.simulator, EpisodeStore(lasting_folder() if out is None else Path(out))
+    source = simulator.demonstrator() if expert is None else _demonstrator(simulator, expert)
     for index in track(range(episodes), "demonstrations", "episode", episodes):
         name = f"demo-{index:05d}"
         for again in range(0 if name in store else _ATTEMPTS):
             start = plan.demonstration_seed(seed, index, again)
-            _, episode = station.attempts.run(source, name, start, -1, origin=Origin.DEMO)
+            _, episode = simulator.attempts.run(source, name, start, -1, origin=Origin.DEMO)
             if episode.success:
                 store.add(episode)
                 break
@@ -311,9 +311,9 @@ def export(policy: AnyPolicy, out: str | Path, precision: Literal["fp32", "fp16"
     return Path(out)
 
 
-def _demonstrator(station: "Station", expert: Callable[[Any], Float32Array]) -> Demonstrator:
+def _demonstrator(simulator: "SimulatorSetup", expert: Callable[[Any], Float32Array]) -> Demonstrator:
     def act() -> tuple[Float32Array, Float32Array]:
-        action = np.asarray(expert(station.robot.env.unwrapped), np.float32)
+        action = np.asarray(expert(simulator.robot.env.unwrapped), np.float32)
         return action, action
 
     return Demonstrator(act)

@@ -4,5 +4,5 @@ Written for ROS 2 Jazzy; `rclpy` and the message packages come from the sourced 
 packages. They are imported where they are used, so that parameters and conversions can be read and tested without.
 
 Threads of a node: callbacks of rclpy run in one thread, attempts in another, the control thread. The
-two meet in `Streams`, `RosTime`, `OperatorDesk` and `TopicTakeover` only, each with its own lock.
+two meet in `Streams`, `RosTime`, `OperatorRequests` and `TopicTakeover` only, each with its own lock.
 """

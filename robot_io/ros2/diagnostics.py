@@ -28,7 +28,7 @@ class Health:
     values: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
 
-class Steady:
+class StatusDebouncer:
     """Keeps what was said of a part until it has been better for a while: a reading that is late now and then is one
     warning, not ten a minute.
 
@@ -91,8 +91,8 @@ def diagnose(
         ),
         (
             "stop inputs",
-            ERROR if robot.alarms else OK,
-            "; ".join(robot.alarms.values()) or "nobody objects",
+            ERROR if robot.interlocks else OK,
+            "; ".join(robot.interlocks.values()) or "nobody objects",
             inputs,
         ),
         (

@@ -77,7 +77,7 @@ class EnvNode(Node):
         self._commanded_ns = 0
         self._driven = False  # the world waits for nobody before the first command of an attempt
         self._command_timeout_ns = round(value_of(self, "command_timeout_ms") * 1e6)
-        self._tap = self._disturbance("")
+        self._disturbance = self._make_disturbance("")
         self._published_s = 0.0
         self._latencies_ms: list[float] = []
         self._open = True
@@ -165,19 +165,19 @@ class EnvNode(Node):
 
     def _publish(self, observation: Observation) -> None:
         """Readings first, then the time that they belong to."""
-        tap = self._tap
+        disturbance = self._disturbance
         now_ns = self._time_ns if self._own_time else time.time_ns()
-        stamp_ns, clock_ns = tap.stamp_ns(now_ns), tap.clock_ns(now_ns)
+        stamp_ns, clock_ns = disturbance.stamp_ns(now_ns), disturbance.clock_ns(now_ns)
         self._published_s = time.perf_counter()
-        read = [tap.joint(dim, float(position)) for dim, position in enumerate(observation.state)]
+        read = [disturbance.joint(dim, float(position)) for dim, position in enumerate(observation.state)]
         told = [(name, position) for name, position in zip(self._joints, read, strict=True) if position is not None]
-        if told and not tap.loses_message():
+        if told and not disturbance.loses_message():
             message = JointState(name=[name for name, _ in told], position=[position for _, position in told])
             _set_stamp(message.header.stamp, stamp_ns)
             self._joint_states.publish(message)
         for camera, publisher in self._cameras.items():
-            image = tap.image(camera, observation.images[camera])
-            if image is None or tap.loses_message():
+            image = disturbance.image(camera, observation.images[camera])
+            if image is None or disturbance.loses_message():
                 continue
             picture = Image()
             messages.fill_image(picture, image)
@@ -233,11 +233,11 @@ class EnvNode(Node):
     def _on_fault(self, message: Any) -> None:
         """The name of a fault of `robot_io.faults` that disturbs sensors; an empty text mends everything."""
         try:
-            self._tap = self._disturbance(message.data)
+            self._disturbance = self._make_disturbance(message.data)
         except UserError as error:
             self.get_logger().error(str(error))
 
-    def _disturbance(self, name: str) -> Disturbance:
+    def _make_disturbance(self, name: str) -> Disturbance:
         actions = self._robot.actions
         limits = RobotLimits(low=tuple(actions.low), high=tuple(actions.high), discrete_dims=actions.gripper_dims)
         kind = sensor_fault(name).disturbance if name else Disturbance

@@ -31,7 +31,7 @@ def image_to_rgb(message: Any) -> Uint8Array:
     """A sensor_msgs/Image as uint8 [H, W, 3].
 
     Raises:
-        UserError: for an encoding that is no 8-bit colour or grey, or too few bytes.
+        UserError: for an encoding that is no 8-bit color or gray, or too few bytes.
     """
     if message.encoding not in _ENCODINGS:
         raise UserError(f"image encoding {message.encoding!r} is not read.{did_you_mean(message.encoding, _ENCODINGS)}")

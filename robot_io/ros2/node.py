@@ -18,9 +18,9 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from std_msgs.msg import Header
 from std_srvs.srv import SetBool
 
-from robot_io.ros2.diagnostics import Health, Steady, diagnose
+from robot_io.ros2.diagnostics import Health, StatusDebouncer, diagnose
 from robot_io.ros2.lifecycle import answer_every_request
-from robot_io.ros2.operator import OperatorDesk, TopicTakeover
+from robot_io.ros2.operator import OperatorRequests, TopicTakeover
 from robot_io.ros2.parameters import Settings, declare_all, read_settings
 from robot_io.ros2.robot import Interrupted, Ros2Robot
 from robot_io.ros2.robot_description import read_description
@@ -67,14 +67,16 @@ class PolicyNode(LifecycleNode):
     """See the module.
 
     Args:
-        make_session: from the settings and the desk; called by configure. Raises UserError for what does not fit.
+        make_session: from the settings and the operator; called by configure. Raises UserError for what does not fit.
         name: of the node; launch files remap it.
     """
 
-    def __init__(self, make_session: Callable[[Settings, OperatorDesk], Session], name: str = "policy_node") -> None:
+    def __init__(
+        self, make_session: Callable[[Settings, OperatorRequests], Session], name: str = "policy_node"
+    ) -> None:
         super().__init__(name)
         self._make_session = make_session
-        self._desk = OperatorDesk()
+        self._operator = OperatorRequests()
         self._session: Session | None = None
         self._thread: threading.Thread | None = None
         self._wiring: Wiring | None = None
@@ -82,7 +84,7 @@ class PolicyNode(LifecycleNode):
         self._stopped_because = ""
         self._standing_by = "not started yet"
         self._attempts = 0
-        self._steady = Steady()
+        self._debounce = StatusDebouncer()
         answer_every_request(self)
         declare_all(self)
         self.add_on_set_parameters_callback(self._on_set_parameters)
@@ -97,11 +99,11 @@ class PolicyNode(LifecycleNode):
         try:
             self._settings = settings = read_settings(self)
             settings.description = read_description(self, settings)
-            self._session = session = self._make_session(settings, self._desk)
-            self._wiring = Wiring(self, settings, session.interface, self._desk)
+            self._session = session = self._make_session(settings, self._operator)
+            self._wiring = Wiring(self, settings, session.interface, self._operator)
             session.connect(self._wiring.robot, self._wiring.takeover)
-            self._wiring.alarms.check_alone()
-            for line in ("before it moves your arm:", *session.checklist(self._wiring.alarms.stop_input())):
+            self._wiring.interlocks.check_alone()
+            for line in ("before it moves your arm:", *session.checklist(self._wiring.interlocks.stop_input())):
                 self.get_logger().info(line)
         except Exception as error:  # rclpy would swallow it without a word
             expected = isinstance(error, UserError)
@@ -117,7 +119,7 @@ class PolicyNode(LifecycleNode):
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start the control thread. A latched stop stays latched."""
         assert self._wiring is not None
-        self._desk.open()
+        self._operator.open()
         self._wiring.robot.connect()
         self._thread = threading.Thread(target=self._run_attempts, name="control", daemon=True)
         self._thread.start()
@@ -157,7 +159,7 @@ class PolicyNode(LifecycleNode):
             self._session.close()
             self._session = None
         if self._wiring is not None:
-            self._stopped_because = self._stopped_because or self._wiring.alarms.called
+            self._stopped_because = self._stopped_because or self._wiring.interlocks.called
             self._wiring.close()
             self._wiring = None
         if self._timer is not None:
@@ -175,7 +177,7 @@ class PolicyNode(LifecycleNode):
             try:
                 seed = settings["seed"] + self._attempts
                 self._stopped_because = session.attempt(
-                    seed, lambda: self._desk.wait_for_label(settings["label_timeout_s"])
+                    seed, lambda: self._operator.wait_for_label(settings["label_timeout_s"])
                 )
                 self._attempts += 1
             except Interrupted:
@@ -186,7 +188,7 @@ class PolicyNode(LifecycleNode):
                 self._stopped_because = f"{type(error).__name__}: {error}"
                 self.get_logger().error(traceback.format_exc())
             finally:
-                self._desk.end()
+                self._operator.end()
             if self._stopped_because:
                 self.get_logger().error(f"stopped: {self._stopped_because}; look, then call ~/rearm")
 
@@ -198,11 +200,11 @@ class PolicyNode(LifecycleNode):
                 self._standing_by = "waiting to be re-armed by hand"
             elif done:
                 self._standing_by = f"all {self._attempts} attempts are done"
-            elif settings["auto_start"] and not self._desk.closed:
+            elif settings["auto_start"] and not self._operator.closed:
                 return True
             else:
                 self._standing_by = "waiting for ~/start"
-            if not self._desk.wait_for_start():
+            if not self._operator.wait_for_start():
                 return False
             if not self._stopped_because and not settings["auto_start"]:
                 return True
@@ -210,7 +212,7 @@ class PolicyNode(LifecycleNode):
     def _end_attempts(self) -> None:
         if self._thread is not None:
             assert self._wiring is not None
-            self._desk.close()
+            self._operator.close()
             self._wiring.robot.interrupt()
             self._thread.join()
             self._thread = None
@@ -234,7 +236,7 @@ class PolicyNode(LifecycleNode):
             raise UserError("the node is not active")
         if self._stopped_because:
             raise UserError(f"the robot was stopped ({self._stopped_because}); look, then call ~/rearm")
-        if not self._desk.start():
+        if not self._operator.start():
             raise UserError(
                 "an attempt is running, or was not stored yet; end it with ~/success, ~/failure or ~/discard, "
                 "then ask again"
@@ -244,11 +246,11 @@ class PolicyNode(LifecycleNode):
     def _label(self, success: bool) -> str:
         if self._thread is None:
             raise UserError("the node is not active: there is no attempt to label")
-        self._desk.label(success)
-        return "labelled a success" if success else "labelled a failure"
+        self._operator.label(success)
+        return "labeled a success" if success else "labeled a failure"
 
     def _discard(self) -> str:
-        self._desk.discard()
+        self._operator.discard()
         return "nothing of this attempt will be kept"
 
     def _rearm(self) -> str:
@@ -257,20 +259,20 @@ class PolicyNode(LifecycleNode):
         if not self._standing_by:  # an emergency stop of this moment may not have been noticed yet
             return "nothing was stopped"
         assert self._wiring is not None
-        self._wiring.alarms.release()
+        self._wiring.interlocks.release()
         if not self._stopped_because:
             return "nothing was stopped"
         self._session.rearm()
         self._stopped_because = ""
         self._standing_by = "waiting for ~/start"
         if self._settings["auto_start"]:
-            self._desk.start()
+            self._operator.start()
         return "armed again"
 
     def _estop(self) -> str:
         if self._wiring is None:
             raise UserError("the node is not configured: it moves nothing")
-        self._wiring.alarms.press()
+        self._wiring.interlocks.press()
         return "stopped; nothing moves until ~/rearm"
 
     def _take_over(self, engaged: bool) -> str:
@@ -296,17 +298,17 @@ class PolicyNode(LifecycleNode):
             wiring.robot,
             session.health(),
             wiring.listeners(),
-            wiring.alarms.values(),
+            wiring.interlocks.values(),
             wiring.takeover.engaged,
             self._stopped_because,
             self._standing_by,
         )
-        self._steady(status, time.monotonic())
+        self._debounce(status, time.monotonic())
         header = Header(stamp=self.get_clock().now().to_msg())
         self._diagnostics.publish(DiagnosticArray(header=header, status=status))
 
 
-def run_node(make_session: Callable[[Settings, OperatorDesk], Session], arguments: list[str] | None = None) -> int:
+def run_node(make_session: Callable[[Settings, OperatorRequests], Session], arguments: list[str] | None = None) -> int:
     """Run a policy node until it is told to end; returns the exit code. ``arguments`` are those of ROS."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     log_to_stderr("%(name)s: %(message)s")

@@ -15,7 +15,7 @@ from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Float32Array
 
 
-class OperatorDesk:
+class OperatorRequests:
     """Labels, starts and re-arming: what was asked for and not yet done.
 
     Attributes:
@@ -99,13 +99,13 @@ class OperatorDesk:
             return not self.closed
 
     def wait_for_label(self, timeout_s: float) -> None:
-        """Wait until the attempt is labelled or discarded, the node is deactivated, or the time is over."""
+        """Wait until the attempt is labeled or discarded, the node is deactivated, or the time is over."""
         with self._changed:
             self._changed.wait_for(lambda: self.outcome is not None or self.discarded or self.closed, timeout_s)
 
     def _check_attempt(self) -> None:
         if not self.in_attempt:
-            raise UserError("there is no attempt that could be labelled or discarded; begin one with ~/start")
+            raise UserError("there is no attempt that could be labeled or discarded; begin one with ~/start")
 
 
 class TopicTakeover(TakeoverSource):

@@ -94,7 +94,7 @@ def curve(points: int, recent: Recent) -> Curve:
 
 
 def smooth_velocities(commands: Float32Array, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """At all commands [N, A] but the first, so that cubics are smooth and stay between neighbours; 0 at the last one.
+    """At all commands [N, A] but the first, so that cubics are smooth and stay between neighbors; 0 at the last one.
 
     The weighted harmonic mean of the slopes on both sides, 0 where they differ in sign: Fritsch and Butland 1984, "A
     method for constructing local monotone piecewise cubic interpolants".

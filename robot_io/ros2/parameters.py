@@ -67,7 +67,7 @@ PARAMETERS = (
     Parameter("control_hz", 0.0, "Rate of the control loop, Hz; 0: the policy's", 0.0, 1000.0),
     Parameter("any_rate", False, "A control_hz that is not the policy's is wanted: the robot moves as much faster"),
     Parameter("commands_per_tick", 1, "Commands sent in one tick of the control loop", 1, 50),
-    Parameter("synchronise", True, "Take of every stream what was captured nearest to the oldest of the newest"),
+    Parameter("synchronize", True, "Take of every stream what was captured nearest to the oldest of the newest"),
     Parameter("header_stamps", True, "Header stamps are capture times; false: the time of arrival is"),
     Parameter("max_future_ms", 50.0, "A stamp further in the future than this is not believed, ms", 0.0, 10000.0),
     Parameter("max_clock_jump_ms", 500.0, "A larger jump of the clock stops the robot, ms", 1.0, 60000.0),

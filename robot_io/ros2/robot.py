@@ -1,6 +1,6 @@
 """A robot made of ROS 2 topics, behind the same verbs as every other robot.
 
-`read` takes the newest synchronised readings, `write` publishes; both are called by the control thread and never wait.
+`read` takes the newest synchronized readings, `write` publishes; both are called by the control thread and never wait.
 Callbacks (`on_image`, `on_joints`) are called by the ROS thread.
 """
 
@@ -14,16 +14,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from robot_io.disturbances import Disturbance
-from robot_io.faults import Watch
-from robot_io.freshness import Freshness
+from robot_io.faults import Detector
 from robot_io.gate import Reason
-from robot_io.pictures import resize
+from robot_io.images import resize
 from robot_io.ros2 import messages
 from robot_io.ros2.clock import RosTime
-from robot_io.ros2.operator import OperatorDesk
+from robot_io.ros2.operator import OperatorRequests
 from robot_io.ros2.outputs import KINDS
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.streams import Streams
+from robot_io.staleness import StalenessFilter
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import REST_READINGS, Condition, Subscriber
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
@@ -31,7 +31,7 @@ from vla_rl.core.types import Float32Array, Observation, Uint8Array
 _log = logging.getLogger(__name__)
 
 _STATE = "state"
-_MOST_ALARMS = 100  # between two ticks
+_MOST_INTERLOCKS = 100  # between two ticks
 _FLOWING_TICKS = 2  # after a longer pause somebody may have moved the robot away from its targets
 
 
@@ -52,7 +52,7 @@ class Ros2Robot:
     Args:
         settings: of the node.
         clock: the time of the loop.
-        desk: labels of the operator.
+        operator: labels of the operator.
         control_hz: rate of the loop.
         image_size: [height, width] of the observation's pictures; None leaves them as they come.
         outputs: in the order of the action.
@@ -65,19 +65,19 @@ class Ros2Robot:
         action_dimensions: The same of the commands.
         interrupted: nobody is to wait for anything any more.
         acting: an attempt is running.
-        alarms: reason -> why, for which the robot must not move, see `robot_io.ros2.alarms`.
+        interlocks: reason -> why, for which the robot must not move, see `robot_io.ros2.interlocks`.
         subscribers: to be told of every step of an attempt.
-        tap: what the streams say goes through it, see `robot_io.faults`; None: they are sound.
+        disturbance: what the streams say goes through it, see `robot_io.faults`; None: they are sound.
     """
 
-    watches = (Watch.AGES, Watch.FRESHNESS, Watch.BODY, Watch.EFFORT, Watch.START, Watch.POLICY)
-    tap: Disturbance | None = None
+    detectors = (Detector.AGES, Detector.STALENESS, Detector.JOINTS, Detector.EFFORT, Detector.START, Detector.POLICY)
+    disturbance: Disturbance | None = None
 
     def __init__(
         self,
         settings: Settings,
         clock: RosTime,
-        desk: OperatorDesk,
+        operator: OperatorRequests,
         control_hz: float,
         image_size: tuple[int, int] | None,
         outputs: Sequence[CommandOutput],
@@ -89,7 +89,7 @@ class Ros2Robot:
         self.control_hz = control_hz
         self.state_dimensions, self.action_dimensions = settings.dimensions
         self._settings = settings
-        self._desk = desk
+        self._operator = operator
         self._image_size = image_size
         self._silent_after_ms = silent_after_ms
         self._reset_world = reset_world
@@ -101,8 +101,8 @@ class Ros2Robot:
         self._rate_dims = [dim for dim, joint in enumerate(settings.command_joints) if joint in by_rate]
         self._latency_ns = {camera.name: round(camera.latency_ms * 1e6) for camera in settings.cameras}
         self._latency_ns[_STATE] = round(settings["state_latency_ms"] * 1e6)
-        self._streams = Streams(list(self._latency_ns), settings["synchronise"])
-        self._freshness = Freshness(settings["detect_frozen_images"], image_size)
+        self._streams = Streams(list(self._latency_ns), settings["synchronize"])
+        self._staleness = StalenessFilter(settings["detect_frozen_images"], image_size)
         self._joints: dict[str, tuple[int, float]] = {}  # joint -> capture time and position, of its newest message
         self._efforts: dict[str, float] = {}
         self._joints_ns: int | None = None  # the capture time that the joints had together
@@ -114,17 +114,17 @@ class Ros2Robot:
         self._jumped_ns: int | None = None
         self.interrupted = False
         self.acting = False
-        self.alarms: Mapping[Reason, str] = {}
-        self._told: deque[Mapping[Reason, str]] = deque(maxlen=_MOST_ALARMS)  # since the last tick
+        self.interlocks: Mapping[Reason, str] = {}
+        self._told: deque[Mapping[Reason, str]] = deque(maxlen=_MOST_INTERLOCKS)  # since the last tick
         self.subscribers: Sequence[Subscriber] = ()
 
     # The ROS thread.
 
-    def on_alarms(self, alarms: Mapping[Reason, str]) -> None:
+    def on_interlocks(self, interlocks: Mapping[Reason, str]) -> None:
         """What speaks against its moving now. However short, the control thread hears of it."""
-        self.alarms = alarms
-        if alarms:
-            self._told.append(alarms)
+        self.interlocks = interlocks
+        if interlocks:
+            self._told.append(interlocks)
 
     def on_image(self, camera: str, message: Any) -> None:
         """An Image or CompressedImage of a camera."""
@@ -134,16 +134,16 @@ class Ros2Robot:
         try:
             to_rgb = messages.image_to_rgb if hasattr(message, "encoding") else messages.compressed_to_rgb
             taken: Uint8Array = to_rgb(message)
-            image = taken if self.tap is None else self.tap.image(camera, taken)
+            image = taken if self.disturbance is None else self.disturbance.image(camera, taken)
             if image is None:
                 return
-            image = self._freshness.image(camera, image, captured_ns)
+            image = self._staleness.image(camera, image, captured_ns)
             if self._image_size is not None:
                 image = resize(image, self._image_size)
         except UserError as error:
             self._complain(camera, str(error))
             return
-        known_ns = self._freshness.captured_ns[camera]
+        known_ns = self._staleness.captured_ns[camera]
         if known_ns != captured_ns:
             self._complain(camera, "the camera repeats its frame")
         else:
@@ -175,7 +175,7 @@ class Ros2Robot:
             return
         self._joints_ns = captured_ns
         told = np.array([known[joint][1] for joint in joints], np.float32)
-        position = told if self.tap is None else self.tap.state(told)
+        position = told if self.disturbance is None else self.disturbance.state(told)
         if position is None:
             return
         if not np.isfinite(position).all():
@@ -204,14 +204,14 @@ class Ros2Robot:
             UserError: if the world cannot be reset, a stream stays silent, or there is an alarm.
         """
         del seed  # the world is what it is; the reset service counts its own
-        self._desk.begin()
+        self._operator.begin()
         self.clock.begin()
         self._jumped_ns = None
         since_ns = self.clock.now_ns()
-        self._refuse_alarms()
+        self._refuse_interlocks()
         if self._reset_world is not None:
             self._reset_world()
-            self._desk.begin()  # a label that the old world still gave does not count
+            self._operator.begin()  # a label that the old world still gave does not count
             # Readings of the old world may be on their way; on /clock they may be a step ahead of it.
             since_ns = self.clock.now_ns() + round(1e9 / self.control_hz)
         with self._fresh:
@@ -224,7 +224,7 @@ class Ros2Robot:
             why = self.why() or "is the driver running, is the topic right?"
             raise UserError(f"no fresh reading of {silent}, of the joints {REST_READINGS}; {why}")
         self._told.clear()
-        self._refuse_alarms()
+        self._refuse_interlocks()
         self._rest = self._of_command(np.stack(self._streams.since(_STATE, since_ns)[-REST_READINGS:]))
         self._command = self.rest_command()
         for output, part in self._outputs:
@@ -234,9 +234,9 @@ class Ros2Robot:
         self._commanded_ns = self._began_ns = self.clock.now_ns()
         self.acting = True
 
-    def _refuse_alarms(self) -> None:
-        if alarms := self.alarms:
-            raise UserError("; ".join(alarms.values()))
+    def _refuse_interlocks(self) -> None:
+        if interlocks := self.interlocks:
+            raise UserError("; ".join(interlocks.values()))
 
     def read(self) -> Observation:
         """See `vla_rl.core.protocols.Robot.read`."""
@@ -261,13 +261,13 @@ class Ros2Robot:
         effort = None
         if self._efforts:
             told = [self._efforts.get(joint, np.nan) for joint in self._settings.command_joints]
-            if self.tap is not None:
-                told = [self.tap.effort(dim, pushed) for dim, pushed in enumerate(told)]
+            if self.disturbance is not None:
+                told = [self.disturbance.effort(dim, pushed) for dim, pushed in enumerate(told)]
             effort = np.array(told, np.float32)
-        alarms, command = dict(self.alarms), self.last_command()
+        interlocks, command = dict(self.interlocks), self.last_command()
         while self._told:
-            alarms |= self._told.popleft()
-        flags, why = int(sum(alarms)), "; ".join(alarms.values())
+            interlocks |= self._told.popleft()
+        flags, why = int(sum(interlocks)), "; ".join(interlocks.values())
         return Condition(self._of_command(state), command, captured_ns, effort, flags, why, self._rate_dims)
 
     def rest_readings(self) -> Float32Array:
@@ -309,19 +309,19 @@ class Ros2Robot:
 
     @property
     def terminated(self) -> bool:
-        """The operator has labelled the attempt."""
-        return self._desk.outcome is not None
+        """The operator has labeled the attempt."""
+        return self._operator.outcome is not None
 
     @property
     def truncated(self) -> bool:
         """The time is over, the attempt was discarded, or the node deactivated."""
         over = self.clock.now_ns() - self._began_ns >= self._settings["max_attempt_s"] * 1e9
-        return over or self._desk.discarded or self.interrupted
+        return over or self._operator.discarded or self.interrupted
 
     @property
     def success(self) -> bool | None:
         """The operator's label."""
-        return self._desk.outcome
+        return self._operator.outcome
 
     # Anyone.
 
@@ -367,7 +367,7 @@ class Ros2Robot:
             return self.clock.now_ns() - self._latency_ns[stream]
         loop_ns = self.clock.loop_ns(stamp)
         if loop_ns is None:
-            self._complain(stream, "its stamps lie in the future: are the clocks of the machines synchronised?")
+            self._complain(stream, "its stamps lie in the future: are the clocks of the machines synchronized?")
             return None
         return loop_ns - self._latency_ns[stream]
 

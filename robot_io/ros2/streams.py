@@ -16,11 +16,11 @@ class Streams:
 
     Args:
         names: of the streams.
-        synchronise: `take` matches capture times; otherwise it takes the newest of each.
+        synchronize: `take` matches capture times; otherwise it takes the newest of each.
     """
 
-    def __init__(self, names: Sequence[str], synchronise: bool = True) -> None:
-        self._synchronise = synchronise
+    def __init__(self, names: Sequence[str], synchronize: bool = True) -> None:
+        self._synchronize = synchronize
         self._lock = threading.Lock()
         self._histories: dict[str, deque[tuple[int, Any]]] = {name: deque() for name in names}
 
@@ -60,7 +60,7 @@ class Streams:
         with self._lock:
             if not all(self._histories.values()):
                 return {}
-            if not self._synchronise:
+            if not self._synchronize:
                 return {name: history[-1] for name, history in self._histories.items()}
             moment_ns = min(history[-1][0] for history in self._histories.values())
             return {name: _nearest(history, moment_ns) for name, history in self._histories.items()}

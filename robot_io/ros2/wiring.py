@@ -15,9 +15,9 @@ from std_msgs.msg import Bool, Float64MultiArray
 from std_srvs.srv import Trigger
 
 from robot_io.ros2 import messages, qos
-from robot_io.ros2.alarms import LOOK_EVERY_S, Alarms, Heartbeat
 from robot_io.ros2.clock import RosTime
-from robot_io.ros2.operator import OperatorDesk, TopicTakeover
+from robot_io.ros2.interlocks import LOOK_EVERY_S, Heartbeat, Interlocks
+from robot_io.ros2.operator import OperatorRequests, TopicTakeover
 from robot_io.ros2.outputs import open_output
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.robot import Interrupted, Ros2Robot
@@ -58,15 +58,15 @@ class Wiring:
         node: an rclpy node that somebody spins.
         settings: of the robot.
         interface: of the policy.
-        desk: labels of the operator.
+        operator: labels of the operator.
 
     Attributes:
         robot: made of the topics.
         takeover: made of the topic ``~/takeover_command``; whoever has the service engages it.
-        alarms: what other topics say against its moving.
+        interlocks: what other topics say against its moving.
     """
 
-    def __init__(self, node: Any, settings: Settings, interface: Interface, desk: OperatorDesk) -> None:
+    def __init__(self, node: Any, settings: Settings, interface: Interface, operator: OperatorRequests) -> None:
         self._node, self._settings, self._interface = node, settings, interface
         self._entities: list[tuple[Callable[[Any], object], Any]] = []
         simulated = bool(node.get_parameter("use_sim_time").value)
@@ -84,7 +84,7 @@ class Wiring:
         self.robot = Ros2Robot(
             settings,
             clock,
-            desk,
+            operator,
             interface.control_hz,
             interface.image_size,
             self._outputs,
@@ -100,11 +100,11 @@ class Wiring:
             Clutch(interface.gripper_dims, interface.step_dims, interface.quaternions),
             settings["takeover_timeout_ms"],
         )
-        self.alarms = Alarms(
-            node, settings, self._outputs, self._subscribe, lambda: self.takeover.engaged, self.robot.on_alarms
+        self.interlocks = Interlocks(
+            node, settings, self._outputs, self._subscribe, lambda: self.takeover.engaged, self.robot.on_interlocks
         )
         steady = Clock(clock_type=ClockType.STEADY_TIME)  # goes on when simulated time stands still
-        timer = node.create_timer(LOOK_EVERY_S, self.alarms.look_around, clock=steady)
+        timer = node.create_timer(LOOK_EVERY_S, self.interlocks.look_around, clock=steady)
         self._entities.append((node.destroy_timer, timer))
         if topic := settings["heartbeat_topic"]:
             publisher = node.create_publisher(Bool, topic, qos.commands())
@@ -142,7 +142,7 @@ class Wiring:
         self._entities.append((self._node.destroy_subscription, subscription))
 
     def _on_joints(self, message: Any) -> None:
-        self.alarms.joints.heard(message)
+        self.interlocks.joints.add(message)
         self.robot.on_joints(message)
 
     def _on_takeover_command(self, message: Any) -> None:

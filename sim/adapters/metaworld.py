@@ -24,21 +24,21 @@ _LOOK_AT = {"front": (0.0, 0.68, 0.10), "top": (0.0, 0.66, 0.0)}
 # The arm's meshes, which make up nine tenths of a scene's triangles.
 LINKS = ("base", "pedestal", "head", "l0", "l1", "l2", "l3", "l4", "l5", "l6", "eGripperBase")
 _GOAL_MARK = "goal_mark"
-GOAL_MARK_RADIUS_M, GOAL_MARK_COLOUR = 0.02, (1.0, 0.0, 1.0)  # a colour that nothing else in these scenes has
+GOAL_MARK_RADIUS_M, GOAL_MARK_COLOR = 0.02, (1.0, 0.0, 1.0)  # a color that nothing else in these scenes has
 
 
 class MetaWorldEnv(CameraEnv):
     """One Meta-World task.
 
-    Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [4]}`: hand position in metres and the
-    gripper's opening, 0 to 1. Where nothing in the scene says where the goal is, a coloured ball marks it
+    Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [4]}`: hand position in meters and the
+    gripper's opening, 0 to 1. Where nothing in the scene says where the goal is, a colored ball marks it
     (`MetaWorldTask.goal_mark`); it touches nothing.
 
     Arguments as of `CameraEnv`, and the first:
         native_name: Meta-World's own name of the task, such as "button-press-v3"; `metaworld_tasks.TASKS` has them.
 
     Unlike in Meta-World's own pictures, the links of the arm are coarse convex hulls, and the ray caster draws a
-    texture as its mean colour.
+    texture as its mean color.
 
     Raises:
         UserError: an argument that does not fit, or metaworld is not installed.
@@ -140,8 +140,8 @@ def _with_goal_mark(native_class: Any) -> Any:
         def _initialize_simulation(self) -> tuple[mujoco.MjModel, mujoco.MjData]:
             spec = mujoco.MjSpec.from_file(self.fullpath)
             mark = spec.worldbody.add_body(name=_GOAL_MARK)
-            size, colour = [GOAL_MARK_RADIUS_M, 0.0, 0.0], [*GOAL_MARK_COLOUR, 1.0]
-            mark.add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, size=size, rgba=colour, group=1, contype=0, conaffinity=0)
+            size, color = [GOAL_MARK_RADIUS_M, 0.0, 0.0], [*GOAL_MARK_COLOR, 1.0]
+            mark.add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, size=size, rgba=color, group=1, contype=0, conaffinity=0)
             model = spec.compile()
             return model, mujoco.MjData(model)
 

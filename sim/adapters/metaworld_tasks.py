@@ -16,8 +16,8 @@ class MetaWorldTask:
         sentence: what a policy is told.
         expert_steps: how long Meta-World's scripted policy takes, the mean over its successes without noise.
         fields_of_view: vertical, of the front and the top camera, in degrees.
-        shift: how far both cameras are moved from the middle of the table, x, y, z in metres.
-        goal_mark: whether a coloured ball stands where the goal is. Meta-World hides the goal of these tasks from its
+        shift: how far both cameras are moved from the middle of the table, x, y, z in meters.
+        goal_mark: whether a colored ball stands where the goal is. Meta-World hides the goal of these tasks from its
             observation and draws it nowhere but as a site; it differs between episodes and no object gives it away,
             so that a policy that sees only pictures could not know it.
     """

@@ -27,13 +27,13 @@ class Style:
     """How one episode's expert differs from the next one's."""
 
     pace: float  # multiplies the look-ahead
-    grip_offset: NDArray[np.float64]  # [3] metres, where objects are gripped
-    meeting_offset: NDArray[np.float64]  # [3] metres, where arms meet
+    grip_offset: NDArray[np.float64]  # [3] meters, where objects are gripped
+    meeting_offset: NDArray[np.float64]  # [3] meters, where arms meet
 
 
 @dataclass(frozen=True)
 class Grasp:
-    """How to hold an object; lengths in metres.
+    """How to hold an object; lengths in meters.
 
     Args:
         height: grip height above its base.
@@ -82,11 +82,11 @@ class Expert(ABC):
 
     Args:
         env: the environment, wrapped or not; its true state is read at every `act`.
-        action_noise: standard deviation in metres of the temporally correlated noise on the motion that is sent. The
+        action_noise: standard deviation in meters of the temporally correlated noise on the motion that is sent. The
             clean action stays the label.
     """
 
-    metres_per_action = 1.0  # what a motion action of 1 means
+    meters_per_action = 1.0  # what a motion action of 1 means
 
     def __init__(self, env: TabletopEnv, action_noise: float = 0.0) -> None:
         self.env: TabletopEnv = env.unwrapped  # type: ignore[assignment]
@@ -136,7 +136,7 @@ class Expert(ABC):
         return np.append(here + way, opening)
 
     def grip_target(self, name: str, grasp: Grasp) -> NDArray[np.float64]:
-        """Where the grip point must be to hold an object, [3] metres."""
+        """Where the grip point must be to hold an object, [3] meters."""
         return self._grip_point(name, grasp) + self.style.grip_offset
 
     def holds(self, arm: int, name: str, grasp: Grasp) -> bool:

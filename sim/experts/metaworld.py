@@ -14,7 +14,7 @@ from sim.experts.base import CorrelatedNoise, expert_rng
 class MetaWorldExpert:
     """Scripted policy of one Meta-World task. Arguments and methods as in `sim.experts.base.Expert`."""
 
-    metres_per_action = STEP_M
+    meters_per_action = STEP_M
 
     def __init__(self, env: Any, action_noise: float = 0.0) -> None:
         self.env: MetaWorldEnv = env.unwrapped

@@ -34,9 +34,9 @@ class PickPlaceExpert(Expert):
         """Target [4] while the hand holds the cube.
 
         Args:
-            here: the grip point, [3] metres.
-            way: from the cube to where it belongs, [3] metres.
-            height: of the cube's base, metres.
+            here: the grip point, [3] meters.
+            way: from the cube to where it belongs, [3] meters.
+            height: of the cube's base, meters.
             over: whether the cube is over the tray's floor.
         """
         if over:

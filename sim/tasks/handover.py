@@ -27,7 +27,7 @@ class HandoverEnv(TabletopEnv):
 
     @property
     def tolerance(self) -> float:
-        """How far from the pad's middle the bar may lie, metres."""
+        """How far from the pad's middle the bar may lie, meters."""
         return 0.032 - 0.016 * self.difficulty
 
     def _bodies_xml(self) -> str:

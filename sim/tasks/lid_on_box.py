@@ -34,7 +34,7 @@ class LidOnBoxEnv(TabletopEnv):
 
     @property
     def clearance(self) -> float:
-        """Distance between the lid's plug and each wall of the box, metres."""
+        """Distance between the lid's plug and each wall of the box, meters."""
         return 0.009 - 0.005 * self.difficulty
 
     def _bodies_xml(self) -> str:
@@ -61,7 +61,7 @@ class LidOnBoxEnv(TabletopEnv):
             self.place(name, x + dx, dy, rng.uniform(-0.15, 0.15) * spread)
 
     def lid_gap(self) -> float:
-        """Height of the lid above its seat, metres; 1 while it is beside the box."""
+        """Height of the lid above its seat, meters; 1 while it is beside the box."""
         x, y, z = self.in_frame_of("box", self.position("lid"))
         if max(abs(x), abs(y)) > 0.015:
             return 1.0

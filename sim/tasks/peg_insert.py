@@ -37,12 +37,12 @@ class PegInsertEnv(TabletopEnv):
 
     @property
     def clearance(self) -> float:
-        """Distance between the peg and each wall at the bottom of the hole, metres."""
+        """Distance between the peg and each wall at the bottom of the hole, meters."""
         return 0.004 - 0.003 * self.difficulty
 
     @property
     def socket_width(self) -> float:
-        """Width of the block that the socket is held by, metres."""
+        """Width of the block that the socket is held by, meters."""
         return 2 * (PEG_HALF + self.clearance + 2 * WALL_HALF)
 
     def _bodies_xml(self) -> str:
@@ -62,7 +62,7 @@ class PegInsertEnv(TabletopEnv):
             self.place(name, x + dx, dy, rng.uniform(-0.2, 0.2) * spread)
 
     def insertion_depth(self) -> float:
-        """How far the peg's end is below the rim, metres; negative while it is above the rim or beside the hole."""
+        """How far the peg's end is below the rim, meters; negative while it is above the rim or beside the hole."""
         x, y, z = self.in_frame_of("socket", self.position("peg"))
         if max(abs(x), abs(y)) > PEG_HALF:
             return -1.0

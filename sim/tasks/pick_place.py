@@ -27,7 +27,7 @@ class PickPlaceEnv(TabletopEnv):
 
     @property
     def tray_half(self) -> float:
-        """Half the width of the tray's inside, metres."""
+        """Half the width of the tray's inside, meters."""
         return 0.042 - 0.012 * self.difficulty
 
     def _bodies_xml(self) -> str:

@@ -183,7 +183,7 @@ SESSION = """
 import json, sys
 from contextlib import nullcontext
 from pathlib import Path
-from robot_io.ros2.operator import OperatorDesk
+from robot_io.ros2.operator import OperatorRequests
 from vla_rl.core.errors import UserError
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.acting.policy_folder import PolicyFolder
@@ -202,7 +202,7 @@ def session(options):
     settings = settings_from({"joints": ["a", "b", "c"], "cameras": ["front"], "limits": limits, **options})
     try:
         policy = PolicyFolder(folder, spec, 16, tuple(range(2, largest[1])), 0, run)
-        made = ros2_node.PolicySession(settings, OperatorDesk(), policy, None)
+        made = ros2_node.PolicySession(settings, OperatorRequests(), policy, None)
         made._start_inference()
     except UserError as error:
         return str(error)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from lerobot.robots.config import RobotConfig
 
-from robot_io.faults import FAULTS, Watch
+from robot_io.faults import FAULTS, Detector
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.lerobot_robot import LerobotRobot
 from robot_io.limits import RobotLimits
@@ -103,7 +103,7 @@ def test_a_gate_that_never_looks_at_the_body_fails(
 
 
 def test_a_robot_without_a_tap_is_found_out(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MockRobot, "tap", property(lambda _: None, lambda *_: None), raising=True)
+    monkeypatch.setattr(MockRobot, "disturbance", property(lambda _: None, lambda *_: None), raising=True)
     assert inject(policy, "mock", "camera_silent") == 1, "a fault that never reaches the robot is no passed one"
 
 
@@ -158,13 +158,13 @@ def test_a_robot_of_lerobot_gets_the_same_faults_and_the_same_refusals() -> None
     for seed in injection.seeds(0):
         injection.attempt(partial(run_episode, injection.setup.robot, source, setup.gate, seed=seed))
     assert {finding.fault for finding in injection.findings} == {
-        name for name, fault in FAULTS.items() if fault.watch in LerobotRobot.watches
+        name for name, fault in FAULTS.items() if fault.detector in LerobotRobot.detectors
     }
     assert [finding for finding in injection.findings if not finding.passed] == []
-    assert robot.tap is None
+    assert robot.disturbance is None
 
 
 def test_every_fault_has_a_declared_time_and_a_name_for_one_thing() -> None:
     assert len({fault.what for fault in FAULTS.values()}) == len(FAULTS)
-    assert {fault.watch for fault in FAULTS.values()} == set(Watch)
-    assert RobotLimits().body.max_effort == ()
+    assert {fault.detector for fault in FAULTS.values()} == set(Detector)
+    assert RobotLimits().joint_monitor.max_effort == ()

@@ -20,8 +20,8 @@ from robot_io.env_interface import EnvDeclaration
 from robot_io.env_robot import EnvRobot
 from tests.execution.toys import ReachEnv
 from vla_rl.acting import browser
-from vla_rl.acting.browser import BrowserConfig, BrowserSupervisor, Desk, Input
-from vla_rl.acting.browser_page import serve_desk
+from vla_rl.acting.browser import BrowserConfig, BrowserPage, BrowserSupervisor, Input
+from vla_rl.acting.browser_page import serve_browser_page
 from vla_rl.acting.task import make_supervisor, open_robot
 from vla_rl.cli.main import main
 from vla_rl.core.types import Float32Array, Origin, Source
@@ -34,11 +34,11 @@ FAST = {"pace": 20.0, "size_px": 32}
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """A desk that needs no page."""
-    desk = Desk()
-    monkeypatch.setattr(browser, "desk_at", lambda port: desk)
-    return desk
+def page(monkeypatch: pytest.MonkeyPatch) -> BrowserPage:
+    """A page that needs no page."""
+    page = BrowserPage()
+    monkeypatch.setattr(browser, "browser_page_at", lambda port: page)
+    return page
 
 
 @pytest.fixture
@@ -49,42 +49,42 @@ def robot() -> Iterator[EnvRobot]:
     robot.close()
 
 
-def begin(person: BrowserSupervisor, desk: Desk) -> None:
+def begin(person: BrowserSupervisor, page: BrowserPage) -> None:
     """`reset` waits for a key; this presses one."""
     waiting = threading.Thread(target=person.reset, args=(0,), daemon=True)
     waiting.start()
-    press_a_key(waiting, desk)
+    press_a_key(waiting, page)
 
 
-def press_a_key(waiting: threading.Thread, desk: Desk) -> None:
+def press_a_key(waiting: threading.Thread, page: BrowserPage) -> None:
     """Until it is heard: one that comes before the question is lost."""
     deadline_s = time.monotonic() + WITHIN_S
     while waiting.is_alive() and time.monotonic() < deadline_s:
-        if desk.newest()[1].get("waiting"):
-            desk.tell(Input(pressed=("Enter",)))
+        if page.newest()[1].get("waiting"):
+            page.tell(Input(pressed=("Enter",)))
         time.sleep(0.02)
     assert not waiting.is_alive()
 
 
-def test_nothing_begins_before_a_key_and_then_the_policy_acts(desk: Desk, robot: EnvRobot) -> None:
+def test_nothing_begins_before_a_key_and_then_the_policy_acts(page: BrowserPage, robot: EnvRobot) -> None:
     person = BrowserSupervisor(robot.env, BrowserConfig(**FAST))
-    desk.tell(Input(pressed=("x",)))  # before anybody was asked
+    page.tell(Input(pressed=("x",)))  # before anybody was asked
     waiting = threading.Thread(target=person.reset, args=(0,), daemon=True)
     waiting.start()
     waiting.join(0.5)
     assert waiting.is_alive()
-    press_a_key(waiting, desk)
+    press_a_key(waiting, page)
     assert person.command(0, robot.rest_command()) is None
-    pictures, status = desk.newest()
+    pictures, status = page.newest()
     assert (status["waiting"], status["person"]) == (False, False)
     assert pictures["task"].shape == (32, 64, 3)
 
 
-def test_a_key_takes_over_moves_the_chosen_arm_and_t_gives_back(desk: Desk, robot: EnvRobot) -> None:
+def test_a_key_takes_over_moves_the_chosen_arm_and_t_gives_back(page: BrowserPage, robot: EnvRobot) -> None:
     person, rest = BrowserSupervisor(robot.env, BrowserConfig(**FAST)), robot.rest_command()
-    begin(person, desk)
+    begin(person, page)
     span = robot.actions.high - robot.actions.low
-    desk.tell(Input(frozenset({"ArrowRight", "w"}), ("ArrowRight", "w")))
+    page.tell(Input(frozenset({"ArrowRight", "w"}), ("ArrowRight", "w")))
     for tick in range(4):
         command = person.command(tick, rest)
     assert command is not None
@@ -92,27 +92,27 @@ def test_a_key_takes_over_moves_the_chosen_arm_and_t_gives_back(desk: Desk, robo
     expected = rest.copy()
     expected[[0, 2]] += 4 * a_tick * span[[0, 2]]
     assert command == pytest.approx(expected, abs=1e-5)
-    assert desk.newest()[1]["person"]
-    desk.tell(Input(pressed=("2", " ", "²")))
+    assert page.newest()[1]["person"]
+    page.tell(Input(pressed=("2", " ", "²")))
     command = person.command(5, rest + 9)
     assert command is not None
     assert command[7] == robot.actions.low[7], "the second gripper closes"
     assert command[:3] == pytest.approx(expected[:3], abs=1e-5), "what is not moved stays where the person left it"
-    desk.tell(Input(axes=(0.0, 0.05, -1.0)))
+    page.tell(Input(axes=(0.0, 0.05, -1.0)))
     raised = person.command(6, rest)
     assert raised is not None
     assert raised[6] < command[6]
     assert raised[5] == pytest.approx(command[5]), "a stick that is hardly moved is at rest"
-    desk.tell(Input(pressed=("t",)))
+    page.tell(Input(pressed=("t",)))
     assert person.command(7, rest) is None
 
 
-def test_what_the_policy_would_do_is_shown_beside_what_the_person_does(desk: Desk, robot: EnvRobot) -> None:
+def test_what_the_policy_would_do_is_shown_beside_what_the_person_does(page: BrowserPage, robot: EnvRobot) -> None:
     person = BrowserSupervisor(robot.env, BrowserConfig(**FAST))
-    begin(person, desk)
-    desk.tell(Input(drag=(0.1, 0.0)))
+    begin(person, page)
+    page.tell(Input(drag=(0.1, 0.0)))
     person.command(0, robot.actions.high)
-    status = desk.newest()[1]
+    status = page.newest()[1]
     assert status["policy"] == [1.0] * 8
     assert len(status["command"]) == 8
     assert person.wants_proposals
@@ -123,20 +123,20 @@ class Scripted(BrowserSupervisor):
 
     def __init__(self, env: Any, config: BrowserConfig) -> None:
         super().__init__(env, config)
-        self.desk = browser.desk_at(0)
+        self.page = browser.browser_page_at(0)
 
     def reset(self, seed: int) -> None:
-        begin_now = threading.Timer(0.3, self.desk.tell, [Input(pressed=("Enter",))])
+        begin_now = threading.Timer(0.3, self.page.tell, [Input(pressed=("Enter",))])
         begin_now.start()
         super().reset(seed)
 
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
-        self.desk.tell(Input(frozenset({"ArrowLeft"}) if 5 <= tick < 12 else frozenset(), ("t",) if tick == 20 else ()))
+        self.page.tell(Input(frozenset({"ArrowLeft"}) if 5 <= tick < 12 else frozenset(), ("t",) if tick == 20 else ()))
         return super().command(tick, proposed)
 
 
 @pytest.mark.slow
-def test_a_takeover_in_the_browser_is_intervention_data(desk: Desk, tmp_path: Path) -> None:
+def test_a_takeover_in_the_browser_is_intervention_data(page: BrowserPage, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = ["train", "--config", "tiny", "--out", str(out), "workers=0", "budget.rounds=1"]
     person = [f"takeover.supervisor={__name__}:Scripted", "takeover.options.pace=50", "takeover.options.size_px=32"]
@@ -151,13 +151,13 @@ def test_a_takeover_in_the_browser_is_intervention_data(desk: Desk, tmp_path: Pa
         assert (episode.source[21:] != Source.HUMAN).all()
 
 
-def test_any_environment_can_be_driven(desk: Desk) -> None:
+def test_any_environment_can_be_driven(page: BrowserPage) -> None:
     env = ReachEnv()
     person = BrowserSupervisor(env, BrowserConfig(**FAST, alone=True))
     env.reset(seed=0)
-    begin(person, desk)
+    begin(person, page)
     assert person.command(0, np.zeros(2, np.float32)) is None
-    desk.tell(Input(frozenset({"ArrowUp"})))
+    page.tell(Input(frozenset({"ArrowUp"})))
     command = person.command(1, np.zeros(2, np.float32))
     assert command is not None
     assert command[1] > 0
@@ -178,21 +178,21 @@ class Unbounded(ReachEnv):
         (Unbounded.__name__, EnvDeclaration(action_kind=("delta",), action_low=(-1.0,), action_high=(1.0,))),
     ],
 )
-def test_a_person_drives_as_the_run_declares(name: str, declared: EnvDeclaration, desk: Desk) -> None:
+def test_a_person_drives_as_the_run_declares(name: str, declared: EnvDeclaration, page: BrowserPage) -> None:
     robot = open_robot(TaskConfig(env=f"{__name__}:{name}", declare=declared))
     person = make_supervisor(name, robot.env, TakeoverConfig(supervisor="browser", options=BrowserConfig(**FAST)))
     robot.reset(0)
-    begin(person, desk)
-    desk.tell(Input(frozenset({"ArrowRight"}), ("ArrowRight",)))
+    begin(person, page)
+    page.tell(Input(frozenset({"ArrowRight"}), ("ArrowRight",)))
     assert person.command(0, robot.rest_command()) == pytest.approx([0.3, 0.0])
-    desk.tell(Input())
+    page.tell(Input())
     assert person.command(1, robot.rest_command()) == pytest.approx([0.0, 0.0]), "no step without a key"
 
 
 def test_the_page_answers_and_refuses_nonsense() -> None:
-    desk = Desk()
-    desk.show({"task": np.zeros((32, 32, 3), np.uint8)}, {"task": "reach"})
-    with serve_desk(desk, 0) as address:
+    page = BrowserPage()
+    page.show({"task": np.zeros((32, 32, 3), np.uint8)}, {"task": "reach"})
+    with serve_browser_page(page, 0) as address:
         host, port = address.removeprefix("http://").strip("/").split(":")
 
         def ask(method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
@@ -208,7 +208,7 @@ def test_the_page_answers_and_refuses_nonsense() -> None:
         good = json.dumps({"keys": ["w"], "pressed": ["w"], "drag": [0, 0], "axes": [0, 0, 5]}).encode()
         code, content = ask("POST", "/controls", good)
         assert (code, json.loads(content)["task"]) == (200, "reach")
-        assert desk.take() == Input(frozenset({"w"}), ("w",), (0.0, 0.0), (0.0, 0.0, 1.0))
+        assert page.take() == Input(frozenset({"w"}), ("w",), (0.0, 0.0), (0.0, 0.0, 1.0))
         for body in (b"{", b"[]", b'{"keys": 3}', good.replace(b"[0, 0]", b"[NaN, 0]"), b"x" * 20_000):
             assert ask("POST", "/controls", body)[0] == 400
         assert ask("GET", "/etc/passwd")[0] == 404
@@ -217,7 +217,7 @@ def test_the_page_answers_and_refuses_nonsense() -> None:
 
 
 @contextmanager
-def driving(desk: Desk, robot: EnvRobot) -> Iterator[None]:
+def driving(page: BrowserPage, robot: EnvRobot) -> Iterator[None]:
     """Attempts go on in a thread, as fast as a person needs them."""
     person, ended = BrowserSupervisor(robot.env, BrowserConfig(size_px=64)), threading.Event()
 
@@ -230,13 +230,13 @@ def driving(desk: Desk, robot: EnvRobot) -> Iterator[None]:
     thread.start()
     yield
     ended.set()
-    desk.tell(Input(pressed=("Enter",)))
+    page.tell(Input(pressed=("Enter",)))
     thread.join(WITHIN_S)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
-def test_a_browser_drives_the_task(desk: Desk, robot: EnvRobot, tmp_path: Path) -> None:
-    with serve_desk(desk, 0) as address, Browser(tmp_path) as browser, driving(desk, robot):
+def test_a_browser_drives_the_task(page: BrowserPage, robot: EnvRobot, tmp_path: Path) -> None:
+    with serve_browser_page(page, 0) as address, Browser(tmp_path) as browser, driving(page, robot):
         browser.open(address)
         assert browser.until("!document.getElementById('begin').hidden")
         assert browser.until("document.getElementById('view').naturalWidth > 0")

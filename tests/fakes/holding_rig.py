@@ -126,7 +126,7 @@ class HoldingRig:
         sys.stdout.flush()
         os._exit(0)
 
-    def _make_session(self, settings: object, desk: object) -> Holds:
+    def _make_session(self, settings: object, operator: object) -> Holds:
         self.session = Holds()
         return self.session
 

@@ -24,8 +24,8 @@ from benchmarks.hostile import kinds
 from benchmarks.hostile.verbs import effective_capabilities
 from tests.fakes.resealed import resealed
 from vla_rl.acting import browser
-from vla_rl.acting.browser import Desk, Input
-from vla_rl.acting.browser_page import serve_desk
+from vla_rl.acting.browser import BrowserPage, Input
+from vla_rl.acting.browser_page import serve_browser_page
 from vla_rl.acting.task import open_robot
 from vla_rl.cli.main import VERBS, main
 from vla_rl.core.errors import CheckpointError, ConfigError, StoreError, UserError
@@ -91,7 +91,7 @@ def store(tmp_path: Path) -> EpisodeStore:
 @pytest.fixture
 def page() -> Iterator[int]:
     """The port of a page at which a person drives."""
-    with serve_desk(Desk(), 0) as address:
+    with serve_browser_page(BrowserPage(), 0) as address:
         yield int(address.rstrip("/").rpartition(":")[2])
 
 
@@ -118,14 +118,14 @@ def test_a_page_takes_what_it_sends_and_nothing_else(page: int) -> None:
 
 @pytest.mark.parametrize("key", ["²", "٣", "10000000000", "0", "", "t" * 100])
 def test_keys_of_other_keyboards_are_no_arms(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk()
-    monkeypatch.setattr(browser, "desk_at", lambda port: desk)
-    monkeypatch.setattr(desk, "wait_for_key", lambda: None)
+    served = BrowserPage()
+    monkeypatch.setattr(browser, "browser_page_at", lambda port: served)
+    monkeypatch.setattr(served, "wait_for_key", lambda: None)
     robot = open_robot(TaskConfig(image_size=32))
     robot.reset(0)
     person = browser.BrowserSupervisor(robot.env, browser.BrowserConfig(size_px=32, pace=20.0))
     person.reset(0)
-    desk.tell(Input(pressed=(key,)))
+    served.tell(Input(pressed=(key,)))
     assert person.command(0, robot.rest_command()) is None
     robot.close()
 

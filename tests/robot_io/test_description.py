@@ -16,7 +16,7 @@ from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Float32Array
 
 HZ = 20.0
-REACH = 0.5  # metres, of each of the two links
+REACH = 0.5  # meters, of each of the two links
 
 # A planar arm of two links on a post, with a finger that its twin mimics, and a second arm that nobody commands.
 URDF = f"""<?xml version="1.0"?>
@@ -77,7 +77,7 @@ def test_empty_limits_are_the_narrower_of_hard_and_soft_ones() -> None:
     assert limits.low == (-2.5, -3.1)
     assert limits.high == (2.5, 3.1)
     assert limits.max_velocity == (2.0, 3.0)
-    assert limits.body.max_effort == (40.0, 20.0)
+    assert limits.joint_monitor.max_effort == (40.0, 20.0)
 
 
 def test_tighter_limits_stand() -> None:
@@ -101,8 +101,10 @@ def test_limits_that_loosen_the_description_are_refused(change: dict[str, tuple[
 
 
 def test_effort_is_tightened_too() -> None:
-    too_much = load_config(RobotLimits, overrides=["body.max_effort=[41,20]"])
-    with pytest.raises(ConfigError, match=r"body.max_effort of shoulder be 41, the robot's description says 40"):
+    too_much = load_config(RobotLimits, overrides=["joint_monitor.max_effort=[41,20]"])
+    with pytest.raises(
+        ConfigError, match=r"joint_monitor.max_effort of shoulder be 41, the robot's description says 40"
+    ):
         Description(URDF, JOINTS).tighten(too_much)
 
 
@@ -174,7 +176,7 @@ def test_an_arm_does_not_meet_itself(jerk: bool) -> None:
     reached, reasons = drive(gate, (0.0, 1.0), (0.0, 3.0))
     assert Reason.SELF_COLLISION in reasons
     # The fist (a ball of 6 cm at the end of the lower link) and the upper arm (a cylinder of 4 cm, from 0.05 to 0.45 m)
-    # keep two centimetres apart.
+    # keep two centimeters apart.
     x, y = REACH + REACH * math.cos(reached[1]), REACH * math.sin(reached[1])
     gap = math.hypot(max(0.05 - x, 0.0), y - 0.04) - 0.06
     assert 0.02 - 1e-6 <= gap < 0.03

@@ -78,7 +78,7 @@ def test_a_bad_action_holds_and_a_good_one_goes_on(bad: list[float]) -> None:
     assert reasons == Reason(0)
 
 
-@pytest.mark.parametrize(("stream", "reason"), [(1, Reason.OBSERVATION_OLD), (2, Reason.ACTION_OLD)])
+@pytest.mark.parametrize(("stream", "reason"), [(1, Reason.OBSERVATION_STALE), (2, Reason.ACTION_STALE)])
 def test_age_is_watched_and_a_lasting_fault_latches(stream: int, reason: Reason) -> None:
     gate = make_gate(replace(LIGHT, max_observation_age_ms=100.0, max_action_age_ms=100.0))
     stopped_ms = None
@@ -397,7 +397,7 @@ def test_a_pause_beyond_the_limit_latches_the_stop_and_moves_nothing(config: Gat
         last, _ = admit(gate, [0.04 * tick, 1.0, 0.0], 50 * tick)
     stopped, reasons = admit(gate, [0.4, 1.0, 0.0], 450 + 3000)
     np.testing.assert_array_equal(stopped, last)
-    assert reasons == Reason.GAP | Reason.LATCHED
+    assert reasons == Reason.LOOP_PAUSED | Reason.LATCHED
     assert gate.at_rest
     still, reasons = admit(gate, [0.4, 1.0, 0.0], 3500)
     np.testing.assert_array_equal(still, last)

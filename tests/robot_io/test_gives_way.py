@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from robot_io.body import BodyConfig
 from robot_io.gate import Reason, SafetyGate
+from robot_io.joint_monitor import JointMonitorConfig
 from robot_io.limits import RobotLimits
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.protocols import Condition
@@ -17,7 +17,9 @@ from vla_rl.execution.loop import run_episode
 from vla_rl.execution.sources import Demonstrator
 
 HZ, STIFFNESS, MAX_EFFORT, WALL = 20.0, 100.0, 20.0, 0.3
-LIMITS = RobotLimits(low=(-1.0,), high=(1.0,), max_velocity=(2.0,), body=BodyConfig(max_effort=(MAX_EFFORT,)))
+LIMITS = RobotLimits(
+    low=(-1.0,), high=(1.0,), max_velocity=(2.0,), joint_monitor=JointMonitorConfig(max_effort=(MAX_EFFORT,))
+)
 SLOW = RobotLimits(low=(-1.0,), high=(1.0,), max_velocity=(0.5,))
 TICK_STEP = 0.5 / HZ
 
@@ -119,8 +121,8 @@ def test_it_gives_way_also_when_another_stop_came_first() -> None:
     gate.reset(np.zeros(1, np.float32))
     for tick in range(60):
         now_ns = tick * 50_000_000
-        alarms = int(Reason.E_STOP) if tick >= 18 else 0
-        gate.inspect(Condition(robot.position, robot.command, now_ns, robot.effort, alarms, "pressed"))
+        interlocks = int(Reason.E_STOP) if tick >= 18 else 0
+        gate.inspect(Condition(robot.position, robot.command, now_ns, robot.effort, interlocks, "pressed"))
         for command in gate.admit(np.float32([0.9]), now_ns, now_ns, now_ns).commands:
             robot.write(command)
     assert gate.latched
@@ -135,7 +137,7 @@ def test_what_is_told_as_velocities_rests_by_itself() -> None:
         gate.reset(np.zeros(1, np.float32))
         gate.inspect(Condition(np.float32([0.4]), np.zeros(1, np.float32), 0, rate_dims=rate_dims))
         verdict = gate.admit(np.zeros(1, np.float32), 0, 0, 0)
-        assert Reason.FOLLOWING in Reason(verdict.reasons)
+        assert Reason.FOLLOWING_ERROR in Reason(verdict.reasons)
         assert verdict.commands[-1, 0] == np.float32(held)
 
 
@@ -144,7 +146,7 @@ def test_a_gripper_that_squeezes_too_hard_gives_way_and_one_that_holds_does_not(
         low=(-1.0,) * 2,
         high=(1.0,) * 2,
         max_velocity=(9.0,) * 2,
-        body=BodyConfig(max_effort=(5.0, 5.0), effort_after_ms=0.0, yielding_dims=(1,)),
+        joint_monitor=JointMonitorConfig(max_effort=(5.0, 5.0), effort_after_ms=0.0, yielding_dims=(1,)),
     )
     told, read = np.zeros(2, np.float32), np.float32([0.1, 0.3])
     for efforts, held in (([9.0, 1.0], 0.0), ([1.0, 9.0], 0.3)):
@@ -167,7 +169,7 @@ def test_after_a_pause_only_joints_that_were_moved_give_way(position: float, hel
     gate.inspect(Condition(np.float32([position]), told, LATE_NS))
     verdict = gate.admit(told, LATE_NS, LATE_NS, LATE_NS)
     assert verdict.stopped
-    assert Reason.GAP in Reason(verdict.reasons)
+    assert Reason.LOOP_PAUSED in Reason(verdict.reasons)
     assert verdict.commands[-1, 0] == np.float32(held)
 
 
@@ -242,7 +244,7 @@ def test_after_a_pause_the_arm_is_not_pulled_back_to_the_last_command() -> None:
     robot, gate = PausedArm(-0.5), SafetyGate(SLOW, HZ)
     summary = run_episode(robot, towards(-0.5), gate, seed=0)
     assert summary.stopped
-    assert gate.counts[Reason.GAP]
+    assert gate.counts[Reason.LOOP_PAUSED]
     assert max(robot.jumps) <= TICK_STEP + 1e-6
 
 
@@ -268,7 +270,7 @@ def test_a_driver_that_comes_back_with_another_zero_does_not_throw_the_arm_to_th
 def test_what_reads_nothing_and_a_gripper_keep_what_they_were_told(read: Float32Array) -> None:
     """A hand that holds something is not where it was told to be, and must not open."""
     limits = RobotLimits(low=(-1.0,) * 3, high=(1.0,) * 3, max_velocity=(1.0,) * 3, discrete_dims=(1,))
-    gate = SafetyGate(replace(limits, body=BodyConfig(max_effort=(5.0, 5.0, 5.0))), HZ)
+    gate = SafetyGate(replace(limits, joint_monitor=JointMonitorConfig(max_effort=(5.0, 5.0, 5.0))), HZ)
     rest = gate.reset(np.zeros(3, np.float32))
     gate.inspect(Condition(read, rest, 0, np.float32([9.0, 0.0, 9.0])))
     verdict = gate.admit(np.float32([0.01, 1.0, 0.01]), 0, 0, 0)

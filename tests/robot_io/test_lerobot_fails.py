@@ -75,7 +75,7 @@ def test_after_a_pause_no_old_goal_is_sent_to_an_arm_that_cannot_be_read() -> No
     robot = LerobotRobot(arm, 20.0, "t", duration_s=1e3, clock=clock)
     summary = run_episode(robot, Demonstrator(lambda: (away, away)), gate, seed=0, max_ticks=200)
     assert summary.stopped
-    assert gate.counts[Reason.GAP]
+    assert gate.counts[Reason.LOOP_PAUSED]
     assert not arm.sent
 
 
@@ -108,7 +108,7 @@ def test_a_machine_that_was_suspended_does_not_move_on_by_itself(monkeypatch: py
     far = np.array([0.9, 0.0], np.float32)
     robot = LerobotRobot(arm, 20.0, "t", duration_s=1e3, clock=MonotonicClock())
     assert run_episode(robot, Demonstrator(lambda: (far, far)), gate, seed=0, max_ticks=10).stopped
-    assert gate.counts[Reason.GAP]
+    assert gate.counts[Reason.LOOP_PAUSED]
     assert len(set(arm.sent)) == 5
 
 
@@ -133,7 +133,7 @@ def test_a_driver_that_holds_its_goals_near_the_joints_hides_no_obstacle() -> No
     far = np.array([0.9, 0.0], np.float32)
     summary = run_episode(robot, Demonstrator(lambda: (far, far)), gate, seed=0, max_ticks=60)
     assert summary.stopped
-    assert gate.counts[Reason.FOLLOWING]
+    assert gate.counts[Reason.FOLLOWING_ERROR]
 
 
 @pytest.mark.parametrize("what", ["a joint is not read", "a joint reads a word", "half of a command comes back"])
@@ -156,7 +156,7 @@ def test_a_driver_that_says_nonsense_is_stopped_by_the_gate(what: str) -> None:
     robot = LerobotRobot(arm, 20.0, "t", clock=VirtualClock())
     summary = run_episode(robot, Demonstrator(lambda: (still, still)), gate, seed=0, max_ticks=60)
     assert summary.stopped
-    assert gate.counts[Reason.OBSERVATION_OLD]
+    assert gate.counts[Reason.OBSERVATION_STALE]
 
 
 class DeadLeader:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from lerobot.robots.config import RobotConfig
 
-from robot_io.body import BodyConfig
 from robot_io.gate import Reason
+from robot_io.joint_monitor import JointMonitorConfig
 from robot_io.lerobot_robot import LerobotRobot
 from robot_io.limits import RobotLimits
 from tests.fakes.lerobot_arm import MemoryArm
@@ -155,7 +155,7 @@ def test_the_list_before_it_moves_says_what_the_description_holds(urdf: str) -> 
 
 
 def test_the_list_says_that_a_limited_effort_is_not_measured(caplog: pytest.LogCaptureFixture) -> None:
-    setup = arm(replace(LIMITS, body=BodyConfig(max_effort=(5.0,) * 3)), VirtualClock())
+    setup = arm(replace(LIMITS, joint_monitor=JointMonitorConfig(max_effort=(5.0,) * 3)), VirtualClock())
     with connected(setup):
         watched = robot_items(setup, SPEC)[-2]
         assert not watched.answer
@@ -203,7 +203,7 @@ def test_after_a_pause_of_the_whole_program_nothing_moves_until_it_is_rearmed() 
         # Three readings at rest, then twenty ticks, then the program stands still for three seconds inside a reading.
         device.before_reading = [*pause, *[lambda: None] * 23]
         reasons = lead(setup, np.float32([80, 80, 10]), 8.0)
-        assert Reason.GAP in reasons
+        assert Reason.LOOP_PAUSED in reasons
         assert setup.gate.latched
         assert len({tuple(sent.values()) for sent in device.sent[20:]}) <= 1, "not a step after the pause"
         again = lead(setup, np.float32([80, 80, 10]), 1.0)

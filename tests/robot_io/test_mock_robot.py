@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from robot_io.freshness import Freshness
 from robot_io.mock_robot import MockFaults, MockRobot, MockRobotConfig
+from robot_io.staleness import StalenessFilter
 from robot_io.takeover import Clutch
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.protocols import Robot
@@ -81,14 +81,14 @@ def test_a_stall_blocks_one_reading() -> None:
 def test_a_still_scene_is_fresh_where_frames_may_repeat() -> None:
     image = np.zeros((20, 20, 3), np.uint8)
     for detect_frozen, expected in [(True, 10), (False, 20)]:
-        freshness = Freshness(detect_frozen)
+        freshness = StalenessFilter(detect_frozen)
         freshness.image("front", image, 10)
         freshness.image("front", image.copy(), 20)
         assert freshness.captured_ns["front"] == expected
 
 
 def test_a_state_that_was_never_good_is_infinitely_old() -> None:
-    freshness = Freshness(detect_frozen=True)
+    freshness = StalenessFilter(detect_frozen=True)
     assert np.isnan(freshness.state(np.full(2, np.nan, np.float32), 500)).all()
     assert freshness.captured_ns["state"] == 0
 

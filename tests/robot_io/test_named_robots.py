@@ -118,7 +118,7 @@ def test_a_robot_of_topics_has_the_units_of_its_description() -> None:
     assert topics().dimensions == (Dimensions(("lift", "pan", "other")),) * 2
 
 
-def test_a_twist_is_in_metres_and_radians() -> None:
+def test_a_twist_is_in_meters_and_radians() -> None:
     axes = ["vx", "vy", "vz", "wx", "wy", "wz"]
     action = topics(output={"arm": {"type": "twist", "joints": axes}}).dimensions[1]
     assert action == Dimensions(tuple(axes), ("m", "m", "m", "rad", "rad", "rad"))

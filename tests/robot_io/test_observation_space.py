@@ -106,16 +106,16 @@ def test_what_is_named_is_taken_and_nothing_else() -> None:
 
 
 def test_layouts_show_the_same_picture() -> None:
-    colours = np.arange(8 * 9 * 3, dtype=np.uint8).reshape(8, 9, 3)
-    grey = colours[..., 0]
+    colors = np.arange(8 * 9 * 3, dtype=np.uint8).reshape(8, 9, 3)
+    gray = colors[..., 0]
     reader = ObservationReader(Dict(hwc=picture(8, 9, 3), chw=picture(3, 8, 9), rgba=picture(8, 9, 4)))
-    raw = {"hwc": colours, "chw": colours.transpose(2, 0, 1), "rgba": np.dstack([colours, grey])}
+    raw = {"hwc": colors, "chw": colors.transpose(2, 0, 1), "rgba": np.dstack([colors, gray])}
     for image in reader.images_of(raw).values():
-        np.testing.assert_array_equal(image, colours)
+        np.testing.assert_array_equal(image, colors)
     reader = ObservationReader(Dict(flat=picture(8, 9), hwc=picture(8, 9, 1), chw=picture(1, 8, 9)))
-    for image in reader.images_of({"flat": grey, "hwc": grey[..., None], "chw": grey[None]}).values():
-        np.testing.assert_array_equal(image, np.dstack([grey] * 3))
-    assert "camera 'flat' is grey" in " ".join(reader.notes)
+    for image in reader.images_of({"flat": gray, "hwc": gray[..., None], "chw": gray[None]}).values():
+        np.testing.assert_array_equal(image, np.dstack([gray] * 3))
+    assert "camera 'flat' is gray" in " ".join(reader.notes)
 
 
 def test_frames_on_top_of_each_other_are_no_picture_with_transparency() -> None:

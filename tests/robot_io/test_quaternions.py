@@ -147,7 +147,7 @@ def test_a_quaternion_without_length_is_no_rotation_and_holds_the_robot(length: 
     for tick in range(20):
         now_ns = tick * TICK_NS
         verdict = gate.admit(at(about(0, 1.0) * np.float32(length)), now_ns, now_ns, now_ns)
-        assert Reason.NO_ROTATION in Reason(verdict.reasons)
+        assert Reason.INVALID_QUATERNION in Reason(verdict.reasons)
         np.testing.assert_array_equal(verdict.commands[-1], rest)
     assert verdict.stopped, "it has lasted"
 

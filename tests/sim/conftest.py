@@ -1,4 +1,4 @@
-"""Environments without pictures, for tests of physics and behaviour."""
+"""Environments without pictures, for tests of physics and behavior."""
 
 from collections.abc import Callable
 from typing import Any

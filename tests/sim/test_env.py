@@ -28,7 +28,7 @@ def same(first, second):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning")  # the checker would like actions from -1 to 1; ours are metres
+@pytest.mark.filterwarnings("ignore::UserWarning")  # the checker would like actions from -1 to 1; ours are meters
 def test_gymnasiums_checker_accepts_the_task(task):
     check_env(gymnasium.make(task).unwrapped)
 

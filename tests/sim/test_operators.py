@@ -111,7 +111,7 @@ def test_who_goes_astray_first_moves_straight_the_wrong_way(blind_env):
     assert max(straight(sure, seed)[0] for seed in range(3)) < 5
     frames, steps = zip(*(straight(lost, seed) for seed in range(6)), strict=True)
     assert 16 <= min(frames) < 22 < max(frames) <= 32
-    ways = np.array(steps) * lost.metres_per_action * lost.hz
+    ways = np.array(steps) * lost.meters_per_action * lost.hz
     np.testing.assert_allclose(np.linalg.norm(ways, axis=1), 0.08, rtol=1e-4)
     assert np.triu(ways @ ways.T, 1).max() < 0.8 * 0.08**2
 
@@ -127,7 +127,7 @@ def test_a_tremor_is_as_large_as_asked_for_and_shakes_no_gripper(blind_env):
         wanted.clear()
         success, sent = drive(env, person, seed)
         assert success
-        shaken.append((sent - np.array([label for label, _ in wanted])) * person.metres_per_action)
+        shaken.append((sent - np.array([label for label, _ in wanted])) * person.meters_per_action)
     every = np.concatenate(shaken)
     assert not every[:, list(env.gripper_dims)].any()
     assert np.delete(every, env.gripper_dims, axis=1).std() == pytest.approx(0.002, rel=0.15)

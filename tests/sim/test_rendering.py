@@ -24,7 +24,7 @@ def busy_env(task):
 
 
 @pytest.mark.skipif(bool(why_egl_does_not_load()), reason=f"EGL does not load: {why_egl_does_not_load()}")
-def test_egl_and_ray_casting_see_the_same_objects_in_the_same_colours(task, busy_env):
+def test_egl_and_ray_casting_see_the_same_objects_in_the_same_colors(task, busy_env):
     other = gymnasium.make(task, renderer="egl").unwrapped
     try:
         other.set_state(busy_env.get_state())

@@ -1,7 +1,8 @@
 """A person at a browser page: drives a task, or watches a policy practise and takes over. An entry of
 ``vla_rl.takeovers``, so that whatever asks a supervisor can ask a person: `vla-rl play`, `train`, `rollout`, `record`.
 
-Threading law: the thread that runs the episode calls `BrowserSupervisor`; threads of the page touch only the `Desk`.
+Threads: the thread that runs the episode calls `BrowserSupervisor`; the threads of the web server touch only the
+`BrowserPage`.
 """
 
 import atexit
@@ -79,8 +80,8 @@ class Input(NamedTuple):
     axes: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
-class Desk:
-    """Where the page and the episode meet."""
+class BrowserPage:
+    """Exchanges input and pictures between the web server and the episode."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -123,24 +124,24 @@ class Desk:
 
 
 @functools.cache
-def desk_at(port: int) -> Desk:
-    """The desk behind the page of a port of this process, served until the process ends.
+def browser_page_at(port: int) -> BrowserPage:
+    """Return the page at a port of this process, served until the process ends.
 
     Raises:
         UserError: if the port is taken.
     """
-    from vla_rl.acting.browser_page import serve_desk
+    from vla_rl.acting.browser_page import serve_browser_page
 
-    desk, stack = Desk(), contextlib.ExitStack()
+    page, stack = BrowserPage(), contextlib.ExitStack()
     try:
-        address = stack.enter_context(serve_desk(desk, port))
+        address = stack.enter_context(serve_browser_page(page, port))
     except UserError as error:
         raise UserError(
             f"{error}. One person supervises one episode at a time: with takeover.supervisor=browser set workers=1"
         ) from error
     atexit.register(stack.close)
     print(f"open {address} in a browser; Ctrl-C ends it", file=sys.stderr)
-    return desk
+    return page
 
 
 class BrowserSupervisor(TakeoverSource):
@@ -172,24 +173,24 @@ class BrowserSupervisor(TakeoverSource):
     @override
     def reset(self, seed: int) -> None:
         """Show the task, and wait for a key: before the first attempt, or before each where nobody else acts."""
-        desk = self._desk = desk_at(self._config.port)
+        page = self._page = browser_page_at(self._config.port)
         self._last: Float32Array | None = None
         self._engaged, self._open, self._due_s = False, dict.fromkeys(range(len(self._steps.groups)), True), 0.0
         self._seen = self._begin_imagining(seed)
         if self._config.alone or not self._attempts:
-            self._show(desk, 0, None, waiting=True)
-            desk.wait_for_key()
+            self._show(page, 0, None, waiting=True)
+            page.wait_for_key()
         self._attempts += 1
 
     @override
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
         """See `vla_rl.core.protocols.TakeoverSource.command`. Returns no earlier than the tick is due."""
-        desk = self._desk
-        command = self._decide(desk.take(), proposed)
+        page = self._page
+        command = self._decide(page.take(), proposed)
         self._last = command
         if self._imagined is not None:
             self._seen = self._imagined.step(proposed if command is None else command)[0]["pixels"]
-        self._show(desk, tick, proposed)
+        self._show(page, tick, proposed)
         self._due_s = max(self._due_s + 1 / self._hz, time.monotonic())
         time.sleep(max(self._due_s - time.monotonic(), 0))
         return command
@@ -237,7 +238,7 @@ class BrowserSupervisor(TakeoverSource):
         pictures: Mapping[str, NDArray[np.uint8]] = begun["pixels"]
         return pictures
 
-    def _show(self, desk: Desk, tick: int, proposed: Float32Array | None, waiting: bool = False) -> None:
+    def _show(self, page: BrowserPage, tick: int, proposed: Float32Array | None, waiting: bool = False) -> None:
         if self._draw is None:
             self._draw = large_pictures(self._env, self._config.size_px)
         rows = {"task": self._draw(), "imagined": self._seen}
@@ -248,7 +249,7 @@ class BrowserSupervisor(TakeoverSource):
         }
         span = np.maximum(self._actions.high - self._actions.low, 1e-6)
         acts = self._engaged or (self._config.alone and self._last is not None)
-        desk.show(
+        page.show(
             pictures,
             {
                 "task": self._sentence,

@@ -1,4 +1,4 @@
-"""The page of `vla_rl.acting.browser`: pictures to the person, keys and sticks to the desk."""
+"""The web server of `vla_rl.acting.browser`: it sends pictures to the person and takes keys and sticks."""
 
 import io
 import json
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
-from vla_rl.acting.browser import Desk, Input
+from vla_rl.acting.browser import BrowserPage, Input
 from vla_rl.core.validation import parse_json
 from vla_rl.report.loopback import PageHandler, serve_page
 
@@ -20,14 +20,14 @@ _STREAM = "/stream/"
 
 
 @contextmanager
-def serve_desk(desk: Desk, port: int) -> Iterator[str]:
+def serve_browser_page(page: BrowserPage, port: int) -> Iterator[str]:
     """Serve the page on the loopback; yields its address.
 
     Raises:
         UserError: if the port is taken.
     """
     ended = threading.Event()
-    with serve_page(type("Handler", (_Handler,), {"desk": desk, "ended": ended}), port) as address:
+    with serve_page(type("Handler", (_Handler,), {"page": page, "ended": ended}), port) as address:
         try:
             yield address
         finally:
@@ -35,7 +35,7 @@ def serve_desk(desk: Desk, port: int) -> Iterator[str]:
 
 
 class _Handler(PageHandler):
-    desk: Desk
+    page: BrowserPage
     ended: threading.Event
 
     def do_GET(self) -> None:
@@ -51,11 +51,11 @@ class _Handler(PageHandler):
             length = int(self.headers.get("Content-Length", 0))
             if self.path != "/controls" or not 0 <= length <= _LONGEST_BODY:
                 raise ValueError("unknown address or too long")
-            self.desk.tell(_read_input(parse_json(self.rfile.read(length))))
+            self.page.tell(_read_input(parse_json(self.rfile.read(length))))
         except (ValueError, KeyError, TypeError):
             self.send_error(HTTPStatus.BAD_REQUEST)
             return
-        pictures, status = self.desk.newest()
+        pictures, status = self.page.newest()
         self.answer(json.dumps({**status, "pictures": sorted(pictures)}).encode(), "application/json")
 
     def _stream(self, name: str) -> None:
@@ -67,7 +67,7 @@ class _Handler(PageHandler):
         self.end_headers()
         try:
             while not self.ended.is_set():
-                picture = self.desk.newest()[0].get(name)
+                picture = self.page.newest()[0].get(name)
                 if picture is not None:
                     buffer = io.BytesIO()
                     Image.fromarray(picture).save(buffer, "JPEG", quality=88)

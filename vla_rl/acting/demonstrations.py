@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from robot_io.pictures import resize
+from robot_io.images import resize
 from vla_rl.core.dimensions import match_both
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic

@@ -11,7 +11,7 @@ from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Observation
 
 if TYPE_CHECKING:
-    from vla_rl.acting.task import Station
+    from vla_rl.acting.task import SimulatorSetup
 
 
 class Env:
@@ -26,38 +26,38 @@ class Env:
         self._observed = False
 
     @functools.cached_property
-    def station(self) -> "Station":
+    def simulator(self) -> "SimulatorSetup":
         """The environment as a robot with its safety gate."""
         from robot_io.gate import GateConfig
-        from vla_rl.acting.task import Station
+        from vla_rl.acting.task import SimulatorSetup
 
-        return Station.build(self.task.env, self.task, GateConfig())
+        return SimulatorSetup.build(self.task.env, self.task, GateConfig())
 
     @property
     def gym(self) -> Any:
         """The `gymnasium.Env` itself."""
-        return self.station.robot.env
+        return self.simulator.robot.env
 
     @property
     def spec(self) -> PolicySpec:
         """The interface of a policy for this task."""
-        return self.station.spec()
+        return self.simulator.spec()
 
     def reset(self, seed: int = 0) -> Observation:
         """Begin an episode and return its first observation."""
-        self.station.robot.reset(seed)
+        self.simulator.robot.reset(seed)
         self._observed = True
         return self.observe()
 
     def observe(self) -> Observation:
         """Return the newest observation; the first call begins an episode."""
-        return self.station.robot.read() if self._observed else self.reset()
+        return self.simulator.robot.read() if self._observed else self.reset()
 
     def close(self) -> None:
         """Close the environment."""
-        if "station" in self.__dict__:
-            self.station.robot.close()
-            del self.__dict__["station"]
+        if "simulator" in self.__dict__:
+            self.simulator.robot.close()
+            del self.__dict__["simulator"]
             self._observed = False
 
     def __repr__(self) -> str:

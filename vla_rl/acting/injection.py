@@ -12,7 +12,7 @@ from typing import Any, override
 
 import numpy as np
 
-from robot_io.faults import Fault, Finding, Sample, Settings, Shows, Watch, chosen_faults, judge
+from robot_io.faults import Detector, Fault, FaultResult, Onset, Sample, Settings, chosen_faults, judge
 from robot_io.limits import RobotLimits
 from vla_rl.acting.robots import RobotSetup
 from vla_rl.core.errors import UserError
@@ -49,15 +49,15 @@ class Injection:
                 "after each fault a person looks at a real robot, and nobody is asked here: leave --unattended "
                 "and robot.reset_service out, or say robot.simulated=true"
             )
-        watches = [*getattr(robot, "watches", ())]
-        if Watch.EFFORT in watches and not gate.config.body.max_effort:
-            watches.remove(Watch.EFFORT)
-        self._faults = chosen_faults(names, watches)
+        detectors = [*getattr(robot, "detectors", ())]
+        if Detector.EFFORT in detectors and not gate.config.joint_monitor.max_effort:
+            detectors.remove(Detector.EFFORT)
+        self._faults = chosen_faults(names, detectors)
         self._gate, self._random = gate, random.Random(seed)
         self._settings = Settings(gate.config, robot.control_hz, chunk_ticks, hold_ticks, braking_s=gate.braking_s)
         self._robot = _FaultyRobot(robot)
         self.setup = replace(setup, robot=self._robot)
-        self.findings: list[Finding] = []
+        self.findings: list[FaultResult] = []
         self._tries = 0
 
     def planner(self, planner: Planner) -> Planner:
@@ -91,7 +91,7 @@ class Injection:
     def _begin(self) -> None:
         self._gate.rearm()
         fault = self._faults[len(self.findings)]
-        fault = replace(fault, shows=Shows.AT_ONCE) if fault.shows is Shows.HELD else fault
+        fault = replace(fault, shows=Onset.AT_ONCE) if fault.shows is Onset.HELD else fault
         self._robot.await_fault(fault, self._gate.config, self._random)
 
     def _end(self, summary: EpisodeSummary | None, refused: str = "") -> None:
@@ -102,10 +102,10 @@ class Injection:
             jump = robot.first_jump / float(np.min(self._gate.config.max_velocity)) * robot.control_hz
             safe = (bool(refused) and not robot.samples) or jump <= 1
             why = "" if safe else f"the first command jumped by {jump:.1f} ticks of the limits"
-            self._keep(Finding(fault.name, 0.0, declared_ms, safe, why))
+            self._keep(FaultResult(fault.name, 0.0, declared_ms, safe, why))
             return
         if summary is None:
-            self._keep(Finding(fault.name, np.nan, declared_ms, False, f"no attempt began: {refused}"))
+            self._keep(FaultResult(fault.name, np.nan, declared_ms, False, f"no attempt began: {refused}"))
             return
         over = robot.begun_ns is not None and (robot.clock.now_ns() - robot.begun_ns) * 1e-6 > declared_ms
         if robot.begun_ns is not None and (summary.stopped or over):
@@ -117,9 +117,9 @@ class Injection:
         self._tries += 1
         if self._tries >= _TRIES:
             why = f"{_TRIES} attempts ended by themselves before the fault could show"
-            self._keep(Finding(fault.name, np.nan, declared_ms, False, why))
+            self._keep(FaultResult(fault.name, np.nan, declared_ms, False, why))
 
-    def _keep(self, finding: Finding) -> None:
+    def _keep(self, finding: FaultResult) -> None:
         self.findings.append(finding)
         self._tries = 0
 
@@ -142,11 +142,11 @@ class _FaultyRobot:
         self.first_jump = 0.0
         self._reads = 0
         self.begun_ns: int | None = None
-        self._robot.tap = self._disturbance if fault.at_start else None
+        self._robot.disturbance = self._disturbance if fault.at_start else None
 
     def mend(self) -> None:
         """No fault any more."""
-        self._robot.tap, self._armed = None, False
+        self._robot.disturbance, self._armed = None, False
 
     def going_on(self, name: str) -> bool:
         """Whether the fault of that name has come."""
@@ -159,7 +159,7 @@ class _FaultyRobot:
         moves = len(two) == 2 and bool((two[0].command != two[1].command).any())
         if self._armed and self.begun_ns is None and not self.fault.at_start and self._reads > self._tick and moves:
             self.begun_ns = self._robot.clock.now_ns()
-            self._robot.tap = self._disturbance
+            self._robot.disturbance = self._disturbance
         observation: Observation = self._robot.read()
         return observation
 
@@ -168,7 +168,7 @@ class _FaultyRobot:
         condition = getattr(self._robot, "condition", None)
         position = None if condition is None else condition().position.copy()
         if not self.samples:
-            self._robot.tap = None if self.fault.at_start else self._robot.tap
+            self._robot.disturbance = None if self.fault.at_start else self._robot.disturbance
             self.first_jump = float(np.abs(action - self._robot.rest_command()).max())
         self.samples.append(Sample(self._robot.clock.now_ns(), action.copy(), position))
         sent: Float32Array = self._robot.write(action)

@@ -17,7 +17,7 @@ from robot_io.terminal_keys import TerminalKeys
 from vla_rl.acting.action_kinds import delta_dims
 from vla_rl.acting.attempt import Attempts, free_names
 from vla_rl.acting.robots import RobotRequest, set_up_robot
-from vla_rl.acting.task import Station
+from vla_rl.acting.task import SimulatorSetup
 from vla_rl.acting.task_config import TakeoverConfig, TaskConfig
 from vla_rl.core.clock import MonotonicClock, VirtualClock
 from vla_rl.core.errors import UserError
@@ -87,20 +87,22 @@ def record_task(driver: str, order: RecordOrder, config: RecordConfig) -> list[s
         UserError: if the driver cannot drive this task, or a script fails five times in a row.
     """
     by_hand = driver in BY_HAND
-    station = Station.build(config.task.env, config.task, config.gate, MonotonicClock() if by_hand else VirtualClock())
+    simulator = SimulatorSetup.build(
+        config.task.env, config.task, config.gate, MonotonicClock() if by_hand else VirtualClock()
+    )
     try:
         if by_hand:
-            return _record_by_hand(driver, station, order, config.keyboard)
+            return _record_by_hand(driver, simulator, order, config.keyboard)
         if driver == EXPERT:
-            source: ActionSource = station.demonstrator()
+            source: ActionSource = simulator.demonstrator()
         else:
-            source = _alone(station.supervisor(config.takeover), station)
+            source = _alone(simulator.supervisor(config.takeover), simulator)
         if driver == BROWSER:  # a person may fail as often as he likes
-            return _record(station.attempts, source, order)
-        patience = _Patience(station.env_id)
-        return _record(station.attempts, source, order, keeps=patience.keeps)
+            return _record(simulator.attempts, source, order)
+        patience = _Patience(simulator.env_id)
+        return _record(simulator.attempts, source, order, keeps=patience.keeps)
     finally:
-        station.robot.close()
+        simulator.robot.close()
 
 
 def record_robot(name: str, order: RecordOrder, config: RecordConfig) -> list[str]:
@@ -127,9 +129,9 @@ def record_robot(name: str, order: RecordOrder, config: RecordConfig) -> list[st
         setup.robot.close()
 
 
-def _record_by_hand(driver: str, station: Station, order: RecordOrder, config: KeyboardConfig) -> list[str]:
+def _record_by_hand(driver: str, simulator: SimulatorSetup, order: RecordOrder, config: KeyboardConfig) -> list[str]:
     """A person at this terminal drives, begins and ends attempts, and says what the environment does not."""
-    robot = station.robot
+    robot = simulator.robot
     steps = MotionSteps(robot.actions, robot.control_hz, config.speed)
     driving: TakeoverSource
     if driver == KEYBOARD:
@@ -149,13 +151,13 @@ def _record_by_hand(driver: str, station: Station, order: RecordOrder, config: K
         print("the task does not say how that went. s: a success; f, r: not to be kept", file=sys.stderr)
         return keys.wait_for_outcome() is True
 
-    with LiveView(order.live_view, station.env_id) if order.live_view else nullcontext() as view:
-        attempts = Attempts(robot, station.gate, Origin.DEMO, station.env_id, [view] if view is not None else [])
-        return _record(attempts, _alone(driving, station), order, keys.wait_for_enter, keeps)
+    with LiveView(order.live_view, simulator.env_id) if order.live_view else nullcontext() as view:
+        attempts = Attempts(robot, simulator.gate, Origin.DEMO, simulator.env_id, [view] if view is not None else [])
+        return _record(attempts, _alone(driving, simulator), order, keys.wait_for_enter, keeps)
 
 
-def _alone(driving: TakeoverSource, station: Station) -> ActionSource:
-    return SoleDriver(driving, delta_dims(station.robot.action_kind))
+def _alone(driving: TakeoverSource, simulator: SimulatorSetup) -> ActionSource:
+    return SoleDriver(driving, delta_dims(simulator.robot.action_kind))
 
 
 def _record(

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from robot_io.body import tells_effort
 from robot_io.description import Description
 from robot_io.gate import SafetyGate
+from robot_io.joint_monitor import measures_effort
 from robot_io.limits import RobotLimits, check_limits
 from vla_rl.acting.capability import check_chunks, check_strategy
 from vla_rl.acting.policy_folder import PolicyFolder
@@ -79,7 +79,7 @@ def settings_items(
     with _asked(items, "limits are present and finite for each joint, watchdog times are finite", f"{len(limits.low)}"):
         # Whether there are kinematics for what needs them has been looked at when the gate was made.
         check_limits(limits, control_hz, 1, has_tool_position=True, sees_itself=True)
-        limits.body.check(len(limits.low))
+        limits.joint_monitor.check(len(limits.low))
         if len(limits.low) not in sizes:
             raise UserError(f"the limits are those of {len(limits.low)} joints, the policy commands {sizes}")
     if description is not None:
@@ -134,9 +134,9 @@ def _watched(gate: SafetyGate, condition: Callable[[], Condition] | None) -> Ite
     question = "the joints are watched while they move"
     if condition is None:
         return Item(question, False, "the robot has no method condition()")
-    if not gate.config.body.max_effort:
+    if not gate.config.joint_monitor.max_effort:
         return Item(question, True, "effort is not limited")
-    told = tells_effort(condition())
+    told = measures_effort(condition())
     return Item(question, told, "effort too" if told else "max_effort is set, and the robot tells no effort")
 
 

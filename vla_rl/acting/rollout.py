@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from robot_io.display import LiveDisplay
-from robot_io.faults import Finding
+from robot_io.faults import FaultResult
 from robot_io.limits import RobotLimits
 from vla_rl.acting.action_kinds import first_named, recorded_as_steps, with_action_kinds
 from vla_rl.acting.attempt import Attempts, free_names
@@ -110,7 +110,7 @@ class RolloutResult(NamedTuple):
     """
 
     outcomes: list[bool | None]
-    findings: list[Finding]
+    findings: list[FaultResult]
 
 
 def roll_out(order: RolloutOrder, config: RolloutConfig) -> RolloutResult:

@@ -22,7 +22,7 @@ from robot_io.gate import Reason
 from robot_io.limits import check_names
 from robot_io.ros2.diagnostics import Health
 from robot_io.ros2.node import run_node
-from robot_io.ros2.operator import OperatorDesk, TopicTakeover
+from robot_io.ros2.operator import OperatorRequests, TopicTakeover
 from robot_io.ros2.outputs import check_outputs, with_quaternions
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.robot import Ros2Robot
@@ -60,7 +60,7 @@ class PolicySession:
 
     Args:
         settings: of the node.
-        desk: the operator's labels.
+        operator: the operator's labels.
         policy: the interface of the policy, and where it comes from.
         load_policy: loads it in the inference process.
 
@@ -68,8 +68,10 @@ class PolicySession:
         UserError: if settings, limits and policy do not fit together.
     """
 
-    def __init__(self, settings: Settings, desk: OperatorDesk, policy: PolicyFolder, load_policy: LoadPolicy) -> None:
-        self._settings, self._desk = settings, desk
+    def __init__(
+        self, settings: Settings, operator: OperatorRequests, policy: PolicyFolder, load_policy: LoadPolicy
+    ) -> None:
+        self._settings, self._operator = settings, operator
         cameras = [camera.name for camera in settings.cameras]
         check_fits(policy.spec, cameras, len(settings.joints), len(settings.command_joints))
         limits = settings.path("limits")
@@ -135,7 +137,7 @@ class PolicySession:
         with realtime(RealtimeConfig(priority, lock_memory=priority > 0)):
             summary, _ = self._attempts.run(source, _episode_id(), seed, policy_version=-1, keep=keep)
         last = self._statistics.last
-        if last is not None and int(last.extras["gate_reasons"]) & Reason.ACTION_OLD:
+        if last is not None and int(last.extras["gate_reasons"]) & Reason.ACTION_STALE:
             self._silent = True  # the gate was faster than the executor
         if self._gate.latched:
             return f"the gate's stop latched: {self._objections(self._statistics.last) or 'see the log'}"
@@ -234,7 +236,7 @@ class PolicySession:
         """Store the attempt with its label."""
         if episode.success is None:
             wait_for_label()
-        outcome, discarded = self._desk.settle()
+        outcome, discarded = self._operator.settle()
         if self._store is not None and not discarded:
             newest = int(np.max(episode.extras["policy_version"], initial=-1))  # versions may change between chunks
             kept = recorded_as_steps(episode, self._added, self._gate.rest)
@@ -255,22 +257,22 @@ class PolicySession:
         self._unstored = None
 
 
-def make_session(settings: Settings, desk: OperatorDesk) -> PolicySession:
+def make_session(settings: Settings, operator: OperatorRequests) -> PolicySession:
     """The session of the policy that the parameters name.
 
     Raises:
         UserError: see `PolicySession`, `find_policy`.
     """
     if settings["policy"].startswith(EXPERT):
-        return PolicySession(settings, desk, *find_expert(settings["policy"]))
+        return PolicySession(settings, operator, *find_expert(settings["policy"]))
     path = Path(settings["policy"]).expanduser()
     policy = find_policy(path)
     watched = settings.path("watch")
     if watched is None:
-        return PolicySession(settings, desk, policy, functools.partial(load_acting_policy, policy.path))
+        return PolicySession(settings, operator, policy, functools.partial(load_acting_policy, policy.path))
     if not watched.is_dir():
         raise UserError(f"parameter watch is {watched}, which is no folder; name a run's policies/")
-    return PolicySession(settings, desk, policy, functools.partial(load_watched_policy, policy.path, watched))
+    return PolicySession(settings, operator, policy, functools.partial(load_watched_policy, policy.path, watched))
 
 
 def main() -> int:

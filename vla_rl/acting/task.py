@@ -109,7 +109,7 @@ def make_gate(robot: EnvRobot, config: GateConfig) -> SafetyGate:
 
 
 @dataclass(frozen=True)
-class Station:
+class SimulatorSetup:
     """One environment with its robot and gate, and the attempts on it."""
 
     env_id: str
@@ -118,7 +118,9 @@ class Station:
     attempts: Attempts
 
     @classmethod
-    def build(cls, env_id: str, task: TaskConfig, gate_config: GateConfig, clock: Clock | None = None) -> "Station":
+    def build(
+        cls, env_id: str, task: TaskConfig, gate_config: GateConfig, clock: Clock | None = None
+    ) -> "SimulatorSetup":
         """Build and connect."""
         robot = open_robot(task, env_id, clock)
         robot.connect()
@@ -126,7 +128,7 @@ class Station:
         return cls(env_id, robot, gate, Attempts(robot, gate, Origin.SIM, env_id))
 
     def spec(self) -> PolicySpec:
-        """The interface of a policy for this station alone."""
+        """The interface of a policy for this simulator alone."""
         return spec_of_robot(self.env_id, self.robot)
 
     def demonstrator(self, operator: str | None = None) -> Demonstrator:

@@ -7,7 +7,7 @@ import argparse
 import os
 from pathlib import Path
 
-from robot_io.faults import findings_table
+from robot_io.faults import fault_table
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
 from vla_rl.cli.parser import add_settings
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     outcomes, findings = roll_out(order, config)
     if findings:
-        print(findings_table(findings))
+        print(fault_table(findings))
         return 0 if all(finding.passed for finding in findings) else 1
     judged = [outcome for outcome in outcomes if outcome is not None]
     print(f"success {sum(judged)}/{len(judged)}" if judged else f"{len(outcomes)} attempts, none of them judged")

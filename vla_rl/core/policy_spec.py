@@ -147,7 +147,7 @@ class PolicySpec:
 
 
 def shared_spec(specs: Sequence[PolicySpec]) -> PolicySpec:
-    """The interface of one policy for several stations: the largest vectors; smaller ones are filled up.
+    """The interface of one policy for several simulators: the largest vectors; smaller ones are filled up.
 
     Raises:
         ConfigError: if their cameras, rates or kinds of action differ, or two cannot be told apart by their state.

@@ -97,7 +97,7 @@ class Condition(NamedTuple):
         command: float32 [A], where they were told to go, as it was really sent.
         captured_ns: when the position was measured.
         effort: float32 [A], what they push with; None where it is not measured.
-        alarms: bit flags of the gate's reasons for which the robot itself asks to be stopped.
+        interlocks: bit flags of the gate's reasons for which the robot itself asks to be stopped.
         why: the reason of these, as a sentence.
         rate_dims: dimensions that the robot is told as velocities, which rest wherever it is when their command rests.
     """
@@ -106,7 +106,7 @@ class Condition(NamedTuple):
     command: Float32Array
     captured_ns: int
     effort: Float32Array | None = None
-    alarms: int = 0
+    interlocks: int = 0
     why: str = ""
     rate_dims: Sequence[int] = ()
 

@@ -17,7 +17,7 @@ from deploy_trt.runtime.probe import BackendName
 from vla_rl.acting.action_kinds import with_action_kinds
 from vla_rl.acting.capability import check_chunks
 from vla_rl.acting.policy_folder import find_policy
-from vla_rl.acting.task import Station
+from vla_rl.acting.task import SimulatorSetup
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.policy_spec import names_difference, shared_spec
@@ -61,9 +61,9 @@ class SimulatorWorker:
     ) -> None:
         self._config, self._backend, self._policy = config, backend, policy
         self._low_precision = _low_precision(config.rollout_precision, calibration)
-        self._stations = {env_id: [self._build(env_id)] for env_id in config.task.envs}
-        self._free = {env_id: list(stations) for env_id, stations in self._stations.items()}
-        self.specs = {env_id: stations[0].spec() for env_id, stations in self._stations.items()}
+        self._simulators = {env_id: [self._build(env_id)] for env_id in config.task.envs}
+        self._free = {env_id: list(simulators) for env_id, simulators in self._simulators.items()}
+        self.specs = {env_id: simulators[0].spec() for env_id, simulators in self._simulators.items()}
         self.spec = shared_spec(list(self.specs.values()))
         self._mute: set[str] = set()
         self._heads: dict[tuple[Path, Stamp], ResidualCorrector] = {}  # of the newest policy
@@ -79,11 +79,11 @@ class SimulatorWorker:
         Raises:
             UserError: for what cannot be built: an environment without an expert, a strategy that does not exist...
         """
-        for station, *_ in self._stations.values():
+        for simulator, *_ in self._simulators.values():
             if demonstrates:
-                station.demonstrator()
+                simulator.demonstrator()
             if supervises:
-                station.supervisor(self._config.takeover)
+                simulator.supervisor(self._config.takeover)
         make_strategy(self._config.execution)
 
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
@@ -113,30 +113,30 @@ class SimulatorWorker:
         """Run one episode on an environment that is free, and save it."""
         free = self._free[job.task]
         if not free:
-            self._stations[job.task].append(self._build(job.task))
-            free.append(self._stations[job.task][-1])
-        station = free.pop()
+            self._simulators[job.task].append(self._build(job.task))
+            free.append(self._simulators[job.task][-1])
+        simulator = free.pop()
         try:
-            self._attempt(job, station, policy)
+            self._attempt(job, simulator, policy)
         finally:
-            free.append(station)
+            free.append(simulator)
         return job
 
-    def _attempt(self, job: RolloutJob, station: Station, policy: Policy | None) -> None:
+    def _attempt(self, job: RolloutJob, simulator: SimulatorSetup, policy: Policy | None) -> None:
         operator, person = None, None
         if policy is None:
             operator = self.operator_of(job)
-            source: ActionSource = station.demonstrator(operator)
+            source: ActionSource = simulator.demonstrator(operator)
             version, origin = -1, Origin.DEMO
         else:
-            person = station.supervisor(self._config.takeover) if job.takeover else None
+            person = simulator.supervisor(self._config.takeover) if job.takeover else None
             own = getattr(policy, "version", 0)  # a person's own object need not count versions
-            source, origin = self._acting(station, policy, person, job.policy), Origin.SIM
+            source, origin = self._acting(simulator, policy, person, job.policy), Origin.SIM
             version = own if job.version is None else job.version
-        station.robot.draws_always = job.pictures
+        simulator.robot.draws_always = job.pictures
         for seed in job.seeds:
-            _, episode = station.attempts.run(source, job.episode_id, seed, version, origin=origin)
-            self._tell_if_mute(station, episode)
+            _, episode = simulator.attempts.run(source, job.episode_id, seed, version, origin=origin)
+            self._tell_if_mute(simulator, episode)
             if operator is not None:
                 column = np.ones(len(episode), np.uint8)
                 episode = replace(episode, extras={**episode.extras, OPERATOR + operator: column})
@@ -154,32 +154,32 @@ class SimulatorWorker:
         people = self._config.task.operators
         return people[job.seeds[0] % len(people)] if people else None
 
-    def _tell_if_mute(self, station: Station, episode: Episode) -> None:
+    def _tell_if_mute(self, simulator: SimulatorSetup, episode: Episode) -> None:
         """Say once of an environment that it ends its episodes without an outcome."""
-        if episode.terminated and not station.robot.judged and station.env_id not in self._mute:
-            self._mute.add(station.env_id)
+        if episode.terminated and not simulator.robot.judged and simulator.env_id not in self._mute:
+            self._mute.add(simulator.env_id)
             logger.warning(
                 "%s has ended an episode and said neither success nor failure: such episodes count as failed. Say it "
                 "in the info, or name where it stands: task.declare.success (vla-rl task check)",
-                station.env_id,
+                simulator.env_id,
             )
 
     def close(self) -> None:
         """Close the environments."""
         if self._low_precision is not None:
             self._low_precision.close()
-        for station in itertools.chain(*self._stations.values()):
-            station.robot.close()
+        for simulator in itertools.chain(*self._simulators.values()):
+            simulator.robot.close()
 
-    def _build(self, env_id: str) -> Station:
-        return Station.build(env_id, self._config.task, self._config.gate)
+    def _build(self, env_id: str) -> SimulatorSetup:
+        return SimulatorSetup.build(env_id, self._config.task, self._config.gate)
 
     def _acting(
-        self, station: Station, policy: Policy, person: TakeoverSource | None, folder: Path | None
+        self, simulator: SimulatorSetup, policy: Policy, person: TakeoverSource | None, folder: Path | None
     ) -> ActionSource:
         config = self._config
-        planner = make_planner(policy, station.robot.clock, station.robot.control_hz, config.latency)
-        execution = with_action_kinds(config.execution, station.spec(), station.gate.config.discrete_dims)
+        planner = make_planner(policy, simulator.robot.clock, simulator.robot.control_hz, config.latency)
+        execution = with_action_kinds(config.execution, simulator.spec(), simulator.gate.config.discrete_dims)
         executor = Executor(planner, execution, self._corrector(folder))
         return executor if person is None else TakeoverSwitch(executor, person)
 

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from robot_io.ros2.diagnostics import ERROR, OK, WARN, Steady
+from robot_io.ros2.diagnostics import ERROR, OK, WARN, StatusDebouncer
 
 
 @pytest.mark.parametrize(("part", "changes"), [("streams", 2), ("stop inputs", 2), ("gate", 20)])
 def test_a_fault_that_comes_and_goes_is_one_fault(part: str, changes: int) -> None:
-    steady, told = Steady(for_s=2.0), []
+    steady, told = StatusDebouncer(for_s=2.0), []
     for half_second in range(60):
         late = 10 <= half_second < 30 and half_second % 2 == 0
         status = SimpleNamespace(name=f"/arm/policy_node: {part}", level=ERROR if late else OK, message=str(late))
@@ -24,7 +24,7 @@ def test_a_fault_that_comes_and_goes_is_one_fault(part: str, changes: int) -> No
 
 
 def test_what_is_worse_is_told_at_once_and_parts_are_apart() -> None:
-    steady = Steady(for_s=2.0)
+    steady = StatusDebouncer(for_s=2.0)
 
     def say(part: str, level: bytes, now_s: float) -> bytes:
         status = SimpleNamespace(name=f"n: {part}", level=level, message="")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robot_io.pictures import resize
+from robot_io.images import resize
 from robot_io.ros2 import messages
 from vla_rl.core.errors import UserError
 
@@ -21,7 +21,7 @@ def image(encoding: str, pixels: np.ndarray, padding: int = 0) -> Message:
 
 
 @pytest.mark.parametrize("padding", [0, 5])
-def test_colours_come_out_as_red_green_blue(padding: int) -> None:
+def test_colors_come_out_as_red_green_blue(padding: int) -> None:
     alpha = np.full((2, 3, 1), 200, np.uint8)
     swapped = PICTURE[..., ::-1]
     for encoding, pixels in {
@@ -31,8 +31,8 @@ def test_colours_come_out_as_red_green_blue(padding: int) -> None:
         "bgra8": np.concatenate([swapped, alpha], axis=2),
     }.items():
         np.testing.assert_array_equal(messages.image_to_rgb(image(encoding, pixels, padding)), PICTURE)
-    grey = messages.image_to_rgb(image("mono8", PICTURE[..., :1], padding))
-    np.testing.assert_array_equal(grey, PICTURE[..., :1].repeat(3, axis=2))
+    gray = messages.image_to_rgb(image("mono8", PICTURE[..., :1], padding))
+    np.testing.assert_array_equal(gray, PICTURE[..., :1].repeat(3, axis=2))
 
 
 def test_pictures_that_cannot_be_read_are_refused() -> None:

@@ -92,7 +92,7 @@ def test_a_node_that_stood_still_does_not_move_on_by_itself(tmp_path: Path) -> N
     assert said["moving before"] > 0.0
     assert said["moved after"] <= 1e-6, "it stays at the last command"
     assert said["commands after"] <= 3
-    assert "GAP" in said["why"]
+    assert "LOOP_PAUSED" in said["why"]
     assert not said["start"][0]
     assert said["still"], "only a person re-arms"
     assert said["rearm"][0]
@@ -108,7 +108,7 @@ def tiny_model(vectors: np.ndarray) -> FlowVLA:
 
 
 def headed_policy(folder: Path) -> None:
-    """With a residual head that adds metres to the height of a hand."""
+    """With a residual head that adds meters to the height of a hand."""
     random = np.random.default_rng(0)
     vectors = random.uniform(-0.01, 0.05, (50, 8)).astype(np.float32)
     model = tiny_model(vectors)
@@ -129,7 +129,7 @@ def headed_policy(folder: Path) -> None:
 
 
 def choosing_policy(folder: Path) -> None:
-    """With an edit that may add metres to the height of a hand (none, half and all of it, on three draws), and a critic
+    """With an edit that may add meters to the height of a hand (none, half and all of it, on three draws), and a critic
     that thinks more of a draw the higher it is.
     """
     model = tiny_model(np.random.default_rng(0).uniform(-0.01, 0.05, (50, 8)).astype(np.float32))

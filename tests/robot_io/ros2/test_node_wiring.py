@@ -19,7 +19,7 @@ from std_msgs.msg import String
 from std_srvs.srv import Trigger
 from robot_io.ros2 import qos, wiring as module
 from robot_io.ros2.lifecycle import answer_every_request
-from robot_io.ros2.operator import OperatorDesk
+from robot_io.ros2.operator import OperatorRequests
 from robot_io.ros2.robot_description import read_description
 from robot_io.ros2.spinning import spin
 from robot_io.ros2.wiring import Interface, Wiring
@@ -54,7 +54,7 @@ for name, options in {
         said[name] = str(error)
 
 settings = settings_from({**base, "reset_service": "reset", "reset_timeout_s": 40.0})
-wiring = Wiring(node, settings, Interface(20.0, None, (), 50_000_000, 1e4), OperatorDesk())
+wiring = Wiring(node, settings, Interface(20.0, None, (), 50_000_000, 1e4), OperatorRequests())
 threading.Thread(target=spin, args=(node,), daemon=True).start()
 asked = []
 

@@ -11,7 +11,7 @@ import pytest
 
 from robot_io.gate import GateConfig, Reason, SafetyGate
 from robot_io.ros2.clock import RosTime
-from robot_io.ros2.operator import OperatorDesk
+from robot_io.ros2.operator import OperatorRequests
 from robot_io.ros2.robot import Ros2Robot
 from vla_rl.acting.robots.ros2 import settings_from
 from vla_rl.core.errors import UserError
@@ -42,7 +42,7 @@ class Bench:
         options = {"joints": ["l1", "l2", "r1", "r2"], "cameras": [], **options}
         silent_ms = LIMITS.max_observation_age_ms
         self.robot = Ros2Robot(
-            settings_from(options), self.clock, OperatorDesk(), HZ, None, [Kept(self.published)], silent_ms
+            settings_from(options), self.clock, OperatorRequests(), HZ, None, [Kept(self.published)], silent_ms
         )
         self.at(0)
 
@@ -89,7 +89,7 @@ def test_a_dead_joint_driver_stops_the_robot_however_lively_the_other_is() -> No
         if verdict.stopped:
             stopped_ms = ms
             break
-    assert Reason.OBSERVATION_OLD in Reason(verdict.reasons)
+    assert Reason.OBSERVATION_STALE in Reason(verdict.reasons)
     assert 0 < stopped_ms - dies_ms <= LIMITS.max_observation_age_ms + LIMITS.stop_after_ms + 3 * TICK_MS
     age_ms = stopped_ms - dies_ms + TICK_MS
     assert bench.robot.ages_ms() == {"state": age_ms}
@@ -249,7 +249,7 @@ def test_nothing_is_reset_under_an_alarm() -> None:
     """The scene's reset moves the arm."""
     bench, resets = Bench(stream_timeout_s=0.05), []
     bench.robot._reset_world = lambda: resets.append(1)
-    bench.robot.on_alarms({Reason.E_STOP: "the emergency stop is pressed"})
+    bench.robot.on_interlocks({Reason.E_STOP: "the emergency stop is pressed"})
     with pytest.raises(UserError, match="the emergency stop is pressed"):
         bench.robot.reset(0)
     assert not resets
@@ -261,12 +261,12 @@ def test_an_alarm_between_two_ticks_is_heard_however_short() -> None:
     bench.joints("l1 l2 r1 r2", 1, 1, 1, 1)
     bench.robot.write(np.ones(4, np.float32))
     slips = {Reason.DEAD_MAN: "the dead-man was let go"}
-    for alarms in (slips, {}, {Reason.RIVAL: "another node"}, {}):
-        bench.robot.on_alarms(alarms)
+    for interlocks in (slips, {}, {Reason.OTHER_PUBLISHER: "another node"}, {}):
+        bench.robot.on_interlocks(interlocks)
     told = bench.robot.condition()
-    assert told.alarms == Reason.DEAD_MAN | Reason.RIVAL
+    assert told.interlocks == Reason.DEAD_MAN | Reason.OTHER_PUBLISHER
     assert told.why == "the dead-man was let go; another node"
-    assert bench.robot.condition().alarms == 0
+    assert bench.robot.condition().interlocks == 0
 
 
 def test_an_attempt_ends_while_it_waits_for_a_first_plan() -> None:
@@ -336,7 +336,7 @@ def test_steps_are_not_repeated_when_the_robot_stops_and_are_not_measured() -> N
     clock, positions, sent = RosTime(simulated=True), [], []
     outputs = [Kept(positions), Kept(sent)]
     robot = Ros2Robot(
-        settings_from(options), clock, OperatorDesk(), HZ, None, outputs, 200.0, step_dims=tuple(range(2, 8))
+        settings_from(options), clock, OperatorRequests(), HZ, None, outputs, 200.0, step_dims=tuple(range(2, 8))
     )
     clock.on_clock(10**9)
     header = SimpleNamespace(stamp=SimpleNamespace(sec=1, nanosec=0))
@@ -355,7 +355,7 @@ def test_what_is_told_as_velocities_says_so() -> None:
     options["output"] = {"arm": {"joints": ["r1", "l1"]}, "lift": {"type": "velocity", "joints": ["l2"]}}
     clock = RosTime(simulated=True)
     targets, rates = [], []
-    robot = Ros2Robot(settings_from(options), clock, OperatorDesk(), HZ, None, [Kept(targets), Kept(rates)], 200.0)
+    robot = Ros2Robot(settings_from(options), clock, OperatorRequests(), HZ, None, [Kept(targets), Kept(rates)], 200.0)
     clock.on_clock(10**9)
     header = SimpleNamespace(stamp=SimpleNamespace(sec=1, nanosec=0))
     robot.on_joints(SimpleNamespace(header=header, name=["l1", "l2", "r1"], position=[1, 2, 3]))
@@ -370,7 +370,7 @@ def test_an_array_of_steps_and_targets_brings_no_old_target_after_a_pause(paused
     """The targets of such an array cannot stay away alone. The gate sends them when it knows where the robot is."""
     clock, sent = RosTime(simulated=True), []
     options = {"joints": ["slide", "l1"], "cameras": [], "output": {"arm": {"type": "array"}}}
-    robot = Ros2Robot(settings_from(options), clock, OperatorDesk(), HZ, None, [Kept(sent)], 200.0, step_dims=[0])
+    robot = Ros2Robot(settings_from(options), clock, OperatorRequests(), HZ, None, [Kept(sent)], 200.0, step_dims=[0])
     gate = SafetyGate(GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(99.0,) * 2, delta_dims=(0,)), HZ)
 
     def read(now_ns: int, position: float) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from robot_io.display import LoopStatistics
 from robot_io.gate import GateConfig, SafetyGate
 from robot_io.mock_robot import MockRobot, MockRobotConfig
-from robot_io.ros2.operator import OperatorDesk
+from robot_io.ros2.operator import OperatorRequests
 from tests.fakes.scheduled import ScheduledTakeover
 from vla_rl.core.clock import MonotonicClock
 from vla_rl.core.errors import UserError
@@ -68,7 +68,7 @@ def make_session(duration_s=1.0, **gate):
     session._attempts = Attempts(robot, session._gate, Origin.REAL, "mock", counting, rearms=False)
     session._robot, session._takeover = SimpleNamespace(why=lambda: ""), ScheduledTakeover([], lambda *_: None)
     session._settings, session._store = {"realtime_priority": 0}, None
-    session._desk, session._corrector, session._added = OperatorDesk(), None, ()
+    session._operator, session._corrector, session._added = OperatorRequests(), None, ()
     session._unstored = None
     return session
 
@@ -101,33 +101,33 @@ def main():
         raise OSError(28, "No space left on device")
 
     store = session._store = EpisodeStore(Path(__file__).with_name("store"))
-    session._desk = OperatorDesk()
+    session._operator = OperatorRequests()
 
-    def begun_and_labelled():
-        session._desk.begin()
-        session._desk.label(True)
+    def begun_and_labeled():
+        session._operator.begin()
+        session._operator.label(True)
 
     ros2_node._episode_id = lambda: "ros2-of-one-name"
     fsync, os.fsync = os.fsync, full
-    said["full"] = told(lambda: session.attempt(4, begun_and_labelled))
+    said["full"] = told(lambda: session.attempt(4, begun_and_labeled))
     said["still full"] = told(session.rearm)
     os.fsync = fsync
     session.rearm()
     session.rearm()
     said["stored"] = store.ids()
-    said["refused"] = told(lambda: session.attempt(5, begun_and_labelled))
+    said["refused"] = told(lambda: session.attempt(5, begun_and_labeled))
     said["after a refusal"] = told(session.rearm)
 
     class Slow(EpisodeStore):
         def add(self, episode):
-            said["late label"] = told(lambda: session._desk.label(False))
-            said["late discard"] = told(session._desk.discard)
+            said["late label"] = told(lambda: session._operator.label(False))
+            said["late discard"] = told(session._operator.discard)
             super().add(episode)
 
     session._store = Slow(store.path)
-    ros2_node._episode_id = lambda: "ros2-labelled-twice"
-    session.attempt(6, begun_and_labelled)
-    said["stored as"] = store.read("ros2-labelled-twice").success
+    ros2_node._episode_id = lambda: "ros2-labeled-twice"
+    session.attempt(6, begun_and_labeled)
+    said["stored as"] = store.read("ros2-labeled-twice").success
     session._stop_inference()
 
     session = make_session(3.0, max_action_age_ms=600.0, stop_after_ms=50.0)  # the gate is faster than the executor
@@ -157,7 +157,7 @@ def test_a_policy_that_hangs_is_brought_back(said: dict[str, Any]) -> None:
     assert said["first"] == ""
     assert "no plan in time" in said["hangs"]
     assert said["armed again"] == ""
-    assert "ACTION_OLD" in said["hangs on the way"]
+    assert "ACTION_STALE" in said["hangs on the way"]
     assert said["of the gate"] == ""
 
 
@@ -174,8 +174,8 @@ def test_an_attempt_that_found_the_disk_full_is_stored_before_anything_moves_aga
 
 
 def test_a_label_that_comes_while_the_attempt_is_stored_is_refused_and_not_lost(said: dict[str, Any]) -> None:
-    assert "no attempt that could be labelled" in said["late label"]
-    assert "no attempt that could be labelled" in said["late discard"]
+    assert "no attempt that could be labeled" in said["late label"]
+    assert "no attempt that could be labeled" in said["late discard"]
     assert said["stored as"] is True
 
 

@@ -24,7 +24,7 @@ acting = lambda: rig.node._wiring.robot.acting
 def act_anew():
     time.sleep(0.5)
     rig.trigger("rearm")
-    assert rig.until(lambda: rig.node._wiring.alarms.values()["emergency stop"] == "released")
+    assert rig.until(lambda: rig.node._wiring.interlocks.values()["emergency stop"] == "released")
     rig.trigger("start")
     assert rig.until(acting)
     time.sleep(0.5)
@@ -34,21 +34,21 @@ button = rig.world.create_publisher(Bool, "estop", qos.latched())  # says what c
 button.publish(Bool(data=True))
 time.sleep(1.0)
 assert rig.transition("configure") and rig.transition("activate")
-said = {"before": rig.until(lambda: "is pressed" in rig.node._wiring.alarms.values()["emergency stop"])}
+said = {"before": rig.until(lambda: "is pressed" in rig.node._wiring.interlocks.values()["emergency stop"])}
 rig.trigger("start")
 assert rig.until(rig.stopped)
 said["start"] = {"why": rig.why, "acts": acting()}
 rig.world.destroy_publisher(button)
-assert rig.until(lambda: "is pressed" in rig.node._wiring.alarms.values()["emergency stop"])
+assert rig.until(lambda: "is pressed" in rig.node._wiring.interlocks.values()["emergency stop"])
 button = rig.world.create_publisher(Bool, "estop", 10)
 time.sleep(0.5)
 button.publish(Bool(data=False))
 time.sleep(0.5)
 rig.trigger("rearm")
 rig.world.destroy_publisher(button)
-said["gone"] = rig.until(lambda: "nobody publishes" in rig.node._wiring.alarms.values()["emergency stop"])
+said["gone"] = rig.until(lambda: "nobody publishes" in rig.node._wiring.interlocks.values()["emergency stop"])
 button = rig.world.create_publisher(Bool, "estop", 10)  # it comes back, and says nothing
-said["silent"] = rig.until(lambda: "has not said yet" in rig.node._wiring.alarms.values()["emergency stop"])
+said["silent"] = rig.until(lambda: "has not said yet" in rig.node._wiring.interlocks.values()["emergency stop"])
 button.publish(Bool(data=False))
 act_anew()
 button.publish(Bool(data=True))
@@ -57,10 +57,10 @@ said["a moment"] = {"stopped": rig.until(rig.stopped, 3.0), "why": rig.why}
 button.publish(Bool(data=False))
 act_anew()
 second = rig.world.create_publisher(Bool, "estop", 10)
-said["two"] = rig.until(lambda: "has not said yet" in rig.node._wiring.alarms.values()["emergency stop"], 3.0)
+said["two"] = rig.until(lambda: "has not said yet" in rig.node._wiring.interlocks.values()["emergency stop"], 3.0)
 button.publish(Bool(data=False))
 time.sleep(0.5)
-said["vouched"] = rig.node._wiring.alarms.values()["emergency stop"]
+said["vouched"] = rig.node._wiring.interlocks.values()["emergency stop"]
 rig.world.destroy_publisher(second)
 rig.until(rig.stopped)
 act_anew()
@@ -78,7 +78,7 @@ def blind():
 rig.node.get_node_names_and_namespaces = blind
 said["blind"] = {"stopped": rig.until(rig.stopped, 3.0), "why": rig.why}
 button.publish(Bool(data=True))
-said["blind and pressed"] = rig.until(lambda: "is pressed" in " ".join(rig.node._wiring.robot.alarms.values()), 3.0)
+said["blind and pressed"] = rig.until(lambda: "is pressed" in " ".join(rig.node._wiring.robot.interlocks.values()), 3.0)
 print(json.dumps(said), flush=True)
 rig.end()
 """
@@ -100,7 +100,7 @@ while True:
 button = subprocess.Popen([sys.executable, "-c", BUTTON], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 rig = HoldingRig(estop_topic="estop", estop_timeout_ms="500.0")
 assert rig.transition("configure")
-assert rig.until(lambda: not rig.node._wiring.robot.alarms, 30.0)
+assert rig.until(lambda: not rig.node._wiring.robot.interlocks, 30.0)
 assert rig.transition("activate") and rig.trigger("start")[0]
 assert rig.until(lambda: rig.node._wiring.robot.acting)
 time.sleep(0.5)
@@ -128,8 +128,8 @@ for name in ("cleanup", "configure", "activate"):
 time.sleep(1.5)
 said["acts"], said["why"] = bool(rig.node._wiring.robot.acting), rig.why
 leaders = [rig.world.create_publisher(Float64MultiArray, "policy_node/takeover_command", 5) for _ in range(2)]
-rig.until(lambda: rig.node._wiring.robot.alarms)
-said["two leaders"] = list(rig.node._wiring.robot.alarms.values())
+rig.until(lambda: rig.node._wiring.robot.interlocks)
+said["two leaders"] = list(rig.node._wiring.robot.interlocks.values())
 print(json.dumps(said), flush=True)
 rig.end()
 """
@@ -169,7 +169,7 @@ def test_one_who_restarts_before_anybody_looks_has_to_say_so_too(pressed: dict[s
 def test_a_look_around_that_fails_does_not_pass_for_nobody(pressed: dict[str, Any]) -> None:
     assert pressed["blind"]["stopped"]
     assert "the graph is not to be had" in pressed["blind"]["why"]
-    assert pressed["blind and pressed"], "and does not hide the other alarms"
+    assert pressed["blind and pressed"], "and does not hide the other interlocks"
 
 
 def test_a_press_of_a_moment_stops_until_a_person_has_looked(pressed: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from robot_io.ros2.clock import ClockStoppedError, RosTime
-from robot_io.ros2.operator import OperatorDesk, TopicTakeover
+from robot_io.ros2.operator import OperatorRequests, TopicTakeover
 from robot_io.ros2.streams import Streams
 from robot_io.takeover import Clutch
 from vla_rl.core.clock import machine_ns
@@ -24,7 +24,7 @@ def test_streams_are_matched_to_the_newest_moment_that_all_have_reached() -> Non
         streams.add("state", moment * MS, f"s{moment}")
     assert streams.take() == {"front": (33 * MS, "f33"), "state": (34 * MS, "s34")}
     assert streams.newest_ns() == {"front": 33 * MS, "state": 58 * MS}
-    loose = Streams(["front", "state"], synchronise=False)
+    loose = Streams(["front", "state"], synchronize=False)
     loose.add("front", 33 * MS, "f33")
     loose.add("state", 58 * MS, "s58")
     assert loose.take()["state"] == (58 * MS, "s58")
@@ -155,17 +155,17 @@ def test_commands_that_are_none_are_not_followed(bad: Float32Array) -> None:
 
 
 def test_whoever_waits_at_the_desk_goes_on_when_the_node_is_deactivated() -> None:
-    desk = OperatorDesk()
-    desk.open()
-    threading.Timer(0.02, desk.start).start()
-    assert desk.wait_for_start()
-    threading.Timer(0.02, desk.close).start()
-    assert not desk.wait_for_start()
-    desk.wait_for_label(30.0)
-    desk.open()
-    desk.begin()
-    threading.Timer(0.02, desk.label, [True]).start()
-    desk.wait_for_label(30.0)
-    assert desk.outcome is True
-    desk.begin()
-    assert desk.outcome is None
+    operator = OperatorRequests()
+    operator.open()
+    threading.Timer(0.02, operator.start).start()
+    assert operator.wait_for_start()
+    threading.Timer(0.02, operator.close).start()
+    assert not operator.wait_for_start()
+    operator.wait_for_label(30.0)
+    operator.open()
+    operator.begin()
+    threading.Timer(0.02, operator.label, [True]).start()
+    operator.wait_for_label(30.0)
+    assert operator.outcome is True
+    operator.begin()
+    assert operator.outcome is None

@@ -12,7 +12,7 @@ from typing import Any
 
 from robot_io.description import Description, make_gate
 from robot_io.limits import RobotLimits
-from robot_io.ros2.operator import OperatorDesk
+from robot_io.ros2.operator import OperatorRequests
 from robot_io.ros2.outputs import check_outputs, with_quaternions
 from robot_io.ros2.parameters import Settings, all_parameters
 from robot_io.ros2.robot import Ros2Robot
@@ -55,7 +55,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
     description = Description(settings.description, joints) if settings.description else None
     limits = with_quaternions(RobotLimits.of(request.gate), settings.outputs)
     gate = make_gate(limits, control_hz, settings["commands_per_tick"], joints, description)
-    desk = OperatorDesk()
+    operator = OperatorRequests()
     interface = Interface(
         control_hz=control_hz,
         image_size=spec.image_size,
@@ -65,8 +65,8 @@ def set_up(request: RobotRequest) -> RobotSetup:
         step_dims=gate.config.delta_dims,
         quaternions=limits.quaternions,
     )
-    wiring = Wiring(node, settings, interface, desk)
-    labelling = (functools.partial(act, desk, wiring.robot) for act in (_label, _discard))
+    wiring = Wiring(node, settings, interface, operator)
+    labelling = (functools.partial(act, operator, wiring.robot) for act in (_label, _discard))
     add_label_services(node, *labelling)
     add_trigger(node, "estop", functools.partial(_estop, wiring))
     spinning = threading.Thread(target=spin, args=(node,), name="ros", daemon=True)
@@ -75,7 +75,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
     name, simulated = settings["robot_name"], settings["simulated"]
     origin = Origin.SIM if simulated else Origin.REAL
     wait_for_person = None if simulated or settings["reset_service"] else wait_for_enter
-    wiring.alarms.check_alone()
+    wiring.interlocks.check_alone()
     return RobotSetup(
         wiring.robot,
         gate,
@@ -83,7 +83,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
         name,
         lambda: wiring.takeover,
         wait_for_person,
-        wiring.alarms.stop_input(),
+        wiring.interlocks.stop_input(),
         description,
         wiring.robot.subscribers,
     )
@@ -114,19 +114,19 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
 
 
 def _estop(wiring: Any) -> str:
-    wiring.alarms.press()
+    wiring.interlocks.press()
     return "stopped; the program has to be started again"
 
 
-def _label(desk: OperatorDesk, robot: Ros2Robot, success: bool) -> str:
+def _label(operator: OperatorRequests, robot: Ros2Robot, success: bool) -> str:
     _check_acting(robot)
-    desk.label(success)
+    operator.label(success)
     return "labelled"
 
 
-def _discard(desk: OperatorDesk, robot: Ros2Robot) -> str:
+def _discard(operator: OperatorRequests, robot: Ros2Robot) -> str:
     _check_acting(robot)
-    desk.discard()
+    operator.discard()
     return "the attempt ends"
 
 

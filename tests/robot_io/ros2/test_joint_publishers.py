@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from robot_io.ros2.tellers import JointTellers
+from robot_io.ros2.joint_publishers import JointPublishers
 from tests.fakes.ros2_rig import RMWS
 from tests.fakes.ros2_scripts import ros_or_skip, said_by
 
@@ -16,7 +16,7 @@ class Graph:
     """Publishers of joint states by name, and what they have said."""
 
     def __init__(self) -> None:
-        self.tellers = JointTellers(("a", "b"), "/joint_states")
+        self.tellers = JointPublishers(("a", "b"), "/joint_states")
 
     def look(self, *names: str, now_s: float) -> str:
         """As the graph is: publishers by the names of their nodes; one with a ' is another of the same name."""
@@ -28,7 +28,7 @@ class Graph:
 
     def say(self, joints: str, with_positions: bool = True) -> None:
         names = joints.split()
-        self.tellers.heard(SimpleNamespace(name=names, position=[0.0] * len(names) if with_positions else []))
+        self.tellers.add(SimpleNamespace(name=names, position=[0.0] * len(names) if with_positions else []))
 
 
 def test_one_who_tells_and_two_who_tell_different_joints_are_well() -> None:

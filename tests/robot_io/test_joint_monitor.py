@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robot_io.body import BodyConfig
 from robot_io.gate import Reason, SafetyGate
+from robot_io.joint_monitor import JointMonitorConfig
 from robot_io.lerobot_robot import LerobotRobot
 from robot_io.limits import RobotLimits
 from vla_rl.core.clock import VirtualClock
@@ -21,7 +21,7 @@ from vla_rl.execution.planner import InlinePlanner
 
 MS = 1_000_000
 HZ, TICK_MS = 20.0, 50
-BODY = BodyConfig(
+BODY = JointMonitorConfig(
     following_tolerance=(0.2, 0.2, 0.2),
     following_after_ms=300.0,
     frozen_travel=(0.02, 0.02, 0.02),
@@ -30,7 +30,7 @@ BODY = BodyConfig(
     effort_after_ms=200.0,
     beyond_after_ms=100.0,
 )
-LIMITS = RobotLimits(low=(-1.0, -1.0, 0.0), high=(1.0, 1.0, 0.1), max_velocity=(1.0,) * 3, body=BODY)
+LIMITS = RobotLimits(low=(-1.0, -1.0, 0.0), high=(1.0, 1.0, 0.1), max_velocity=(1.0,) * 3, joint_monitor=BODY)
 
 Feel = Callable[[int, Float32Array], tuple[Float32Array, Float32Array | None]]
 
@@ -70,12 +70,12 @@ def test_a_joint_that_does_not_follow_latches_the_stop(dim: int) -> None:
         return position + np.float32(1e-5 * ms), None
 
     gate, stopped_ms, reasons = drive(blocked, names=("pan", "lift", "gripper"))
-    assert reasons == Reason.FOLLOWING | Reason.LATCHED
+    assert reasons == Reason.FOLLOWING_ERROR | Reason.LATCHED
     goal = 0.8 * np.abs(np.sin(np.arange(60) / 20))
     seen_ms = TICK_MS * int(np.argmax(goal > 0.3))
     assert seen_ms + 300 <= stopped_ms <= seen_ms + 300 + 3 * TICK_MS
     assert f"{('pan', 'lift')[dim]} is " in gate.why
-    assert gate.counts[Reason.FOLLOWING] > 0
+    assert gate.counts[Reason.FOLLOWING_ERROR] > 0
 
 
 def test_a_single_frozen_joint_among_lively_ones_latches_the_stop() -> None:
@@ -86,7 +86,7 @@ def test_a_single_frozen_joint_among_lively_ones_latches_the_stop() -> None:
         return position, None
 
     # The other watch is told to be patient: it would notice this too, later.
-    limits = replace(LIMITS, body=replace(BODY, following_tolerance=(9.0,) * 3))
+    limits = replace(LIMITS, joint_monitor=replace(BODY, following_tolerance=(9.0,) * 3))
     gate, stopped_ms, reasons = drive(frozen, limits)
     assert Reason.FROZEN in reasons
     assert 500 + 400 <= stopped_ms <= 500 + 400 + 4 * TICK_MS
@@ -94,7 +94,7 @@ def test_a_single_frozen_joint_among_lively_ones_latches_the_stop() -> None:
 
 
 def test_a_frozen_joint_whose_command_goes_to_and_fro_is_noticed_too() -> None:
-    gate = SafetyGate(replace(LIMITS, body=replace(BODY, following_tolerance=(9.0,) * 3)), HZ)
+    gate = SafetyGate(replace(LIMITS, joint_monitor=replace(BODY, following_tolerance=(9.0,) * 3)), HZ)
     command = gate.reset(np.zeros(3, np.float32))
     for tick in range(20):
         now_ns = tick * TICK_MS * MS
@@ -109,7 +109,7 @@ def test_a_robot_at_rest_reads_the_same_for_hours_and_a_gripper_may_hold_what_it
     def rests(ms: int, command: Float32Array) -> tuple[Float32Array, None]:
         return np.where([True, True, False], command, np.float32(0.0)).astype(np.float32), None
 
-    gate = SafetyGate(replace(LIMITS, body=replace(BODY, yielding_dims=(2,))), HZ)
+    gate = SafetyGate(replace(LIMITS, joint_monitor=replace(BODY, yielding_dims=(2,))), HZ)
     command = gate.reset(np.float32([0.3, 0.2, 0.0]))
     for tick in range(200):
         now_ns = tick * TICK_MS * MS
@@ -128,7 +128,7 @@ def test_effort_beyond_its_limit_latches_the_stop_where_it_is_measured() -> None
     assert Reason.EFFORT in reasons
     assert 600 + 200 <= stopped_ms <= 600 + 200 + 3 * TICK_MS
     assert "dimension 1 pushes with -7" in gate.why
-    assert drive(pushes, replace(LIMITS, body=replace(BODY, max_effort=())))[1] is None
+    assert drive(pushes, replace(LIMITS, joint_monitor=replace(BODY, max_effort=())))[1] is None
 
 
 def test_a_reading_beyond_the_limits_latches_the_stop_when_it_lasts() -> None:
@@ -138,8 +138,10 @@ def test_a_reading_beyond_the_limits_latches_the_stop_when_it_lasts() -> None:
             position[0] = 1e6
         return position, None
 
-    gate, stopped_ms, reasons = drive(beyond, replace(LIMITS, body=replace(BODY, following_tolerance=(1e9,) * 3)))
-    assert Reason.BEYOND in reasons
+    gate, stopped_ms, reasons = drive(
+        beyond, replace(LIMITS, joint_monitor=replace(BODY, following_tolerance=(1e9,) * 3))
+    )
+    assert Reason.OUT_OF_RANGE in reasons
     assert 700 + 100 <= stopped_ms <= 700 + 100 + 3 * TICK_MS
     assert "dimension 0 reads 1e+06, outside its limits" in gate.why
 
@@ -154,7 +156,7 @@ def test_an_encoder_that_flickers_between_places_and_no_place_is_noticed() -> No
         return position, None
 
     _, stopped_ms, reasons = drive(flickers)
-    assert Reason.BEYOND in reasons
+    assert Reason.OUT_OF_RANGE in reasons
     assert 700 + 100 <= stopped_ms <= 700 + 100 + 3 * TICK_MS
 
 
@@ -165,7 +167,7 @@ def test_a_robot_that_was_moved_between_the_readings_and_the_first_command_is_no
     verdict = gate.admit(np.float32([0.5, 0.0, 0.0]), 0, 0, 0)
     assert verdict.stopped
     assert (verdict.commands == moved).all()
-    assert Reason.FOLLOWING in Reason(verdict.reasons)
+    assert Reason.FOLLOWING_ERROR in Reason(verdict.reasons)
 
 
 def test_only_a_person_releases_what_the_watch_has_seen() -> None:
@@ -227,13 +229,13 @@ def test_a_lerobot_robot_is_watched_by_the_same_module() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"following_tolerance": (0.1,)}, r"body\.following_tolerance has 1 numbers"),
-        ({"frozen_after_ms": float("nan")}, r"body\.frozen_after_ms is nan"),
-        ({"max_effort": (1.0, np.inf, 1.0)}, r"body\.max_effort .* must be finite"),
-        ({"yielding_dims": (3,)}, r"body\.yielding_dims \(3,\) are not among 3 dimensions"),
-        ({"effort_after_ms": -1.0}, r"body\.effort_after_ms is -1"),
+        ({"following_tolerance": (0.1,)}, r"joint_monitor\.following_tolerance has 1 numbers"),
+        ({"frozen_after_ms": float("nan")}, r"joint_monitor\.frozen_after_ms is nan"),
+        ({"max_effort": (1.0, np.inf, 1.0)}, r"joint_monitor\.max_effort .* must be finite"),
+        ({"yielding_dims": (3,)}, r"joint_monitor\.yielding_dims \(3,\) are not among 3 dimensions"),
+        ({"effort_after_ms": -1.0}, r"joint_monitor\.effort_after_ms is -1"),
     ],
 )
 def test_a_watch_that_could_not_see_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        SafetyGate(replace(LIMITS, body=replace(BODY, **change)), HZ)
+        SafetyGate(replace(LIMITS, joint_monitor=replace(BODY, **change)), HZ)

@@ -27,7 +27,7 @@ _TIMES = ("following_after_ms", "frozen_after_ms", "effort_after_ms", "beyond_af
 
 
 @dataclass(frozen=True)
-class BodyConfig:
+class JointMonitorConfig:
     """What is noticed, and after which time. One number per action dimension, in the units of the action.
 
     Attributes:
@@ -63,22 +63,24 @@ class BodyConfig:
         for name in ("following_tolerance", "frozen_travel", "max_effort"):
             values = getattr(self, name)
             if values and len(values) != size:
-                raise ConfigError(f"the gate's body.{name} has {len(values)} numbers for {size} dimensions")
+                raise ConfigError(f"the gate's joint_monitor.{name} has {len(values)} numbers for {size} dimensions")
             if not all(np.isfinite(value) and value > 0 for value in values):
-                raise ConfigError(f"the gate's body.{name} {values} must be finite and positive")
+                raise ConfigError(f"the gate's joint_monitor.{name} {values} must be finite and positive")
         for name in _TIMES:
             if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ConfigError(f"the gate's body.{name} is {getattr(self, name):g}; expected a time in ms")
+                raise ConfigError(f"the gate's joint_monitor.{name} is {getattr(self, name):g}; expected a time in ms")
         if not all(0 <= dim < size for dim in self.yielding_dims):
-            raise ConfigError(f"the gate's body.yielding_dims {self.yielding_dims} are not among {size} dimensions")
+            raise ConfigError(
+                f"the gate's joint_monitor.yielding_dims {self.yielding_dims} are not among {size} dimensions"
+            )
 
 
-def tells_effort(condition: Condition) -> bool:
+def measures_effort(condition: Condition) -> bool:
     """Whether a robot says how hard at least one of its joints pushes."""
     return condition.effort is not None and not np.isnan(condition.effort).all()
 
 
-class BodyWatch:
+class JointMonitor:
     """Looks at every new reading. Called from the control thread only.
 
     Args:
@@ -97,7 +99,7 @@ class BodyWatch:
 
     def __init__(
         self,
-        config: BodyConfig,
+        config: JointMonitorConfig,
         low: Float32Array,
         high: Float32Array,
         step: Float32Array,
@@ -144,7 +146,7 @@ class BodyWatch:
             if moved.any():
                 self._tell(moved, position, rest, "was moved before the first command: it is at {0:.4g}, not {1:.4g}")
                 return (self.FOLLOWING,)
-            if len(self._max_effort) and not tells_effort(condition):
+            if len(self._max_effort) and not measures_effort(condition):
                 _log.warning("max_effort is set, and the robot tells no effort: it is not watched")
         elif now_ns <= self._looked_ns:
             return ()

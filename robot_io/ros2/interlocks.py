@@ -12,9 +12,9 @@ from std_msgs.msg import Bool
 
 from robot_io.gate import Reason
 from robot_io.ros2 import qos
+from robot_io.ros2.joint_publishers import JointPublishers
 from robot_io.ros2.outputs import Output
 from robot_io.ros2.parameters import Settings
-from robot_io.ros2.tellers import JointTellers
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Subscriber
 
@@ -31,7 +31,7 @@ class Subscribe(Protocol):
     ) -> None: ...
 
 
-class Alarms:
+class Interlocks:
     """See the module.
 
     Args:
@@ -40,7 +40,7 @@ class Alarms:
         outputs: its receivers of commands.
         subscribe: (type, topic, callback, quality of service), until whoever made this is closed.
         taken_over: whether a person commands: the dead-man is there for autonomous motion.
-        changed: told the alarms, reason -> sentence, whenever they were looked at.
+        changed: told the interlocks, reason -> sentence, whenever they were looked at.
 
     Attributes:
         joints: who tells them; to be given every message of them.
@@ -62,7 +62,7 @@ class Alarms:
         self._node, self._settings, self._outputs = node, settings, outputs
         self._taken_over, self._changed = taken_over, changed
         self._joint_topic = node.resolve_topic_name("joint_states")
-        self.joints = JointTellers(settings.joints, self._joint_topic)
+        self.joints = JointPublishers(settings.joints, self._joint_topic)
         self.called = ""
         self._pressed = False
         self._vouched: set[bytes] = set()  # the publishers of the emergency stop that were there when it spoke last
@@ -90,7 +90,7 @@ class Alarms:
     def look_around(self) -> None:
         """Find out who objects, and tell."""
         looks = {
-            Reason.RIVAL: lambda: self.rival() or self._rival_driver(),
+            Reason.OTHER_PUBLISHER: lambda: self.rival() or self._rival_driver(),
             Reason.E_STOP: self._stop,
             Reason.DEAD_MAN: lambda: "" if self._taken_over() else self._let_go(),
             Reason.CONTROLLERS: self._idle,

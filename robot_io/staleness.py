@@ -15,7 +15,7 @@ _WIDEST = 2.0  # how far a picture may be stretched to the policy's: more than t
 _STRIDE = 7  # a pixel in 49 is enough: sensor noise changes nearly all of them from frame to frame
 
 
-class Freshness:
+class StalenessFilter:
     """Keeps the last good reading of every stream, with its capture time.
 
     Args:

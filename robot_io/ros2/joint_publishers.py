@@ -13,7 +13,7 @@ from typing import Any
 _SPEAKS_WITHIN_S = 1.0
 
 
-class JointTellers:
+class JointPublishers:
     """See the module. Called by the ROS thread only.
 
     Args:
@@ -27,7 +27,7 @@ class JointTellers:
         self._since_s = 0.0
         self._told: set[tuple[frozenset[str], bool]] = set()  # names, and whether positions came with them
 
-    def heard(self, message: Any) -> None:
+    def add(self, message: Any) -> None:
         """A sensor_msgs/JointState."""
         if len(self._publishers) > 1:
             self._told.add((frozenset(message.name), bool(message.position)))
@@ -40,7 +40,7 @@ class JointTellers:
             now_s: on any steady clock.
         """
         publishers = {bytes(info.endpoint_gid) for info in infos}
-        if publishers != self._publishers:  # whoever is there now has to be heard anew
+        if publishers != self._publishers:  # whoever is there now has to be add anew
             self._publishers, self._since_s = publishers, now_s
             self._told.clear()
         if len(publishers) < 2:

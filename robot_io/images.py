@@ -25,7 +25,7 @@ def resize(image: Uint8Array, size: tuple[int, int]) -> Uint8Array:
     return np.asarray(picture.resize((size[1], size[0]), Image.Resampling.BOX))
 
 
-class PicturesOnDemand(Mapping[str, Uint8Array]):
+class LazyImages(Mapping[str, Uint8Array]):
     """The pictures of one moment of a simulation, drawn when the first of them is asked for.
 
     Args:

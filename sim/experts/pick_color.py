@@ -1,4 +1,4 @@
-"""Expert of PickColour."""
+"""Expert of PickColor."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from sim.tasks.pick_place import TRAY_RIM
 _CLEAR_M = TRAY_RIM + HOVER_M - 0.008  # height of the carried cube from which the hand passes over the others
 
 
-class PickColourExpert(PickPlaceExpert):
+class PickColorExpert(PickPlaceExpert):
     """Lifts a cube over the others and drops it: further down its boom would meet one of them."""
 
     def carry(

@@ -174,6 +174,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "action": {"dtype": "float32", "shape": (2,), "names": ["a", "b"]},
         "intervention": {"dtype": "bool", "shape": (1,), "names": None},
         "next.success": {"dtype": "bool", "shape": (1,), "names": None},
+        "subtask": {"dtype": "string", "shape": (1,), "names": None},
     }
     dataset = LeRobotDataset.create(
         "local/x", fps=30, root=folder, features=features, robot_type="so101", use_videos=False
@@ -196,6 +197,7 @@ def recorded_frame(number: int, step: int) -> dict[str, Any]:
         "action": random.normal(size=2).astype(np.float32),
         "intervention": np.array([step >= 2]),
         "next.success": np.array([number == 1 and step == 4]),
+        "subtask": "reach",
         "task": f"task {number}",
     }
 
@@ -219,6 +221,20 @@ def test_what_lerobot_records_is_imported_unchanged(recorded: Path, tmp_path: Pa
                 episode.extras["observation.velocity"][step], frame["observation.velocity"][0]
             )
             assert episode.source[step] == (Source.HUMAN if step >= 2 else Source.POLICY)
+
+
+def test_columns_that_are_left_out_are_named_once(
+    recorded: Path, exported: tuple[EpisodeStore, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import_lerobot(recorded, EpisodeStore(tmp_path / "all"))
+    only_front = LeRobotMapping(cameras={"front": "observation.images.laptop"})
+    import_lerobot(recorded, EpisodeStore(tmp_path / "one camera"), only_front)
+    import_lerobot(exported[1], EpisodeStore(tmp_path / "ours"))
+    lines = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert [line.partition("left out: ")[2] for line in lines] == [
+        "subtask (string)",
+        "observation.images.phone (image), subtask (string)",
+    ]
 
 
 def test_of_several_tasks_an_episode_has_the_one_of_most_of_its_frames(

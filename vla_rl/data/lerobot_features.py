@@ -24,6 +24,9 @@ ENVIRONMENT = "lerobot"
 """Environment of an episode from a LeRobotDataset; followed by ``/ROBOT_TYPE`` if the dataset names its robot."""
 SUCCESS, REWARD, DONE = "next.success", "next.reward", "next.done"
 
+OURS = (LABELS, SUCCESS, REWARD, DONE, "intervention")
+"""Columns of an export that say nothing beside the labels."""
+
 Feature = Mapping[str, Any]
 
 

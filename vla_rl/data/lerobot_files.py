@@ -6,7 +6,6 @@ faster for video. pyarrow, PIL and PyAV are imported where they are used.
 
 import contextlib
 import io
-import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from vla_rl.data.lerobot_features import picture_size
 from vla_rl.data.lerobot_times import Float64Array, VideoSpan, check_frames, check_stamps
 from vla_rl.data.pictures import scaled
 
-logger = logging.getLogger(__name__)
 Size = tuple[int, int]
 _PICTURES = ("image", "video")
 NOT_NUMERIC = frozenset([*_PICTURES, "string", "language"])
@@ -65,7 +63,7 @@ class LeRobotFiles:
                 raise ValueError(f"{len(self.episodes)} of {info['total_episodes']} episodes; was it finalized?")
 
     def task(self, index: int, table: Mapping[str, Any]) -> str:
-        """The episode's task sentence; of several, which stand there in no order of time, that of most of its rows."""
+        """Return the episode's task sentence; of several, which stand in no order of time, that of most of its rows."""
         named = [str(task) for task in self.episodes[index]["tasks"]]
         if len(named) == 1:
             return named[0]
@@ -77,51 +75,24 @@ class LeRobotFiles:
             most = int(np.bincount(self.numbers(table["task_index"])).argmax())
             return str(sentences[every["task_index"].index(most)])
 
-    def warn_of_tasks(self, index: int, task: str) -> None:
-        """Log which of several sentences was taken."""
-        if len(self.episodes[index]["tasks"]) > 1:
-            logger.warning(
-                "episode %d of %s has the tasks %s; all of it is taken as %r, which most of its rows have: split it if "
-                "they are to be told apart",
-                index,
-                self.folder,
-                list(self.episodes[index]["tasks"]),
-                task,
-            )
-
     def cameras(self) -> list[str]:
-        """The columns that hold pictures."""
+        """Return the columns that hold pictures."""
         return [key for key, feature in self.features.items() if feature["dtype"] in _PICTURES]
 
-    def table(self, index: int, pictures: bool = True) -> dict[str, Any]:
-        """The episode's columns, name -> pyarrow column, without those that are in videos.
-
-        Args:
-            index: Number of the episode.
-            pictures: False leaves out the columns of images, which are most of the bytes; a file is then read once.
-        """
+    def table(self, index: int) -> dict[str, Any]:
+        """Return the episode's columns but the pictures, name -> pyarrow column."""
         import pyarrow.parquet as parquet
 
         with self.reading():
             row, file = self.episodes[index], self._data_file(index)
-            if pictures and any(feature["dtype"] == "image" for feature in self.features.values()):
-                filters = [("episode_index", "==", row["episode_index"])]
-                table = parquet.read_table(self._inside(file), filters=filters)
-            else:
-                held = self._without_pictures(file)
-                table = held.take(np.flatnonzero(held["episode_index"].to_numpy() == row["episode_index"]))
+            if self._held[0] != file:  # it holds many episodes
+                names = [name for name in parquet.read_schema(self._inside(file)).names if name not in self.cameras()]
+                self._held = file, parquet.read_table(self._inside(file), columns=names)
+            held = self._held[1]
+            table = held.take(np.flatnonzero(held["episode_index"].to_numpy() == row["episode_index"]))
             if len(table) != row["length"]:
                 raise ValueError(f"{file} has {len(table)} of {row['length']} steps of episode {index}")
             return {key: table[key] for key in table.column_names}
-
-    def _without_pictures(self, file: str) -> Any:
-        """A data file without the columns of images; the last one is kept, for it holds many episodes."""
-        import pyarrow.parquet as parquet
-
-        if self._held[0] != file:
-            names = [name for name in parquet.read_schema(self._inside(file)).names if name not in self.cameras()]
-            self._held = file, parquet.read_table(self._inside(file), columns=names)
-        return self._held[1]
 
     def whole(self, key: str) -> NDArray[Any]:
         """A numeric column of all files, [N, ...]."""
@@ -154,7 +125,7 @@ class LeRobotFiles:
         Args:
             index: Number of the episode.
             key: Column of the camera.
-            table: Of the episode, with pictures.
+            table: Of the episode.
             size: Height and width to scale to, averaging; None: as recorded.
 
         Raises:
@@ -166,7 +137,7 @@ class LeRobotFiles:
             if self.features[key]["dtype"] == "video":
                 decoded = self._video(index, key, self.stamps(index, table), where)
             else:
-                decoded = map(_decode_picture, table[key].to_pylist())
+                decoded = self._images(index, key)
             return np.stack([_checked(picture, declared, where, size) for picture in decoded])
 
     def declared_size(self, key: str) -> Size:
@@ -230,6 +201,15 @@ class LeRobotFiles:
                     return
         raise ValueError(f"{span.file} has {row} of {len(expected)} frames of episode {index}")
 
+    def _images(self, index: int, key: str) -> Iterator[Uint8Array]:
+        import pyarrow.parquet as parquet
+        from PIL import Image
+
+        file, number = self._inside(self._data_file(index)), self.episodes[index]["episode_index"]
+        for cell in parquet.read_table(file, columns=[key], filters=[("episode_index", "==", number)])[key]:
+            with Image.open(io.BytesIO(cell["bytes"].as_py())) as picture:
+                yield np.asarray(picture.convert("RGB"))
+
     def _data_file(self, index: int) -> str:
         row = self.episodes[index]
         return str(self._data_path.format(chunk_index=row["data/chunk_index"], file_index=row["data/file_index"]))
@@ -242,7 +222,7 @@ class LeRobotFiles:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Turn whatever reading the files raises into one StoreError that names the folder."""
+        """Turn anything that reading the files raises into one StoreError that names the folder."""
         try:
             yield
         except UserError:
@@ -262,10 +242,3 @@ def _checked(picture: Uint8Array, declared: Size, where: str, size: Size | None)
             f"{declared[1]}; correct the shape in meta/info.json"
         )
     return scaled(picture, size)
-
-
-def _decode_picture(cell: dict[str, Any]) -> Uint8Array:
-    from PIL import Image
-
-    with Image.open(io.BytesIO(cell["bytes"])) as picture:
-        return np.asarray(picture.convert("RGB"))

@@ -7,11 +7,12 @@ added. What `export_lerobot` wrote comes back bit by bit; only video is lossy.
 Dependency law: pyarrow, PIL and PyAV are imported where they are used.
 """
 
+import contextlib
 import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from vla_rl.data.lerobot_features import (
     EPISODE_LABELS,
     LABELS,
     LABELS_VERSION,
+    OURS,
     ExtraColumn,
     described,
     dimensions_of,
@@ -40,7 +42,7 @@ from vla_rl.data.lerobot_features import (
 from vla_rl.data.lerobot_files import NOT_NUMERIC, LeRobotFiles
 from vla_rl.data.lerobot_outcomes import Outcomes, find_outcomes
 from vla_rl.data.lerobot_times import video_errors
-from vla_rl.data.store import EpisodeStore, add_unless_same
+from vla_rl.data.store import EpisodeStore, add_new
 
 logger = logging.getLogger(__name__)
 
@@ -96,42 +98,30 @@ def import_lerobot(dataset_dir: Path, store: EpisodeStore, mapping: LeRobotMappi
 
     A demonstrator's episodes have the origin ``demo``; with a column ``intervention``, or the
     ``complementary_info.is_intervention`` of lerobot's HIL-SERL, the steps that it marks are a person's, the others a
-    policy's, and the origin is ``real``. Numeric columns that mean nothing to us become extras.
-    Episodes that the store already has, with the same content, are left out, so that an import can be repeated; another
-    one under a taken id gets an id ending in ``.2``, ``.3`` ...
+    policy's, and the origin is ``real``. Numeric columns that mean nothing to us become extras; columns that are left
+    out (texts, cameras that the mapping does not name) are logged. See `add_new` for episodes that the store has.
 
     Returns:
-        the ids of the episodes that were added.
+        Ids of the episodes that were added.
 
     Raises:
-        StoreError: for a folder that is not a whole LeRobotDataset v3, or whose rate, rows and videos disagree. Nothing
+        StoreError: For a folder that is not a whole LeRobotDataset v3, or whose rate, rows and videos disagree. Nothing
             is added unless all that is known without the pictures is right.
-        UserError: for a column of the mapping that the dataset does not have, or an episode that is not valid.
+        UserError: For a column of the mapping that the dataset does not have, or an episode that is not valid.
     """
-    reader = _reader(dataset_dir, mapping)
+    reader = _Reader(dataset_dir, mapping or LeRobotMapping())
     reader.survey()
-    reader.log_edits()
-    added = []
-    for index in track(reader.chosen, "importing", "episode"):
-        episode_id = add_unless_same(store, reader.read(index))
-        if episode_id is not None:
-            added.append(episode_id)
-    return added
+    reader.log()
+    return add_new(store, map(reader.read, track(reader.chosen, "importing", "episode")))
 
 
-def survey_lerobot(dataset_dir: Path, mapping: LeRobotMapping | None = None) -> Survey:
+def survey_lerobot(dataset_dir: Path, mapping: LeRobotMapping) -> Survey:
     """Check a LeRobotDataset v3 as far as that goes without decoding a picture, and return what it holds.
 
     Raises:
-        StoreError, UserError: as `import_lerobot`; the message names every episode that is wrong.
+        StoreError, UserError: As `import_lerobot`; the message names every episode that is wrong.
     """
-    return _reader(dataset_dir, mapping).survey()
-
-
-def _reader(folder: Path, mapping: LeRobotMapping | None) -> "_Reader":
-    files = LeRobotFiles(Path(folder))
-    with files.reading():
-        return _Reader(files, mapping or LeRobotMapping())
+    return _Reader(dataset_dir, mapping).survey()
 
 
 class _Reader:
@@ -141,38 +131,32 @@ class _Reader:
         chosen: Numbers of the episodes that are taken in.
     """
 
-    def __init__(self, files: LeRobotFiles, mapping: LeRobotMapping) -> None:
-        self._files, folder, features = files, files.folder, files.features
-        count = len(files.episodes)
-        if beyond := sorted({*mapping.leave_out} - {*range(count)}):
-            raise UserError(f"mapping.lerobot.leave_out names {beyond}; {folder} has the episodes 0 to {count - 1}")
-        edits = DatasetEdits(files)
-        self._edits, self._edits_in = edits.every(), edits.edits.path
-        left_out = {index for index, changes in self._edits.items() if changes.get("left_out")}.union(mapping.leave_out)
-        self.chosen = [index for index in range(count) if index not in left_out]
-        self._mapping = mapping = _complete(mapping, files)
-        try:
-            vectors = [
-                dimensions_of({key: features[key] for key in keys}) for keys in (mapping.state, [mapping.action])
-            ]
-        except UserError as error:
-            raise UserError(f"{folder}: {error}") from error
-        names = {name for vector in vectors for name in vector.names}
-        if unknown := sorted(mapping.units.keys() - names):
-            raise UserError(
-                f"mapping.lerobot.units names {unknown[0]!r}; the state and action of {folder} have {sorted(names)}"
-            )
-        self._state, self._action = (
-            Dimensions(vector.names, tuple(mapping.units.get(name, "") for name in vector.names)) for vector in vectors
-        )
-        told = LABELS in features or not count
-        self._outcomes = Outcomes(LABELS) if told else find_outcomes(files, mapping.success)
+    def __init__(self, folder: Path, mapping: LeRobotMapping) -> None:
+        self._files = files = LeRobotFiles(Path(folder))
+        with files.reading():
+            count = len(files.episodes)
+            if beyond := sorted({*mapping.leave_out} - {*range(count)}):
+                raise UserError(f"mapping.lerobot.leave_out names {beyond}; {folder} has the episodes 0 to {count - 1}")
+            self._edits = DatasetEdits(files).every()
+            left_out = {index for index, changes in self._edits.items() if changes.get("left_out")}
+            self.chosen = [index for index in range(count) if index not in left_out.union(mapping.leave_out)]
+            self._mapping = mapping = _complete(mapping, files)
+            self._state, self._action = self._dimensions(mapping.state), self._dimensions([mapping.action])
+            names = {*self._state.names, *self._action.names}
+            if unknown := sorted(mapping.units.keys() - names):
+                raise UserError(
+                    f"mapping.lerobot.units names {unknown[0]!r}; the state and action of {folder} have {sorted(names)}"
+                )
+            ours = LABELS in files.features or not count
+            self._outcomes = Outcomes(LABELS) if ours else find_outcomes(files, mapping.success)
+            self._used = {*_BOOKKEEPING, *mapping.state, mapping.action, *mapping.cameras.values()}
 
-    def log_edits(self) -> None:
-        """Log the edits that import applies."""
-        for index, changes in self._edits.items():
-            if changes:
-                logger.info("%s, episode %d: %s", self._edits_in, index, describe(changes))
+    def _dimensions(self, keys: Sequence[str]) -> Dimensions:
+        try:
+            names = dimensions_of({key: self._files.features[key] for key in keys}).names
+        except UserError as error:
+            raise UserError(f"{self._files.folder}: {error}") from error
+        return Dimensions(names, tuple(self._mapping.units.get(name, "") for name in names))
 
     def survey(self) -> Survey:
         """Compare everything but the pictures, and return the headers. Raises StoreError or UserError."""
@@ -186,8 +170,18 @@ class _Reader:
         counts = f"{found[True]} success, {found[False]} failure, {found[None]} unknown"
         return Survey(tuple(headers), f"{self._outcomes.source}: {counts}")
 
+    def log(self) -> None:
+        """Log the edits that import applies, and the columns that it leaves out, as the survey found them."""
+        for index, changes in self._edits.items():
+            if changes:
+                logger.info("%s, episode %d: edited, %s", self._files.folder, index, describe(changes))
+        others = {key: feature["dtype"] for key, feature in self._files.features.items() if key not in self._used}
+        if others:
+            named = ", ".join(f"{key} ({dtype})" for key, dtype in others.items())
+            logger.warning("%s: columns that are left out: %s", self._files.folder, named)
+
     def _headers(self) -> tuple[list[EpisodeHeader], dict[int, UserError]]:
-        """The headers of the episodes that are right, and what is wrong with the others."""
+        """Return the headers of the episodes that are right, and what is wrong with the others."""
         files, cameras = self._files, self._mapping.cameras
         sizes = {name: self._mapping.image_size or files.declared_size(key) for name, key in sorted(cameras.items())}
         stamps = {number: np.arange(row["length"]) / files.fps for number, row in enumerate(files.episodes)}
@@ -195,7 +189,7 @@ class _Reader:
         errors: dict[int, UserError] = {}
         for index in track(self.chosen, "checking", "episode"):
             try:
-                table = files.table(index, pictures=False)
+                table = files.table(index)
                 stamps[index] = files.stamps(index, table)
                 headers.append(replace(header_of(self._episode(index, table, {})), cameras=sizes))
             except UserError as error:
@@ -210,13 +204,20 @@ class _Reader:
 
     def read(self, index: int) -> Episode:
         """Return an episode. Raises StoreError or UserError."""
-        size, keys = self._mapping.image_size, sorted(self._mapping.cameras.items())
-        with self._files.reading():
-            table = self._files.table(index)
-            images = {name: self._files.pictures(index, key, table, size) for name, key in keys}
+        files, size = self._files, self._mapping.image_size
+        with files.reading():
+            table = files.table(index)
+            images = {
+                name: files.pictures(index, key, table, size) for name, key in sorted(self._mapping.cameras.items())
+            }
             episode = self._episode(index, table, images)
-        if "task" not in self._edits.get(index, {}):
-            self._files.warn_of_tasks(index, episode.task)
+        tasks = files.episodes[index]["tasks"]
+        if len(tasks) > 1 and "task" not in self._edits.get(index, {}):
+            logger.warning(
+                "episode %d of %s has the tasks %s; all of it is taken as %r, which most of its rows have: split it if "
+                "they are to be told apart",
+                *(index, files.folder, list(tasks), episode.task),
+            )
         return episode
 
     def _episode(self, index: int, table: Mapping[str, Any], images: Mapping[str, Uint8Array]) -> Episode:
@@ -226,6 +227,7 @@ class _Reader:
         def numbers(key: str) -> NDArray[Any]:
             if key not in table:
                 raise StoreError(f"{files.folder}: meta/info.json declares {key}, its data files lack it; copy it anew")
+            self._used.add(key)
             return files.numbers(table[key])
 
         state = [numbers(key).astype(np.float32).reshape(length, -1) for key in mapping.state]
@@ -249,6 +251,7 @@ class _Reader:
             action_dimensions=self._action,
         )
         if LABELS in table:
+            self._used.update(OURS)
             episode = _restore(episode, str(table[LABELS][0].as_py()), numbers)
         else:
             used = {*_BOOKKEEPING, *mapping.state, mapping.action}
@@ -260,7 +263,7 @@ class _Reader:
         return edited(episode.validate(), self._edits.get(index, {}))
 
     def _interpret(self, episode: Episode, others: Mapping[str, NDArray[Any]]) -> Episode:
-        """The episode with what lerobot's own optional columns say about it; the others become extras."""
+        """Return the episode with what lerobot's own optional columns say of it; the others become extras."""
         features, mapping, names = self._files.features, self._mapping, {key: _plain(key) for key in others}
         if repeated := [name for name, count in Counter(names.values()).items() if count > 1]:
             raise UserError(f"{self._files.folder}: two columns become the extra {repeated[0]!r}; rename one of them")
@@ -311,30 +314,25 @@ def _complete(mapping: LeRobotMapping, files: LeRobotFiles) -> LeRobotMapping:
 
 
 def _exported_parts(files: LeRobotFiles) -> dict[str, Any]:
-    """Which columns `export_lerobot` wrote the state, the action and the cameras to; empty for another's dataset."""
+    """Return the columns that hold the state, the action and the cameras of an export; empty for another dataset."""
     if LABELS not in files.features or not files.episodes:
         return {}
-    try:
-        labels = parse_json(str(files.table(0, pictures=False)[LABELS][0].as_py()))
-        parts: dict[str, Any] = labels["parts"]
-        cameras = {str(name): str(key) for name, key in parts["cameras"].items()}
-        return {**parts, "cameras": cameras}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StoreError(f"the column {LABELS} is damaged: {error!r}") from error
+    with _undamaged_labels():
+        parts: dict[str, Any] = parse_json(str(files.table(0)[LABELS][0].as_py()))["parts"]
+        return {**parts, "cameras": {str(name): str(key) for name, key in parts["cameras"].items()}}
 
 
 def _restore(episode: Episode, text: str, numbers: Callable[[str], NDArray[Any]]) -> Episode:
-    """The episode as it was before `export_lerobot`."""
+    """Return the episode as it was before `export_lerobot`."""
     length = len(episode)
-    try:
+    with _undamaged_labels():
         labels = parse_json(text)
         if labels["version"] != LABELS_VERSION:
             raise StoreError(f"{LABELS} has version {labels['version']!r}, this program reads {LABELS_VERSION}")
         extras = {}
         for name, (key, dtype, row) in labels["extras"].items():
-            row = tuple(row)
             values = numbers(key) if math.prod(row) > 0 else np.empty(0, dtype)
-            extras[name] = ExtraColumn(key, dtype, row, row).unpack(values, length)
+            extras[name] = ExtraColumn(key, dtype, tuple(row), tuple(row)).unpack(values, length)
         known = {name: labels[name] for name in EPISODE_LABELS} | {"origin": Origin(labels["origin"])}
         return replace(
             episode,
@@ -347,12 +345,18 @@ def _restore(episode: Episode, text: str, numbers: Callable[[str], NDArray[Any]]
             source_columns=labels.get("source_columns", {}),
             **known,
         )
+
+
+@contextlib.contextmanager
+def _undamaged_labels() -> Iterator[None]:
+    try:
+        yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreError(f"the column {LABELS} is damaged: {error!r}") from error
 
 
 def _restored(found: Dimensions, raw: dict[str, Any] | None) -> Dimensions:
-    """The dimensions that an episode declared before it was exported; the columns' own names must be theirs."""
+    """Return the dimensions that an episode declared before its export; the columns' own names must be theirs."""
     if raw is None:
         return UNDECLARED
     declared = Dimensions.from_plain(raw)

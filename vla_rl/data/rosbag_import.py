@@ -22,7 +22,7 @@ from vla_rl.core.types import Episode, Float32Array, Origin, Source, Uint8Array
 from vla_rl.data.pictures import scaled
 from vla_rl.data.rosbag_files import BagReader, decode_picture
 from vla_rl.data.rosbag_streams import Int64Array, NumberStream, PictureStream, Stream, StreamReader
-from vla_rl.data.store import EpisodeStore, add_unless_same
+from vla_rl.data.store import EpisodeStore, add_new
 
 logger = logging.getLogger(__name__)
 
@@ -122,13 +122,10 @@ def import_bag(bag: Path, store: EpisodeStore, mapping: BagMapping) -> list[str]
     with BagReader(Path(bag)) as opened:
         source = _read_topics(opened, mapping)
         prefix = mapping.episode_prefix or re.sub(r"[^A-Za-z0-9._-]", "_", opened.path.resolve().stem).lstrip("._-")
-        added = []
-        for number, span in enumerate(_spans(source)):
-            name = f"{prefix[:90] or 'bag'}-{number:06d}"
-            episode_id = add_unless_same(store, _assemble(source, span, name))
-            if episode_id is not None:
-                added.append(episode_id)
-    return added
+        names = (f"{prefix[:90] or 'bag'}-{number:06d}" for number in itertools.count())
+        return add_new(
+            store, (_assemble(source, span, name) for span, name in zip(_spans(source), names, strict=False))
+        )
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from vla_rl.data.episode_header import Survey
 from vla_rl.data.lerobot_import import LeRobotMapping, import_lerobot, survey_lerobot
 from vla_rl.data.rosbag_files import is_bag
 from vla_rl.data.rosbag_import import BagMapping, import_bag
-from vla_rl.data.store import EpisodeStore, add_unless_same
+from vla_rl.data.store import EpisodeStore, add_new
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,4 @@ def _copy(source: EpisodeStore, store: EpisodeStore) -> list[str]:
     """Copy the episodes of another store, with their edits applied."""
     if source.path.resolve() == store.path.resolve():
         raise StoreError(f"{source.path} cannot be taken into itself")
-    added = []
-    for name in track(source.ids(), f"reading {source.path}", "episode"):
-        episode_id = add_unless_same(store, source.read(name))
-        if episode_id is not None:
-            added.append(episode_id)
-    return added
+    return add_new(store, map(source.read, track(source.ids(), f"reading {source.path}", "episode")))

@@ -18,7 +18,7 @@ import errno
 import logging
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -218,30 +218,35 @@ class EpisodeStore(Editable):
         return self.episodes_dir / (episode_id + SUFFIX)
 
 
-def add_unless_same(store: EpisodeStore, episode: Episode) -> str | None:
-    """Add an episode that came from elsewhere, unless the store has this very episode already.
+def add_new(store: EpisodeStore, episodes: Iterable[Episode]) -> list[str]:
+    """Add episodes that came from elsewhere, so that an import can be repeated.
 
-    Args:
-        store: the store.
-        episode: any; it is validated here.
+    An episode that the store already has, with the same content, is left out. Another one under a taken id gets the
+    first free id that ends in ``.2``, ``.3`` ...
 
     Returns:
-        the id under which it was added: its own, or where another episode has that one, the first free one that ends in
-        ``.2``, ``.3`` ...; None if it is there already.
+        Ids of the episodes that were added.
 
     Raises:
-        UserError, StoreError: as `EpisodeStore.add`.
+        UserError, StoreError: As `EpisodeStore.add`.
     """
-    name, number = episode.episode_id, 1
-    while episode.episode_id in store:
-        if store.recording(episode.episode_id).digest == episode_digest(episode):
-            return None
-        number += 1
-        episode = replace(episode, episode_id=f"{name[:95]}.{number}")
-    if number > 1:
-        logger.warning("%s has another episode %r; this one is added as %r", store.path, name, episode.episode_id)
-    store.add(episode)
-    return episode.episode_id
+    added = []
+    for episode in episodes:
+        name, number = episode.episode_id, 1
+        while episode.episode_id in store and not _is_recorded(store, episode):
+            number += 1
+            episode = replace(episode, episode_id=f"{name[:95]}.{number}")
+        if episode.episode_id in store:
+            continue
+        if number > 1:
+            logger.warning("%s has another episode %r; this one is added as %r", store.path, name, episode.episode_id)
+        store.add(episode)
+        added.append(episode.episode_id)
+    return added
+
+
+def _is_recorded(store: EpisodeStore, episode: Episode) -> bool:
+    return store.recording(episode.episode_id).digest == episode_digest(episode)
 
 
 def no_store_at(path: Path) -> StoreError:

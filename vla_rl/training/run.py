@@ -18,7 +18,7 @@ from vla_rl.core.files import digest_of
 from vla_rl.core.protocols import Policy, Subscriber
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import load_episodes
-from vla_rl.data.store import EpisodeStore, add_unless_same
+from vla_rl.data.store import EpisodeStore, add_new
 from vla_rl.report.outcomes import Outcomes, RoundResult, metrics_of
 from vla_rl.training import plan
 
@@ -104,8 +104,7 @@ class Practice:
                 logger.warning("%s goes on with its own policy, which is not the one given", self.folder.path)
             return
         own = EpisodeStore(self.folder.episodes)
-        for index, episode in enumerate(store or ()):
-            add_unless_same(own, replace(episode, episode_id=f"demo-{index:05d}"))
+        add_new(own, (replace(each, episode_id=f"demo-{index:05d}") for index, each in enumerate(store or ())))
         self.folder.keep_policy(0, start)
 
     def rounds(self, count: int) -> Iterator[RoundResult]:

@@ -1,15 +1,13 @@
 """What a health check says: findings, a table of them, and one picture of what is suspicious."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from vla_rl.core.types import Uint8Array
-
-Severity = Literal["problem", "note"]
+from vla_rl.core.types import Episode, Uint8Array
 
 LARGEST_EVIDENCE_PX = 128
 _MOST_EVIDENCE, _COLUMNS, _CAPTION_PX, _MARGIN_PX = 36, 6, 12, 56
@@ -37,11 +35,23 @@ class HealthFinding:
     """
 
     check: str
-    severity: Severity
+    severity: Literal["problem", "note"]
     episodes: tuple[str, ...]
     detail: str
     remedy: str
     evidence: tuple[Evidence, ...] = ()
+
+
+def problem(
+    check: str, episodes: Iterable[Episode], detail: str, remedy: str, evidence: Sequence[Evidence] = ()
+) -> HealthFinding:
+    """Return a finding about episodes that must not be trained on as they are."""
+    return HealthFinding(check, "problem", tuple(each.episode_id for each in episodes), detail, remedy, tuple(evidence))
+
+
+def note(check: str, episodes: Iterable[Episode], detail: str, remedy: str) -> HealthFinding:
+    """Return a finding that costs something, or may be intended. No episodes: it concerns all of them."""
+    return HealthFinding(check, "note", tuple(each.episode_id for each in episodes), detail, remedy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_rl.core.types import Episode
-from vla_rl.data.health.films import Kept, ids
-from vla_rl.data.health.report import HealthFinding, Severity
+from vla_rl.data.health.report import HealthFinding, note, problem
 
 JUMP = 0.3  # of a dimension's range over the data, within one step
 JUMP_OVER_USUAL = 10.0  # over the 99th percentile of the steps of that dimension
@@ -18,77 +17,68 @@ FEWEST_STEPS = 20  # of an episode whose lag is measured
 CLOSE, STANDS_OUT = 0.2, 0.5  # of the spread: actions are positions; over the error without a shift: a lag is clear
 
 
-def check_vectors(kept: Sequence[Kept]) -> Iterable[HealthFinding]:
+def check_vectors(episodes: Sequence[Episode]) -> Iterable[HealthFinding]:
     """Dimensions that hardly move, stay at one end, or jump."""
     for what in ("state", "action"):
-        groups: dict[int, list[Kept]] = {}
-        for each in kept:
-            groups.setdefault(_column(each, what).shape[1], []).append(each)
+        groups: dict[int, list[tuple[Episode, NDArray[np.float64]]]] = {}
+        for each in episodes:
+            column = (each.state if what == "state" else each.action_sent).astype(np.float64)
+            groups.setdefault(column.shape[1], []).append((each, column))
         for width, those in groups.items():
-            rows = np.concatenate([_column(each, what) for each in those]).astype(np.float64)
-            names = those[0].episode.dimensions[what == "action"].names
+            names = those[0][0].dimensions[what == "action"].names
             for dim in range(width):
-                name = f"{what} {names[dim] if names else dim}"
-                yield from _check_dimension(those, what, dim, name, rows[:, dim])
-
-
-def _column(each: Kept, what: str) -> NDArray[np.float32]:
-    return each.episode.state if what == "state" else each.episode.action_sent
+                columns = [(each, column[:, dim]) for each, column in those]
+                yield from _check_dimension(columns, what, f"{what} {names[dim] if names else dim}")
 
 
 def _check_dimension(
-    kept: Sequence[Kept], what: str, dim: int, name: str, values: NDArray[np.float64]
+    columns: Sequence[tuple[Episode, NDArray[np.float64]]], what: str, name: str
 ) -> Iterable[HealthFinding]:
+    values = np.concatenate([column for _, column in columns])
     low, high = values.min(), values.max()
     reach, magnitude = high - low, max(abs(low), abs(high))
     if reach == 0:
         detail = f"{name} is {low:g} at every step"
-        yield HealthFinding("constant", "note", (), detail, "leave it out of the mapping if it means nothing")
+        yield note("constant", (), detail, "leave it out of the mapping if it means nothing")
         return
     if reach < NEARLY_CONSTANT * magnitude:
         detail = f"{name} moves by {reach:.2g} around {values.mean():.4g}"
-        yield HealthFinding("nearly constant", "note", (), detail, "leave it out of the mapping if it is only jitter")
+        yield note("nearly constant", (), detail, "leave it out of the mapping if it is only jitter")
         return
-    few_values = len(np.unique(values[:10_000])) <= 3
     at_end = max(np.mean(values <= low + 0.01 * reach), np.mean(values >= high - 0.01 * reach))
     if at_end > SATURATED:
         detail = f"{name} is at one end of its range in {100 * at_end:.0f} % of the steps"
-        yield HealthFinding("saturated", "note", (), detail, "check that the gripper or joint was really used")
-    if few_values:
+        yield note("saturated", (), detail, "check that the gripper or joint was really used")
+    if len(np.unique(values[:10_000])) <= 3:
         return
-    steps = [np.abs(np.diff(_column(each, what)[:, dim].astype(np.float64))) for each in kept]
-    usual = np.quantile(np.concatenate(steps), 0.99) if any(map(len, steps)) else 0.0
+    steps = [(each, np.abs(np.diff(column))) for each, column in columns if len(column) > 1]
+    if not steps:
+        return
+    usual = np.quantile(np.concatenate([step for _, step in steps]), 0.99)
     limit = max(JUMP * reach, JUMP_OVER_USUAL * usual)
-    jumping = [(each, step) for each, step in zip(kept, steps, strict=True) if len(step) and step.max() > limit]
+    jumping = [(each, step) for each, step in steps if step.max() > limit]
     if jumping:
         each, step = max(jumping, key=lambda pair: float(pair[1].max()))
         detail = (
-            f"{name} jumps by {step.max():.3g} at step {int(step.argmax()) + 1} of {each.episode.episode_id}; "
+            f"{name} jumps by {step.max():.3g} at step {int(step.argmax()) + 1} of {each.episode_id}; "
             f"99 % of its steps are below {usual:.2g}"
         )
         remedy = "trim the jump away, or leave the episode out (vla-rl edit)"
-        severity: Severity = "problem" if what == "state" else "note"
-        yield HealthFinding("jump", severity, ids(each for each, _ in jumping), detail, remedy)
+        yield (problem if what == "state" else note)("jump", (each for each, _ in jumping), detail, remedy)
 
 
-def check_lags(kept: Sequence[Kept]) -> Iterable[HealthFinding]:
+def check_lags(episodes: Sequence[Episode]) -> Iterable[HealthFinding]:
     """Actions that follow the states which they should have caused."""
-    late = [(each, lag) for each in kept if (lag := _lag(each.episode)) is not None and lag < 0]
+    late = [(each, lag) for each in episodes if (lag := _lag(each)) is not None and lag < 0]
     if late:
-        lags = sorted({-lag for _, lag in late})
-        yield HealthFinding(
-            "order",
-            "problem",
-            ids(each for each, _ in late),
-            f"actions repeat the state of {' or '.join(map(str, lags))} steps before; they should come first",
-            "shift the actions forward, or record the commands instead of the measured positions",
-        )
-    same = [each for each in kept if len(each.episode) > 1 and _equal(each.episode)]
+        lags = " or ".join(map(str, sorted({-lag for _, lag in late})))
+        detail = f"actions repeat the state of {lags} steps before; they should come first"
+        remedy = "shift the actions forward, or record the commands instead of the measured positions"
+        yield problem("order", (each for each, _ in late), detail, remedy)
+    same = [each for each in episodes if len(each) > 1 and _equal(each)]
     if same:
         detail = "every action equals the state of its own step, so there is nothing to learn"
-        yield HealthFinding(
-            "order", "problem", ids(same), detail, "record the commands, or take the next state as action"
-        )
+        yield problem("order", same, detail, "record the commands, or take the next state as action")
 
 
 def _pairs(episode: Episode) -> list[tuple[int, int]]:
@@ -120,15 +110,11 @@ def _lag(episode: Episode) -> int | None:
         return None
     state, action = state[:, moving], action[:, moving]
     spread = np.std(state, axis=0) + 1e-9
-    lags = range(-LARGEST_LAG, LARGEST_LAG + 1)
-    inside = slice(LARGEST_LAG, length - LARGEST_LAG)
-    errors = []
-    for lag in lags:
-        shifted = state[LARGEST_LAG + lag : length - LARGEST_LAG + lag]
-        errors.append(float(np.mean(np.abs(action[inside] - shifted) / spread)))
-    best = int(np.argmin(errors))
-    if (
-        errors[best] > CLOSE or errors[best] > STANDS_OUT * errors[LARGEST_LAG]
-    ):  # not positions, or no lag that stands out
-        return None
-    return lags[best]
+    inside = action[LARGEST_LAG : length - LARGEST_LAG]
+    errors = {
+        lag: float(np.mean(np.abs(inside - state[LARGEST_LAG + lag : length - LARGEST_LAG + lag]) / spread))
+        for lag in range(-LARGEST_LAG, LARGEST_LAG + 1)
+    }
+    best = min(errors, key=errors.__getitem__)
+    is_clear = errors[best] <= min(CLOSE, STANDS_OUT * errors[0])  # else no positions, or no lag that stands out
+    return best if is_clear else None

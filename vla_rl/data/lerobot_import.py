@@ -115,13 +115,13 @@ def import_lerobot(dataset_dir: Path, store: EpisodeStore, mapping: LeRobotMappi
     return add_new(store, map(reader.read, track(reader.chosen, "importing", "episode")))
 
 
-def survey_lerobot(dataset_dir: Path, mapping: LeRobotMapping) -> Survey:
+def survey_lerobot(dataset_dir: Path, mapping: LeRobotMapping | None = None) -> Survey:
     """Check a LeRobotDataset v3 as far as that goes without decoding a picture, and return what it holds.
 
     Raises:
         StoreError, UserError: As `import_lerobot`; the message names every episode that is wrong.
     """
-    return _Reader(dataset_dir, mapping).survey()
+    return _Reader(dataset_dir, mapping or LeRobotMapping()).survey()
 
 
 class _Reader:

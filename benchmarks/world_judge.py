@@ -24,9 +24,9 @@ from vla_rl.acting.world_folder import WorldFolder, episodes_of, open_cache
 from vla_rl.core.cache_keys import cache_key, code_digest
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.json_files import reading
 from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Float32Array, Origin
-from vla_rl.core.validation import reading
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from vla_rl.core.config import config_from_dict, config_to_dict
+from vla_rl.core.json_files import reading
 from vla_rl.core.metadata import read_weights, write_weights
-from vla_rl.core.validation import reading
 from world_model.autoencoder import Autoencoder
 from world_model.config import WorldModelConfig, WorldSpec
 from world_model.dynamics import Dynamics

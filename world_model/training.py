@@ -30,10 +30,10 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from vla_rl.core.files import write_atomic
+from vla_rl.core.json_files import reading
 from vla_rl.core.normalization import VectorStatistics
 from vla_rl.core.progress import Progress
 from vla_rl.core.signals import deferred_signals
-from vla_rl.core.validation import reading
 from vla_rl.data.cache import FrameCache
 from world_model.config import TrainingConfig, WorldModelConfig, WorldSpec
 from world_model.model import WorldModel, load_world_model, save_world_model

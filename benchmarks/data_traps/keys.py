@@ -17,7 +17,7 @@ from benchmarks.data_traps.traps import expect, trap
 from benchmarks.runs import claim_run, run_verb
 from vla_rl.acting.world_folder import episodes_of, gather_episodes
 from vla_rl.core.cache_keys import cache_key, code_digest
-from vla_rl.core.validation import SEAL, write_sealed
+from vla_rl.core.json_files import SEAL, write_sealed
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore

@@ -41,10 +41,10 @@ from vla_rl.acting.robots.ros2 import settings_from
 from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
+from vla_rl.core.json_files import write_sealed
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Episode, Observation, Origin
-from vla_rl.core.validation import write_sealed
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
 from vla_rl.training.config import RunConfig, TaskConfig

@@ -20,19 +20,11 @@ from typing import Any, Self
 from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.json_files import SEAL, check_seal, read_bytes, read_json, write_sealed
 from vla_rl.core.normalization import VectorStatistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.signing import check_trusted
-from vla_rl.core.validation import (
-    SEAL,
-    check_seal,
-    check_vector,
-    check_version,
-    plain_name,
-    read_bytes,
-    read_json,
-    write_sealed,
-)
+from vla_rl.core.validation import check_vector, check_version, plain_name
 
 FORMAT = "vla-rl-deployment"
 FORMAT_VERSION = 2

@@ -22,10 +22,11 @@ from deploy_trt.runtime.program import Program, probe_actions
 from deploy_trt.runtime.weights import Array, layout, pack, replaced, unpack
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
+from vla_rl.core.json_files import read_json
 from vla_rl.core.metadata import CORRECTOR_FOLDER, POLICY_FORMAT, POLICY_VERSION, read_weights
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec, spec_difference
-from vla_rl.core.validation import check_version, read_json
+from vla_rl.core.validation import check_version
 from vla_rl.core.version_watcher import VersionWatcher
 
 logger = logging.getLogger(__name__)

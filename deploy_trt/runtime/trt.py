@@ -21,7 +21,8 @@ from deploy_trt.runtime.manifest import Manifest
 from deploy_trt.runtime.probe import MODULES, BackendName
 from deploy_trt.runtime.weights import Array, numpy_dtype
 from vla_rl.core.errors import UserError
-from vla_rl.core.validation import plain_name, read_json, reading
+from vla_rl.core.json_files import read_json, reading
+from vla_rl.core.validation import plain_name
 
 
 @dataclass(frozen=True)

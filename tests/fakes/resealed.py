@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from vla_rl.core.validation import SEAL, sealed
+from vla_rl.core.json_files import SEAL, sealed
 
 
 def resealed(content: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.hostile.kinds import KINDS
 from benchmarks.hostile.trials import judge, spoil
-from vla_rl.core.validation import DEEPEST, check_seal, parse_json, sealed
+from vla_rl.core.json_files import DEEPEST, check_seal, parse_json, sealed
 
 pytest.importorskip("onnxscript", reason="exporting needs the extra 'trt'")
 

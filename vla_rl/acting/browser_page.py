@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from vla_rl.acting.browser import BrowserPage, Input
-from vla_rl.core.validation import parse_json
+from vla_rl.core.json_files import parse_json
 from vla_rl.report.loopback import PageHandler, serve_page
 
 _LONGEST_BODY = 10_000

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from deploy_trt.runtime import is_deployment, load_manifest
 from vla_rl.acting.policy_folder import PolicyFolder
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.json_files import read_json, reading
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.registry import names
-from vla_rl.core.validation import read_json, reading
 from vla_rl.execution.strategies import ActionCorrector, ExecutionConfig, find_strategy
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 

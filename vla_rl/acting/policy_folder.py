@@ -12,10 +12,11 @@ from deploy_trt.runtime import DeployedPolicy, is_deployment, load_deployed, loa
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
+from vla_rl.core.json_files import check_seal, read_json
 from vla_rl.core.policy_spec import PolicySpec, spec_difference
 from vla_rl.core.protocols import Policy
 from vla_rl.core.robot_matching import RobotMatch
-from vla_rl.core.validation import check_seal, check_version, read_json
+from vla_rl.core.validation import check_version
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.watched_policy import WatchedPolicy

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean, one_line
-from vla_rl.core.validation import LARGEST_TEXT, check_tree, read_bytes
+from vla_rl.core.json_files import LARGEST_TEXT, check_tree, read_bytes
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 if not CONFIGS.exists():  # a source checkout; wheels carry the folder inside the package

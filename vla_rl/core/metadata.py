@@ -9,8 +9,9 @@ from typing import Any
 
 from vla_rl.core.errors import CheckpointError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.json_files import check_seal, read_bytes, read_json, write_sealed
 from vla_rl.core.signing import check_trusted
-from vla_rl.core.validation import check_seal, plain_name, read_bytes, read_json, write_sealed
+from vla_rl.core.validation import plain_name
 
 POLICY_FORMAT = "vla-rl-policy"
 POLICY_VERSION = 2

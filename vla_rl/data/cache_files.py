@@ -17,9 +17,9 @@ from vla_rl.core.cache_keys import code_digest
 from vla_rl.core.dimensions import UNDECLARED, Dimensions, Pair, match_both
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.files import FileStamp, fsync_directory, write_atomic
+from vla_rl.core.json_files import parse_json
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import PICTURED, Episode
-from vla_rl.core.validation import parse_json
 from vla_rl.data.episode_header import EpisodeHeader
 
 # The modules that fill rows: those of another version of them are not read.

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 from vla_rl.core.errors import DamagedError, StoreError, UserError
 from vla_rl.core.files import FileStamp, fsync_directory, locked, stamp_of_file
+from vla_rl.core.json_files import check_seal, read_json, write_sealed
 from vla_rl.core.types import Episode
-from vla_rl.core.validation import check_seal, read_json, write_sealed
 
 _VERSION = 1
 

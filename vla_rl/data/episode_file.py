@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_rl.core.errors import DamagedError, StoreError, one_line
+from vla_rl.core.json_files import check_seal, parse_json, sealed
 from vla_rl.core.types import Episode, Source, Uint8Array
-from vla_rl.core.validation import check_seal, parse_json, sealed
 from vla_rl.data.episode_header import COLUMN_NAME, LABELS, OPTIONAL_LABELS, EpisodeHeader, declared_by_source
 
 SCHEMA_VERSION = 1

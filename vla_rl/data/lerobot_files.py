@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_rl.core.errors import StoreError, UserError, one_line
+from vla_rl.core.json_files import read_json
 from vla_rl.core.types import Uint8Array
-from vla_rl.core.validation import read_json
 from vla_rl.data.lerobot_features import picture_size
 from vla_rl.data.lerobot_times import Float64Array, VideoSpan, check_frames, check_stamps
 from vla_rl.data.pictures import scaled

@@ -20,7 +20,7 @@ from vla_rl.core.config import config_from_dict, config_to_dict, flatten, load_c
 from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
-from vla_rl.core.validation import read_json
+from vla_rl.core.json_files import read_json
 from vla_rl.core.version_watcher import versions
 
 

@@ -27,10 +27,10 @@ import numpy as np
 
 from vla_rl.core.errors import StoreError
 from vla_rl.core.files import FileStamp, fsync_directory, fsync_file, locked, stamp_of_file
+from vla_rl.core.json_files import check_seal, read_json, write_sealed
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Episode, Source
-from vla_rl.core.validation import check_seal, read_json, write_sealed
 from vla_rl.data.edits import Changes, Editable, EditFolder, Recording, edited
 from vla_rl.data.episode_file import (
     SCHEMA_VERSION,

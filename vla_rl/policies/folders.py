@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.core.errors import CheckpointError, ConfigError
+from vla_rl.core.json_files import read_json
 from vla_rl.core.metadata import critic_of
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
 from vla_rl.core.registry import find
-from vla_rl.core.validation import read_json
 from vla_rl.policies import choosing
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.checkpoint import check_spec

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 
 from vla_rl.core.errors import CheckpointError
 from vla_rl.core.files import digest_of, fsync_directory, fsync_file
-from vla_rl.core.validation import check_seal, read_json, reading, sealed
+from vla_rl.core.json_files import check_seal, read_json, reading, sealed
 
 SCHEMA_VERSION = 2
 _TENSOR = "__tensor__"

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 from vla_rl.core.files import digest_of, fsync_directory, fsync_file
+from vla_rl.core.json_files import check_seal, read_json, write_sealed
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.signing import check_trusted
-from vla_rl.core.validation import check_seal, check_version, plain_name, read_json, write_sealed
+from vla_rl.core.validation import check_version, plain_name
 
 OURS = "vla_rl.json"
 FORMAT_VERSION = 2

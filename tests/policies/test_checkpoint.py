@@ -14,7 +14,7 @@ import torch
 from tiny_policy import SPEC, make_batch, make_model, make_observation
 
 from tests.fakes.resealed import resealed
-from vla_rl.core import metadata
+from vla_rl.core import json_files
 from vla_rl.core.errors import CheckpointError
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
@@ -79,7 +79,7 @@ def test_saving_again_replaces_the_policy(folder: Path) -> None:
 
 def test_a_crash_while_saving_leaves_the_old_policy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = weights_of(folder)
-    real, calls = metadata.write_atomic, []
+    real, calls = json_files.write_atomic, []
 
     def crash_at_the_pointer(file: Path, content: bytes) -> None:
         calls.append(file.name)
@@ -87,7 +87,7 @@ def test_a_crash_while_saving_leaves_the_old_policy(folder: Path, monkeypatch: p
             raise OSError(28, "No space left on device")
         real(file, content)
 
-    monkeypatch.setattr(metadata, "write_atomic", crash_at_the_pointer)
+    monkeypatch.setattr(json_files, "write_atomic", crash_at_the_pointer)
     with pytest.raises(OSError, match="No space"):
         make_model(seed=9, indicator=True).save(folder)
     assert calls[-1] == "config.json"

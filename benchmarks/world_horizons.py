@@ -15,8 +15,8 @@ from torch import Tensor
 
 from benchmarks.world_probe import StateProbe, position_error, read_positions
 from vla_rl.core.errors import UserError
-from vla_rl.core.metrics import auc
 from vla_rl.core.types import Float32Array
+from vla_rl.critics.calibration import auc
 from vla_rl.data.cache import FrameCache
 from world_model.heads import SUCCESS_THRESHOLD
 from world_model.model import WorldModel

@@ -16,22 +16,14 @@ for _ in track(range(5), "work", "step"):
 """
 
 
-class Noting:
-    def __init__(self) -> None:
-        self.told: list[tuple[str, int, int | None]] = []
-
-    def on_progress(self, name: str, done: int, total: int | None) -> None:
-        self.told.append((name, done, total))
-
-
-def test_a_watcher_is_told_of_every_step_until_he_leaves() -> None:
-    watcher = Noting()
-    with watched_by(watcher):
+def test_a_watcher_is_told_of_every_step_until_it_leaves() -> None:
+    told: list[tuple[str, int, int | None]] = []
+    with watched_by(lambda *step: told.append(step)):
         assert list(track([7, 8], "work", "step")) == [7, 8]
         with Progress("more", 5, "step", done=3) as progress:
             progress.advance("loss 0.1")
     list(track([1], "unseen", "step"))
-    assert watcher.told == [("work", 0, 2), ("work", 1, 2), ("work", 2, 2), ("more", 3, 5), ("more", 4, 5)]
+    assert told == [("work", 0, 2), ("work", 1, 2), ("work", 2, 2), ("more", 3, 5), ("more", 4, 5)]
 
 
 def test_a_log_file_holds_no_bar_and_a_terminal_does() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vla_rl.core.errors import UserError
-from vla_rl.critics.calibration import calibration_record, expected_calibration_error, reliability_curve
+from vla_rl.critics.calibration import auc, calibration_record, expected_calibration_error, reliability_curve
 
 
 def test_calibrated_predictions_have_no_error():
@@ -53,3 +53,12 @@ def test_a_forecast_of_what_a_late_success_is_worth_is_right_if_it_says_that():
 def test_bad_predictions_are_refused(probability, label):
     with pytest.raises(UserError, match="calibration needs"):
         expected_calibration_error(probability, label)
+
+
+def test_auc_is_the_chance_that_a_success_scores_above_a_failure() -> None:
+    labels = np.array([True, True, False, False])
+    assert auc(np.array([0.9, 0.8, 0.2, 0.1]), labels) == 1.0
+    assert auc(np.array([0.1, 0.2, 0.8, 0.9]), labels) == 0.0
+    assert auc(np.array([0.5, 0.5, 0.5, 0.5]), labels) == 0.5
+    assert auc(np.array([0.9, 0.1, 0.5, 0.1]), labels) == pytest.approx((1 + 1 + 0 + 0.5) / 4)
+    assert np.isnan(auc(np.array([1.0]), np.array([True])))

@@ -73,7 +73,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("vla_rl.training.checkpoint.fsync_file", full)
+    monkeypatch.setattr("vla_rl.training.checkpoint.fsync_path", full)
     with pytest.raises(OSError, match="No space"):
         kinds.make_checkpoint(tmp_path)
     assert kinds.read_checkpoint(tmp_path) == before

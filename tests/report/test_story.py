@@ -27,14 +27,14 @@ def story(run_dir: Path) -> Story:
 
 def test_the_page_follows_stage_progress_and_loss(story: Story) -> None:
     assert "Starting" in parts(story)["stage"]
-    with watched_by(story):
+    with watched_by(story.on_progress):
         for _ in track(range(4), "supervise 0", "step"):
             story.on_metrics({"kind": "train", "round": 0, "step": 1, "actor_loss": 0.25})
             list(track([1], "decoding episodes", "episode"))  # is no stage
     shown = parts(story)
     assert shown["stage"] == "Stage 1 of 2: supervise 0"
     assert "4 of 4, loss 0.250" in shown["done"]
-    with watched_by(story):
+    with watched_by(story.on_progress):
         list(track([1], "evaluate 0", "episode"))
     assert "loss" not in parts(story)["done"], "the loss is that of another stage"
 

@@ -118,7 +118,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_no_litter(tmp_path: Path, mon
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vla_rl.training.checkpoint.fsync_file", full)
+    monkeypatch.setattr("vla_rl.training.checkpoint.fsync_path", full)
     with pytest.raises(OSError, match="No space left"):
         save_checkpoint(tmp_path, 2, {"x": torch.tensor(2)})
     assert [folder.name for folder in tmp_path.iterdir()] == ["step_00000001"]

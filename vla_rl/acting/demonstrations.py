@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from robot_io.images import resize
+from vla_rl.acting.retiming import retimed
 from vla_rl.core.dimensions import match_both
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
@@ -17,7 +18,6 @@ from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Float32Array, Origin, Source, Uint8Array
 from vla_rl.data.episode_header import EpisodeHeader
-from vla_rl.data.retiming import retimed
 from vla_rl.data.sources import DataMapping, as_store, find_store, is_lerobot, survey
 from vla_rl.data.store import EpisodeStore
 
@@ -47,7 +47,7 @@ def bring_demonstrations(
         store: of the run.
         specs: task -> the interface of a policy for it.
         most: how many are taken at most; 0: all.
-        speed: up to so many times as fast as they were shown, see `vla_rl.data.retiming`.
+        speed: up to so many times as fast as they were shown, see `vla_rl.acting.retiming`.
         gripper_dims: task -> the dimensions of its actions that are grippers, for that.
         bounds: task -> its lowest and highest action, for that.
 

@@ -5,7 +5,7 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from robot_io.keyboard import HELP, Keyboard, KeyboardConfig
@@ -181,7 +181,7 @@ def _record(
         if not keeps(episode):
             logger.info("seed %d: not kept", seed)
             continue
-        order.store.add(episode.with_success(True))
+        order.store.add(replace(episode, success=True))
         logger.info("%s: %d steps, seed %d", episode_id, len(episode), seed)
         added.append(episode_id)
         episode_id = next(names)

@@ -30,7 +30,7 @@ class TaskConfig:
         demonstrations: Path of an episode store, a run folder or a LeRobotDataset. Its demonstrations replace those of
             an expert, ``budget.demonstrations`` at most; 0: all.
         demonstration_speed: Largest factor by which ``demonstrations`` are made faster. The timing around changes of a
-            gripper is kept, and of steps that would add up to more than can be sent (`vla_rl.data.retiming`). 1: the
+            gripper is kept, and of steps that would add up to more than can be sent (`vla_rl.acting.retiming`). 1: the
             recorded timing.
         operators: Names of `sim.operators.OPERATORS` that demonstrate in turns, in place of the expert; empty: the
             expert. ``takeover.options.operators`` names those that take over.

@@ -89,7 +89,7 @@ def _practise(arguments: argparse.Namespace, story: "Story", address: str) -> in
         if arguments.alone and budget.rounds:
             beside = stack.enter_context(PracticeAlone(folder, config, arguments.alone))
             logger.info("beside it a second run practises without a person: %s", beside.log)
-        with watched_by(story), story_panel(story, address):
+        with watched_by(story.on_progress), story_panel(story, address):
             practise(folder, config, spec, [story, *([beside] if beside else [])])
         if beside and beside.finish():
             with contextlib.closing(Redrawer(config.task)) as redraw:

@@ -27,7 +27,7 @@ def write_atomic(file: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    fsync_directory(file.parent)
+    fsync_path(file.parent)
 
 
 @contextlib.contextmanager
@@ -44,18 +44,9 @@ def locked(directory: Path, exclusive: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
-def fsync_directory(directory: Path) -> None:
-    """Make the names in a directory survive a power loss."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def fsync_file(file: Path) -> None:
-    """Make a file's content survive a power loss."""
-    descriptor = os.open(file, os.O_RDONLY)
+def fsync_path(path: Path) -> None:
+    """Make a file's content, or the names in a folder, survive a power loss."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

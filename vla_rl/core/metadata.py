@@ -10,7 +10,6 @@ from typing import Any
 from vla_rl.core.errors import CheckpointError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.json_files import check_seal, read_bytes, read_json, write_sealed
-from vla_rl.core.signing import check_trusted
 from vla_rl.core.validation import plain_name
 
 POLICY_FORMAT = "vla-rl-policy"
@@ -74,6 +73,8 @@ def read_weights(folder: Path, wanted: str, version: int) -> tuple[dict[str, Any
     Raises:
         CheckpointError: if it is missing, damaged, foreign, or not signed by who has to sign it.
     """
+    from vla_rl.core.signing import check_trusted
+
     file = folder / "config.json"
     try:
         about = read_json(file)

@@ -1,25 +1,19 @@
 """Progress of whatever takes longer than two seconds: a bar on a terminal, and nothing in a log file.
 
-A process may have one watcher, which is told instead and shows progress in its own way.
+A process may have a watcher, which shows progress in its own way instead.
 """
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from tqdm import tqdm
 
 _DELAY_S = 2.0
-_watchers: list["Watcher"] = []
-
-
-class Watcher(Protocol):
-    """Whoever shows progress in another way."""
-
-    def on_progress(self, name: str, done: int, total: int | None) -> None:
-        """Called by the thread that works, at every step: it must return at once."""
-        ...
+Watcher = Callable[[str, int, int | None], None]
+"""Gets name, done and total of the work at every step, in the thread that works: it must return at once."""
+_watchers: list[Watcher] = []
 
 
 class Progress:
@@ -27,7 +21,7 @@ class Progress:
 
     Args:
         name: of the work.
-        total: how much there is to do; None: nobody knows.
+        total: how much there is to do; None: unknown.
         unit: of it, in the singular.
         done: of it, before the work begins.
     """
@@ -60,7 +54,7 @@ class Progress:
 
     def _tell(self) -> None:
         for watcher in _watchers:
-            watcher.on_progress(self._name, self._done, self._total)
+            watcher(self._name, self._done, self._total)
 
 
 def track[Item](items: Iterable[Item], name: str, unit: str, total: int | None = None) -> Iterator[Item]:
@@ -81,7 +75,7 @@ def track[Item](items: Iterable[Item], name: str, unit: str, total: int | None =
 
 @contextmanager
 def watched_by(watcher: Watcher) -> Iterator[None]:
-    """All progress of this process is told to a watcher, and drawn by nobody else."""
+    """Report all progress of this process to a watcher, and draw none."""
     _watchers.append(watcher)
     try:
         yield

@@ -104,10 +104,10 @@ def _private_key(file: Path) -> "Ed25519PrivateKey":
 
     try:
         key = load_pem_private_key(file.read_bytes(), None)
+        if not isinstance(key, Ed25519PrivateKey):
+            raise ValueError("it is no Ed25519 key; make one: vla-rl sign --new-key FILE")
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"cannot read a private key from {file}: {error}") from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise UserError(f"{file} is no Ed25519 key; make one: vla-rl sign --new-key FILE")
     return key
 
 
@@ -117,8 +117,8 @@ def _public_key(file: Path) -> "Ed25519PublicKey":
 
     try:
         key = load_pem_public_key(file.read_bytes())
+        if not isinstance(key, Ed25519PublicKey):
+            raise ValueError("it is no Ed25519 key")
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read a public key from {file}, which {TRUSTED} names: {error}") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise UserError(f"{file}, which {TRUSTED} names, is no Ed25519 key")
     return key

@@ -247,7 +247,3 @@ class Episode:
             state_dimensions=expected[0] or self.state_dimensions,
             action_dimensions=expected[1] or self.action_dimensions,
         )
-
-    def with_success(self, success: bool | None) -> "Episode":
-        """The same episode with another outcome label."""
-        return replace(self, success=success)

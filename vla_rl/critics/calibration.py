@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.metrics import auc
 
 
 class ReliabilityCurve(NamedTuple):
@@ -25,6 +24,22 @@ class ReliabilityCurve(NamedTuple):
     predicted: NDArray[np.float64]
     observed: NDArray[np.float64]
     samples: NDArray[np.int64]
+
+
+def auc(scores: ArrayLike, labels: ArrayLike) -> float:
+    """Area under the receiver operating characteristic: the chance that a success scores above a failure; ties count
+    half. NaN if either is missing.
+
+    Args:
+        scores: [N].
+        labels: [N], true of a success.
+    """
+    scores, won = np.asarray(scores), np.asarray(labels, dtype=bool)
+    positive, negative = scores[won], np.sort(scores[~won])
+    if len(positive) == 0 or len(negative) == 0:
+        return float("nan")
+    below, not_above = (np.searchsorted(negative, positive, side).mean() for side in ("left", "right"))
+    return float((below + not_above) / 2 / len(negative))
 
 
 def reliability_curve(probability: ArrayLike, label: ArrayLike, bins: int = 10) -> ReliabilityCurve:

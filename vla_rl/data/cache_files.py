@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vla_rl.core.cache_keys import code_digest
 from vla_rl.core.dimensions import UNDECLARED, Dimensions, Pair, match_both
 from vla_rl.core.errors import StoreError, UserError
-from vla_rl.core.files import FileStamp, fsync_directory, write_atomic
+from vla_rl.core.files import FileStamp, fsync_path, write_atomic
 from vla_rl.core.json_files import parse_json
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import PICTURED, Episode
@@ -204,7 +204,7 @@ class Index:
             for name in self.layout.columns():
                 with (directory / self.generation / f"{name}.bin").open("rb") as stream:
                     os.fsync(stream.fileno())
-            fsync_directory(directory / self.generation)
+            fsync_path(directory / self.generation)
         write_atomic(directory / "index", crc + b"\n" + body)
         self.file_crc = crc
         for folder in directory.iterdir():

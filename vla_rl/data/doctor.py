@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from vla_rl.core.errors import DamagedError, StoreError
-from vla_rl.core.files import fsync_directory, locked
+from vla_rl.core.files import fsync_path, locked
 from vla_rl.core.progress import track
 from vla_rl.data.edits import read_edits
 from vla_rl.data.episode_file import SUFFIX, verify_file
@@ -190,5 +190,5 @@ def _quarantine(folder: Path, file: Path) -> None:
     while target.exists():
         target, number = quarantine / f"{file.name}.{number}", number + 1
     os.rename(file, target)
-    fsync_directory(quarantine)
-    fsync_directory(file.parent)
+    fsync_path(quarantine)
+    fsync_path(file.parent)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 from vla_rl.core.errors import DamagedError, StoreError, UserError
-from vla_rl.core.files import FileStamp, fsync_directory, locked, stamp_of_file
+from vla_rl.core.files import FileStamp, fsync_path, locked, stamp_of_file
 from vla_rl.core.json_files import check_seal, read_json, write_sealed
 from vla_rl.core.types import Episode
 
@@ -182,7 +182,7 @@ class EditFolder:
     def write(self, name: str, log: EditLog) -> None:
         """Save the edits of an episode. They survive a crash when this returns. Raises OSError."""
         self.path.mkdir(exist_ok=True)
-        fsync_directory(self.path.parent)
+        fsync_path(self.path.parent)
         entries = [{key: value for key, value in vars(entry).items() if value is not None} for entry in log.entries]
         write_sealed(self.file(name), {"schema_version": _VERSION, "digest": log.digest, "log": entries})
 

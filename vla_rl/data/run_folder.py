@@ -19,7 +19,7 @@ from typing import Any, Self
 from vla_rl.core.config import config_from_dict, config_to_dict, flatten, load_config, save_config
 from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.files import fsync_directory, fsync_file, write_atomic
+from vla_rl.core.files import fsync_path, write_atomic
 from vla_rl.core.json_files import read_json
 from vla_rl.core.version_watcher import versions
 
@@ -229,4 +229,4 @@ def is_policy(folder: Path) -> bool:
 
 def _sync(folder: Path) -> None:
     for file in folder.rglob("*"):
-        fsync_directory(file) if file.is_dir() else fsync_file(file)
+        fsync_path(file)

@@ -26,7 +26,7 @@ from typing import Self
 import numpy as np
 
 from vla_rl.core.errors import StoreError
-from vla_rl.core.files import FileStamp, fsync_directory, fsync_file, locked, stamp_of_file
+from vla_rl.core.files import FileStamp, fsync_path, locked, stamp_of_file
 from vla_rl.core.json_files import check_seal, read_json, write_sealed
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
@@ -83,7 +83,7 @@ class EpisodeStore(Editable):
                 if not has_settings:
                     with locked(self.path, exclusive=False):
                         write_settings(self.path)
-                    fsync_directory(self.path.parent)
+                    fsync_path(self.path.parent)
             except OSError as error:
                 raise StoreError(f"cannot make an episode store at {self.path}: {error.strerror}") from error
         check_settings(self.path)
@@ -108,9 +108,9 @@ class EpisodeStore(Editable):
         try:
             with locked(self.path, exclusive=False), _removed_afterwards(temporary):
                 write_file(episode, temporary)
-                fsync_file(temporary)
+                fsync_path(temporary)
                 _publish(temporary, file)
-                fsync_directory(self.episodes_dir)
+                fsync_path(self.episodes_dir)
         except FileExistsError:
             raise StoreError(taken) from None
         except OSError as error:
@@ -194,7 +194,7 @@ class EpisodeStore(Editable):
                 if log is not None:
                     to.edits.write(episode_id, log)  # it counts only for this very episode
                 self._file(episode_id).rename(to._file(episode_id))
-                fsync_directory(to.episodes_dir)
+                fsync_path(to.episodes_dir)
         except OSError as error:
             raise StoreError(f"cannot move episode {episode_id!r} to {to.path}: {error.strerror}") from error
 

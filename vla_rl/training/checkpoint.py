@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 
 from vla_rl.core.errors import CheckpointError
-from vla_rl.core.files import digest_of, fsync_directory, fsync_file
+from vla_rl.core.files import digest_of, fsync_path
 from vla_rl.core.json_files import check_seal, read_json, reading, sealed
 
 SCHEMA_VERSION = 2
@@ -55,8 +55,8 @@ def save_checkpoint(directory: Path, step: int, state: Mapping[str, Any], keep: 
         }
         (temporary / "state.json").write_text(json.dumps(sealed(state_file, finite=False)))
         for file in temporary.iterdir():
-            fsync_file(file)
-        fsync_directory(temporary)
+            fsync_path(file)
+        fsync_path(temporary)
     except SafetensorError as error:  # its writer does not raise OSError
         shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(
@@ -67,7 +67,7 @@ def save_checkpoint(directory: Path, step: int, state: Mapping[str, Any], keep: 
         raise
     shutil.rmtree(final, ignore_errors=True)  # left by a run that was resumed from an older checkpoint
     temporary.rename(final)
-    fsync_directory(directory)
+    fsync_path(directory)
     for old in sorted(directory.glob("step_*"))[:-keep]:
         shutil.rmtree(old)
     return final

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
-from vla_rl.core.files import digest_of, fsync_directory, fsync_file
+from vla_rl.core.files import digest_of, fsync_path
 from vla_rl.core.json_files import check_seal, read_json, write_sealed
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
@@ -69,10 +69,10 @@ def write_folder(folder: Path, parts: list[Any], ours: Mapping[str, Any]) -> Non
         digests = {file.name: digest_of(file) for file in temporary.iterdir() if file.is_file()}
         write_sealed(temporary / OURS, {"format_version": FORMAT_VERSION, **ours, "files": digests})
         for file in temporary.iterdir():
-            fsync_directory(file) if file.is_dir() else fsync_file(file)
+            fsync_path(file)
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
-        fsync_directory(folder.parent)
+        fsync_path(folder.parent)
     except OSError as error:
         raise CheckpointError(f"cannot write the policy {folder}: {error.strerror or error}") from error
     finally:

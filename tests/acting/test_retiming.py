@@ -6,8 +6,8 @@ import pytest
 
 import sim
 from sim.operators import Operator, OperatorConfig
+from vla_rl.acting.retiming import kept_rows, retimed
 from vla_rl.core.types import Episode, Origin, Source
-from vla_rl.data.retiming import kept_rows, retimed
 
 TASK = "vla_rl/PickPlace-v0"
 

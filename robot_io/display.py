@@ -18,7 +18,7 @@ from typing import Self, TextIO
 
 import numpy as np
 
-from robot_io.gate import Reason
+from robot_io.reasons import Reason
 from vla_rl.core.protocols import Subscriber
 from vla_rl.core.types import Source, Step
 

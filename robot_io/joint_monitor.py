@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from robot_io.reasons import Reason
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Condition
 from vla_rl.core.types import Float32Array
@@ -23,6 +24,8 @@ _log = logging.getLogger(__name__)
 _FOLLOWING_PART, _TRAVEL_PART = 0.1, 0.02  # of the range between the limits
 _MOVED = "is at {0:.4g} after a silence, its command is {1:.4g}: did its driver begin anew with another zero?"
 _NEVER = np.iinfo(np.int64).max
+_FOLLOWING, _FROZEN, _EFFORT, _RANGE = range(4)  # rows of the arrays below
+_REASONS = np.array([Reason.FOLLOWING_ERROR, Reason.FROZEN, Reason.EFFORT, Reason.OUT_OF_RANGE], np.int64)
 _TIMES = ("following_after_ms", "frozen_after_ms", "effort_after_ms", "beyond_after_ms")
 
 
@@ -95,8 +98,6 @@ class JointMonitor:
         why: what was noticed last, as a sentence.
     """
 
-    FOLLOWING, FROZEN, EFFORT, BEYOND = range(4)
-
     def __init__(
         self,
         config: JointMonitorConfig,
@@ -118,7 +119,7 @@ class JointMonitor:
         self._max_effort = np.asarray(config.max_effort, np.float32)
         self._after_ns = np.array([[getattr(config, name) * 1e6] for name in _TIMES])  # [4, 1]
         # For how long a right reading excuses nothing: an encoder may flicker between places and no place.
-        self._forgotten_ns = np.where(np.arange(4)[:, None] == self.BEYOND, self._after_ns, 0)  # [4, 1]
+        self._forgotten_ns = np.where(np.arange(4)[:, None] == _RANGE, self._after_ns, 0)  # [4, 1]
         self._bad = np.zeros((4, len(low)), bool)
         self._bad_ns = np.zeros((4, len(low)), np.int64)
         self._since_ns = np.full((4, len(low)), _NEVER)
@@ -133,8 +134,8 @@ class JointMonitor:
         self._looked_ns: int | None = None
         self.why = ""
 
-    def look(self, condition: Condition) -> tuple[int, ...]:
-        """What has lasted too long: FOLLOWING, FROZEN, EFFORT, BEYOND; empty if all is well.
+    def look(self, condition: Condition) -> int:
+        """Return the flags of `Reason` that have lasted too long; 0 if all is well.
 
         Args:
             condition: the newest reading; one that was looked at before is no news.
@@ -144,46 +145,46 @@ class JointMonitor:
             rest = self._position
             moved = np.abs(position - rest) > self._step
             if moved.any():
-                self._tell(moved, position, rest, "was moved before the first command: it is at {0:.4g}, not {1:.4g}")
-                return (self.FOLLOWING,)
+                self._report(moved, position, rest, "was moved before the first command: it is at {0:.4g}, not {1:.4g}")
+                return int(Reason.FOLLOWING_ERROR)
             if len(self._max_effort) and not measures_effort(condition):
                 _log.warning("max_effort is set, and the robot tells no effort: it is not watched")
         elif now_ns <= self._looked_ns:
-            return ()
+            return 0
         elif now_ns - self._looked_ns > self._silent_ns and (away := self.is_away(position, command)).any():
             self._position, self._looked_ns = position, now_ns
-            self._tell(away, position, command, _MOVED)
-            return (self.FOLLOWING,)
+            self._report(away, position, command, _MOVED)
+            return int(Reason.FOLLOWING_ERROR)
         self._looked_ns = now_ns
         bad = self._bad
-        np.greater(np.abs(position - command), self._tolerance, out=bad[self.FOLLOWING])
+        np.greater(np.abs(position - command), self._tolerance, out=bad[_FOLLOWING])
         lively = position != self._position
         np.copyto(self._first_command, command, where=lively)
-        bad[self.FROZEN] = ~lively & (bad[self.FROZEN] | (np.abs(command - self._first_command) > self._travel))
+        bad[_FROZEN] = ~lively & (bad[_FROZEN] | (np.abs(command - self._first_command) > self._travel))
         if len(self._max_effort) and condition.effort is not None:
-            np.greater(np.abs(condition.effort), self._max_effort, out=bad[self.EFFORT])
-        bad[self.BEYOND] = (position < self._low) | (position > self._high)
+            np.greater(np.abs(condition.effort), self._max_effort, out=bad[_EFFORT])
+        bad[_RANGE] = (position < self._low) | (position > self._high)
         self._position = position
         self._bad_ns[bad] = now_ns
         self._since_ns[now_ns - self._bad_ns > self._forgotten_ns] = _NEVER
-        return self._lasting(condition) if bad.any() else ()
+        return self._lasting(condition) if bad.any() else 0
 
     @property
     def pushing(self) -> NDArray[np.bool_]:
         """Which dimensions push with more than their limit, bool [A]."""
-        return self._bad[self.EFFORT]
+        return self._bad[_EFFORT]
 
     def is_away(self, position: Float32Array, command: Float32Array) -> NDArray[np.bool_]:
         """Which joints are further from a command than they may be while they follow it, bool [A]."""
         away: NDArray[np.bool_] = np.abs(position - command) > self._tolerance
         return away
 
-    def _lasting(self, condition: Condition) -> tuple[int, ...]:
+    def _lasting(self, condition: Condition) -> int:
         since_ns, now_ns = self._since_ns, condition.captured_ns
         np.copyto(since_ns, np.minimum(since_ns, now_ns), where=self._bad)
         late = (now_ns - since_ns >= self._after_ns) & self._bad
         if not late.any():
-            return ()
+            return 0
         position, command = condition.position, condition.command
         effort = position if condition.effort is None else condition.effort
         bound = np.where(position < self._low, self._low, self._high)
@@ -193,12 +194,12 @@ class JointMonitor:
             ("pushes with {0:.4g}, more than {1:.4g}", effort, self._max_effort),
             ("reads {0:.4g}, outside its limits (with their tolerance {1:.4g})", position, bound),
         )
-        found = tuple(map(int, np.flatnonzero(late.any(axis=1))))
-        sentence, measured, wanted = sentences[found[0]]
-        self._tell(late[found[0]], measured, wanted, sentence)
-        return found
+        rows = np.flatnonzero(late.any(axis=1))
+        sentence, measured, wanted = sentences[rows[0]]
+        self._report(late[rows[0]], measured, wanted, sentence)
+        return int(_REASONS[rows].sum())
 
-    def _tell(self, dims: NDArray[np.bool_], measured: Float32Array, wanted: Float32Array, sentence: str) -> None:
+    def _report(self, dims: NDArray[np.bool_], measured: Float32Array, wanted: Float32Array, sentence: str) -> None:
         dim = int(np.argmax(dims))
         name = self._names[dim] if self._names else f"dimension {dim}"
         self.why = f"{name} {sentence.format(measured[dim], wanted[dim])}"

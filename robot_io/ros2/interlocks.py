@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from std_msgs.msg import Bool
 
-from robot_io.gate import Reason
+from robot_io.reasons import Reason
 from robot_io.ros2 import qos
 from robot_io.ros2.joint_publishers import JointPublishers
 from robot_io.ros2.outputs import Output

@@ -15,8 +15,8 @@ import numpy as np
 
 from robot_io.disturbances import Disturbance
 from robot_io.faults import Detector
-from robot_io.gate import Reason
 from robot_io.images import resize
+from robot_io.reasons import Reason
 from robot_io.ros2 import messages
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorRequests

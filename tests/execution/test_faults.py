@@ -7,6 +7,7 @@ import pytest
 
 from robot_io.gate import SafetyGate
 from robot_io.mock_robot import MockRobot
+from robot_io.motion_limits import MotionLimits
 from tests.fakes.faulty_attempts import (
     EXECUTION,
     HZ,
@@ -36,7 +37,7 @@ def test_the_robot_stops_within_the_declared_time_in_a_thousand_faults() -> None
 
 
 def test_a_gate_that_never_stops_fails_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SafetyGate, "_watch", lambda self, faults, now_ns: 0)
+    monkeypatch.setattr(SafetyGate, "_latch", lambda self, faults, now_ns: 0)
     for trial, kind in ((1, "nan_state"), (2, "frozen_camera"), (3, "dead_camera")):
         found, stop_s, wrong = run_trial(trial)
         assert found == kind
@@ -58,7 +59,7 @@ def test_a_loop_that_drives_the_robot_after_its_stop_fails_the_trials(monkeypatc
 def test_a_gate_that_freezes_instead_of_braking_fails_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(run_trial(trial)[2] for trial in range(12))
     monkeypatch.setattr(SafetyGate, "at_rest", True)
-    monkeypatch.setattr(SafetyGate, "_rest", lambda self, count: np.tile(self._previous, (count, 1)))
+    monkeypatch.setattr(MotionLimits, "brake", lambda self, count: np.tile(self.previous, (count, 1)))
     wrong = [run_trial(trial)[2] for trial in range(12)]
     assert "the commands broke the limits of acceleration" in wrong
 

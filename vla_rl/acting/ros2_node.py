@@ -18,8 +18,8 @@ import numpy as np
 
 from robot_io.description import Description, make_gate
 from robot_io.display import LoopStatistics
-from robot_io.gate import Reason
 from robot_io.limits import check_names
+from robot_io.reasons import Reason
 from robot_io.ros2.diagnostics import Health
 from robot_io.ros2.node import run_node
 from robot_io.ros2.operator import OperatorRequests, TopicTakeover

@@ -97,7 +97,7 @@ def first_picture_s() -> float | None:
 
 def _has_picture(address: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{address}story", timeout=5) as answer:  # what its script fills the page with
+        with urllib.request.urlopen(f"{address}parts", timeout=5) as answer:  # what its script fills the page with
             return b"<img" in answer.read()
     except OSError:  # it is not there yet
         return False

@@ -11,7 +11,7 @@ import sim
 from benchmarks.pictures.plotting import HUMAN, MUTED, POLICY, axis_labels, new_figure, plain, save_png, title
 from sim.operators import OPERATORS, Operator
 from sim.registration import ScriptedExpert
-from vla_rl.report.images import encode_gif
+from vla_rl.report.media import encode_gif
 
 DIFFICULTY = 0.4
 EPISODES = 50

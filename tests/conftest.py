@@ -23,9 +23,9 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM, signa
 @pytest.fixture(autouse=True, scope="module")
 def small_videos() -> Iterator[None]:
     """Those of reports: to draw them in full is a third of a tiny run."""
-    from vla_rl.report import players
+    from vla_rl.report import media
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(players, "MAX_FRAMES", 4)
-        patch.setattr(players, "CAMERA_PX", 32)
+        patch.setattr(media, "MAX_FRAMES", 4)
+        patch.setattr(media, "CAMERA_PX", 32)
         yield

@@ -27,7 +27,7 @@ from vla_rl.core.errors import StoreError
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.credit import RULES, ActorKind, CreditConfig, SegmentKind, StepCredit, assign
 from vla_rl.data.store import EpisodeHeader, EpisodeStore
-from vla_rl.report.images import film_strip
+from vla_rl.report.media import film_strip
 from vla_rl.report.run_episodes import Trace, segments
 
 _FRAMES = 8

@@ -10,8 +10,8 @@ from benchmarks.pictures.plotting import INK, POLICY, SHADES, WEIGHT, axis_label
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Source
 from vla_rl.report.run_episodes import Trace, open_store, read_traces, segments
-from vla_rl.report.run_files import Run, read_run
-from vla_rl.report.wording import headline, percent
+from vla_rl.report.run_files import Run, headline, read_run
+from vla_rl.report.wording import percent
 
 _CONTROL_COLOURS = ("#c2571a", "#7b4fd6", "#12805c", "#b0317a", "#5f6873")
 _CONTROL_MARKERS = "Ds^pP"

@@ -19,10 +19,9 @@ from run_maker import make_episode, write_trace
 
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
-from vla_rl.report import players
-from vla_rl.report.beside import build_comparison
-from vla_rl.report.html import build_report
-from vla_rl.report.players import save_clips
+from vla_rl.report import media
+from vla_rl.report.html import build_comparison, build_report
+from vla_rl.report.media import save_clips
 from vla_rl.report.sinks import JsonlSink
 from vla_rl.report.statistics import fisher_p
 
@@ -89,11 +88,11 @@ def videos(page: Page) -> list[np.ndarray]:
     ("figures", "heads", "words"),
     [
         ({"advantage_gate": 1.25}, ["mean advantage gate"], "A gate above 1"),
-        ({"value_rise": 0.0213}, ["mean rise of the value"], "foretold from episodes other than its own"),
+        ({"value_rise": 0.0213}, ["mean rise of the value"], "predicted from other episodes"),
         ({}, [], ""),
     ],
 )
-def test_whose_steps_help_shows_what_the_algorithm_says(run_dir: Path, figures, heads, words) -> None:
+def test_operators_have_the_figures_of_the_algorithm(run_dir: Path, figures, heads, words) -> None:
     """A person who lacks a figure has a dash; a figure that nobody has has no column, and nothing is said of it."""
     people = {"ann/takeovers": 3, "ann/rescued": 2 / 3, "bob/takeovers": 0}
     record = {"kind": "operators", "round": 1, "step": 1500, **people}
@@ -104,7 +103,7 @@ def test_whose_steps_help_shows_what_the_algorithm_says(run_dir: Path, figures, 
     shown = ["1.25" if "advantage_gate" in figures else "+0.021"] if figures else []
     assert page.rows[at + 1] == ["ann", "3", "67%", *shown]
     assert page.rows[at + 2] == ["bob", "0", "\N{EN DASH}", *["\N{EN DASH}" for _ in shown]]
-    said = " ".join(page.words).partition("Whose steps help")[2].partition("takeovers")[0]
+    said = " ".join(page.words).partition("Operators")[2].partition("takeovers")[0]
     assert words in said if words else not said.strip()
 
 
@@ -137,7 +136,7 @@ def test_the_same_folder_gives_the_same_page(run_dir: Path):
 def test_a_video_has_the_same_bytes_whatever_memory_held_before():
     program = """
 import hashlib, numpy as np
-from vla_rl.report.players import render_video
+from vla_rl.report.media import render_video
 cells = np.random.default_rng(0).integers(0, 25, (12, 33, 43, 3), np.uint8)
 frames = cells.repeat(8, 1).repeat(8, 2)[:, :256, :342] + np.linspace(0, 200, 342, dtype=np.uint8)[:, None]
 print(hashlib.sha256(render_video(frames, 20.0)).hexdigest())
@@ -171,8 +170,8 @@ def test_success_marks_stand_at_their_rates(run_dir: Path):
 
 
 def test_clips_show_first_and_last_on_the_same_seeds_telling_ones_first(run_dir: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(players, "MAX_FRAMES", 48)
-    monkeypatch.setattr(players, "CAMERA_PX", 256)
+    monkeypatch.setattr(media, "MAX_FRAMES", 48)
+    monkeypatch.setattr(media, "CAMERA_PX", 256)
     page = Page(build_report(run_dir))
     assert re.findall(r"seed (9\d\d)", page.prose) == ["901", "904", "900", "903", "902"]
     assert "Of 5 seeds: 2 only the last policy solves, 1 only the first, 1 both, 1 neither." in page.prose
@@ -255,7 +254,7 @@ def test_forecasts_are_shown_per_round_with_what_they_were_measured_on(run_dir: 
         ["round 2", "0.250", "0.200", "0.875", "50 %", "40 %", "60"],
         ["round 3", "0.125", "0.200", "0.875", "50 %", "40 %", "60"],
     ]
-    assert "trained on none of them" in page.prose
+    assert "it was trained on none of them" in page.prose
     assert "a success counts 0.99 to the power of the ticks until it came" in page.prose
     assert page.prose.count("round 3: predicted 75 %, observed 55 %, 30 steps") == 1
     chart = page.text[page.text.index('class="square"') :]
@@ -367,7 +366,7 @@ def test_what_to_do_next_follows_from_the_figures(run_dir: Path):
     (run_dir / "summary.json").write_text(json.dumps(summary))
     assert "Success stalls at 65 %." in advice()
     assert "After 20 episodes success may be anything in [43, 82] %" in advice()
-    assert f"--beside {run_dir}-control" in advice()
+    assert f"--compare {run_dir}-control" in advice()
     summary["evaluations"][2] |= {"successes": 100, "episodes": 100}
     (run_dir / "summary.json").write_text(json.dumps(summary))
     assert "solved at this difficulty" in advice()
@@ -404,7 +403,7 @@ def test_words_explain_themselves_and_are_listed(run_dir: Path):
     assert 'tabindex="0">Wilson&#x27;s 95 % interval<span class="tip"' in text
 
 
-def test_two_runs_stand_beside_each_other(run_dir: Path, tmp_path: Path):
+def test_two_runs_are_compared(run_dir: Path, tmp_path: Path):
     other = Path(shutil.copytree(run_dir, tmp_path / "other"))
     (other / "config.yaml").write_text((run_dir / "config.yaml").read_text().replace("rounds: 2", "rounds: 9"))
     summary = json.loads((other / "summary.json").read_text())
@@ -412,7 +411,7 @@ def test_two_runs_stand_beside_each_other(run_dir: Path, tmp_path: Path):
     (other / "summary.json").write_text(json.dumps(summary))
     file = build_comparison(run_dir, other)
     page = Page(file)
-    assert file.name == "beside-other.html"
+    assert file.name == "comparison-other.html"
     assert page.row("round 2")[1:3] == ["91 % [84, 95]", "60 % [50, 69]"]
     assert float(page.row("round 2")[3]) == pytest.approx(fisher_p(91, 100, 60, 100), rel=0.1)
     assert page.row("budget.rounds") == ["budget.rounds", "2", "9"]

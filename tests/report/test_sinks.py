@@ -108,7 +108,7 @@ def test_tensorboard_reads_what_was_written_and_drops_what_was_repeated(tmp_path
             for step in steps:
                 sink.on_metrics(record(step, loss=float(attempt), bad=np.nan, note="text"))
     board = EventAccumulator(str(tmp_path)).Reload()
-    assert sorted(board.Tags()["scalars"]) == ["train/loss", "train/round"]
+    assert sorted(board.Tags()["scalars"]) == ["train/loss"]
     assert [(event.step, event.value) for event in board.Scalars("train/loss")] == [
         (50, 1),
         (100, 1),

@@ -25,7 +25,7 @@ from sim.large import large_pictures
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Float32Array
-from vla_rl.report.images import tile_cameras
+from vla_rl.report.media import tile_cameras
 
 MOVES = {
     "ArrowLeft": (0, -1.0),

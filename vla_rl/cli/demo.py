@@ -1,6 +1,5 @@
-"""The whole story on one task: demonstrations, a supervised policy that often fails, practice under supervision, beside
-it practice without anybody, and a report. A page on this machine's loopback shows it from the first second, a panel in
-the terminal as well.
+"""The whole pipeline on one task: demonstrations, a supervised policy that often fails, supervised practice, parallel
+practice without a person, and a report. A page on the loopback and a panel in the terminal show the progress.
 
 Example: vla-rl demo --out runs/demo --seed 1
 """
@@ -23,7 +22,7 @@ from vla_rl.core.signals import continue_with
 from vla_rl.data.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from vla_rl.report.story import Story
+    from vla_rl.report.monitor import Monitor
     from vla_rl.training.config import RunConfig
 
 DEFAULT_CONFIG, DEFAULT_OUT = "demo", "runs/demo"
@@ -45,27 +44,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from vla_rl.report.story import Story
-    from vla_rl.report.story_page import story_page
+    from vla_rl.report.monitor import Monitor, monitor_page
 
-    story = Story(title=_asked_task(arguments))
-    with story_page(story, arguments.port) as address:
+    monitor = Monitor(title=_asked_task(arguments))
+    with monitor_page(monitor, arguments.port) as address:
         logger.info("watch it: %s", address)
         if sys.stdin.isatty() and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             webbrowser.open(address)
-        _draw_task(story)
-        return _practise(arguments, story, address)
+        _draw_task(monitor)
+        return _practise(arguments, monitor, address)
 
 
-def _practise(arguments: argparse.Namespace, story: "Story", address: str) -> int:
+def _practise(arguments: argparse.Namespace, monitor: "Monitor", address: str) -> int:
     from vla_rl.acting.redraw import Redrawer
     from vla_rl.cli.run_arguments import open_run
     from vla_rl.core.progress import watched_by
     from vla_rl.report.html import build_report
-    from vla_rl.report.run_files import read_run
-    from vla_rl.report.story import success_lines
-    from vla_rl.report.story_panel import story_panel
-    from vla_rl.report.wording import headline
+    from vla_rl.report.monitor import monitor_panel, success_lines
+    from vla_rl.report.run_files import headline, read_run
     from vla_rl.training.beside import PracticeAlone
     from vla_rl.training.plan import plan
     from vla_rl.training.practice import practise
@@ -83,18 +79,18 @@ def _practise(arguments: argparse.Namespace, story: "Story", address: str) -> in
         budget.episodes_per_round,
         _expected_minutes(config),
     )
-    story.stages, story.run = [stage.name for stage in plan(budget)], folder.path
+    monitor.stages, monitor.run = [stage.name for stage in plan(budget)], folder.path
     with contextlib.ExitStack() as stack:
         beside = None
         if arguments.alone and budget.rounds:
             beside = stack.enter_context(PracticeAlone(folder, config, arguments.alone))
             logger.info("beside it a second run practises without a person: %s", beside.log)
-        with watched_by(story.on_progress), story_panel(story, address):
-            practise(folder, config, spec, [story, *([beside] if beside else [])])
+        with watched_by(monitor.on_progress), monitor_panel(monitor, address):
+            practise(folder, config, spec, [monitor, *([beside] if beside else [])])
         if beside and beside.finish():
             with contextlib.closing(Redrawer(config.task)) as redraw:
                 build_report(folder.path, redraw)
-    story.finished = True
+    monitor.finished = True
     done = read_run(folder.path)
     print("\n".join([headline(done), "", *success_lines(done), ""]))
     print(f"report:   {folder.path / 'report.html'}\ntry it:   vla-rl play --run {folder.path}")
@@ -108,14 +104,14 @@ def _asked_task(arguments: argparse.Namespace) -> str:
     return str(named[-1] if named else read_yaml(file).get("task", {}).get("env", ""))
 
 
-def _draw_task(story: "Story") -> None:
+def _draw_task(monitor: "Monitor") -> None:
     """What the policy will learn, seen before anything is learnt; of a task that draws itself at any size."""
     from vla_rl.core.registry import find, names
 
-    if story.title in names("tasks"):
-        env = find("tasks", story.title)(image_size=PICTURE_PX)
-        story.pictures = env.reset(seed=0)[0]["pixels"]
-        story.sentence = env.task_description
+    if monitor.title in names("tasks"):
+        env = find("tasks", monitor.title)(image_size=PICTURE_PX)
+        monitor.pictures = env.reset(seed=0)[0]["pixels"]
+        monitor.sentence = env.task_description
         env.close()
 
 

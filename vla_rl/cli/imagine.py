@@ -181,7 +181,7 @@ def _clip_file(arguments: argparse.Namespace, name: str) -> Path:
 
 
 def _save(clips: list[NDArray[np.uint8]], out: Path, frames_per_s: float) -> None:
-    from vla_rl.report.players import save_clips
+    from vla_rl.report.media import save_clips
 
     save_clips(clips, out, frames_per_s)
     print(f"reality above, imagination below: {out}")

@@ -89,7 +89,7 @@ def _describe(episode: Episode, position: str, sheets: Path) -> str:
 
 def _write_sheet(episode: Episode, folder: Path) -> Path:
     """Frames from the first to the last side by side, cameras one below the other, as a WebP file."""
-    from vla_rl.report.images import encode_webp
+    from vla_rl.report.media import encode_webp
 
     steps = np.linspace(0, len(episode) - 1, _SHEET_FRAMES).round().astype(int)
     rows = [np.concatenate(list(image[steps]), axis=1) for image in _alike(episode)]

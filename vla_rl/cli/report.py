@@ -1,4 +1,4 @@
-"""Rebuild the report of a run, also of one that is still going on or was killed; or put it beside another run.
+"""Rebuild the report of a run, also of one in progress or killed, or compare two runs.
 
 Example: vla-rl report runs/demo
 """
@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="the run folder")
-    parser.add_argument("--beside", type=Path, metavar="RUN", help="another run, side by side with this one, no report")
+    parser.add_argument("--compare", type=Path, metavar="RUN", help="write a comparison with another run instead")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from vla_rl.acting.redraw import Redrawer
-    from vla_rl.report.beside import build_comparison
-    from vla_rl.report.html import build_report
+    from vla_rl.report.html import build_comparison, build_report
 
     task = _task_of(arguments.run)
     with closing(Redrawer(task)) as redraw:
-        if arguments.beside:
-            print(build_comparison(arguments.run, arguments.beside, redraw))
+        if arguments.compare:
+            print(build_comparison(arguments.run, arguments.compare, redraw))
         else:
             print(build_report(arguments.run, redraw))
     return 0

@@ -1,9 +1,8 @@
-"""What to do next with a run: rules over what it has measured."""
+"""Advice on what to do next with a run: rules over its measurements."""
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from vla_rl.report.failures import FailureGroup, summary
 from vla_rl.report.markup import section
 from vla_rl.report.run_episodes import goes_on_after_success
 from vla_rl.report.run_files import Run
@@ -17,8 +16,8 @@ _MISCALIBRATED = 0.15
 _LOST_TAKEOVERS = 0.4
 
 
-def next_steps(run: Run, failures: Sequence[FailureGroup]) -> str:
-    """The section with what the rules say; empty for a run without an evaluated policy."""
+def next_steps(run: Run, failures: int) -> str:
+    """Render the advice; empty for a run without an evaluated policy."""
     found = [
         f"<li>{html.escape(words)}{f'<pre tabindex="0">{html.escape(command)}</pre>' if command else ''}</li>"
         for words, command in (*_of_success(run, failures), *_of_parts(run))
@@ -26,7 +25,7 @@ def next_steps(run: Run, failures: Sequence[FailureGroup]) -> str:
     return section("What to do next", f"<ul>{''.join(found)}</ul>") if found else ""
 
 
-def _of_success(run: Run, failures: Sequence[FailureGroup]) -> Iterator[tuple[str, str]]:
+def _of_success(run: Run, failures: int) -> Iterator[tuple[str, str]]:
     if not run.policies:
         return
     last, path = run.policies[-1], run.path
@@ -43,7 +42,7 @@ def _of_success(run: Run, failures: Sequence[FailureGroup]) -> Iterator[tuple[st
         words = f"The last round brought {100 * gain:.0f} points: more rounds may bring more."
         yield words, f"{again} budget.rounds={2 * last.round} --out {path}-longer"
     if failures and last.rate < _SOLVED:
-        yield f"{summary(failures)}: look at them below.", ""
+        yield f"Look at the {count(failures, 'failure')} below. A cause that repeats asks for demonstrations of it.", ""
     low, high = last.interval
     if high - low > _WIDE:
         tried = count(last.episodes, "episode")
@@ -56,11 +55,11 @@ def _of_success(run: Run, failures: Sequence[FailureGroup]) -> Iterator[tuple[st
         control = f"{path}-control"
         words = "Would as many gradient steps on the demonstrations alone have done the same? A control tells."
         command = f"{again} algorithm=sft budget.episodes_per_round=0 --out {control}"
-        yield words, f"{command}\nvla-rl report {path} --beside {control}"
+        yield words, f"{command}\nvla-rl report {path} --compare {control}"
 
 
 def _of_too_little(run: Run, rate: float) -> tuple[str, str]:
-    """What to do where hardly an episode succeeds, and practice has nothing to learn from."""
+    """Return the advice for a run with hardly a success, from which practice cannot learn."""
     task, budget = ({**(run.config.get(name) or {})} for name in ("task", "budget"))
     brought, names = task.get("demonstrations"), ["demonstrations", "supervised_steps"]
     words = (

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from vla_rl.core.types import Source
 from vla_rl.report import svg
-from vla_rl.report.images import encode_webp, film_strip, webp_uri
-from vla_rl.report.run_episodes import Panel, Trace, segments
+from vla_rl.report.media import film_strip, image_uri
+from vla_rl.report.run_episodes import Trace, segments
 from vla_rl.report.run_files import Evaluation, Forecasts
 from vla_rl.report.svg import Axis
-from vla_rl.report.wording import count, percent, percent_interval
+from vla_rl.report.wording import count, percent
 
 # Diamond, square, triangle, pentagon, cross: one for each control, then again from the start.
 _OUTLINES = (
@@ -27,7 +27,7 @@ _STRIP_FRAMES = 10
 
 
 def mark(index: int | None, x: float = 0, y: float = 0) -> str:
-    """The mark of the run's own policies (None) or of the control with this index, at a place in pixels."""
+    """Draw the mark of the run's own policies (None) or of a control, at a place in pixels."""
     if index is None:
         return svg.element("circle", cx=x, cy=y, r=6.5, class_="mark policy")
     look, place = index % len(_OUTLINES), f"translate({x:.1f} {y:.1f})"
@@ -35,7 +35,7 @@ def mark(index: int | None, x: float = 0, y: float = 0) -> str:
 
 
 def success_chart(policies: Sequence[Evaluation], controls: Sequence[Evaluation], control_names: Sequence[str]) -> str:
-    """Success rate per round with Wilson intervals: a line through the run's own policies, the controls beside it."""
+    """Draw the success rate per round with Wilson intervals: a line for the run's own policies, marks for controls."""
     width, height = 640, 336
     last_round = max(evaluation.round for evaluation in [*policies, *controls])
     x = Axis(-0.35, max(last_round, 1) + 0.35 + 0.12 * len(control_names), 74, width - 12)
@@ -62,12 +62,12 @@ def success_chart(policies: Sequence[Evaluation], controls: Sequence[Evaluation]
 def curve_chart(
     series: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]], boundaries: Sequence[float], label: str
 ) -> str:
-    """Curves over gradient steps: bucket means over the range of each bucket.
+    """Draw curves over gradient steps: the mean and the range of each bucket of points.
 
     Args:
-        series: style class -> (gradient steps [N], values [N]); values may be NaN.
-        boundaries: gradient steps at which a new round began, as faint vertical lines.
-        label: for screen readers.
+        series: Style class -> (gradient steps [N], values [N]); values may be NaN.
+        boundaries: Gradient steps at which a round began, as faint vertical lines.
+        label: Words for screen readers.
     """
     width, height = 340, 178
     bucketed = {name: _bucket(steps, values) for name, (steps, values) in series.items()}
@@ -85,20 +85,22 @@ def curve_chart(
 
 
 def trace_chart(trace: Trace) -> str:
-    """Frames of an episode above its values and weights, on one time axis; the background tells who acted."""
+    """Draw frames of an episode above its values and weights; the background shows who acted."""
     width, left, right, panel, gap = 900, 48, 16, 92, 28
     length = len(trace.episode)
     x = Axis(0, length, left, width - right)
     strip, strip_height = _strip(trace, x)
     parts, top = [strip], strip_height + gap
-    for title, lines, y in _stacked(trace.panels, top, panel, gap):
+    for shown, lines in trace.panels:
+        y = Axis(*shown.span(lines), top + panel, top)
         parts += [_segment(source, start, end, x, y) for source, start, end in segments(trace.episode.source)]
         parts.append(svg.grid(x, y, [], y.ticks(3)))
         parts += [
             svg.line(x(np.arange(length) + 0.5), y(values), class_=f"line {name}") for name, values in lines.items()
         ]
-        parts.append(svg.text(x.start_px, y.end_px - 7, title, class_="panel"))
-        top = y.start_px
+        parts.append(svg.text(x.start_px, y.end_px - 7, shown.title, class_="panel"))
+        top += panel + gap
+    top -= gap
     ticks = svg.grid(x, Axis(0, 1, top, top), x.ticks(8), [])
     words = svg.text(x.start_px - 7, top + 7, "step", text_anchor="end", dominant_baseline="hanging")
     ends = {"x1": left, "x2": left, "y1": 0, "y2": top, "data_from": left, "data_to": width - right}
@@ -108,8 +110,8 @@ def trace_chart(trace: Trace) -> str:
 
 
 def reliability_chart(forecasts: Sequence[Forecasts]) -> str:
-    """Observed against predicted success, bin by bin: one line per round, the newest one strong. On the diagonal a
-    forecast is right as often as it says; the area of a mark is its share of the steps.
+    """Draw observed against predicted success, bin by bin: one line per round. The diagonal is perfect calibration; the
+    area of a mark is its share of the steps.
     """
     width, height = 420, 372
     x, y = Axis(0, 1, 66, width - 26), Axis(0, 1, height - 54, 12)
@@ -138,13 +140,13 @@ def reliability_chart(forecasts: Sequence[Forecasts]) -> str:
 
 
 def _strip(trace: Trace, x: Axis) -> tuple[str, float]:
-    """The film strip of the first camera over the time axis, and its height in pixels; nothing without a camera."""
+    """Draw the film strip of the first camera over the time axis; return it and its height in pixels."""
     images = next(iter(trace.episode.images.values()), None)
     if images is None:
         return "", 0.0
     width, cell_px = x.end_px - x.start_px, (x.end_px - x.start_px) / _STRIP_FRAMES
     height = cell_px * images.shape[1] / images.shape[2]
-    uri = webp_uri(encode_webp(film_strip(images, _STRIP_FRAMES, scale=2 * cell_px / images.shape[2])))
+    uri = image_uri(film_strip(images, _STRIP_FRAMES, scale=2 * cell_px / images.shape[2]))
     attributes = {"x": x.start_px, "y": 0, "width": width, "height": height, "href": uri, "preserveAspectRatio": "none"}
     cuts = [x.start_px + index * cell_px for index in range(1, _STRIP_FRAMES)]
     lines = [svg.line([cut, cut], [0, height], class_="cut") for cut in cuts]
@@ -152,8 +154,8 @@ def _strip(trace: Trace, x: Axis) -> tuple[str, float]:
 
 
 def _interval_mark(evaluation: Evaluation, px: float, y: Axis, index: int | None) -> str:
-    rate = f"{percent(evaluation.rate)} {percent_interval(evaluation.interval)}"
-    words = f"{evaluation.control or evaluation.label}: {rate}, {evaluation.successes} of {evaluation.episodes}"
+    name, counts = evaluation.control or evaluation.label, f"{evaluation.successes} of {evaluation.episodes}"
+    words = f"{name}: {evaluation.words}, {counts}"
     whisker = svg.line([px, px], y(evaluation.interval), class_="whisker")
     return svg.element("g", svg.tooltip(words) + whisker + mark(index, px, float(y(evaluation.rate))))
 
@@ -161,7 +163,7 @@ def _interval_mark(evaluation: Evaluation, px: float, y: Axis, index: int | None
 def _bucket(
     steps: NDArray[np.float64], values: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """(steps, mean, lowest, highest) of at most `_MAX_POINTS` buckets of neighbouring points; NaN is passed over."""
+    """Return (steps, mean, lowest, highest) of at most `_MAX_POINTS` buckets of adjacent points; NaN is ignored."""
     finite = np.isfinite(values)
     steps, values = steps[finite], values[finite]
     edges = np.unique(np.linspace(0, len(values), min(len(values), _MAX_POINTS) + 1).astype(int))[:-1]
@@ -171,23 +173,12 @@ def _bucket(
 
 
 def _value_axis(lowest: float, highest: float, start_px: float, end_px: float, logarithmic: bool) -> Axis:
-    """A vertical axis: if allowed logarithmic where values span a decade, else from 0 unless some are negative."""
+    """Return a vertical axis: logarithmic, if allowed, for more than a decade; else from 0 unless some are negative."""
     if logarithmic and lowest > 0 and highest > 10 * lowest:
         return Axis(lowest / 1.2, highest * 1.2, start_px, end_px, logarithmic=True)
     margin = 0.08 * (highest - lowest) or 0.1 * abs(highest) or 1.0
     low = 0.0 if lowest >= 0 else lowest - margin
     return Axis(low, highest + margin, start_px, end_px)
-
-
-def _stacked(
-    panels: Sequence[tuple[Panel, dict[str, NDArray[np.float64]]]], top: float, height: float, gap: float
-) -> list[tuple[str, dict[str, NDArray[np.float64]], Axis]]:
-    """(title, lines by style class, vertical axis) of panels one below the other."""
-    stacked = []
-    for index, (panel, lines) in enumerate(panels):
-        start_px = top + index * (height + gap)
-        stacked.append((panel.title, lines, Axis(*panel.span(lines), start_px + height, start_px)))
-    return stacked
 
 
 def _segment(source: int, start: int, end: int, x: Axis, y: Axis) -> str:

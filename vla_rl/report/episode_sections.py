@@ -1,4 +1,4 @@
-"""The sections of the report in which episodes are seen: the task, the same seeds side by side, traces, failures."""
+"""The sections of the report that show episodes: the task, the same seeds side by side, traces, failures."""
 
 import html
 from collections.abc import Sequence
@@ -9,20 +9,18 @@ from vla_rl.core.errors import StoreError
 from vla_rl.core.types import Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report import charts
-from vla_rl.report.failures import FailureGroup
 from vla_rl.report.markup import lead, legend, missing, problems, section
-from vla_rl.report.players import CAMERA_PX, Redraw, camera_figures, player, video_tag
+from vla_rl.report.media import CAMERA_PX, Redraw, camera_figures, player, video_tag
 from vla_rl.report.run_episodes import Pair, Trace, open_store, read_pairs, read_traces
 from vla_rl.report.run_files import Run
 from vla_rl.report.wording import count, outcome
 
 _MAX_PAIRS = 5
-_PLAYED_PER_GROUP = 1
-_SHOWN_PER_GROUP = 4
+_MAX_FAILURES, _PLAYED_FAILURES = 8, 2
 # The whole page stays below 8 MB.
 _PAIRS_BUDGET_BYTES = 5_000_000
 _FILM_BYTES = 1_000_000
-_FILMS = ("branches.mp4", "alone/branches.mp4")  # of this run, or of the one that practised alone beside it
+_FILMS = ("branches.mp4", "alone/branches.mp4")  # of this run, or of its paired run without a person
 _TRACE_TITLES = {
     "success": "A success without help",
     "failure": "A failure",
@@ -32,15 +30,15 @@ _TRACE_TITLES = {
 
 
 def task(run: Run, redraw: Redraw | None) -> str:
-    """What the task is: its sentence, and what its cameras see at the start."""
+    """Render the task: its sentence, and its cameras at the start."""
     for name in ("episodes", "evaluation"):
         store = open_store(run.path / name, [])
-        for episode_id in store.ids() if store is not None else ():
+        if store is None:
+            continue
+        for episode_id in store.ids():
             try:
-                episode = store.read(episode_id) if store is not None else None
+                episode = store.read(episode_id)
             except StoreError:
-                continue
-            if episode is None:
                 continue
             drawn = redraw(episode, np.zeros(1, np.intp), CAMERA_PX) if redraw is not None else None
             first = {camera: images[0] for camera, images in (drawn or episode.images).items()}
@@ -54,7 +52,7 @@ def task(run: Run, redraw: Redraw | None) -> str:
 
 
 def clips(run: Run, redraw: Redraw | None) -> str:
-    """The first and the last policy side by side on the same seeds."""
+    """Render the first and the last policy side by side on the same seeds."""
     title = "The first and the last policy on the same seeds"
     troubles: list[str] = []
     store = open_store(run.path / "evaluation", troubles)
@@ -67,7 +65,7 @@ def clips(run: Run, redraw: Redraw | None) -> str:
 
 
 def outcomes(pairs: Sequence[Pair], first: str, last: str) -> str:
-    """On how many seeds each of two succeeded, in a sentence."""
+    """Return in a sentence on how many seeds each of two policies succeeded."""
     found = [pair.outcome for pair in pairs]
     return (
         f"Of {count(len(pairs), 'seed')}: {found.count((False, True))} only {last} solves, "
@@ -79,7 +77,7 @@ def outcomes(pairs: Sequence[Pair], first: str, last: str) -> str:
 def paired_players(
     pairs: Sequence[Pair], stores: tuple[EpisodeStore, EpisodeStore], redraw: Redraw | None, troubles: list[str]
 ) -> str:
-    """Some pairs as videos that run beside each other."""
+    """Render some pairs as videos that run in parallel."""
     cards, used_bytes = [], 0
     for pair in _shown(pairs):
         headers = pair.first, pair.last
@@ -99,8 +97,8 @@ def paired_players(
 
 
 def traces(run: Run, redraw: Redraw | None) -> str:
-    """Values and weights along a success, a failure and a takeover."""
-    title = "What the critics say along an episode"
+    """Render values and weights along a success, a failure and a takeover."""
+    title = "What the critics estimate along an episode"
     troubles: list[str] = []
     store = open_store(run.path / "episodes", troubles)
     found = read_traces(run.path / "traces", store, troubles) if store is not None else []
@@ -110,19 +108,19 @@ def traces(run: Run, redraw: Redraw | None) -> str:
         words += f", or the algorithm ({algorithm}) has no critics." if algorithm else "."
         return section(title, missing(words) + problems(troubles))
     words = (
-        "What the critics expect at each step, and what the actor's loss makes of it, after the round in which the "
-        "episode was collected and trained on. The line moves with the video; a click into the curves moves both."
+        "Estimates of the critics at each step, and the weights of the actor's loss, after the round that collected "
+        "the episode and trained on it. The line moves with the video; a click into the curves moves both."
     )
     figures = [f"<h3>{_TRACE_TITLES[trace.kind]}</h3>{_traced(trace, redraw, True)}" for trace in found]
     return section(title, lead(words) + "".join(figures) + problems(troubles))
 
 
-def foretold(run: Run) -> str:
-    """What the model that the policy practises in foretold of some episodes, below what happened."""
+def predicted(run: Run) -> str:
+    """Render the film of real episodes above the dynamics model's predictions of them."""
     film = next((file for file in (run.path / name for name in _FILMS) if file.is_file()), None)
     if film is None:
         return ""
-    title = "What it imagined, below what happened"
+    title = "Predictions of the dynamics model"
     try:
         video = film.read_bytes()
     except OSError as error:
@@ -130,36 +128,37 @@ def foretold(run: Run) -> str:
     if len(video) > _FILM_BYTES:
         return section(title, problems([f"The film of {len(video):,} bytes is left out; at most {_FILM_BYTES:,} fit."]))
     words = (
-        "Short branches from moments of the newest episodes, with the actions that were sent, a picture a chunk and a "
-        "quarter of the speed. The model of the film has not seen these episodes. It foretells what the policy sees "
-        "with; pictures are drawn from that for people alone."
+        "Short rollouts of the model from steps of the newest episodes with their actions, one picture per chunk, at a "
+        "quarter of the speed. The model has not seen these episodes. It predicts the policy's features; a decoder "
+        "draws pictures from them for this page only."
     )
     shown = video_tag(video, "reality above, imagination below")
-    caption = "<figcaption>Above what happened, below what was foretold.</figcaption>"
+    caption = "<figcaption>Above: real episodes. Below: predictions.</figcaption>"
     return section(title, lead(words) + f'<figure class="player">{shown}{caption}</figure>')
 
 
-def failures(groups: Sequence[FailureGroup], redraw: Redraw | None) -> str:
-    """The failures of the last round by where the chance of success falls, folded."""
+def failures(found: Sequence[Trace], redraw: Redraw | None) -> str:
+    """Render the failures of the last round, folded, by where the chance of success falls."""
     title = "Failures, by where they begin"
-    if not groups:
+    if not found:
         return section(title, missing("There are no traces of failures with a viability critic."), "failures")
     words = (
-        "Failures that nobody rescued, of the newest round that has some, by where the viability critic gives them up."
+        "Failures without a takeover of the newest round that has some, by where the critic's chance of success falls "
+        "below half of its maximum. Failures that fall together often have the same cause."
     )
     folded = []
-    for group in groups:
-        shown = group.traces[:_SHOWN_PER_GROUP]
-        figures = "".join(_traced(trace, redraw, index < _PLAYED_PER_GROUP) for index, trace in enumerate(shown))
-        more = len(group.traces) - len(shown)
-        rest = missing(f"And {count(more, 'more')[:-1]} like these.") if more > 0 else ""
-        name = f"{group.words}: {count(len(group.traces), 'failure')}"
-        folded.append(f"<details><summary>{html.escape(name)}</summary>{figures}{rest}</details>")
-    return section(title, lead(words) + "".join(folded), "failures")
+    for index, trace in enumerate(found[:_MAX_FAILURES]):
+        name, length = trace.episode.episode_id, len(trace.episode)
+        falls = f"falls at step {trace.fall}" if trace.fall < length else "does not fall"
+        figure = _traced(trace, redraw, index < _PLAYED_FAILURES)
+        folded.append(f"<details><summary>{name}: the chance of success {falls}</summary>{figure}</details>")
+    more = len(found) - len(folded)
+    rest = missing(f"{count(more, 'failure')} more.") if more > 0 else ""
+    return section(title, lead(words) + "".join(folded) + rest, "failures")
 
 
 def _shown(pairs: Sequence[Pair]) -> list[Pair]:
-    """Mostly gains, but what got worse and what is still unsolved is shown too."""
+    """Choose mostly gains, and one pair each of what got worse and what is still unsolved."""
     worse = [pair for pair in pairs if pair.outcome == (True, False)][:1]
     unsolved = [pair for pair in pairs if pair.outcome == (False, False)][:1]
     others = [pair for pair in pairs if pair.outcome[1]]
@@ -167,7 +166,7 @@ def _shown(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def _traced(trace: Trace, redraw: Redraw | None, plays: bool) -> str:
-    """The curves of a trace, under its video or alone."""
+    """Render the curves of a trace, below its video if it plays."""
     scrolls = f'class="scroll" tabindex="0" role="group" aria-label="curves along {trace.episode.episode_id}"'
     video = player(trace.episode, redraw) if plays else ""
     chart = f"<div {scrolls}>{charts.trace_chart(trace)}</div>"

@@ -1,55 +1,45 @@
-"""`report.html` of a run: one file with everything inside (style, script, SVG, pictures and videos as data URIs), no
-network.
+"""The two pages of the report: `report.html` of a run, and the comparison of two runs.
 
-It is built from the run folder alone, at any moment of a run or after a crash.
+A page is one file with everything inside: style, script, SVG, pictures and videos as data URIs; it needs no network. It
+is built from run folders alone, at any moment of a run or after a crash.
 """
 
-import base64
-import hashlib
 import html
-from collections.abc import Iterable, Sequence
-from importlib import resources
 from pathlib import Path
 
+from vla_rl.core.config import flatten
 from vla_rl.core.errors import UserError
-from vla_rl.core.files import write_atomic
-from vla_rl.report import episode_sections, sections
+from vla_rl.report import charts, episode_sections, sections
 from vla_rl.report.advice import next_steps
-from vla_rl.report.failures import group_failures
-from vla_rl.report.markup import glossary
-from vla_rl.report.players import Redraw
-from vla_rl.report.run_episodes import open_store, read_failures
-from vla_rl.report.run_files import read_run
-from vla_rl.report.wording import headline
-
-# The browser itself refuses every script but ours, and whatever is not in the file.
-_CONTENT_POLICY = (
-    "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'"
-)
+from vla_rl.report.markup import UNKNOWN, glossary, lead, missing, page_of, problems, save_page, section, table
+from vla_rl.report.media import Redraw
+from vla_rl.report.run_episodes import last_pairs, open_store, read_failures
+from vla_rl.report.run_files import Run, headline, read_run
+from vla_rl.report.wording import P_VALUE
 
 
 def build_report(run_dir: Path, redraw: Redraw | None = None) -> Path:
     """Write ``report.html`` into a run folder and return its path.
 
     Args:
-        run_dir: the run folder.
-        redraw: see `vla_rl.report.players.player`.
+        run_dir: The run folder.
+        redraw: Renders episodes again for the videos; see `vla_rl.report.media.player`.
 
     Raises:
-        UserError: if the folder holds nothing of a run, or cannot be written to. Other missing or damaged parts are
+        UserError: If the folder holds nothing of a run, or cannot be written to. Other missing or damaged parts are
             left out with a sentence.
     """
     run = read_run(run_dir)
     store = open_store(run_dir / "episodes", [])
-    failures = group_failures(read_failures(run_dir / "traces", store, []) if store is not None else [])
+    failures = read_failures(run_dir / "traces", store) if store is not None else []
     parts = [
         episode_sections.task(run, redraw),
         sections.success(run),
-        next_steps(run, failures),
+        next_steps(run, len(failures)),
         episode_sections.clips(run, redraw),
         episode_sections.failures(failures, redraw),
         episode_sections.traces(run, redraw),
-        episode_sections.foretold(run),
+        episode_sections.predicted(run),
         sections.calibration(run),
         sections.training(run),
         sections.collection(run),
@@ -58,59 +48,68 @@ def build_report(run_dir: Path, redraw: Redraw | None = None) -> Path:
         glossary(),
         sections.config(run),
     ]
-    facts = {
-        "task": run.summary.get("task"),
-        "algorithm": run.summary.get("algorithm"),
-        "seed": run.summary.get("seed"),
-    }
-    known = {name: str(value) for name, value in facts.items() if value is not None}
-    title = known.pop("task", run.path.resolve().name)
-    chips = [f"{name} {value}" for name, value in known.items()]
-    return save_page(run_dir / "report.html", page_of(title, headline(run), chips, parts, run.problems))
+    title = run.summary.get("task") or run.path.resolve().name
+    chips = [f"{name} {run.summary[name]}" for name in ("algorithm", "seed") if run.summary.get(name) is not None]
+    return save_page(run_dir / "report.html", page_of(str(title), headline(run), chips, parts, run.problems))
 
 
-def page_of(title: str, told: str, chips: Iterable[str], parts: Sequence[str], problems: Sequence[str] = ()) -> str:
-    """A page of sections, in one file.
+def build_comparison(run_dir: Path, other_dir: Path, redraw: Redraw | None = None) -> Path:
+    """Write ``comparison-OTHER.html`` into the first run's folder and return its path.
 
     Args:
-        title: what it is about.
-        told: the result in a sentence.
-        chips: short facts.
-        parts: HTML of the sections.
-        problems: sentences on what could not be read.
-    """
-    files = resources.files("vla_rl.report")
-    style, script = (files.joinpath(name).read_text() for name in ("style.css", "report.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    facts = "".join(f"<li>{html.escape(chip)}</li>" for chip in chips)
-    troubles = "".join(f'<p class="problem">{html.escape(problem)}</p>' for problem in problems)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{html.escape(_CONTENT_POLICY.format(digest))}">
-<title>{html.escape(title)}: {html.escape(told)}</title>
-<style>{style}</style>
-</head>
-<body>
-<header><h1>{html.escape(title)}</h1><p class="headline">{html.escape(told)}</p>
-{f'<ul class="facts">{facts}</ul>' if facts else ""}{troubles}</header>
-<main>{"".join(parts)}</main>
-<script>{script}</script>
-</body>
-</html>
-"""
-
-
-def save_page(file: Path, page: str) -> Path:
-    """Write a page and return its path.
+        run_dir: Folder of the first run.
+        other_dir: Folder of the other run.
+        redraw: Renders episodes again for the videos; see `vla_rl.report.media.player`.
 
     Raises:
-        UserError: if it cannot be written.
+        UserError: If a folder holds no run or no evaluated policy, or the page cannot be written.
     """
-    try:
-        write_atomic(file, page.encode())
-    except OSError as error:
-        raise UserError(f"cannot write the report {file}: {error.strerror}") from error
-    return file
+    runs = read_run(run_dir), read_run(other_dir)
+    for run in runs:
+        if not run.policies:
+            raise UserError(f"{run.path} has no evaluated policy yet; let it finish its first evaluation")
+    names = [run.path.resolve().name for run in runs]
+    last, other = (run.policies[-1] for run in runs)
+    words = f"{names[0]} {last.words}, {names[1]} {other.words}: p {last.p_value(other):.2g}"
+    parts = [_compared_success(runs, names), _compared_clips(runs, names, redraw), _differences(runs, names)]
+    page = page_of(f"{names[0]} compared with {names[1]}", words, (), parts)
+    return save_page(run_dir / f"comparison-{names[1]}.html", page)
+
+
+def _compared_success(runs: tuple[Run, Run], names: list[str]) -> str:
+    ours, theirs = ({policy.round: policy for policy in run.policies} for run in runs)
+    rows = []
+    for number in sorted(ours.keys() | theirs.keys()):
+        first, other = ours.get(number), theirs.get(number)
+        cells = [each.words if each else UNKNOWN for each in (first, other)]
+        p = f"{first.p_value(other):.2g}" if first and other else ""
+        rows.append([f"round {number}" if number else "supervised", *cells, p])
+    figures = "".join(
+        f"<figure><figcaption>{html.escape(name)}</figcaption>{charts.success_chart(run.policies, (), ())}</figure>"
+        for run, name in zip(runs, names, strict=True)
+    )
+    words = f"Intervals are Wilson's 95 % interval. {P_VALUE}"
+    heads = ["policy", *names, "p (could it be chance?)"]
+    return section("Success", lead(words) + f'<div class="two">{figures}</div>' + table(heads, rows))
+
+
+def _compared_clips(runs: tuple[Run, Run], names: list[str], redraw: Redraw | None) -> str:
+    title, unread = "The last policies on the same seeds", list[str]()
+    ours, theirs = (open_store(run.path / "evaluation", unread) for run in runs)
+    pairs = last_pairs(ours, theirs, unread) if ours is not None and theirs is not None else []
+    if ours is None or theirs is None or not pairs:
+        words = "There are no evaluation episodes of both runs on the same seeds."
+        return section(title, missing(words) + problems(unread))
+    words = f"{episode_sections.outcomes(pairs, *names)} Above {names[0]}, below {names[1]}."
+    videos = episode_sections.paired_players(pairs, (ours, theirs), redraw, unread)
+    return section(title, lead(words) + videos + problems(unread))
+
+
+def _differences(runs: tuple[Run, Run], names: list[str]) -> str:
+    ours, theirs = (flatten(run.config) for run in runs)
+    rows = [
+        [html.escape(name), *(html.escape(str(each.get(name, UNKNOWN))) for each in (ours, theirs))]
+        for name in sorted(ours.keys() | theirs.keys())
+        if ours.get(name, UNKNOWN) != theirs.get(name, UNKNOWN)
+    ]
+    return section("Differences", table(["option", *names], rows) if rows else missing("The configs are equal."))

@@ -1,18 +1,31 @@
-"""The few kinds of HTML that the sections of the report are made of. Words of the glossary explain themselves."""
+"""The HTML elements of the pages, and a page as one file. Terms of the glossary have tooltips."""
 
+import base64
+import hashlib
 import html
 import re
 from collections.abc import Iterable, Sequence
+from importlib import resources
+from pathlib import Path
 
+from vla_rl.core.errors import UserError
+from vla_rl.core.files import write_atomic
 from vla_rl.report.wording import GLOSSARY, count
 
+UNKNOWN = "\N{EN DASH}"
+"""The cell of a table for an unknown figure."""
+
+# The browser refuses every other script, and everything that is not in the file.
+_CONTENT_POLICY = (
+    "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'"
+)
 _MAX_PROBLEMS = 4
 _LONGEST_FIRST = sorted((re.escape(html.escape(name)) for name in GLOSSARY), key=len, reverse=True)
 _TERMS = re.compile(rf"\b({'|'.join(_LONGEST_FIRST)})\b", re.IGNORECASE)
 
 
 def explained(words: str) -> str:
-    """Words as HTML; the first place of each word of the glossary shows its meaning to the mouse, a touch or a key."""
+    """Return words as HTML; the first use of each term of the glossary has a tooltip."""
     known: set[str] = set()
 
     def mark(found: re.Match[str]) -> str:
@@ -27,42 +40,84 @@ def explained(words: str) -> str:
 
 
 def glossary() -> str:
-    """All words with their meanings, folded."""
+    """Render all terms with their meanings, folded."""
     entries = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(words)}</dd>" for name, words in GLOSSARY.items())
     return section("Words", f"<details><summary>{count(len(GLOSSARY), 'word')}</summary><dl>{entries}</dl></details>")
 
 
 def legend(names: dict[str, str]) -> str:
-    """Style of a colour -> what it stands for."""
+    """Render the meanings of colors: style -> words."""
     return "".join(f'<span class="key fill-{style}"></span>{html.escape(words)}' for style, words in names.items())
 
 
 def section(title: str, body: str, name: str = "") -> str:
-    """A section; ``name``, if any, is what links jump to."""
+    """Render a section; ``name`` is its anchor, if any."""
     anchor = f' id="{name}"' if name else ""
     return f"<section{anchor}><h2>{html.escape(title)}</h2>{body}</section>\n"
 
 
 def lead(words: str) -> str:
-    """What a section shows."""
+    """Render the words that begin a section."""
     return f'<p class="lead">{explained(words)}</p>'
 
 
 def missing(words: str) -> str:
-    """What is not there yet."""
+    """Render the words for something that does not exist yet."""
     return f'<p class="missing">{html.escape(words)}</p>'
 
 
 def problems(found: Sequence[str]) -> str:
-    """What could not be read, the first few of it."""
+    """Render the first few sentences on what could not be read."""
     more = len(found) - _MAX_PROBLEMS
     sentences = [*found[:_MAX_PROBLEMS], *([f"And {count(more, 'more problem')} like these."] if more > 0 else [])]
     return "".join(f'<p class="problem">{html.escape(sentence)}</p>' for sentence in sentences)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; heads are words, cells are HTML."""
+    """Render a table; heads are words, cells are HTML."""
     head = "".join(f"<th>{explained(name)}</th>" if name else "<td></td>" for name in heads)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     scrolls = 'class="scroll" tabindex="0" role="group" aria-label="table"'
     return f"<div {scrolls}><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def page_of(title: str, headline: str, chips: Iterable[str], parts: Sequence[str], unread: Sequence[str] = ()) -> str:
+    """Return a page of sections as one file.
+
+    Args:
+        title: Title.
+        headline: The result in a sentence.
+        chips: Short facts.
+        parts: HTML of the sections.
+        unread: Sentences on what could not be read.
+    """
+    files = resources.files("vla_rl.report")
+    style, script = (files.joinpath(name).read_text() for name in ("style.css", "report.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    facts = "".join(f"<li>{html.escape(chip)}</li>" for chip in chips)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{html.escape(_CONTENT_POLICY.format(digest))}">
+<title>{html.escape(title)}: {html.escape(headline)}</title>
+<style>{style}</style>
+</head>
+<body>
+<header><h1>{html.escape(title)}</h1><p class="headline">{html.escape(headline)}</p>
+{f'<ul class="facts">{facts}</ul>' if facts else ""}{problems(unread)}</header>
+<main>{"".join(parts)}</main>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def save_page(file: Path, page: str) -> Path:
+    """Write a page and return its path. Raises UserError if it cannot be written."""
+    try:
+        write_atomic(file, page.encode())
+    except OSError as error:
+        raise UserError(f"cannot write the report {file}: {error.strerror}") from error
+    return file

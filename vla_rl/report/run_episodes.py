@@ -1,11 +1,11 @@
-"""Chooses the episodes that the report shows: the same seeds under the first and last policy, and telling traces."""
+"""Chooses the episodes of the report: the same seeds under the first and the last policy, and traces."""
 
 import contextlib
 import itertools
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +21,12 @@ from vla_rl.report.wording import outcome
 
 @dataclass(frozen=True)
 class Panel:
-    """What is drawn on one axis along an episode.
+    """One axis along an episode.
 
     Attributes:
-        title: with the unit.
-        columns: of a trace file.
-        low, high: ends of the axis; None: as far as the values go, and to 0.
+        title: Title with the unit.
+        columns: Columns of a trace file.
+        low, high: Ends of the axis; None: those of the values and 0.
     """
 
     title: str
@@ -35,7 +35,7 @@ class Panel:
     high: float | None = None
 
     def span(self, lines: Mapping[str, NDArray[np.float64]]) -> tuple[float, float]:
-        """The ends of the axis for these values; they differ, and NaN is passed over."""
+        """Return the ends of the axis for these values; NaN is ignored."""
         values = np.concatenate([*lines.values(), np.zeros(1)])
         low = 1.06 * float(np.nanmin(values)) if self.low is None else self.low
         high = 1.06 * float(np.nanmax(values)) if self.high is None else self.high
@@ -44,8 +44,9 @@ class Panel:
         return low, high
 
 
-# A column is drawn in the first panel that has it; a trace shows the panels whose first column it has.
-_PANELS = (
+# To draw another column of `Algorithm.trace` along an episode, add a line. A column is drawn in the first panel that
+# has it, and a trace shows the panels whose first column it has.
+PANELS = (
     Panel("chance of success", ("viability",), 0.0, 1.0),
     Panel("discounted chance of success", ("discounted_value",), 0.0, 1.0),
     Panel("expected steps to success, negated", ("efficiency",), None, 0.0),
@@ -55,10 +56,11 @@ _PANELS = (
     Panel("advantage gate (solid) and weight in the actor's loss (dashed)", ("advantage_gate", "weight"), 0.0, 2.0),
     Panel("weight in the actor's loss", ("weight",), 0.0),
 )
-_IN_PANELS = tuple(dict.fromkeys(name for panel in _PANELS for name in panel.columns))
+_IN_PANELS = tuple(dict.fromkeys(name for panel in PANELS for name in panel.columns))
 _COLUMNS = (*_IN_PANELS, "viability_advantage", "efficiency_advantage")
-# What numpy and zipfile let out for a damaged file.
+# Errors of numpy and zipfile for a damaged file.
 _NPZ_ERRORS = (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_AVERAGED_STEPS = 5
 _EVALUATION_ID = re.compile(r"v(\d{4,})-(\d+)")
 
 
@@ -77,12 +79,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Trace:
-    """What the critics said, and what the actor's loss was weighted with, along one episode.
+    """The estimates of the critics and the weights of the actor's loss along one episode.
 
     Attributes:
         kind: "success", "failure", "takeover" or "demonstration".
-        episode: whose T steps they are.
-        columns: what the algorithm traces, each [T]; see the panels for the names.
+        episode: The episode, T steps.
+        columns: What the algorithm traces, each [T]; `PANELS` has the names.
     """
 
     kind: str
@@ -91,18 +93,34 @@ class Trace:
 
     @property
     def panels(self) -> list[tuple[Panel, dict[str, NDArray[np.float64]]]]:
-        """The panels that there is something to draw in, with their lines by column."""
+        """The panels of this trace, with their lines by column."""
         shown: list[tuple[Panel, dict[str, NDArray[np.float64]]]] = []
         drawn: set[str] = set()
-        for panel in _PANELS:
+        for panel in PANELS:
             if panel.columns[0] in self.columns and panel.columns[0] not in drawn:
                 shown.append((panel, {name: self.columns[name] for name in panel.columns if name in self.columns}))
                 drawn.update(panel.columns)
         return shown
 
+    @property
+    def chance(self) -> NDArray[np.float64] | None:
+        """The critic's chance of success, [T]; None if the algorithm has none."""
+        found = [self.columns[name] for name in ("viability", "discounted_value") if name in self.columns]
+        return found[0] if found and np.isfinite(found[0]).any() else None
+
+    @property
+    def fall(self) -> int:
+        """The step after which the smoothed chance stays below half of its maximum; T if it never does."""
+        assert self.chance is not None
+        known = np.where(np.isfinite(self.chance), self.chance, np.nanmean(self.chance))
+        width = min(_AVERAGED_STEPS, len(known))
+        padded = np.pad(known, (width // 2, width - 1 - width // 2), "edge")
+        smooth = np.convolve(padded, np.ones(width) / width, "valid")
+        return int(np.flatnonzero(smooth >= smooth.max() / 2)[-1]) + 1
+
 
 def open_store(directory: Path, problems: list[str]) -> EpisodeStore | None:
-    """The store in a directory, or None where there is none yet, or none that can be read (a problem)."""
+    """Open the store in a directory; None if there is none, or if it cannot be read (a problem)."""
     if not directory.exists():
         return None
     try:
@@ -113,7 +131,7 @@ def open_store(directory: Path, problems: list[str]) -> EpisodeStore | None:
 
 
 def goes_on_after_success(run_dir: Path) -> bool:
-    """Whether no evaluated success ended its episode: then its length is the time limit, not the steps to success."""
+    """Return whether no evaluated success ended its episode, so that lengths are the time limit."""
     store, ended = open_store(run_dir / "evaluation", []), []
     if store is None:
         return False
@@ -125,7 +143,7 @@ def goes_on_after_success(run_dir: Path) -> bool:
 
 
 def read_pairs(store: EpisodeStore, problems: list[str]) -> list[Pair]:
-    """All seeds that both the first and the last policy were recorded on, telling ones first.
+    """Pair the episodes of the first and the last policy by seed.
 
     The order: the first fails and the last succeeds; the opposite; both succeed; both fail.
     """
@@ -136,7 +154,7 @@ def read_pairs(store: EpisodeStore, problems: list[str]) -> list[Pair]:
 
 
 def last_pairs(first: EpisodeStore, other: EpisodeStore, problems: list[str]) -> list[Pair]:
-    """All seeds that the last policies of two runs were recorded on, in the order of `read_pairs`."""
+    """Pair the episodes of the last policies of two runs by seed, in the order of `read_pairs`."""
     ours, theirs = _by_version(first), _by_version(other)
     if not (ours and theirs):
         return []
@@ -144,7 +162,7 @@ def last_pairs(first: EpisodeStore, other: EpisodeStore, problems: list[str]) ->
 
 
 def _by_version(store: EpisodeStore) -> dict[int, dict[int, str]]:
-    """Policy version -> number of the seed -> episode."""
+    """Return policy version -> number of the seed -> episode."""
     numbers: dict[int, dict[int, str]] = {}
     for episode_id in store.ids():
         if match := _EVALUATION_ID.fullmatch(episode_id):
@@ -168,43 +186,44 @@ def _paired(
 
 
 def read_traces(directory: Path, store: EpisodeStore, problems: list[str]) -> list[Trace]:
-    """The newest trace of every kind: an autonomous success, a failure, a takeover, a demonstration."""
+    """Read the newest trace of every kind: an autonomous success, a failure, a takeover, a demonstration."""
     chosen: dict[str, Trace] = {}
-    for file in sorted(directory.glob("*.npz"), reverse=True):
-        try:
-            kind = _kind(store.read_header(file.stem))
-            if kind not in chosen:
-                episode = store.read(file.stem)
-                chosen[kind] = Trace(kind, episode, _read_columns(file, len(episode)))
-        except (StoreError, OSError, *_NPZ_ERRORS) as error:
-            problems.append(f"The trace of episode {file.stem} was left out: {error}.")
+    for trace in _traces(directory, store, problems, lambda kind: kind not in chosen):
+        chosen[trace.kind] = trace
     return [chosen[kind] for kind in ("success", "failure", "takeover", "demonstration") if kind in chosen]
 
 
-def read_failures(directory: Path, store: EpisodeStore, problems: list[str]) -> list[Trace]:
-    """The traces of the newest round that has some of failures which nobody rescued."""
+def read_failures(directory: Path, store: EpisodeStore) -> list[Trace]:
+    """Read the traces of the newest failures without a takeover, all of one round, by where the chance falls."""
     found: list[Trace] = []
-    for file in sorted(directory.glob("round*.npz"), reverse=True):
-        if found and _round_of(found[0].episode.episode_id) != _round_of(file.stem):
+    for trace in _traces(directory, store, [], lambda kind: kind == "failure"):
+        if found and _round_of(found[0]) != _round_of(trace):
             break
+        found.append(trace)
+    return sorted((trace for trace in found if trace.chance is not None), key=lambda trace: trace.fall)
+
+
+def _traces(
+    directory: Path, store: EpisodeStore, problems: list[str], wanted: Callable[[str], bool]
+) -> Iterator[Trace]:
+    for file in sorted(directory.glob("*.npz"), reverse=True):
         try:
-            if _kind(store.read_header(file.stem)) == "failure":
+            if wanted(kind := _kind(store.read_header(file.stem))):
                 episode = store.read(file.stem)
-                found.append(Trace("failure", episode, _read_columns(file, len(episode))))
+                yield Trace(kind, episode, _read_columns(file, len(episode)))
         except (StoreError, OSError, *_NPZ_ERRORS) as error:
             problems.append(f"The trace of episode {file.stem} was left out: {error}.")
-    return found
 
 
 def segments(source: NDArray[np.uint8]) -> Iterator[tuple[int, int, int]]:
-    """Runs of equal source in [T]: (value, first step, one past the last step)."""
+    """Yield the segments of equal source in [T]: (value, first step, one past the last step)."""
     edges = [0, *(np.flatnonzero(np.diff(source)) + 1).tolist(), len(source)]
     for start, end in itertools.pairwise(edges):
         yield int(source[start]), start, end
 
 
-def _round_of(episode_id: str) -> str:
-    return episode_id.partition("-")[0]
+def _round_of(trace: Trace) -> str:
+    return trace.episode.episode_id.partition("-")[0]
 
 
 def _kind(header: EpisodeHeader) -> str:

@@ -1,6 +1,6 @@
 """Reads a run folder for the report, at any moment of a run or after a crash.
 
-What is missing is empty, what is damaged is left out with a sentence.
+Missing parts are empty. Damaged parts are left out, and `Run.problems` names them.
 """
 
 import contextlib
@@ -15,22 +15,23 @@ import yaml
 from vla_rl.core.errors import UserError
 from vla_rl.report.sinks import read_records
 from vla_rl.report.statistics import fisher_p, mcnemar_p, wilson_interval
+from vla_rl.report.wording import count, duration, percent, percent_interval
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How often one policy succeeded.
+    """The evaluation of one policy.
 
     Attributes:
-        round: practice rounds before it; 0 is the supervised policy.
-        label: what the policy is called.
-        gradient_steps: spent on it; None if unknown.
-        real_episodes: demonstrations and practice episodes that it was trained on; None if unknown.
-        successes: of the evaluation episodes.
-        episodes: evaluated.
-        mean_success_length: steps of a successful episode; None without one.
-        control: name of the control that this policy belongs to; None for the policies of the run itself.
-        tasks: (successes, episodes) of each task, where one policy has several.
+        round: Practice rounds before it; 0 is the supervised policy.
+        label: Name of the policy.
+        gradient_steps: Gradient steps spent on it; None if unknown.
+        real_episodes: Demonstrations and practice episodes that it was trained on; None if unknown.
+        successes: Number of successful episodes.
+        episodes: Number of evaluation episodes.
+        mean_success_length: Mean steps of a successful episode; None without one.
+        control: Name of the control that this policy belongs to; None for the policies of the run itself.
+        tasks: (successes, episodes) of each task, if the policy has several.
         outcomes: Environment and seed -> whether the policy succeeded; empty if the summary does not have them.
     """
 
@@ -47,7 +48,7 @@ class Evaluation:
 
     @classmethod
     def from_summary(cls, entry: dict[str, Any]) -> Self:
-        """From an entry of summary.json. Raises KeyError, TypeError, ValueError or UserError if it is none."""
+        """Read an entry of summary.json. Raises KeyError, TypeError, ValueError or UserError if it is incomplete."""
         control = entry.get("control")
         evaluation = cls(
             round=int(entry["round"]),
@@ -82,7 +83,7 @@ class Evaluation:
 
     @property
     def rate(self) -> float:
-        """The share of successes."""
+        """Share of successes."""
         return self.successes / self.episodes
 
     @property
@@ -90,22 +91,26 @@ class Evaluation:
         """Wilson's 95 % interval of the rate."""
         return wilson_interval(self.successes, self.episodes)
 
+    @property
+    def words(self) -> str:
+        """The rate and its interval: "91 % [84, 95]"."""
+        return f"{percent(self.rate)} {percent_interval(self.interval)}"
+
 
 @dataclass(frozen=True)
 class Forecasts:
-    """How right the viability critic was about the episodes of a round before it was trained on them.
+    """The calibration of the viability critic on the episodes of a round, before it was trained on them.
 
     Attributes:
-        round: that collected the episodes; the critic is that of the round before.
-        steps: with a label, behind all figures.
-        calibration_error: expected calibration error, 0 to 1.
-        brier: mean squared distance between prediction and label.
-        auc: the chance that a step that led to success has the higher prediction of two; None where all steps end
-            alike.
-        discount: gamma of a tick; below 1 a step that led to success counts gamma^(ticks to its end).
-        mean_predicted: mean prediction.
-        mean_observed: share of the steps that led to success; what they count on average.
-        predicted, observed, samples: the reliability curve, bin by bin.
+        round: The round that collected the episodes; the critic is that of the round before.
+        steps: Number of labelled steps.
+        calibration_error: Expected calibration error, 0 to 1.
+        brier: Mean squared distance between prediction and label.
+        auc: Area under the ROC curve; None if all steps have the same label.
+        discount: Gamma of a tick; below 1 the label of a step that led to success is gamma^(ticks to its end).
+        mean_predicted: Mean prediction.
+        mean_observed: Mean label.
+        predicted, observed, samples: The reliability curve, bin by bin.
     """
 
     round: int
@@ -122,7 +127,7 @@ class Forecasts:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Self:
-        """From a record of kind ``calibrate``. Raises KeyError, TypeError or ValueError if it is none."""
+        """Read a record of kind ``calibrate``. Raises KeyError, TypeError or ValueError if it is incomplete."""
         numbers = {name: float(record[name]) for name in ("calibration_error", "brier")}
         numbers |= {name: float(record[name]) for name in ("mean_predicted", "mean_observed")}
         predicted, observed = ([float(value) for value in record[name]] for name in ("predicted", "observed"))
@@ -143,17 +148,17 @@ class Forecasts:
 
 @dataclass(frozen=True)
 class Run:
-    """What the report needs of a run folder, besides its episodes.
+    """The content of a run folder, without its episodes.
 
     Attributes:
-        path: the run folder.
-        config_text: the resolved config as YAML; empty if missing.
-        config: what it says; empty if it is damaged.
+        path: The run folder.
+        config_text: The resolved config as YAML; empty if missing.
+        config: The same as data; empty if it is damaged.
         summary: summary.json; empty if missing.
-        evaluations: of the run's own policies by round, then the controls.
+        evaluations: Evaluations of the run's own policies by round, then of the controls.
         stages: (name, wall-clock seconds) of every stage that ran.
-        metrics: the records of metrics.jsonl, in the order written.
-        problems: a sentence for every part that could not be read.
+        metrics: Records of metrics.jsonl, in the order written.
+        problems: A sentence for every part that could not be read.
     """
 
     path: Path
@@ -167,18 +172,18 @@ class Run:
 
     @property
     def policies(self) -> list[Evaluation]:
-        """The evaluations of the run's own policies, by round; of a round that was evaluated again, the later one."""
+        """The evaluations of the run's own policies, by round; the later one if a round was evaluated twice."""
         newest = {evaluation.round: evaluation for evaluation in self.evaluations if evaluation.control is None}
         return list(newest.values())
 
     @property
     def controls(self) -> list[Evaluation]:
-        """The evaluations of other ways to spend the same budget."""
+        """The evaluations of other uses of the same budget."""
         return [evaluation for evaluation in self.evaluations if evaluation.control is not None]
 
     @property
     def machine(self) -> dict[str, Any]:
-        """What the run ran on, as it was noted."""
+        """The machine that the run recorded."""
         machine = self.summary.get("machine")
         return machine if isinstance(machine, dict) else {}
 
@@ -189,7 +194,7 @@ class Run:
 
     @property
     def forecasts(self) -> list[Forecasts]:
-        """Calibration by round; records that are damaged or without a step are left out."""
+        """Calibration by round; damaged records and records without a step are left out."""
         found = []
         for record in self.records("calibrate"):
             with contextlib.suppress(KeyError, TypeError, ValueError):
@@ -197,14 +202,14 @@ class Run:
         return found
 
     def actor_batch(self, number: int) -> float:
-        """Samples in a gradient step of the actor in a round, as the config says; NaN if it does not."""
+        """Return the batch size of the actor in a round; NaN if the config does not have it."""
         section = self.config.get("supervised" if number == 0 else "learning")
         actor = section.get("actor") if isinstance(section, dict) else None
         size = _number(actor.get("batch_size")) if isinstance(actor, dict) else None
         return math.nan if size is None else float(size)
 
     def records(self, kind: str) -> list[dict[str, Any]]:
-        """The records of one kind, by step; of a step that a resumed run did again, the later record."""
+        """Return the records of one kind, by step; the later one if a resumed run repeated a step."""
         records = [
             record for record in self.metrics if record.get("kind") == kind and _number(record.get("step")) is not None
         ]
@@ -213,10 +218,10 @@ class Run:
 
 
 def read_run(run_dir: Path) -> Run:
-    """Read a run folder, as far as it goes.
+    """Read a run folder.
 
     Raises:
-        UserError: if the folder holds nothing of a run.
+        UserError: If the folder holds nothing of a run.
     """
     if not any((run_dir / name).exists() for name in ("config.yaml", "summary.json", "metrics.jsonl")):
         raise UserError(
@@ -224,18 +229,39 @@ def read_run(run_dir: Path) -> Run:
         )
     problems: list[str] = []
     summary = _read_summary(run_dir / "summary.json", problems)
-    policies = _read_evaluations(summary.get("evaluations", []), problems)
     config_text = _read_text(run_dir / "config.yaml", problems)
+    try:
+        config = yaml.safe_load(config_text)
+    except yaml.YAMLError:
+        config = None
     return Run(
         path=run_dir,
         config_text=config_text,
-        config=_read_config(config_text),
+        config=config if isinstance(config, dict) else {},
         summary=summary,
-        evaluations=[*policies, *_read_controls(summary.get("controls", []), policies, problems)],
+        evaluations=_read_evaluations(summary, problems),
         stages=_read_stages(summary.get("stages", []), problems),
         metrics=_read_metrics(run_dir / "metrics.jsonl", problems),
         problems=problems,
     )
+
+
+def headline(run: Run) -> str:
+    """Return the result of a run in one sentence, as far as it is known."""
+    if not run.policies:
+        return "No policy has been evaluated yet."
+    first, last = run.policies[0], run.policies[-1]
+    if first is last:
+        label = count(first.round, "round") + " of practice" if first.round else "supervised training"
+        return f"Success {first.words} after {label}."
+    rounds = count(last.round - first.round, "round")
+    parts = [f"Success {percent(first.rate)} → {last.words} after {rounds} of practice"]
+    if first.real_episodes is not None and last.real_episodes is not None:
+        parts.append(count(last.real_episodes - first.real_episodes, "episode"))
+    if run.wall_s is not None:
+        cores = run.machine.get("cores")
+        parts.append(duration(run.wall_s) + (f" on {count(cores, 'core')}" if isinstance(cores, int) else ""))
+    return ", ".join(parts) + "."
 
 
 def _read_text(file: Path, problems: list[str]) -> str:
@@ -249,9 +275,8 @@ def _read_text(file: Path, problems: list[str]) -> str:
 
 
 def _read_summary(file: Path, problems: list[str]) -> dict[str, Any]:
-    text = _read_text(file, problems)
     try:
-        summary = json.loads(text or "{}")
+        summary = json.loads(_read_text(file, problems) or "{}")
     except ValueError:
         summary = None
     if not isinstance(summary, dict):
@@ -260,35 +285,21 @@ def _read_summary(file: Path, problems: list[str]) -> dict[str, Any]:
     return summary
 
 
-def _read_evaluations(entries: Any, problems: list[str]) -> list[Evaluation]:
-    evaluations = []
-    for entry in entries if isinstance(entries, list) else [entries]:
-        try:
-            evaluations.append(Evaluation.from_summary(entry))
-        except (KeyError, TypeError, ValueError, AttributeError, UserError):
-            problems.append("An evaluation in summary.json is not complete and was left out.")
-    return sorted(evaluations, key=lambda evaluation: evaluation.round)
-
-
-def _read_controls(entries: Any, policies: list[Evaluation], problems: list[str]) -> list[Evaluation]:
-    """Entries {name, successes, episodes}; one that names no round spent the budget of the whole run."""
-    last_round = policies[-1].round if policies else 0
-    controls = []
-    for entry in entries if isinstance(entries, list) else [entries]:
-        try:
-            named = {"control": entry["name"], "label": entry["name"], "round": last_round}
-            controls.append(Evaluation.from_summary({**named, **entry}))
-        except (KeyError, TypeError, ValueError, AttributeError, UserError):
-            problems.append("A control in summary.json is not complete and was left out.")
-    return controls
-
-
-def _read_config(text: str) -> dict[str, Any]:
-    try:
-        config = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return {}
-    return config if isinstance(config, dict) else {}
+def _read_evaluations(summary: dict[str, Any], problems: list[str]) -> list[Evaluation]:
+    """Read the run's own policies by round, then the controls. A control without a round spent the whole budget."""
+    found: dict[str, list[Evaluation]] = {"evaluations": [], "controls": []}
+    for key, name in (("evaluations", "An evaluation"), ("controls", "A control")):
+        entries = summary.get(key, [])
+        for entry in entries if isinstance(entries, list) else [entries]:
+            try:
+                defaults = {}
+                if key == "controls":
+                    last_round = max((each.round for each in found["evaluations"]), default=0)
+                    defaults = {"control": entry["name"], "label": entry["name"], "round": last_round}
+                found[key].append(Evaluation.from_summary({**defaults, **entry}))
+            except (KeyError, TypeError, ValueError, AttributeError, UserError):
+                problems.append(f"{name} in summary.json is not complete and was left out.")
+    return [*sorted(found["evaluations"], key=lambda evaluation: evaluation.round), *found["controls"]]
 
 
 def _read_stages(entries: Any, problems: list[str]) -> list[tuple[str, float]]:

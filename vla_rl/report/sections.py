@@ -1,4 +1,4 @@
-"""The sections of the report: each turns a part of the run into HTML, or says what is not there yet."""
+"""The sections of the report: each renders a part of the run, or says that it does not exist yet."""
 
 import html
 import math
@@ -8,21 +8,22 @@ from typing import Any
 import numpy as np
 
 from vla_rl.report import charts
-from vla_rl.report.markup import lead, legend, missing, section, table
+from vla_rl.report.markup import UNKNOWN, lead, legend, missing, section, table
 from vla_rl.report.run_episodes import goes_on_after_success
 from vla_rl.report.run_files import Evaluation, Run
 from vla_rl.report.statistics import wilson_interval
 from vla_rl.report.wording import P_VALUE, duration, percent, percent_interval
 
-_CURVES = (
+# Every number that an algorithm logs in `update` becomes a curve. To give it a title and a place before the folded
+# curves, add a line; two names share an axis.
+CURVES = (
     ("Actor loss", ("actor_loss",)),
     ("Viability loss", ("viability_loss",)),
     ("Efficiency loss", ("efficiency_loss",)),
     ("Advantage gate: mean, saturated", ("gate_mean", "gate_saturated")),
     ("Actor samples per second", ("samples_per_s",)),
 )
-_UNKNOWN = "\N{EN DASH}"
-_OF_OPERATORS = {  # figure -> head of its column, format, what a critic's figure means
+_OF_OPERATORS = {  # figure -> head of its column, format, meaning
     "demonstrations": ("demonstrations", ",.0f", ""),
     "steps": ("mean steps", ".0f", ""),
     "takeovers": ("takeovers", ",.0f", ""),
@@ -37,15 +38,15 @@ _OF_OPERATORS = {  # figure -> head of its column, format, what a critic's figur
     "value_rise": (
         "mean rise of the value",
         "+.3f",
-        "The value is what success is worth (0 to 1), foretold from episodes other than its own; it rises, from a step "
-        "to a chunk later, by what the person has brought about in that time.",
+        "The value is the discounted chance of success (0 to 1), predicted from other episodes. Its rise within one "
+        "chunk is the effect of the person.",
     ),
 }
 _NO_CURVE = {"kind", "round", "step", "wall_s", "time_s"}
 
 
 def success(run: Run) -> str:
-    """Success per round, with the controls and a table of the figures."""
+    """Render success per round, with the controls and a table of the figures."""
     if not run.evaluations:
         return section("Success", missing("No policy has been evaluated yet."))
     names = list(dict.fromkeys(str(control.control) for control in run.controls))
@@ -54,8 +55,9 @@ def success(run: Run) -> str:
         index = None if evaluation.control is None else names.index(evaluation.control)
         icon = f'<svg viewBox="-9 -9 18 18" aria-hidden="true">{charts.mark(index)}</svg>'
         name = evaluation.label if evaluation.control is None else f"{evaluation.control}, round {evaluation.round}"
-        rows.append([icon + html.escape(name), *_figures(evaluation, at_limit), _against_last(run, evaluation)])
-    last = run.policies[-1].label if run.policies else "the last"
+        last = run.policies[-1] if run.policies else evaluation
+        p = "" if evaluation is last else f"{last.p_value(evaluation):.2g}"
+        rows.append([icon + html.escape(name), *_figures(evaluation, at_limit), p])
     heads = [
         "policy",
         "success",
@@ -64,7 +66,7 @@ def success(run: Run) -> str:
         "trained on",
         "gradient steps",
         "steps to success",
-        f"p (could it be chance?), against {last}",
+        f"p (could it be chance?), against {run.policies[-1].label if run.policies else 'the last'}",
     ]
     words = (
         f"On episodes that training never sees. Band and bars: Wilson's 95 % interval. {P_VALUE} "
@@ -75,23 +77,24 @@ def success(run: Run) -> str:
 
 
 def calibration(run: Run) -> str:
-    """How often the viability critic is right about episodes that it has not been trained on."""
-    title = "Is the viability critic right as often as it says?"
+    """Render the calibration of the viability critic on episodes that it has not been trained on."""
+    title = "Calibration of the viability critic"
     forecasts = run.forecasts
     if not forecasts:
-        why = "they begin with the second round of practice, for an algorithm that has a viability critic"
-        return section(title, missing(f"There are no forecasts: {why}."))
+        words = (
+            "There are no predictions yet. They begin with the second round, for algorithms with a viability critic."
+        )
+        return section(title, missing(words))
     words = (
-        "Measured on the practice episodes of a round with the critic as the round before left it, so that it was "
-        "trained on none of them. Counted is every fourth of the policy's steps: with the outcome of the episode where "
-        "no person took over after it, otherwise as a failure. Calibration error: mean distance between predicted and "
-        "observed over ten bins, weighted by steps. Area under the curve: how often a step that led to success "
-        "has a higher prediction than one that did not."
+        "The viability critic of the round before predicts the episodes of a round, so it was trained on none of them. "
+        "Every fourth step of the policy counts. Its label is the outcome of the episode, or failure if a person took "
+        "over later. Calibration error: mean distance between predicted and observed over ten bins, weighted by steps. "
+        "Area under the curve: how often a step that led to success has a higher prediction than one that did not."
     )
     if forecasts[-1].discount < 1:
         words += (
-            f" Here a success counts {forecasts[-1].discount:g} to the power of the ticks until it came, in what is "
-            "predicted and in what is observed."
+            f" Here a success counts {forecasts[-1].discount:g} to the power of the ticks until it came, in predicted "
+            "and observed figures."
         )
     rows = [
         [
@@ -117,11 +120,11 @@ def calibration(run: Run) -> str:
     key = {"newest": f"round {forecasts[-1].round}"} | ({"older": "rounds before"} if len(forecasts) > 1 else {})
     note = f'<p class="note">{legend(key)}. Dotted: perfect calibration. Area of a mark: its share of the steps.</p>'
     chart = f"<figure>{charts.reliability_chart(forecasts)}{note}</figure>"
-    return section(title, lead(words) + f'<div class="beside">{chart}{table(heads, rows)}</div>')
+    return section(title, lead(words) + f'<div class="chart-and-table">{chart}{table(heads, rows)}</div>')
 
 
 def training(run: Run) -> str:
-    """Training curves over gradient steps."""
+    """Render training curves over gradient steps."""
     records = [
         {"samples_per_s": _float(record.get("steps_per_s")) * run.actor_batch(record.get("round", 0)), **record}
         for record in run.records("train")
@@ -130,7 +133,7 @@ def training(run: Run) -> str:
     rounds = [record.get("round") for record in records]
     boundaries = [float(steps[i - 1]) for i in range(1, len(rounds)) if rounds[i] != rounds[i - 1]]
     names = sorted({name for record in records for name in record} - _NO_CURVE)
-    others = [name for name in names if not any(name in curve for _, curve in _CURVES)]
+    others = [name for name in names if not any(name in curve for _, curve in CURVES)]
 
     def figure(title: str, curve: Sequence[str]) -> str:
         columns = [np.array([_float(record.get(name)) for record in records]) for name in curve]
@@ -143,49 +146,40 @@ def training(run: Run) -> str:
         caption = f"<figcaption>{html.escape(title)}<span>{values}</span></figcaption>"
         return f"<figure>{caption}{charts.curve_chart(series, boundaries, title)}</figure>"
 
-    shown = "".join(figure(title, curve) for title, curve in _CURVES)
+    shown = "".join(figure(title, curve) for title, curve in CURVES)
     more = "".join(figure(name.replace("_", " "), (name,)) for name in others)
     if not shown and not more:
         return section("Training", missing("No gradient steps have been logged yet."))
     words = (
-        "Over gradient steps; a dotted line begins a round of practice. At the right of each title, the latest value."
+        "Over gradient steps. A dotted line begins a round of practice; the latest value stands right of each title."
     )
     folded = f'<details><summary>More curves</summary><div class="curves">{more}</div></details>' if more else ""
     return section("Training", lead(words) + f'<div class="curves">{shown}</div>' + folded)
 
 
 def collection(run: Run) -> str:
-    """What each round of practice brought in."""
+    """Render the outcomes of the practice episodes by round."""
     records = [record for record in run.records("collect") if _float(record.get("episodes")) > 0]
     if not records:
         return section("Practice episodes", missing("No practice episodes have been logged yet."))
     rows = []
     for record in records:
-        episodes, successes, takeovers, rescued = (
-            int(_float(record.get(name), 0)) for name in ("episodes", "successes", "takeovers", "rescued")
-        )
+        counts = ("episodes", "successes", "takeovers", "rescued")
+        episodes, successes, takeovers, rescued = (int(_float(record.get(name), 0)) for name in counts)
         alone, lost = successes - rescued, takeovers - rescued
-        shares = (("good", alone), ("human", rescued), ("human tint", lost), ("bad", episodes - alone - takeovers))
-        bar = "".join(
-            f'<span class="fill-{name}" style="width:{100 * n / episodes:.2f}%"></span>' for name, n in shares
-        )
+        shares = {"good": alone, "human": rescued, "human tint": lost, "bad": episodes - alone - takeovers}
         length = _float(record.get("mean_length"))
         name = "demonstrations" if record.get("round") == 0 else f"round {record.get('round')}"
-        figures = [
-            f"{episodes:,}",
-            f"{alone:,}",
-            f"{takeovers:,}",
-            f"{rescued:,}",
-            f"{length:.0f}" if length >= 0 else _UNKNOWN,
-        ]
-        rows.append([html.escape(name), *figures, f'<div class="bar">{bar}</div>'])
+        figures = [f"{number:,}" for number in (episodes, alone, takeovers, rescued)]
+        figures.append(f"{length:.0f}" if length >= 0 else UNKNOWN)
+        rows.append([html.escape(name), *figures, _bar({style: n / episodes for style, n in shares.items()})])
     heads = ["", "episodes", "autonomous successes", "takeovers", "of these rescued", "mean steps", ""]
     names = {"good": "success alone", "human": "rescued", "human tint": "taken over in vain", "bad": "failure"}
     return section("Practice episodes", table(heads, rows) + f'<p class="note">{legend(names)}</p>')
 
 
 def operators(run: Run) -> str:
-    """Whose demonstrations and rescues help; nothing where nobody is known by name."""
+    """Render the figures of each operator; empty without names of operators."""
     records = run.records("operators")
     if not records:
         return ""
@@ -200,39 +194,30 @@ def operators(run: Run) -> str:
 
     def cell(name: str, figure: str) -> str:
         value = _float(newest.get(f"{name}/{figure}"))
-        return _UNKNOWN if math.isnan(value) else format(value, figures[figure][1])
+        return UNKNOWN if math.isnan(value) else format(value, figures[figure][1])
 
     rows = [[html.escape(name), *(cell(name, figure) for figure in figures)] for name in names]
     heads = ["", *(head for head, _, _ in figures.values())]
     means = " ".join(meaning for _, _, meaning in figures.values() if meaning)
-    said = f"What the critics of the last round say of the steps that each person decided. {means}"
-    return section("Whose steps help", (lead(said) if means else "") + table(heads, rows))
+    words = f"Estimates of the last round's critics for the steps that each person decided. {means}"
+    return section("Operators", (lead(words) if means else "") + table(heads, rows))
 
 
 def machine(run: Run) -> str:
-    """The machine, the versions, and where the time went."""
+    """Render the machine, the versions, and the time of each stage."""
     body = ""
     if run.stages:
         total_s = sum(wall_s for _, wall_s in run.stages) or 1.0
-        rows = [
-            [
-                html.escape(name),
-                duration(wall_s),
-                f'<div class="bar"><span class="fill-policy" style="width:{100 * wall_s / total_s:.2f}%"></span></div>',
-            ]
-            for name, wall_s in run.stages
-        ]
+        rows = [[html.escape(name), duration(s), _bar({"policy": s / total_s})] for name, s in run.stages]
         body += table(["stage", "wall clock", ""], rows)
-    facts = {str(name): _plain(value) for name, value in run.machine.items() if value is not None}
+    facts = {str(name): value for name, value in run.machine.items() if value is not None}
     if facts:
-        body += (
-            f"<dl>{''.join(f'<dt>{html.escape(name)}</dt><dd>{html.escape(facts[name])}</dd>' for name in facts)}</dl>"
-        )
+        body += f"<dl>{''.join(map(_fact, facts, facts.values()))}</dl>"
     return section("Machine and time", body or missing("The machine and the wall-clock times are not known yet."))
 
 
 def config(run: Run) -> str:
-    """The resolved config, folded."""
+    """Render the resolved config, folded."""
     if not run.config_text:
         return section("Configuration", missing("There is no config.yaml in this run folder."))
     return section(
@@ -242,19 +227,19 @@ def config(run: Run) -> str:
 
 def _figures(evaluation: Evaluation, at_limit: bool) -> list[str]:
     length = evaluation.mean_success_length
-    steps = _UNKNOWN if length is None else f"{length:.0f}"
+    steps = UNKNOWN if length is None else f"{length:.0f}"
     return [
         percent(evaluation.rate),
         percent_interval(evaluation.interval),
         f"{evaluation.successes} / {evaluation.episodes}",
-        _UNKNOWN if evaluation.real_episodes is None else f"{evaluation.real_episodes:,}",
-        _UNKNOWN if evaluation.gradient_steps is None else f"{evaluation.gradient_steps:,}",
+        UNKNOWN if evaluation.real_episodes is None else f"{evaluation.real_episodes:,}",
+        UNKNOWN if evaluation.gradient_steps is None else f"{evaluation.gradient_steps:,}",
         f"{steps} (limit)" if at_limit else steps,
     ]
 
 
 def _per_task(run: Run) -> str:
-    """Success on each task, of policies that have several; else nothing."""
+    """Render success on each task, for policies with several."""
     tasks = list(dict.fromkeys(task for policy in run.policies for task in policy.tasks))
     if not tasks:
         return ""
@@ -264,25 +249,23 @@ def _per_task(run: Run) -> str:
         cells = [
             f"{percent(successes / episodes)} {percent_interval(wilson_interval(successes, episodes))}"
             if episodes
-            else _UNKNOWN
+            else UNKNOWN
             for successes, episodes in counts
         ]
         rows.append([html.escape(policy.label), *cells])
     return table(["policy", *tasks], rows)
 
 
-def _against_last(run: Run, evaluation: Evaluation) -> str:
-    last = run.policies[-1] if run.policies else evaluation
-    if evaluation is last:
-        return ""
-    return f"{last.p_value(evaluation):.2g}"
+def _bar(shares: dict[str, float]) -> str:
+    """Return a bar of colored shares: style -> share."""
+    spans = (f'<span class="fill-{style}" style="width:{100 * share:.2f}%"></span>' for style, share in shares.items())
+    return f'<div class="bar">{"".join(spans)}</div>'
+
+
+def _fact(name: str, value: Any) -> str:
+    words = ", ".join(f"{key} {item}" for key, item in value.items()) if isinstance(value, dict) else str(value)
+    return f"<dt>{html.escape(name)}</dt><dd>{html.escape(words)}</dd>"
 
 
 def _float(value: Any, default: float = math.nan) -> float:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else default
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {item}" for key, item in value.items())
-    return str(value)

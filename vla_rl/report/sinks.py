@@ -1,4 +1,4 @@
-"""Subscribers that write metrics down: one JSON line per record, and TensorBoard.
+"""Metric sinks: one JSON line per record, and TensorBoard.
 
 A record is a flat mapping ``{"kind": "train" | "collect" | "evaluate", "round": int, "step": int, ...}`` with numbers
 for the rest; ``step`` counts gradient steps. All calls of one sink come from one thread.
@@ -20,23 +20,21 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.protocols import Subscriber
 from vla_rl.core.types import Episode
+from vla_rl.report.media import encode_gif, thinned, tile_cameras
 
-_CLIP_PX = 128  # height of moving pictures in TensorBoard
-_CLIP_FRAMES = 48  # at most, of each: to write them took longer than to evaluate the policy
+_CLIP_PX, _CLIP_FRAMES = 128, 48  # of films in TensorBoard; larger ones take longer than the evaluation itself
 
 
 class MetricSink(Subscriber):
-    """A subscriber that writes metrics down; steps and episodes are the recorder's and the store's business."""
+    """A subscriber that writes metrics down. A context manager."""
 
     @abstractmethod
     def on_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write one record down."""
 
-    @abstractmethod
     def truncate_after(self, step: int) -> None:
-        """Forget the records of later gradient steps, which a run resumed from the checkpoint of ``step`` repeats."""
+        """Drop the records of later gradient steps, which a run resumed from the checkpoint of ``step`` repeats."""
 
-    @abstractmethod
     def close(self) -> None:
         """Flush and close."""
 
@@ -48,19 +46,19 @@ class MetricSink(Subscriber):
 
 
 class JsonlSink(MetricSink):
-    """Appends every record as one line of strict JSON, at once, so that the file can be read while the run goes on.
+    """Appends every record as one line of strict JSON, at once, so that a run in progress can be read.
 
-    Numbers that are not finite become null. A last line that a crash left torn is removed when the file is opened.
+    Numbers that are not finite become null. Opening removes an incomplete last line, which a crash can leave.
 
     Raises:
-        UserError: if the file cannot be opened or written (for example: disk full).
+        UserError: If the file cannot be opened or written (for example: disk full).
     """
 
     def __init__(self, file: Path) -> None:
         self.file = file
         try:
-            if file.is_file():
-                _remove_torn_line(file)
+            if file.is_file() and (content := file.read_bytes()):
+                os.truncate(file, content.rfind(b"\n") + 1)
             self._stream = file.open("ab", buffering=0)
         except OSError as error:
             raise UserError(f"cannot open the metrics file {file}: {error.strerror}") from error
@@ -85,8 +83,7 @@ class JsonlSink(MetricSink):
 
 
 class TensorBoardSink(MetricSink):
-    """Writes every finite number of a record as the scalar ``kind/name`` at its gradient step, episodes as moving
-    pictures, and the evaluations as a table.
+    """Writes every finite number of a record as the scalar ``kind/name``, episodes as films, evaluations as a table.
 
     TensorBoard's own writer imports in half a second and needs no torch; torch.utils.tensorboard takes 3.5 s.
     """
@@ -103,19 +100,15 @@ class TensorBoardSink(MetricSink):
 
     def on_metrics(self, metrics: Mapping[str, Any]) -> None:
         record = to_json(metrics)
-        kind, step = record.get("kind", "metrics"), record.get("step", 0)
-        self._step = step
-        numbers = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "step"}
-        values = [self._summary.Value(tag=f"{kind}/{name}", simple_value=value) for name, value in numbers.items()]
+        self._step, numbers = scalars(record)
+        values = [self._summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
         self._add(self._summary(value=values))
-        if kind == "evaluate":
-            self._rows.append(f"| {record['round']} | {step} | {record['success']:.1%} | {record['episodes']} |")
+        if record.get("kind") == "evaluate":
+            self._rows.append(f"| {record['round']} | {self._step} | {record['success']:.1%} | {record['episodes']} |")
             head = ["| round | gradient steps | success | episodes |", "|---|---|---|---|"]
             self._add(self._text("evaluate/table", "\n".join([*head, *self._rows])))
 
     def on_episode(self, episode: Episode) -> None:
-        from vla_rl.report.images import encode_gif, thinned, tile_cameras
-
         if not episode.images:
             return
         shown, stride = thinned(len(episode), _CLIP_FRAMES)
@@ -130,7 +123,7 @@ class TensorBoardSink(MetricSink):
         self._writer.add_event(self._event(wall_time=time.time(), step=self._step, summary=summary))
 
     def truncate_after(self, step: int) -> None:
-        # TensorBoard's convention: a START event discards what was said before of its step and later ones.
+        # TensorBoard's convention: a START event discards the earlier events of its step and of later steps.
         start = self._session_log(status=self._session_log.START)
         self._writer.add_event(self._event(wall_time=time.time(), step=step + 1, session_log=start))
 
@@ -138,8 +131,15 @@ class TensorBoardSink(MetricSink):
         self._writer.close()
 
 
+def scalars(record: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
+    """Return the gradient step of a record, and its numbers as ``kind/name``."""
+    kind, skipped = record.get("kind", "metrics"), ("step", "round", "time_s")
+    numbers = {name: value for name, value in record.items() if isinstance(value, int | float) and name not in skipped}
+    return record.get("step", 0), {f"{kind}/{name}": value for name, value in numbers.items()}
+
+
 def to_json(value: Any) -> Any:
-    """Plain data for strict JSON: numpy becomes numbers and lists, a number that is not finite becomes None."""
+    """Convert to plain data for strict JSON: numpy becomes numbers and lists, a number that is not finite None."""
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
@@ -154,7 +154,7 @@ def to_json(value: Any) -> Any:
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:
-    """The records of a metrics file, in the order written. A line that is no record (torn, damaged) is passed over."""
+    """Read the records of a metrics file, in the order written; damaged lines are skipped."""
     records = []
     for line in file.read_bytes().splitlines():
         try:
@@ -164,9 +164,3 @@ def read_records(file: Path) -> list[dict[str, Any]]:
         if isinstance(record, dict):
             records.append(record)
     return records
-
-
-def _remove_torn_line(file: Path) -> None:
-    with file.open("r+b") as stream:
-        content = stream.read()
-        stream.truncate(content.rfind(b"\n") + 1)

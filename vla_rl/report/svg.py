@@ -1,4 +1,4 @@
-"""A few words of SVG, as text: axes, lines, bands. Colours come from the page's style sheet and follow the theme."""
+"""SVG as text: axes, lines, bands. Colors come from the page's style sheet and follow the theme."""
 
 import html
 import math
@@ -20,7 +20,7 @@ class Axis:
     logarithmic: bool = False
 
     def __call__(self, values: ArrayLike) -> NDArray[np.float64]:
-        """Pixels of values of any shape; values beyond the ends stay at the ends, NaN stays NaN."""
+        """Return the pixels of values of any shape; values are clipped to the ends, NaN stays NaN."""
         low, high, at = self.low, self.high, np.asarray(values, np.float64)
         if self.logarithmic:
             low, high, at = math.log(low), math.log(high), np.log(np.clip(at, low, None))
@@ -28,7 +28,7 @@ class Axis:
         return self.start_px + share * (self.end_px - self.start_px)
 
     def ticks(self, count: int = 4) -> list[float]:
-        """About ``count`` round numbers within the range."""
+        """Return about ``count`` round numbers within the range."""
         if self.logarithmic:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             steps = (1, 2, 5) if len(powers) < 4 else (1, 3) if len(powers) < 6 else (1,)
@@ -44,7 +44,7 @@ class Axis:
 
 
 def element(name: str, content: str = "", **attributes: Any) -> str:
-    """An element. Attribute values are escaped, the content is not; ``text_anchor`` is written text-anchor."""
+    """Return an element. Attribute values are escaped, the content is not; ``text_anchor`` becomes text-anchor."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(_plain(value))}"' for key, value in attributes.items()
     )
@@ -52,17 +52,17 @@ def element(name: str, content: str = "", **attributes: Any) -> str:
 
 
 def text(x: float, y: float, words: str, **attributes: Any) -> str:
-    """Words at a place, escaped."""
+    """Return words at a place in pixels, escaped."""
     return element("text", html.escape(words), x=x, y=y, **attributes)
 
 
 def tooltip(words: str) -> str:
-    """What a mouse over the enclosing element shows, escaped."""
+    """Return the tooltip of the enclosing element, escaped."""
     return element("title", html.escape(words))
 
 
 def line(x: ArrayLike, y: ArrayLike, **attributes: Any) -> str:
-    """A line through points in pixels; it breaks where a coordinate is NaN."""
+    """Return a line through points in pixels; NaN breaks it."""
     points = list(zip(np.ravel(x).tolist(), np.ravel(y).tolist(), strict=True))
     path, pen_down = [], False
     for index, (px, py) in enumerate(points):
@@ -76,7 +76,7 @@ def line(x: ArrayLike, y: ArrayLike, **attributes: Any) -> str:
 
 
 def band(x: ArrayLike, low: ArrayLike, high: ArrayLike, **attributes: Any) -> str:
-    """The area between two lines, in pixels; points where a coordinate is NaN are skipped."""
+    """Return the area between two lines in pixels; points with NaN are skipped."""
     points = np.stack([np.ravel(x), np.ravel(low), np.ravel(high)], axis=1)
     points = points[np.isfinite(points).all(axis=1)]
     there = [f"{px:.1f} {py:.1f}" for px, py in points[:, [0, 1]]]
@@ -85,12 +85,12 @@ def band(x: ArrayLike, low: ArrayLike, high: ArrayLike, **attributes: Any) -> st
 
 
 def picture(width: float, height: float, body: str, label: str, class_: str = "") -> str:
-    """A whole picture that scales with the page; ``label`` is what a screen reader says."""
+    """Return a picture that scales with the page; ``label`` is for screen readers."""
     return element("svg", body, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label, class_=class_)
 
 
 def grid(x: Axis, y: Axis, x_ticks: list[float], y_ticks: list[float], percent: bool = False) -> str:
-    """Horizontal grid lines with their numbers at the left, numbers at the bottom."""
+    """Return horizontal grid lines with numbers at the left, and numbers at the bottom."""
     parts = []
     for value in y_ticks:
         py = float(y(value))
@@ -105,7 +105,7 @@ def grid(x: Axis, y: Axis, x_ticks: list[float], y_ticks: list[float], percent: 
 
 
 def number(value: float) -> str:
-    """A number on an axis, short: 1500 -> "1.5k", -30 -> "−30"."""
+    """Format a number on an axis: 1500 -> "1.5k", -30 -> "−30"."""
     short = f"{value / 1e6:g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k" if abs(value) >= 1e3 else f"{value:g}"
     return short.replace("-", "\N{MINUS SIGN}")
 

@@ -1,8 +1,8 @@
 """Metric sinks of experiment trackers: Weights & Biases, MLflow and trackio, each where its library is installed.
 
-Entries of ``vla_rl.sinks``, called with the run folder and what the summary says of the run. Where they write is what
-their own environment variables say (``WANDB_MODE=offline``, ``MLFLOW_TRACKING_URI=file:mlruns``, ``TRACKIO_DIR``). None
-of them can forget: a resumed run logs the steps since its checkpoint again.
+Entry points of ``vla_rl.sinks``, called with the run folder and the facts of the summary. The trackers' own environment
+variables decide where they write (``WANDB_MODE=offline``, ``MLFLOW_TRACKING_URI=file:mlruns``, ``TRACKIO_DIR``). No
+tracker can delete records, so a resumed run logs the steps since its checkpoint twice.
 """
 
 import importlib
@@ -14,56 +14,46 @@ from typing import Any, override
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode
-from vla_rl.report.players import video_of
-from vla_rl.report.sinks import MetricSink, to_json
+from vla_rl.report.media import CAMERA_PX, render_video, tile_cameras
+from vla_rl.report.sinks import MetricSink, scalars, to_json
 from vla_rl.report.wording import outcome
 
 _PROJECT = "vla-rl"
 
 
 class Tracker(MetricSink):
-    """What the trackers share: numbers as ``kind/name`` over gradient steps, evaluation episodes as videos."""
+    """Logs numbers as ``kind/name`` over gradient steps, and evaluation episodes as videos."""
 
-    def __init__(self) -> None:
-        self._step = 0
+    _step = 0
 
     @override
     def on_metrics(self, metrics: Mapping[str, Any]) -> None:
-        record = to_json(metrics)
-        kind, self._step = record.get("kind", "metrics"), record.get("step", 0)
-        skipped = ("step", "round", "time_s")
-        numbers = {
-            f"{kind}/{name}": value
-            for name, value in record.items()
-            if isinstance(value, int | float) and name not in skipped
-        }
-        self._log(numbers, self._step)
+        self._step, numbers = scalars(to_json(metrics))
+        self._log(numbers)
 
     @override
     def on_episode(self, episode: Episode) -> None:
         if not episode.images:
             return
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / f"{episode.episode_id}-{outcome(episode.success)}.mp4"
-            file.write_bytes(video_of(episode))
-            self._log_video(file, self._step)
-
-    @override
-    def truncate_after(self, step: int) -> None:
-        """See the module."""
+            kind = outcome(episode.success)
+            file = Path(folder) / f"{episode.episode_id}-{kind}.mp4"
+            file.write_bytes(render_video(tile_cameras(episode.images, CAMERA_PX), episode.control_hz))
+            self._log_video(file, f"evaluate/{kind}")
 
     @abstractmethod
-    def _log(self, numbers: Mapping[str, float], step: int) -> None: ...
+    def _log(self, numbers: Mapping[str, Any]) -> None:
+        """Log numbers at the present step."""
 
     @abstractmethod
-    def _log_video(self, file: Path, step: int) -> None: ...
+    def _log_video(self, file: Path, name: str) -> None:
+        """Log a video at the present step."""
 
 
 class WandbSink(Tracker):
     """Weights & Biases; a resumed run goes on in the same one."""
 
     def __init__(self, run_dir: Path, described: Mapping[str, Any]) -> None:
-        super().__init__()
         self._wandb = _library("wandb")
         name = run_dir.resolve().name
         self._run = self._wandb.init(
@@ -72,13 +62,12 @@ class WandbSink(Tracker):
         self._run.define_metric("*", step_metric="gradient_step")
 
     @override
-    def _log(self, numbers: Mapping[str, float], step: int) -> None:
-        self._run.log({**numbers, "gradient_step": step})
+    def _log(self, numbers: Mapping[str, Any]) -> None:
+        self._run.log({**numbers, "gradient_step": self._step})
 
     @override
-    def _log_video(self, file: Path, step: int) -> None:
-        video = self._wandb.Video(str(file), format="mp4", caption=file.stem)
-        self._run.log({f"evaluate/{file.stem.rpartition('-')[2]}": video, "gradient_step": step})
+    def _log_video(self, file: Path, name: str) -> None:
+        self._log({name: self._wandb.Video(str(file), format="mp4", caption=file.stem)})
 
     @override
     def close(self) -> None:
@@ -89,7 +78,6 @@ class MlflowSink(Tracker):
     """MLflow; a resumed run goes on in the one whose id is in ``mlflow_run.txt``."""
 
     def __init__(self, run_dir: Path, described: Mapping[str, Any]) -> None:
-        super().__init__()
         self._client = _library("mlflow").MlflowClient()
         known = run_dir / "mlflow_run.txt"
         if known.exists():
@@ -103,13 +91,13 @@ class MlflowSink(Tracker):
             self._client.log_param(self._run, name, value)
 
     @override
-    def _log(self, numbers: Mapping[str, float], step: int) -> None:
+    def _log(self, numbers: Mapping[str, Any]) -> None:
         for name, value in numbers.items():
-            self._client.log_metric(self._run, name, value, step=step)
+            self._client.log_metric(self._run, name, value, step=self._step)
 
     @override
-    def _log_video(self, file: Path, step: int) -> None:
-        self._client.log_artifact(self._run, str(file), f"step_{step:06d}")
+    def _log_video(self, file: Path, name: str) -> None:
+        self._client.log_artifact(self._run, str(file), f"step_{self._step:06d}")
 
     @override
     def close(self) -> None:
@@ -120,19 +108,17 @@ class TrackioSink(Tracker):
     """trackio, the local tracker; a resumed run goes on under its name."""
 
     def __init__(self, run_dir: Path, described: Mapping[str, Any]) -> None:
-        super().__init__()
         self._trackio = _library("trackio")
         name = run_dir.resolve().name
         self._trackio.init(project=_PROJECT, name=name, resume="allow", config=dict(described))
 
     @override
-    def _log(self, numbers: Mapping[str, float], step: int) -> None:
-        self._trackio.log(dict(numbers), step=step)
+    def _log(self, numbers: Mapping[str, Any]) -> None:
+        self._trackio.log(dict(numbers), step=self._step)
 
     @override
-    def _log_video(self, file: Path, step: int) -> None:
-        video = self._trackio.Video(str(file), caption=file.stem, format="mp4")
-        self._trackio.log({f"evaluate/{file.stem.rpartition('-')[2]}": video}, step=step)
+    def _log_video(self, file: Path, name: str) -> None:
+        self._log({name: self._trackio.Video(str(file), caption=file.stem, format="mp4")})
 
     @override
     def close(self) -> None:

@@ -140,7 +140,7 @@ def _practise_alone(start: Path, path: Path, config: RunConfig, log: Path) -> No
 
 def _film(folder: RunFolder) -> None:
     """What was imagined, for the report; a film that cannot be made is no reason to fail."""
-    from vla_rl.report.players import save_clips
+    from vla_rl.report.media import save_clips
     from vla_rl.training.branch_film import film_branches
 
     try:

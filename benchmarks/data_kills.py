@@ -21,7 +21,7 @@ from robot_io.recorder import Recorder
 from vla_rl.core.errors import StoreError
 from vla_rl.core.progress import track
 from vla_rl.core.types import Observation, Origin, Source, Step
-from vla_rl.data.doctor import Ailment, diagnose
+from vla_rl.data.doctor import Defect, diagnose
 from vla_rl.data.episode_file import SUFFIX, verify_file
 from vla_rl.data.store import EpisodeStore
 
@@ -64,7 +64,7 @@ def run_trials(folder: Path, trials: int, seed: int = 0) -> dict[str, Any]:
         reported += [line.split()[1] for line in process.stdout]
     damaged = {name for name in store.ids() if not _is_whole(store, name)}
     lost = [name for name in reported if name not in store or name in damaged]
-    leftovers = [finding for finding in diagnose(folder) if finding.ailment is Ailment.LEFTOVER]
+    leftovers = [finding for finding in diagnose(folder) if finding.defect is Defect.LEFTOVER]
     return {
         "kill_trials": trials,
         "episodes_saved": len(reported),

@@ -198,7 +198,7 @@ def test_episodes_of_smaller_robots_end_with_zeros(store: EpisodeStore, tmp_path
 def test_an_index_with_another_digit_is_not_believed(store: EpisodeStore, tmp_path: Path) -> None:
     store.add(make_episode("a", success=True))
     FrameCache(store, tmp_path / "cache").refresh()
-    file = tmp_path / "cache" / "index"
+    file = tmp_path / "cache" / "index.json"
     file.write_bytes(file.read_bytes().replace(b'"success": true', b'"success": false'))
     cache = FrameCache(store, tmp_path / "cache")
     assert [header.success for header in cache.refresh()] == [True]
@@ -369,10 +369,10 @@ class CacheMachine(RuleBasedStateMachine):
             with file.open("ab") as stream:
                 stream.write(b"x" * size)
 
-    @precondition(lambda self: self.cache.total_frames > 0 and (self.folder / "cache" / "index").exists())
+    @precondition(lambda self: self.cache.total_frames > 0 and (self.folder / "cache" / "index.json").exists())
     @rule(data=st.data())
     def damage_and_reopen(self, data: st.DataObject) -> None:
-        files = [self.folder / "cache" / "index", *sorted((self.folder / "cache").glob("g*/*.bin"))]
+        files = [self.folder / "cache" / "index.json", *sorted((self.folder / "cache").glob("g*/*.bin"))]
         file = data.draw(st.sampled_from([file for file in files if file.stat().st_size > 0]))
         content = bytearray(file.read_bytes())
         position = data.draw(st.integers(0, len(content) - 1))

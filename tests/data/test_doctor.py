@@ -4,7 +4,7 @@ import pytest
 from episode_maker import make_episode
 
 from vla_rl.core.errors import StoreError
-from vla_rl.data.doctor import Ailment, diagnose, format_findings, repair
+from vla_rl.data.doctor import Defect, diagnose, format_findings, repair
 from vla_rl.data.store import EpisodeStore
 
 
@@ -34,22 +34,22 @@ def test_everything_wrong_is_found_mended_and_kept(store: EpisodeStore) -> None:
     (episodes / ".d.0123.tmp").write_bytes(b"half")
     (episodes / "notes.txt").write_text("mine")
     (store.path / "store.json").write_text("{")
-    found = {finding.ailment: finding.file.name for finding in diagnose(store.path)}
+    found = {finding.defect: finding.file.name for finding in diagnose(store.path)}
     assert found == {
-        Ailment.SETTINGS: "store.json",
-        Ailment.LEFTOVER: ".d.0123.tmp",
-        Ailment.DAMAGED: "b.zarr.zip",
-        Ailment.FOREIGN: "notes.txt",
+        Defect.SETTINGS: "store.json",
+        Defect.LEFTOVER: ".d.0123.tmp",
+        Defect.DAMAGED: "b.zarr.zip",
+        Defect.FOREIGN: "notes.txt",
     }
     assert sorted(file.name for file in episodes.iterdir()) == sorted(
         [".d.0123.tmp", "a.zarr.zip", "b.zarr.zip", "c.zarr.zip", "notes.txt"]
     ), "diagnosing changed something"
 
     repaired = repair(store.path)
-    assert {finding.ailment for finding in repaired} == set(found)
+    assert {finding.defect for finding in repaired} == set(found)
     assert (store.path / "quarantine" / "b.zarr.zip").read_bytes() == content
     assert (store.path / "quarantine" / "store.json").read_text() == "{"
-    assert [finding.ailment for finding in diagnose(store.path)] == [Ailment.FOREIGN]
+    assert [finding.defect for finding in diagnose(store.path)] == [Defect.FOREIGN]
     assert (episodes / "notes.txt").read_text() == "mine"
     assert EpisodeStore(store.path, create=False).ids() == ["a", "c"]
 
@@ -74,17 +74,17 @@ def test_what_another_version_wrote_or_the_system_withholds_is_left_alone(
     with monkeypatch.context() as patched:
         patched.setattr("zipfile.ZipFile", denied)
         findings = repair(store.path)
-    assert [finding.ailment for finding in findings] == [Ailment.UNREADABLE] * 3
+    assert [finding.defect for finding in findings] == [Defect.UNREADABLE] * 3
     assert "Permission denied" in findings[0].detail
     (store.path / "store.json").write_text('{"schema_version": 9, "pinned": null}')
-    assert [finding.ailment for finding in repair(store.path)] == [Ailment.UNREADABLE]
+    assert [finding.defect for finding in repair(store.path)] == [Defect.UNREADABLE]
     assert store.ids() == ["a", "b", "c"]
     assert "schema version 9" in diagnose(store.path)[0].detail
 
 
 def test_a_lost_settings_file_is_written_anew(store: EpisodeStore) -> None:
     (store.path / "store.json").unlink()
-    assert [finding.ailment for finding in repair(store.path)] == [Ailment.SETTINGS]
+    assert [finding.defect for finding in repair(store.path)] == [Defect.SETTINGS]
     assert EpisodeStore(store.path, create=False).ids() == ["a", "b", "c"]
 
 
@@ -103,15 +103,15 @@ def test_edits_are_checked_too(store: EpisodeStore) -> None:
     (store.path / "episodes" / "b.zarr.zip").unlink()
     leftover = store.edits.path / ".c.json.12.tmp"
     leftover.write_text("")
-    found = {(finding.ailment, finding.file.name) for finding in repair(store.path)}
+    found = {(finding.defect, finding.file.name) for finding in repair(store.path)}
     assert found == {
-        (Ailment.DAMAGED, "a.json"),
-        (Ailment.FOREIGN, "b.json"),
-        (Ailment.LEFTOVER, leftover.name),
+        (Defect.DAMAGED, "a.json"),
+        (Defect.FOREIGN, "b.json"),
+        (Defect.LEFTOVER, leftover.name),
     }
     assert (store.path / "quarantine" / "a.json").read_text() == "{"
     assert store.read("a").success is True  # its own outcome again
-    assert [finding.ailment for finding in diagnose(store.path)] == [Ailment.FOREIGN]
+    assert [finding.defect for finding in diagnose(store.path)] == [Defect.FOREIGN]
 
 
 def test_a_run_folder_is_not_taken_for_a_store(tmp_path: Path) -> None:

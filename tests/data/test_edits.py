@@ -9,7 +9,7 @@ from episode_maker import make_episode
 
 from tests.fakes.resealed import resealed
 from vla_rl.core.errors import DamagedError, StoreError, UserError
-from vla_rl.data.doctor import Ailment, diagnose, repair
+from vla_rl.data.doctor import Defect, diagnose, repair
 from vla_rl.data.store import EpisodeStore
 
 
@@ -78,30 +78,30 @@ def test_no_edit_of_several_processes_is_lost(store: EpisodeStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "ailment"),
+    ("change", "defect"),
     [
-        ({"log": [{"time": "", "user": "", "new": {"trim": [0, 99]}, "old": {}}]}, Ailment.DAMAGED),
-        ({"log": [{"time": "", "user": "", "new": {"trim": [5, 5]}, "old": {}}]}, Ailment.DAMAGED),
-        ({"log": [{"time": "", "user": "", "new": {"speed": 2}, "old": {}}]}, Ailment.DAMAGED),
-        ({"log": [3]}, Ailment.DAMAGED),
-        ({"digest": "0"}, Ailment.FOREIGN),
-        ({"schema_version": 9}, Ailment.UNREADABLE),
+        ({"log": [{"time": "", "user": "", "new": {"trim": [0, 99]}, "old": {}}]}, Defect.DAMAGED),
+        ({"log": [{"time": "", "user": "", "new": {"trim": [5, 5]}, "old": {}}]}, Defect.DAMAGED),
+        ({"log": [{"time": "", "user": "", "new": {"speed": 2}, "old": {}}]}, Defect.DAMAGED),
+        ({"log": [3]}, Defect.DAMAGED),
+        ({"digest": "0"}, Defect.FOREIGN),
+        ({"schema_version": 9}, Defect.UNREADABLE),
     ],
 )
-def test_an_edit_that_does_not_fit_is_found_and_set_aside(store: EpisodeStore, change: dict, ailment: Ailment) -> None:
+def test_an_edit_that_does_not_fit_is_found_and_set_aside(store: EpisodeStore, change: dict, ailment: Defect) -> None:
     store.edit("a", trim=(2, 8))
     file = store.edits.file("a")
     content = json.loads(file.read_text()) | change
     file.write_text(resealed(content))
     reopened = EpisodeStore(store.path)
-    if ailment is Ailment.FOREIGN:
+    if ailment is Defect.FOREIGN:
         assert len(reopened.read("a")) == 9
     else:
-        with pytest.raises(DamagedError if ailment is Ailment.DAMAGED else StoreError, match=r"a\.json"):
+        with pytest.raises(DamagedError if ailment is Defect.DAMAGED else StoreError, match=r"a\.json"):
             reopened.read("a")
-    assert [(finding.ailment, finding.file) for finding in diagnose(store.path)] == [(ailment, file)]
+    assert [(finding.defect, finding.file) for finding in diagnose(store.path)] == [(ailment, file)]
     repair(store.path)
-    assert file.exists() == (ailment is not Ailment.DAMAGED)
+    assert file.exists() == (ailment is not Defect.DAMAGED)
 
 
 def test_a_moved_episode_keeps_its_edits(store: EpisodeStore, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from episode_maker import assert_same_episode, make_episode
 
 from benchmarks.data_kills import run_trials
 from vla_rl.core.errors import StoreError
-from vla_rl.data.doctor import Ailment, diagnose, repair
+from vla_rl.data.doctor import Defect, diagnose, repair
 from vla_rl.data.store import EpisodeStore
 
 # Imports once, then forks a writer for every line it reads. A writer adds episodes and reports each once it is saved.
@@ -62,7 +62,7 @@ def test_every_episode_reported_as_saved_survives_kill_9(tmp_path: Path) -> None
     assert found["killed_writing"], "no recorder was killed while it wrote: the test proves nothing"
     assert found["episodes_saved"] >= 50
     assert (found["episodes_lost"], found["episodes_damaged"]) == (0, 0)
-    assert {finding.ailment for finding in repair(tmp_path / "store")} == {Ailment.LEFTOVER}
+    assert {finding.defect for finding in repair(tmp_path / "store")} == {Defect.LEFTOVER}
     assert diagnose(tmp_path / "store") == []
 
 

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.mapping or arguments.picture:
         raise UserError("--mapping and --picture belong to the check of the content; add --data")
     findings = repair(arguments.store) if arguments.repair else diagnose(arguments.store)
-    plain = [{"ailment": each.ailment, "file": str(each.file), "detail": each.detail} for each in findings]
+    plain = [{"defect": each.defect, "file": str(each.file), "detail": each.detail} for each in findings]
     print(json.dumps(plain, indent=1) if arguments.json else format_findings(findings))
     return 1 if findings and not arguments.repair else 0
 

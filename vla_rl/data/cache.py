@@ -5,7 +5,7 @@ cache is disposable: whatever is wrong with it (deleted, damaged, half-written, 
 
 ::
 
-    DIRECTORY/index              which episodes, in which order, in which generation; replaced atomically, data first
+    DIRECTORY/index.json         which episodes, in which order, in which generation; replaced atomically, data first
     DIRECTORY/gN/COLUMN.bin      generation N: the raw rows of one column
 
 New episodes whose ids come last are appended to the column files, which costs nothing for what is already there.
@@ -164,8 +164,9 @@ class FrameCache:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             with locked(self.directory, exclusive=True):
-                if self._index.changed_on_disk(self.directory):  # another process has refreshed it, or it was deleted
-                    self._index = Index.load(self.directory)
+                on_disk = Index.load(self.directory)
+                if on_disk.digest != self._index.digest:  # another process has refreshed it, or it was deleted
+                    self._index = on_disk
                 return self._take_in()
         except OSError as error:
             raise StoreError(f"cannot extend the frame cache {self.directory}: {error.strerror or error}") from error

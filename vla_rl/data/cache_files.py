@@ -1,7 +1,6 @@
 """The files of the frame cache: its index and its columns. `FrameCache` decides what goes in, and holds the lock."""
 
 import json
-import os
 import re
 import shutil
 import zlib
@@ -17,13 +16,14 @@ from vla_rl.core.cache_keys import code_digest
 from vla_rl.core.dimensions import UNDECLARED, Dimensions, Pair, match_both
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.files import FileStamp, fsync_path, write_atomic
-from vla_rl.core.json_files import parse_json
+from vla_rl.core.json_files import SEAL, check_seal, parse_json, read_bytes, sealed
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import PICTURED, Episode
 from vla_rl.data.episode_header import EpisodeHeader
 
 # The modules that fill rows: those of another version of them are not read.
 _CODE = ("vla_rl.data.cache_files", "vla_rl.data.episode_file", "vla_rl.data.store", "vla_rl.data.edits", "vla_rl.core")
+_INDEX = "index.json"
 _GENERATION = re.compile(r"g\d+")
 
 Rows = Mapping[str, NDArray[Any]]
@@ -147,14 +147,14 @@ class Index:
         entries: the episodes, back to back from frame 0.
         dropped: id -> header and stamp of the episodes that the retention policy leaves out, so that nobody reads their
             files again.
-        file_crc: identifies the content of the index file that this was loaded from or saved to.
+        digest: Of the index file that this was loaded from or saved to; "" if there is none yet.
     """
 
     generation: str = ""
     layout: Layout | None = None
     entries: list[Entry] = field(default_factory=list)
     dropped: dict[str, tuple[EpisodeHeader, FileStamp]] = field(default_factory=dict)
-    file_crc: bytes = b""
+    digest: str = ""
 
     @property
     def total_frames(self) -> int:
@@ -162,13 +162,11 @@ class Index:
 
     @staticmethod
     def load(directory: Path) -> "Index":
-        """The index of a cache directory; an empty one if there is none, or if it or the columns are not whole."""
+        """Return the index of a cache directory; an empty one if it is missing, or it or the columns are not whole."""
         try:
-            crc, _, body = (directory / "index").read_bytes().partition(b"\n")
-            if crc != b"%08x" % zlib.crc32(body):
-                return Index()
-            raw = parse_json(body)
-            index = Index._parse(raw, crc) if raw["code"] == code_digest(*_CODE) else Index()
+            raw = parse_json(read_bytes(directory / _INDEX))
+            check_seal(raw)
+            index = Index._parse(raw) if raw["code"] == code_digest(*_CODE) else Index()
             folder, total = directory / index.generation, index.total_frames
             for name, row_bytes in _row_bytes(index.layout).items():
                 if (folder / f"{name}.bin").stat().st_size < total * row_bytes:
@@ -178,7 +176,7 @@ class Index:
         return index
 
     @staticmethod
-    def _parse(raw: dict[str, Any], crc: bytes) -> "Index":
+    def _parse(raw: dict[str, Any]) -> "Index":
         entries: list[Entry] = []
         for plain, stamp, crc32 in raw["entries"]:
             start = entries[-1].end if entries else 0
@@ -188,37 +186,30 @@ class Index:
             raise ValueError(f"generation {raw['generation']!r}")
         left_out = [(EpisodeHeader.from_plain(plain), tuple(map(int, stamp))) for plain, stamp in raw["dropped"]]
         dropped = {header.episode_id: (header, stamp) for header, stamp in left_out}
-        return Index(raw["generation"], layout, entries, dropped, crc)
+        return Index(raw["generation"], layout, entries, dropped, raw[SEAL])
 
     def save(self, directory: Path) -> None:
         """Flush the columns, then replace the index file. Nothing is written if nothing has changed."""
-        entries = [[entry.header.to_plain(), entry.stamp, entry.crc32] for entry in self.entries]
-        raw: dict[str, Any] = {"code": code_digest(*_CODE), "generation": self.generation, "entries": entries}
-        raw["layout"] = self.layout.to_plain() if self.layout is not None else None
-        raw["dropped"] = [[header.to_plain(), stamp] for header, stamp in self.dropped.values()]
-        body = json.dumps(raw).encode()
-        crc = b"%08x" % zlib.crc32(body)
-        if crc == self.file_crc:
+        content = sealed(
+            {
+                "code": code_digest(*_CODE),
+                "generation": self.generation,
+                "layout": None if self.layout is None else self.layout.to_plain(),
+                "entries": [[entry.header.to_plain(), entry.stamp, entry.crc32] for entry in self.entries],
+                "dropped": [[header.to_plain(), stamp] for header, stamp in self.dropped.values()],
+            }
+        )
+        if content[SEAL] == self.digest:
             return
         if self.layout is not None:
             for name in self.layout.columns():
-                with (directory / self.generation / f"{name}.bin").open("rb") as stream:
-                    os.fsync(stream.fileno())
+                fsync_path(directory / self.generation / f"{name}.bin")
             fsync_path(directory / self.generation)
-        write_atomic(directory / "index", crc + b"\n" + body)
-        self.file_crc = crc
+        write_atomic(directory / _INDEX, json.dumps(content).encode())
+        self.digest = content[SEAL]
         for folder in directory.iterdir():
             if _GENERATION.fullmatch(folder.name) and folder.name != self.generation:
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def changed_on_disk(self, directory: Path) -> bool:
-        """Whether the index file is another one than was loaded or saved here, or the columns are gone."""
-        try:
-            with (directory / "index").open("rb") as stream:
-                crc = stream.readline().rstrip(b"\n")
-        except OSError:
-            crc = b""
-        return crc != self.file_crc or not (directory / self.generation).is_dir()
 
 
 def episode_rows(episode: Episode, layout: Layout) -> dict[str, NDArray[Any]]:

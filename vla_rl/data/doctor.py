@@ -21,7 +21,7 @@ from vla_rl.data.episode_header import EpisodeHeader, is_episode_id
 from vla_rl.data.store import TEMPORARY_SUFFIX, check_settings, no_store_at, write_settings
 
 
-class Ailment(StrEnum):
+class Defect(StrEnum):
     """What can be wrong."""
 
     LEFTOVER = "leftover"  # a temporary file of a writer that died
@@ -31,40 +31,34 @@ class Ailment(StrEnum):
     FOREIGN = "foreign"  # a file that is not an episode, or an edit of none; readers ignore it
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong.
-
-    Attributes:
-        ailment: of which kind.
-        file: the file concerned.
-        detail: what exactly is wrong.
-        remedy: what `repair` does about it, or did.
-    """
-
-    ailment: Ailment
-    file: Path
-    detail: str
-    remedy: str
-
-
 _REMEDIES = {
-    Ailment.LEFTOVER: "remove it",
-    Ailment.DAMAGED: "move it to quarantine/",
-    Ailment.SETTINGS: "write it anew",
-    Ailment.UNREADABLE: "none: left as it is",
-    Ailment.FOREIGN: "none: left as it is",
+    Defect.LEFTOVER: "remove it",
+    Defect.DAMAGED: "move it to quarantine/",
+    Defect.SETTINGS: "write it anew",
+    Defect.UNREADABLE: "none: left as it is",
+    Defect.FOREIGN: "none: left as it is",
 }
 
 
-def diagnose(store: Path) -> list[Finding]:
-    """Check every file of a store: reads all of it and recomputes every digest. Changes nothing.
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A file that is wrong, in which way, and exactly why."""
 
-    Args:
-        store: the folder of the store.
+    defect: Defect
+    file: Path
+    detail: str
+
+    @property
+    def remedy(self) -> str:
+        """What `repair` does about it, or did."""
+        return _REMEDIES[self.defect]
+
+
+def diagnose(store: Path) -> list[Finding]:
+    """Check every file of the store in a folder: read all of it and recompute every digest. Changes nothing.
 
     Raises:
-        StoreError: if there is no store in this folder.
+        StoreError: If there is no store.
     """
     folder = Path(store)
     episodes, edits = folder / "episodes", [place for place in [folder / "edits"] if place.is_dir()]
@@ -74,8 +68,8 @@ def diagnose(store: Path) -> list[Finding]:
     try:
         check_settings(folder)
     except StoreError as error:
-        ailment = Ailment.SETTINGS if isinstance(error, DamagedError) else Ailment.UNREADABLE
-        findings.append(_finding(ailment, folder / "store.json", _reason(error)))
+        defect = Defect.SETTINGS if isinstance(error, DamagedError) else Defect.UNREADABLE
+        findings.append(Finding(defect, folder / "store.json", _reason(error)))
     try:
         with _no_writer(folder):  # every temporary file is a dead writer's
             leftovers = [
@@ -83,7 +77,7 @@ def diagnose(store: Path) -> list[Finding]:
             ]
     except OSError as error:
         raise StoreError(f"cannot check {folder}: {error.strerror or error}") from error
-    findings += [_finding(Ailment.LEFTOVER, file, "a writer died before it had finished") for file in sorted(leftovers)]
+    findings += [Finding(Defect.LEFTOVER, file, "a writer died before it had finished") for file in sorted(leftovers)]
     headers: dict[str, EpisodeHeader] = {}
     others = sorted(file for file in episodes.iterdir() if not _is_temporary(file))
     for file in track(others, "checking episodes", "episode"):
@@ -94,24 +88,21 @@ def diagnose(store: Path) -> list[Finding]:
 
 
 def repair(store: Path) -> list[Finding]:
-    """Mend what `diagnose` finds: remove leftovers, move damaged episodes to ``quarantine/``, rewrite lost settings.
-
-    Returns:
-        the findings, mended where their remedy says so.
+    """Mend what `diagnose` finds, where its remedy says so, and return it.
 
     Raises:
-        StoreError: if there is no store in this folder, or it cannot be changed.
+        StoreError: If there is no store, or it cannot be changed.
     """
     folder = Path(store)
     findings = diagnose(folder)
     try:
         with locked(folder, exclusive=True):
             for finding in findings:
-                if finding.ailment is Ailment.LEFTOVER:
+                if finding.defect is Defect.LEFTOVER:
                     finding.file.unlink(missing_ok=True)
-                elif finding.ailment is Ailment.DAMAGED:
+                elif finding.defect is Defect.DAMAGED:
                     _quarantine(folder, finding.file)
-                elif finding.ailment is Ailment.SETTINGS:
+                elif finding.defect is Defect.SETTINGS:
                     _quarantine(folder, finding.file)
                     write_settings(folder)
     except OSError as error:
@@ -124,7 +115,7 @@ def format_findings(findings: Sequence[Finding]) -> str:
     if not findings:
         return "nothing is wrong"
     rows = [("WHAT", "FILE", "REMEDY", "DETAIL")]
-    rows += [(finding.ailment, finding.file.name, finding.remedy, finding.detail) for finding in findings]
+    rows += [(finding.defect, finding.file.name, finding.remedy, finding.detail) for finding in findings]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join("  ".join([*map(str.ljust, row[:3], widths), row[3]]) for row in rows)
 
@@ -144,13 +135,13 @@ def _no_writer(folder: Path) -> Iterator[None]:
 def _check_episode(file: Path, headers: dict[str, EpisodeHeader]) -> list[Finding]:
     """What is wrong with an episode; the header of a whole one is added to ``headers``."""
     if not file.name.endswith(SUFFIX) or not is_episode_id(file.name.removesuffix(SUFFIX)):
-        return [_finding(Ailment.FOREIGN, file, "not the name of an episode")]
+        return [Finding(Defect.FOREIGN, file, "not the name of an episode")]
     try:
         headers[file.name.removesuffix(SUFFIX)] = verify_file(file)
     except DamagedError as error:
-        return [_finding(Ailment.DAMAGED, file, _reason(error))]
+        return [Finding(Defect.DAMAGED, file, _reason(error))]
     except StoreError as error:
-        return [_finding(Ailment.UNREADABLE, file, _reason(error))] if file.exists() else []
+        return [Finding(Defect.UNREADABLE, file, _reason(error))] if file.exists() else []
     return []
 
 
@@ -159,21 +150,17 @@ def _check_edit(file: Path, headers: dict[str, EpisodeHeader]) -> list[Finding]:
     try:
         log = read_edits(file)
         if header is None or log.digest != header.digest:
-            return [_finding(Ailment.FOREIGN, file, "the edit of an episode that is not here")]
+            return [Finding(Defect.FOREIGN, file, "the edit of an episode that is not here")]
         log.check(header.length, file)
     except DamagedError as error:
-        return [_finding(Ailment.DAMAGED, file, _reason(error))]
+        return [Finding(Defect.DAMAGED, file, _reason(error))]
     except StoreError as error:
-        return [_finding(Ailment.UNREADABLE, file, _reason(error))]
+        return [Finding(Defect.UNREADABLE, file, _reason(error))]
     return []
 
 
 def _reason(error: StoreError) -> str:
     return " ".join(str(error.__cause__ or error).split())
-
-
-def _finding(ailment: Ailment, file: Path, detail: str) -> Finding:
-    return Finding(ailment, file, detail, _REMEDIES[ailment])
 
 
 def _is_temporary(file: Path) -> bool:

@@ -46,10 +46,6 @@ logger = logging.getLogger(__name__)
 _NARROWEST_VIDEO = 32  # pixels
 
 Values = Callable[[Episode], NDArray[Any]]
-_ACTIONS: dict[str, Values] = {
-    "vla_rl.action_policy": lambda episode: episode.action_policy,
-    "vla_rl.action_sent": lambda episode: episode.action_sent,
-}
 
 
 @dataclass
@@ -178,14 +174,14 @@ def _plan(headers: Sequence[EpisodeHeader], layout: Layout, video: bool) -> _Pla
     keys = {name: next(iter(columns_of(source, f"images/{name}")), None) for name in layout.cameras}
     plan.parts["cameras"] = {name: key or f"observation.images.{name}" for name, key in keys.items()}
     for camera, key in plan.parts["cameras"].items():
-        shape, names = (*layout.cameras[camera], 3), ["height", "width", "channels"]
-        plan.add(key, "video" if video else "image", shape, names, _pictures(camera))
+        shape = (*layout.cameras[camera], 3)
+        plan.add(key, "video" if video else "image", shape, ["height", "width", "channels"], _pictures(camera))
     state, action = layout.dimensions_of(first.state_dim)
     plan.parts["state"] = _add_vector(plan, source, "state", state, first.state_dim, lambda episode: episode.state)
     plan.parts["action"] = _add_vector(plan, source, "action", action, first.action_dim, Episode.imitation_action)
-    action_names = list(action.names) or placeholders("action", first.action_dim)
-    for name, values in _ACTIONS.items():
-        plan.add(name, "float32", (first.action_dim,), action_names, values)
+    names, size = list(action.names) or placeholders("action", first.action_dim), (first.action_dim,)
+    plan.add("vla_rl.action_policy", "float32", size, names, lambda episode: episode.action_policy)
+    plan.add("vla_rl.action_sent", "float32", size, names, lambda episode: episode.action_sent)
     plan.add("vla_rl.source", "uint8", (1,), None, lambda episode: episode.source[:, None])
     plan.features[LABELS] = {"dtype": "string", "shape": (1,), "names": None}  # its values: see `_frames`
     unknown = [header.episode_id for header in headers if header.success is None]

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from vla_rl.core.errors import StoreError, UserError, one_line
 from vla_rl.core.json_files import read_json
 from vla_rl.core.types import Uint8Array
+from vla_rl.data.images import resized
 from vla_rl.data.lerobot_features import picture_size
-from vla_rl.data.lerobot_times import Float64Array, VideoSpan, check_frames, check_stamps
-from vla_rl.data.pictures import scaled
+from vla_rl.data.lerobot_timestamps import Float64Array, VideoSpan, check_frames, check_stamps
 
 Size = tuple[int, int]
 _PICTURES = ("image", "video")
@@ -241,4 +241,4 @@ def _checked(picture: Uint8Array, declared: Size, where: str, size: Size | None)
             f"{where}: a picture is {picture.shape[0]} x {picture.shape[1]}, meta/info.json declares {declared[0]} x "
             f"{declared[1]}; correct the shape in meta/info.json"
         )
-    return scaled(picture, size)
+    return resized(picture, size)

@@ -41,7 +41,7 @@ from vla_rl.data.lerobot_features import (
 )
 from vla_rl.data.lerobot_files import NOT_NUMERIC, LeRobotFiles
 from vla_rl.data.lerobot_outcomes import Outcomes, find_outcomes
-from vla_rl.data.lerobot_times import video_errors
+from vla_rl.data.lerobot_timestamps import video_errors
 from vla_rl.data.store import EpisodeStore, add_new
 
 logger = logging.getLogger(__name__)

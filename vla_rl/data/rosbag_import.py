@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import ConfigError, StoreError, UserError
 from vla_rl.core.types import Episode, Float32Array, Origin, Source, Uint8Array
-from vla_rl.data.pictures import scaled
+from vla_rl.data.images import resized
 from vla_rl.data.rosbag_files import BagReader, decode_picture
 from vla_rl.data.rosbag_streams import Int64Array, NumberStream, PictureStream, Stream, StreamReader
 from vla_rl.data.store import EpisodeStore, add_new
@@ -372,7 +372,7 @@ def _pictures(bag: _Bag, stream: PictureStream, index: Int64Array) -> Uint8Array
                     f"{bag.path}: the pictures of {stream.topic} have the shapes {list(first)} and "
                     f"{list(picture.shape)}; expected one. Record one size, or cut the bag where it changes"
                 )
-            decoded[rank] = scaled(picture, bag.mapping.image_size)
+            decoded[rank] = resized(picture, bag.mapping.image_size)
         rank += 1
     if len(decoded) != len(needed):
         raise StoreError(f"{bag.path}: {stream.topic} has {len(decoded)} of {len(needed)} pictures; copy the bag anew")

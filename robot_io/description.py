@@ -54,7 +54,7 @@ class Description:
 
     Attributes:
         limits: of each dimension.
-        kinematics: after `gate`, if the limits ask for it.
+        kinematics: After `make_gate`, if the limits ask for it.
 
     Raises:
         UserError: for XML that cannot be read, or a joint that it does not have.
@@ -91,18 +91,9 @@ class Description:
             )
         return replace(limits, low=low, high=high, max_velocity=velocity, joint_monitor=monitor)
 
-    def gate(self, limits: RobotLimits, rate_hz: float, commands_per_tick: int, names: Sequence[str]) -> SafetyGate:
-        """The gate with these limits, tightened, and what they say of workspace and self-collision.
-
-        Raises:
-            UserError: see `tighten`, `Kinematics` and `SafetyGate`.
-        """
-        limits = self.tighten(limits)
-        if not (limits.workspace_low or limits.self_distance):
-            return SafetyGate(limits, rate_hz, commands_per_tick, names=names)
-        xml = self._xml(with_shapes=limits.self_distance > 0)
-        self.kinematics = sees = Kinematics(xml, self.joints, self._units, limits)
-        return SafetyGate(limits, rate_hz, commands_per_tick, sees.tool_position, names, sees.too_close)
+    def make_kinematics(self, limits: RobotLimits) -> Kinematics:
+        """Return what the limits need to know of workspace and self-collision."""
+        return Kinematics(self._xml(with_shapes=limits.self_distance > 0), self.joints, self._units, limits)
 
     def words(self) -> str:
         """What of it holds the robot, for the list that is read before it moves."""
@@ -221,14 +212,17 @@ def make_gate(
     names: Sequence[str],
     description: Description | None,
 ) -> SafetyGate:
-    """The gate of a robot, with what its description says, where it has one.
+    """Return the gate of a robot. Its description, where it has one, tightens the limits and knows its shape.
 
     Raises:
-        UserError: see `Description.gate` and `SafetyGate`.
+        UserError: See `Description.tighten`, `Kinematics` and `SafetyGate`.
     """
-    if description is None:
-        return SafetyGate(limits, rate_hz, commands_per_tick, names=names)
-    return description.gate(limits, rate_hz, commands_per_tick, names)
+    if description is not None:
+        limits = description.tighten(limits)
+        if limits.workspace_low or limits.self_distance:
+            shape = description.kinematics = description.make_kinematics(limits)
+            return SafetyGate(limits, rate_hz, commands_per_tick, shape.tool_position, names, shape.too_close)
+    return SafetyGate(limits, rate_hz, commands_per_tick, names=names)
 
 
 def _number(element: Any, attribute: str, default: float | None = None) -> float | None:

@@ -6,12 +6,12 @@ from typing import Any, override
 
 import numpy as np
 
+from robot_io.joint_monitor import FOLLOWING_SHARE
 from robot_io.limits import RobotLimits
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
 STATE = "state"
 _FAR = 1e6
-_FOLLOWING_PART = 0.1  # of the range between the limits, see `robot_io.joint_monitor`
 _TOO_FAR = 1.5  # of the tolerance
 _FUTURE_NS = 10_000_000_000
 _JUMP_NS = 3_000_000_000
@@ -161,7 +161,7 @@ class Off(Disturbance):
         if dim != self._dim:
             return position
         tolerance = self._limits.joint_monitor.following_tolerance
-        off = _TOO_FAR * (tolerance[dim] if tolerance else _FOLLOWING_PART * self._width)
+        off = _TOO_FAR * (tolerance[dim] if tolerance else FOLLOWING_SHARE * self._width)
         return position + (off if position < self._limits.low[dim] + self._width / 2 else -off)
 
 

@@ -1,5 +1,7 @@
 """A gymnasium environment as a robot, so that the one loop drives simulators, imagined worlds and real arms alike."""
 
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,12 +13,12 @@ from robot_io.env_interface import EnvDeclaration, read_actions, read_dimensions
 from robot_io.faults import Detector
 from robot_io.images import LazyImages
 from robot_io.observation_space import ObservationReader
-from robot_io.renderer_errors import renderer_remedy
 from robot_io.success import Judge, as_flag
 from vla_rl.core.clock import Clock, VirtualClock
 from vla_rl.core.errors import UserError, raised
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
+_GRAPHICS = re.compile(r"(?i:opengl|libgl|\bglx?\b|\begl|glfw|osmesa|gladload|mujoco_gl)|DISPLAY|NoSuchDisplay")
 _ONE_AGENT = "A task is one environment with one agent: wrap it so that step() returns one flag."
 _UNNAMED = "the numbers of the {what} have no names, so they are matched by position: declare {what}_names"
 
@@ -271,3 +273,20 @@ class EnvRobot:
             if self._raw is None:  # asked for its size before the first episode
                 self.env.reset(seed=0)
             return self.env.render()
+
+
+def renderer_remedy(error: BaseException) -> str:
+    """A sentence that says how to load another renderer, if that is what failed; else empty."""
+    if not any(_GRAPHICS.search(f"{type(each).__module__} {type(each).__name__} {each}") for each in _chain(error)):
+        return ""
+    tried = os.environ.get("MUJOCO_GL", "")
+    if tried.lower() == "egl":
+        return " MUJOCO_GL=egl did not load: install Mesa or a graphics driver, or start with MUJOCO_GL=osmesa."
+    found = f"MUJOCO_GL={tried} did not load" if tried else "A renderer did not load"
+    return f" {found}: start again without a screen, MUJOCO_GL=egl vla-rl ... (or MUJOCO_GL=osmesa)."
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

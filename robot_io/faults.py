@@ -15,13 +15,13 @@ import numpy as np
 
 from robot_io import disturbances as disturb
 from robot_io.disturbances import Disturbance
+from robot_io.joint_monitor import FOLLOWING_SHARE, TRAVEL_SHARE
 from robot_io.limits import RobotLimits, rest_tolerance
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.types import Float32Array
 
 _DISCOVERY_MS = 3000.0
 _SEEN_TICKS = 3  # the fault is seen, the time passes between two ticks, the stop is told
-_FOLLOWING_PART, _TRAVEL_PART = 0.1, 0.02  # of the range between the limits, see `robot_io.joint_monitor`
 
 
 class Detector(StrEnum):
@@ -304,13 +304,13 @@ def _onset_ns(fault: Fault, begun_ns: int, last: Sample, after: Sequence[Sample]
     if fault.shows is Onset.HELD:
         showing = (np.diff(commands, axis=0) == 0).all(axis=1)
     elif fault.shows is Onset.TRAVEL:
-        far = np.abs(commands[1:] - commands[0]) > (monitor.frozen_travel or _TRAVEL_PART * width)
+        far = np.abs(commands[1:] - commands[0]) > (monitor.frozen_travel or TRAVEL_SHARE * width)
         # The first of them may still follow a reading from before the fault.
         same = positions == positions[min(1, len(positions) - 1)]
         still = np.logical_and.accumulate(same[::-1])[::-1]
         showing = np.logical_or.accumulate((far & still).any(axis=1))
     else:
-        showing = (np.abs(commands[1:] - positions) > (monitor.following_tolerance or _FOLLOWING_PART * width)).any(
+        showing = (np.abs(commands[1:] - positions) > (monitor.following_tolerance or FOLLOWING_SHARE * width)).any(
             axis=1
         )
         # A robot that was stopped for it gives way: it is then where it is told to be.

@@ -158,7 +158,6 @@ class SafetyGate:
         self.why = ""
 
     def inspect(self, condition: Condition) -> None:
-        """See `vla_rl.core.protocols.Gate.inspect`."""
         if self.config.quaternions:
             near, quaternions = self._motion.previous, self.config.quaternions
             position, command = (nearer_signs(values, near, quaternions) for values in condition[:2])
@@ -178,7 +177,6 @@ class SafetyGate:
         return self._paused_ns is not None or self._motion.at_rest
 
     def brake(self, commands_left: int | None = None) -> Float32Array:
-        """See `vla_rl.core.protocols.Gate.brake`."""
         return self._motion.brake(commands_left or self.commands_per_tick)
 
     def admit(

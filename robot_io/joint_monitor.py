@@ -21,7 +21,7 @@ from vla_rl.core.types import Float32Array
 
 _log = logging.getLogger(__name__)
 
-_FOLLOWING_PART, _TRAVEL_PART = 0.1, 0.02  # of the range between the limits
+FOLLOWING_SHARE, TRAVEL_SHARE = 0.1, 0.02  # defaults, of the range between the limits
 _MOVED = "is at {0:.4g} after a silence, its command is {1:.4g}: did its driver begin anew with another zero?"
 _NEVER = np.iinfo(np.int64).max
 _FOLLOWING, _FROZEN, _EFFORT, _RANGE = range(4)  # rows of the arrays below
@@ -114,8 +114,8 @@ class JointMonitor:
         free[[*yielding, *config.yielding_dims]] = True
         self._step, self._silent_ns = np.where(free, np.inf, step), silent_ns
         width = high - low
-        self._tolerance = np.where(free, np.inf, config.following_tolerance or _FOLLOWING_PART * width)
-        self._travel = np.where(free, np.inf, config.frozen_travel or _TRAVEL_PART * width)
+        self._tolerance = np.where(free, np.inf, config.following_tolerance or FOLLOWING_SHARE * width)
+        self._travel = np.where(free, np.inf, config.frozen_travel or TRAVEL_SHARE * width)
         self._max_effort = np.asarray(config.max_effort, np.float32)
         self._after_ns = np.array([[getattr(config, name) * 1e6] for name in _TIMES])  # [4, 1]
         # For how long a right reading excuses nothing: an encoder may flicker between places and no place.

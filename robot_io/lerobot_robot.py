@@ -205,7 +205,6 @@ class LerobotRobot:
         return self._without_steps(self._state[self._measured])
 
     def rest_readings(self) -> Float32Array:
-        """See `vla_rl.execution.loop.EpisodicRobot`."""
         return np.stack(self._rest)
 
     def condition(self) -> Condition:

@@ -126,7 +126,6 @@ class MockRobot:
         return self.stopped_ns is not None or self._elapsed_s() >= self.config.duration_s
 
     def read(self) -> Observation:
-        """See `vla_rl.core.protocols.Robot.read`."""
         faults = self.faults
         if self._elapsed_s() >= faults.stall_s and not self._stalled:
             self._stalled = True
@@ -154,11 +153,9 @@ class MockRobot:
                 self._shown[camera] = self._staleness.image(camera, image, self._image_ns)
 
     def rest_command(self) -> Float32Array:
-        """See `vla_rl.core.protocols.Robot.rest_command`."""
         return self._position.copy()
 
     def condition(self) -> Condition:
-        """See `vla_rl.execution.loop.EpisodicRobot`."""
         return Condition(self._measured[self._places], self._command, self._staleness.captured_ns["state"])
 
     def write(self, action: Float32Array) -> Float32Array:

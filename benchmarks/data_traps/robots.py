@@ -351,7 +351,7 @@ class _Bus:
     def __init__(self, joints: Sequence[str]) -> None:
         clock = RosTime(simulated=True)
         clock.on_clock(10**9)
-        output = SimpleNamespace(begin=list, send=list)
+        output: Any = SimpleNamespace(begin=list, send=list)
         settings = settings_from({"joints": list(joints), "cameras": []})
         self.robot = Ros2Robot(settings, clock, OperatorRequests(), _HZ, None, [output], 200.0)
 

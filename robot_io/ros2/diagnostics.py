@@ -78,35 +78,19 @@ def diagnose(
     acting = "a person acts" if taken_over else "the policy acts"
     ages = {f"{stream} age ms": f"{age_ms:.1f}" for stream, age_ms in robot.ages_ms().items()}
     deaf = [output for output, count in listeners.items() if count == 0]
-    why = robot.why()
+    why, open_interlocks = robot.why(), "; ".join(robot.interlocks.values())
     attempt = (ERROR, f"stopped: {stopped_because}") if stopped_because else (OK, standing_by or acting)
+    values = health.values
+    commands = f"nobody listens to output {', '.join(deaf)}" if deaf else "every output has a listener"
+    gate = ERROR if health.latched else WARN if health.gate_reasons else OK
+    about_gate = ("latched stop: " if health.latched else "") + (health.gate_reasons or "passes actions")
     entries: list[tuple[str, Level, str, Mapping[str, object]]] = [
-        ("attempts", *attempt, {"standing by": standing_by, "taken over": taken_over, **health.values.get("loop", {})}),
+        ("attempts", *attempt, {"standing by": standing_by, "taken over": taken_over, **values.get("loop", {})}),
         ("streams", ERROR if why else OK, why or "all streams are fresh", ages),
-        (
-            "commands",
-            ERROR if deaf else OK,
-            f"nobody listens to output {', '.join(deaf)}" if deaf else "every output has a listener",
-            listeners,
-        ),
-        (
-            "stop inputs",
-            ERROR if robot.interlocks else OK,
-            "; ".join(robot.interlocks.values()) or "nobody objects",
-            inputs,
-        ),
-        (
-            "policy",
-            ERROR if health.policy_error else OK,
-            health.policy_error or "plans",
-            health.values.get("policy", {}),
-        ),
-        (
-            "gate",
-            ERROR if health.latched else WARN if health.gate_reasons else OK,
-            ("latched stop: " if health.latched else "") + (health.gate_reasons or "passes actions"),
-            health.values.get("gate", {}),
-        ),
+        ("commands", ERROR if deaf else OK, commands, listeners),
+        ("stop inputs", ERROR if open_interlocks else OK, open_interlocks or "nobody objects", inputs),
+        ("policy", ERROR if health.policy_error else OK, health.policy_error or "plans", values.get("policy", {})),
+        ("gate", gate, about_gate, values.get("gate", {})),
     ]
     return [_status(f"{node_name}: {name}", level, message, values) for name, level, message, values in entries]
 

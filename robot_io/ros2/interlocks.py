@@ -6,7 +6,7 @@ Looked at ten times a second by the ROS thread, in wall time: neither simulated 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from std_msgs.msg import Bool
 
@@ -23,14 +23,6 @@ _DISCOVERED_WITHIN_S = 1.0
 _SLICE_S = 0.05
 
 
-class Subscribe(Protocol):
-    """How a topic is listened to, see `robot_io.ros2.wiring`."""
-
-    def __call__(
-        self, kind: Any, topic: str, callback: Callable[[Any], None], profile: Any = None, optional: bool = False
-    ) -> None: ...
-
-
 class Interlocks:
     """See the module.
 
@@ -38,7 +30,7 @@ class Interlocks:
         node: an rclpy node that somebody spins.
         settings: of the robot.
         outputs: its receivers of commands.
-        subscribe: (type, topic, callback, quality of service), until whoever made this is closed.
+        subscribe: ``Wiring._subscribe``: (type, topic, callback, quality of service, optional).
         taken_over: whether a person commands: the dead-man is there for autonomous motion.
         changed: told the interlocks, reason -> sentence, whenever they were looked at.
 
@@ -55,7 +47,7 @@ class Interlocks:
         node: Any,
         settings: Settings,
         outputs: Sequence[Output],
-        subscribe: Subscribe,
+        subscribe: Callable[..., None],
         taken_over: Callable[[], bool],
         changed: Callable[[Mapping[Reason, str]], None],
     ) -> None:

@@ -19,13 +19,18 @@ from std_msgs.msg import Header
 from std_srvs.srv import SetBool
 
 from robot_io.ros2.diagnostics import Health, StatusDebouncer, diagnose
-from robot_io.ros2.lifecycle import answer_every_request
 from robot_io.ros2.operator import OperatorRequests, TopicTakeover
 from robot_io.ros2.parameters import Settings, declare_all, read_settings
 from robot_io.ros2.robot import Interrupted, Ros2Robot
-from robot_io.ros2.robot_description import read_description
-from robot_io.ros2.spinning import run_ros
-from robot_io.ros2.wiring import Interface, Wiring, add_label_services, add_trigger, answer
+from robot_io.ros2.spinning import answer_every_request, run_ros
+from robot_io.ros2.wiring import (
+    Interface,
+    Wiring,
+    add_label_services,
+    add_trigger,
+    answer,
+    read_description,
+)
 from vla_rl.core.errors import UserError
 from vla_rl.core.logging_setup import log_to_stderr
 
@@ -188,7 +193,7 @@ class PolicyNode(LifecycleNode):
                 self._stopped_because = f"{type(error).__name__}: {error}"
                 self.get_logger().error(traceback.format_exc())
             finally:
-                self._operator.end()
+                self._operator.settle()
             if self._stopped_because:
                 self.get_logger().error(f"stopped: {self._stopped_because}; look, then call ~/rearm")
 

@@ -47,11 +47,6 @@ class OperatorRequests:
             self.in_attempt = False
             return self.outcome, self.discarded
 
-    def end(self) -> None:
-        """The attempt is over."""
-        with self._changed:
-            self.in_attempt = False
-
     def label(self, success: bool) -> None:
         """The outcome, which ends a running attempt.
 

@@ -15,9 +15,6 @@ from robot_io.ros2.outputs import KINDS, OutputSettings
 from vla_rl.core.dimensions import Dimensions, Pair
 from vla_rl.core.errors import ConfigError, did_you_mean
 
-IMAGE_TYPES = ("raw", "compressed")
-TAKEOVER_MODES = ("relative", "absolute")
-
 Value = bool | int | float | str | list[str]
 
 
@@ -97,7 +94,10 @@ PARAMETERS = (
     Parameter("reset_timeout_s", 10.0, "How long that may take, s", 0.1, 600.0),
     Parameter("seed", 0, "Of the first attempt; the next one has the next seed", 0, 2**31 - 1),
     Parameter(
-        "takeover_mode", "relative", "Takeover commands move the robot relatively or are targets", one_of=TAKEOVER_MODES
+        "takeover_mode",
+        "relative",
+        "Takeover commands move the robot relatively or are targets",
+        one_of=("relative", "absolute"),
     ),
     Parameter(
         "takeover_timeout_ms",
@@ -113,7 +113,7 @@ PARAMETERS = (
 
 CAMERA_PARAMETERS = (
     Parameter("camera.{name}.topic", "{name}/image_raw", "Image topic of camera {name}"),
-    Parameter("camera.{name}.type", "raw", "sensor_msgs/Image or CompressedImage", one_of=IMAGE_TYPES),
+    Parameter("camera.{name}.type", "raw", "sensor_msgs/Image or CompressedImage", one_of=("raw", "compressed")),
     Parameter("camera.{name}.latency_ms", 0.0, "From the exposure of camera {name} to its stamp, ms", 0.0, 1000.0),
 )
 

@@ -5,44 +5,40 @@ from typing import Any
 
 def sensors() -> Any:
     """Best effort, the newest few: a late picture is worth less than the next one."""
-    from rclpy.qos import QoSProfile, QoSReliabilityPolicy
-
-    return QoSProfile(depth=5, reliability=QoSReliabilityPolicy.BEST_EFFORT)
+    return _profile(depth=5, reliable=False)
 
 
 def joints() -> Any:
     """Best effort, and deep: while a picture is decoded joints at 1 kHz go on, and a fast driver must not push the
     readings of a slow one out.
     """
-    from rclpy.qos import QoSProfile, QoSReliabilityPolicy
-
-    return QoSProfile(depth=100, reliability=QoSReliabilityPolicy.BEST_EFFORT)
+    return _profile(depth=100, reliable=False)
 
 
 def commands() -> Any:
     """Reliable, only the newest: what ros2_control's controllers subscribe with."""
-    from rclpy.qos import QoSProfile, QoSReliabilityPolicy
-
-    return QoSProfile(depth=1, reliability=QoSReliabilityPolicy.RELIABLE)
+    return _profile(depth=1)
 
 
 def stops() -> Any:
     """Reliable, and none is overtaken: a press and its release in one turn are two messages."""
-    from rclpy.qos import QoSProfile, QoSReliabilityPolicy
-
-    return QoSProfile(depth=100, reliability=QoSReliabilityPolicy.RELIABLE)
+    return _profile(depth=100)
 
 
 def clock() -> Any:
     """Reliable, so that simulated time that waits for its listeners cannot lose one."""
-    from rclpy.qos import QoSProfile, QoSReliabilityPolicy
-
-    return QoSProfile(depth=10, reliability=QoSReliabilityPolicy.RELIABLE)
+    return _profile(depth=10)
 
 
 def latched() -> Any:
-    """Reliable, and the last one comes to whoever subscribes later: a description, a state that seldom changes."""
-    from rclpy.qos import QoSDurabilityPolicy, QoSProfile, QoSReliabilityPolicy
+    """Reliable, and later subscribers get the last message: a description, a state that seldom changes."""
+    from rclpy.qos import QoSDurabilityPolicy
 
-    durability, reliability = QoSDurabilityPolicy.TRANSIENT_LOCAL, QoSReliabilityPolicy.RELIABLE
-    return QoSProfile(depth=1, reliability=reliability, durability=durability)
+    return _profile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
+
+
+def _profile(depth: int, reliable: bool = True, **policies: Any) -> Any:
+    from rclpy.qos import QoSProfile, QoSReliabilityPolicy
+
+    reliability = QoSReliabilityPolicy.RELIABLE if reliable else QoSReliabilityPolicy.BEST_EFFORT
+    return QoSProfile(depth=depth, reliability=reliability, **policies)

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from robot_io.reasons import Reason
 from robot_io.ros2 import messages
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorRequests
-from robot_io.ros2.outputs import KINDS
+from robot_io.ros2.outputs import KINDS, Output
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.streams import Streams
 from robot_io.staleness import StalenessFilter
@@ -33,14 +33,6 @@ _log = logging.getLogger(__name__)
 _STATE = "state"
 _MOST_INTERLOCKS = 100  # between two ticks
 _FLOWING_TICKS = 2  # after a longer pause somebody may have moved the robot away from its targets
-
-
-class CommandOutput(Protocol):
-    """Takes a part of the command, float32 [A]: see `robot_io.ros2.outputs.Output`."""
-
-    def begin(self, rest: Float32Array) -> None: ...
-
-    def send(self, command: Float32Array) -> None: ...
 
 
 class Ros2Robot:
@@ -80,7 +72,7 @@ class Ros2Robot:
         operator: OperatorRequests,
         control_hz: float,
         image_size: tuple[int, int] | None,
-        outputs: Sequence[CommandOutput],
+        outputs: Sequence[Output],
         silent_after_ms: float,
         reset_world: Callable[[], None] | None = None,
         step_dims: Sequence[int] = (),
@@ -239,7 +231,6 @@ class Ros2Robot:
             raise UserError("; ".join(interlocks.values()))
 
     def read(self) -> Observation:
-        """See `vla_rl.core.protocols.Robot.read`."""
         self.clock.watch()
         readings = self._streams.take()
         captured_ns = {name: reading_ns for name, (reading_ns, _) in readings.items()}
@@ -271,7 +262,6 @@ class Ros2Robot:
         return Condition(self._of_command(state), command, captured_ns, effort, flags, why, self._rate_dims)
 
     def rest_readings(self) -> Float32Array:
-        """See `vla_rl.execution.loop.EpisodicRobot`."""
         return self._rest
 
     def write(self, action: Float32Array) -> Float32Array:

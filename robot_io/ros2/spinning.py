@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import rclpy
+from lifecycle_msgs.srv import ChangeState
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.signals import SignalHandlerOptions
 
 from vla_rl.core.errors import UserError
@@ -71,3 +73,32 @@ def _make_executor() -> Any:
     except ImportError:
         return SingleThreadedExecutor()
     return EventsExecutor()
+
+
+def answer_every_request(node: Any) -> None:
+    """Answer requests for lifecycle transitions that the present state does not allow.
+
+    rclpy's own callback of ``change_state`` raises for them, and the caller waits for an answer that never comes.
+    It uses what rclpy declares public (`Node.services`, the callback of a service), and looks whether it is there.
+
+    Raises:
+        RuntimeError: if this rclpy has it no more: invalid requests would go unanswered.
+    """
+    services = [service for service in node.services if getattr(service, "srv_type", None) is ChangeState]
+    if len(services) != 1 or not callable(getattr(services[0], "callback", None)):
+        raise RuntimeError(
+            f"this rclpy shows {len(services)} services of lifecycle transitions, expected one with a callback: "
+            "robot_io/ros2/spinning.py was written for ROS 2 Jazzy"
+        )
+    (service,) = services
+    original = service.callback
+
+    def change_state(request: Any, response: Any) -> Any:
+        try:
+            return original(request, response)
+        except rclpy_implementation.RCLError as error:
+            node.get_logger().error(f"the transition was refused: {error}")
+            response.success = False
+            return response
+
+    service.callback = change_state

@@ -9,9 +9,10 @@ from typing import Any
 
 from rclpy.clock import Clock, ClockType
 from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.wait_for_message import wait_for_message
 from rosgraph_msgs.msg import Clock as ClockMessage
 from sensor_msgs.msg import CompressedImage, Image, JointState
-from std_msgs.msg import Bool, Float64MultiArray
+from std_msgs.msg import Bool, Float64MultiArray, String
 from std_srvs.srv import Trigger
 
 from robot_io.ros2 import messages, qos
@@ -22,7 +23,7 @@ from robot_io.ros2.outputs import open_output
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.robot import Interrupted, Ros2Robot
 from robot_io.takeover import Clutch
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import ConfigError, UserError
 
 _SLICE_S = 0.05
 _ASK_AGAIN_S = 5.0
@@ -178,6 +179,24 @@ class Wiring:
             if time.monotonic() > until_s:
                 return False
         raise Interrupted("the node was deactivated")
+
+
+def read_description(node: Any, settings: Settings) -> str:
+    """XML, or the path of a file; empty if the parameters name none. Waits for a topic, whoever spins the node.
+
+    Raises:
+        UserError: if both parameters are set, or nothing comes on the topic within ``stream_timeout_s``.
+    """
+    given: str = settings["robot_description"]
+    topic, timeout_s = settings["robot_description_topic"], settings["stream_timeout_s"]
+    if not topic:
+        return given
+    if given:
+        raise ConfigError("robot_description and robot_description_topic are both set; one says what the robot is")
+    heard, message = wait_for_message(String, node, topic, qos_profile=qos.latched(), time_to_wait=timeout_s)
+    if not heard:
+        raise UserError(f"no robot description came on {topic} within {timeout_s:g} s: does robot_state_publisher run?")
+    return str(message.data)
 
 
 def add_label_services(node: Any, label: Callable[[bool], str], discard: Callable[[], str]) -> None:

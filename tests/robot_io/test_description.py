@@ -129,7 +129,7 @@ def test_commands_in_degrees() -> None:
 def test_the_tool_of_a_planar_arm_is_where_geometry_says() -> None:
     limits = replace(PLANAR, workspace_low=(-9.0,) * 3, workspace_high=(9.0,) * 3, tool_link="tool")
     described = Description(URDF, JOINTS)
-    described.gate(limits, HZ, 1, JOINTS)
+    make_gate(limits, HZ, 1, JOINTS, described)
     assert described.kinematics is not None
     for posture in np.random.default_rng(1).uniform(-2, 2, (50, 2)):
         found = described.kinematics.tool_position(posture.astype(np.float32))
@@ -139,7 +139,7 @@ def test_the_tool_of_a_planar_arm_is_where_geometry_says() -> None:
 def test_a_mimicking_finger_moves_with_its_twin() -> None:
     limits = RobotLimits(workspace_low=(-9.0,) * 3, workspace_high=(9.0,) * 3, tool_link="thumb")
     described = Description(URDF, (*JOINTS, "grip"))
-    described.gate(limits, HZ, 1, ())
+    make_gate(limits, HZ, 1, (), described)
     assert described.kinematics is not None
     found = described.kinematics.tool_position(np.float32([0, 0, 0.03]))
     np.testing.assert_allclose(found, (2 * REACH, -0.06, 0.0), atol=1e-6)
@@ -206,7 +206,7 @@ def test_one_fault_that_the_robot_is_in_does_not_open_the_door_to_the_other() ->
 def test_pairs_that_may_touch_are_named() -> None:
     described = Description(URDF, JOINTS)
     limits = load_config(RobotLimits, base={"self_distance": 0.02, "touching": [["upper", "fist"]]})
-    described.gate(limits, HZ, 1, JOINTS)
+    make_gate(limits, HZ, 1, JOINTS, described)
     assert described.kinematics is not None
     assert ("fist", "upper") not in described.kinematics.pairs
     assert ("lower", "upper") not in described.kinematics.pairs, "one joint connects them"
@@ -214,7 +214,7 @@ def test_pairs_that_may_touch_are_named() -> None:
     assert "NOT other" in described.words()
     assert not described.kinematics.too_close(np.float32([0, 3.0]))
     close = Description(URDF, JOINTS)
-    close.gate(replace(PLANAR, self_distance=0.02), HZ, 1, JOINTS)
+    make_gate(replace(PLANAR, self_distance=0.02), HZ, 1, JOINTS, close)
     assert close.kinematics is not None
     assert close.kinematics.too_close(np.float32([0, 3.0]))
 
@@ -266,7 +266,7 @@ def test_meshes_beside_the_file_are_read(tmp_path: Path) -> None:
     file = tmp_path / "arm.urdf"
     file.write_text(URDF.replace('<sphere radius="0.06"/>', '<mesh filename="fist.obj"/>'))
     described = Description(str(file), JOINTS)
-    described.gate(replace(PLANAR, self_distance=0.01), HZ, 1, JOINTS)
+    make_gate(replace(PLANAR, self_distance=0.01), HZ, 1, JOINTS, described)
     assert described.kinematics is not None
     assert ("fist", "upper") in described.kinematics.pairs
     assert described.kinematics.too_close(np.float32([0, 3.1]))

@@ -10,9 +10,8 @@ from typing import Any
 import gymnasium
 
 import sim
-from robot_io.env_robot import EnvRobot
+from robot_io.env_robot import EnvRobot, renderer_remedy
 from robot_io.gate import GateConfig, SafetyGate
-from robot_io.renderer_errors import renderer_remedy
 from sim.operators import Operator, operator_config
 from sim.rendering import RENDERERS
 from vla_rl.acting.action_kinds import delta_dims

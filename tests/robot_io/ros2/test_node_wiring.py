@@ -18,11 +18,9 @@ from rclpy.node import Node
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 from robot_io.ros2 import qos, wiring as module
-from robot_io.ros2.lifecycle import answer_every_request
 from robot_io.ros2.operator import OperatorRequests
-from robot_io.ros2.robot_description import read_description
-from robot_io.ros2.spinning import spin
-from robot_io.ros2.wiring import Interface, Wiring
+from robot_io.ros2.spinning import answer_every_request, spin
+from robot_io.ros2.wiring import Interface, Wiring, read_description
 from vla_rl.core.errors import UserError
 from vla_rl.acting.robots.ros2 import settings_from
 

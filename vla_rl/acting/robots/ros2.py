@@ -32,9 +32,8 @@ def set_up(request: RobotRequest) -> RobotSetup:
         import rclpy
         from rclpy.signals import SignalHandlerOptions
 
-        from robot_io.ros2.robot_description import read_description
         from robot_io.ros2.spinning import spin
-        from robot_io.ros2.wiring import Interface, Wiring, add_label_services, add_trigger
+        from robot_io.ros2.wiring import Interface, Wiring, add_label_services, add_trigger, read_description
     except ImportError as error:
         raise UserError(f"there is no ROS 2 in this terminal ({error}); source it first") from error
     options, spec = dict(request.options), request.policy

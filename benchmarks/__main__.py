@@ -31,6 +31,7 @@ BENCHMARKS = (
     "robot",
     "jtc",
     "deploy",
+    "deploy-choice",
     "metaworld",
     "scale-floor",
     "outcomes",

@@ -82,7 +82,7 @@ def table(result: dict[str, Any]) -> str:
         f"TensorRT-RTX builds {result['trt_rtx_graphs_built']} of {result['graphs']} graphs without a GPU. "
         f"On a GPU: {result['gpu']}.",
         "",
-        *deploy_choice.table(found.get("choice")),
+        *deploy_choice.lines_of(found.get("choice")),
         "",
         "| policy | precision | max-abs | mean-abs | cosine |",
         "|---|---|---|---|---|",

@@ -1,7 +1,8 @@
-"""What it costs to draw several chunks and to choose one of them, in torch and deployed: a cell of `deploy`.
+"""The cost of best-of-N selection, in torch and deployed: of a whole chunk, and of the decision alone. `deploy` also
+measures it, as one of its cells.
 
-The policy, the critic and the edit are those of `configs/alone.yaml`, with weights of chance: what a chunk costs does
-not depend on what has been learnt.
+Policy, critic and residual are those of `configs/alone.yaml` with random weights: the cost does not depend on what has
+been learned.
 """
 
 import argparse
@@ -10,16 +11,31 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.timing import block_ms, perturb
+import numpy as np
+
+from benchmarks.timing import BLOCK_CHUNKS, block_ms, perturb
 from vla_rl.core.protocols import Policy
 
 DRAWS = (8, 32)
+_DECISIONS = 1000
 _CONFIG = Path("configs/alone.yaml")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--blocks", type=int, default=40, help=f"blocks of {BLOCK_CHUNKS} chunks for each policy")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    import torch
+
+    torch.set_num_threads(1)
+    cell = measure(options)
+    return {"decide_ms": cell["decide_ms"][str(DRAWS[0])], **ratios(cell), **cell}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds a chunk, medians over blocks in which all policies take turns, and ratios to the plain policy of the
-    same block, on one thread.
+    same block, on one thread; and milliseconds a decision: of all that comes after the candidates are drawn.
     """
     import torch
 
@@ -44,13 +60,26 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             times = {name: block_ms(policy, observation) for name, policy in policies.items()}
             if block:  # the first one warms up
                 blocks.append(times)
+        decide_ms = {str(draws): _decide_ms(policies[f"onnx {draws} edited"]) for draws in DRAWS}
     rows = []
     for name in policies:
         how, draws, edits = name.split()
         ratio = statistics.median(times[name] / times[f"{how} 0 -"] for times in blocks)
         wall_ms = statistics.median(times[name] for times in blocks)
         rows.append({"kind": how, "draws": int(draws), "edit": edits == "edited", "ms": wall_ms, "ratio": ratio})
-    return {"policy": str(_CONFIG), "blocks": options.blocks, "choices": rows}
+    return {"policy": str(_CONFIG), "blocks": options.blocks, "choices": rows, "decide_ms": decide_ms}
+
+
+def _decide_ms(policy: Any) -> float:
+    """Milliseconds a decision of a deployed policy, median: the run of graph ``selection`` with inputs and outputs."""
+    from deploy_trt.benchmark import time_calls
+
+    program, rng = policy.program, np.random.default_rng(0)
+    shapes = {name: info.shape[1:] for name, info in program.manifest.graphs["selection"].inputs.items()}
+    arrays = {name: rng.standard_normal(shapes[name], np.float32) for name in ("features", "noise", "drawn")}
+    features, free = program.backend.put(arrays["features"][None]), np.ones(policy.horizon, np.float32)
+    inputs = (features, 0, arrays["noise"], arrays["drawn"], free, 0)
+    return time_calls(lambda: program.select(*inputs), _DECISIONS).p50_ms
 
 
 def _policies(model: Any, learning: Any, folder: Path) -> dict[str, Policy]:
@@ -81,8 +110,13 @@ def ratios(cell: dict[str, Any]) -> dict[str, float]:
     return {f"choose_{row['draws']}_{row['kind']}": row["ratio"] for row in cell["choices"] if row["edit"]}
 
 
-def table(cell: dict[str, Any] | None) -> list[str]:
+def table(result: dict[str, Any]) -> str:
     """Markdown."""
+    return "\n".join([*lines_of(result), f"Command: `{result['command']}`."])
+
+
+def lines_of(cell: dict[str, Any] | None) -> list[str]:
+    """Markdown of a cell."""
     if cell is None:
         return ["What it costs to choose among draws: not measured."]
     lines = ["| a chunk | torch, ms | times plain | ONNX Runtime, ms | times plain |", "|---|---|---|---|---|"]
@@ -93,4 +127,6 @@ def table(cell: dict[str, Any] | None) -> list[str]:
         cells = " | ".join(f"{row['ms']:.2f} | {row['ratio']:.1f}" for row in columns)
         lines.append(f"| {label} | {cells} |")
     described = "Policy, critic and edit of `configs/alone.yaml`, one thread; medians of blocks that take turns."
-    return [*lines, "", described]
+    decided = [f"{ms:.2f} ms among {draws} candidates" for draws, ms in cell.get("decide_ms", {}).items()]
+    decision = [f"A decision takes {' and '.join(decided)}."] if decided else []
+    return [*lines, "", described, *decision]

@@ -28,7 +28,7 @@ from vla_rl.core.types import Observation
 
 ORT_MODES = ("int8-dynamic", "int8-static")
 MODELOPT_MODES = {"fp8": "fp8", "int8": "int8", "int4": "int4"}
-FULL_PRECISION = ("time",)  # graphs that run once per weights: nothing to gain
+FULL_PRECISION = ("time", "selection")  # the one runs once per weights, the other decides
 _MODELOPT_TIMEOUT_S = 3600
 
 Feeds = dict[str, list[dict[str, Array]]]
@@ -222,8 +222,8 @@ def _write(deployment: Deployment, out: Path, mode: str, graphs: Mapping[str, by
         file = f"{name}-{digest[:16]}.onnx"
         write_atomic(out / file, content)
         infos[name] = GraphInfo(file, digest, old.inputs, old.outputs)
-    probes, chooser = deployment.manifest.probes, deployment.manifest.chooser
-    for file in (probes.file, deployment.manifest.text.file, chooser.file.file if chooser else ""):
+    probes = deployment.manifest.probes
+    for file in (probes.file, deployment.manifest.text.file):
         if file:
             write_atomic(out / file, (deployment.folder / file).read_bytes())
     source = {**deployment.manifest.source, "quantised_from": deployment.folder.name}

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from deploy_trt.runtime.folder import Deployment
-from deploy_trt.runtime.ladder import TOLERANCES, difference
+from deploy_trt.runtime.ladder import TOLERANCES, difference, selection_limit
 from deploy_trt.runtime.loading import open_backend
 from deploy_trt.runtime.manifest import Manifest
 from deploy_trt.runtime.probe import BackendName
-from deploy_trt.runtime.program import Program, probe_actions, probe_choices
+from deploy_trt.runtime.program import Program, Selected, probe_actions, probe_selections, selection_gap
 from deploy_trt.runtime.refresh import backend_with, reference_program
 from deploy_trt.runtime.units import Normalization
 from deploy_trt.runtime.weights import Array, pack, unpack
@@ -59,7 +59,7 @@ def verify(folder: Path, backend: BackendName, closed_loop: Callable[[], tuple[b
     rungs = [
         Rung(f"torch, {backend} in {manifest.precision}", found.within(tolerance), str(found)),
         _robot_units(manifest, ours, torchs),
-        *([_choices(program, probes)] if program.chooser else []),
+        *(_selections(program, probes) if manifest.selection else ()),
     ]
     rungs += mutation_test(deployment, program)
     if closed_loop is None:
@@ -83,13 +83,17 @@ def _robot_units(manifest: Manifest, ours: Sequence[Array], theirs: Sequence[Arr
     return Rung("whole chunk, robot units", bool((gaps.mean(axis=0) <= limit).all()), found)
 
 
-def _choices(program: Program, probes: Mapping[str, Array]) -> Rung:
-    """The chunk that is executed: the candidate that torch chose, or one that torch's critic thinks nearly as much of,
-    since a tie is decided by rounding; and where it is the same one, with the same actions.
+def _selections(program: Program, probes: Mapping[str, Array]) -> Iterator[Rung]:
+    """First the graph alone, on the chunks that torch drew. Then the chunk that is executed: the candidate that torch
+    chose, or one with nearly its value, since a tie is decided by rounding; with the same actions where it is the same.
     """
+    recorded = [Selected(*row) for row in zip(probes["executed"], probes["chosen"], probes["values"], strict=True)]
+    gap = selection_gap(probe_selections(program, probes, recorded=True), recorded, program.units)
+    limit = selection_limit(program.backend.name)
+    yield Rung("selection graph", gap <= limit, f"largest difference to torch {gap:.2g}, allowed is {limit}")
     tolerance = TOLERANCES[program.manifest.precision]
-    choices, values = probe_choices(program, probes), probes["values"]
-    same = [choice.chosen == theirs for choice, theirs in zip(choices, probes["chosen"], strict=True)]
+    choices, values = probe_selections(program, probes), probes["values"]
+    same = [choice.chosen == theirs.chosen for choice, theirs in zip(choices, recorded, strict=True)]
     spread = np.ptp(values, axis=1) + np.float32(1e-6)
     taken = values[np.arange(len(values)), [choice.chosen for choice in choices]]
     lost = float(((values.max(1) - taken) / spread).mean())
@@ -98,7 +102,7 @@ def _choices(program: Program, probes: Mapping[str, Array]) -> Rung:
     found = difference(*zip(*alike, strict=True)) if alike else None
     passed = found is not None and found.within(tolerance) and lost <= tolerance.lost_value
     sentence = f"torch's choice in {sum(same)} of {len(same)} probes, {lost:.2g} of the spread in value lost"
-    return Rung("choice among draws", passed, f"{sentence}; {found}")
+    yield Rung("choice among draws", passed, f"{sentence}; {found}")
 
 
 def mutation_test(deployment: Deployment, program: Program) -> Iterator[Rung]:
@@ -113,8 +117,8 @@ def mutation_test(deployment: Deployment, program: Program) -> Iterator[Rung]:
     weights = unpack(deployment.weights)
     rng = np.random.default_rng(0)
     exact = {name: tensor.astype(np.float32) if _is_float(tensor) else tensor for name, tensor in weights.items()}
-    before = probe_actions(program, probes)
-    reference_before = probe_actions(reference_program(deployment, pack(exact)), probes)
+    before = _outputs(program, probes)
+    reference_before = _outputs(reference_program(deployment, pack(exact)), probes)
     for group in sorted({_group(name) for name in weights}):
         changed = dict(weights)
         for name, tensor in weights.items():
@@ -124,13 +128,18 @@ def mutation_test(deployment: Deployment, program: Program) -> Iterator[Rung]:
                 changed[name] = (values + spread * rng.standard_normal(tensor.shape, np.float32)).astype(tensor.dtype)
         content = pack(changed)
         backend = backend_with(program.backend, replace(deployment, weights=content))
-        mutated = Program(program.manifest, backend, program.chooser)
+        mutated = Program(program.manifest, backend)
         exact = {name: tensor.astype(np.float32) if _is_float(tensor) else tensor for name, tensor in changed.items()}
-        moved = _moves(before, probe_actions(mutated, probes))
-        should = _moves(reference_before, probe_actions(reference_program(deployment, pack(exact)), probes))
+        moved = _moves(before, _outputs(mutated, probes))
+        should = _moves(reference_before, _outputs(reference_program(deployment, pack(exact)), probes))
         effect, missed = float(np.linalg.norm(should)), float(np.linalg.norm(moved - should))
         passed = missed <= _FOLLOWS * effect + 1e-6
-        yield Rung(f"mutation of {group}", passed, f"actions move by {effect:.2g}, {missed:.2g} of it otherwise")
+        yield Rung(f"mutation of {group}", passed, f"outputs move by {effect:.2g}, {missed:.2g} of it otherwise")
+
+
+def _outputs(program: Program, probes: Mapping[str, Array]) -> list[Array]:
+    """Drawn actions, and the values of recorded candidates."""
+    return [*probe_actions(program, probes), *(found.values for found in probe_selections(program, probes, True))]
 
 
 def _moves(before: list[Array], after: list[Array]) -> Array:

@@ -11,7 +11,7 @@ import torch
 
 from deploy_trt.export.flow_vla import Precision, flow_vla_graphs
 from deploy_trt.export.graph import ExportedGraph, split_weights
-from deploy_trt.runtime.choosing import read_critic
+from deploy_trt.export.selection import selection_spec
 from deploy_trt.runtime.manifest import (
     Affine,
     FileInfo,
@@ -23,6 +23,7 @@ from deploy_trt.runtime.manifest import (
     save_manifest,
     write_digested,
 )
+from deploy_trt.runtime.refresh import read_critic
 from deploy_trt.runtime.units import Normalization
 from deploy_trt.runtime.weights import Array
 from vla_rl.core.config import config_to_dict
@@ -74,6 +75,7 @@ def export_flow_vla(
     levels = [(dim, statistics.action.low[dim], statistics.action.high[dim]) for dim in statistics.discrete_dims]
     candidates = 0 if chooser is None else chooser.config.draws
     graphs = flow_vla_graphs(model, precision, unrolled, candidates)
+    selection = [] if chooser is None else [selection_spec(model, chooser).export()]
     manifest = Manifest(
         policy="flow_vla",
         policy_version=int(meta.get("policy_version", 0)),
@@ -98,12 +100,12 @@ def export_flow_vla(
             committed=not unrolled,
             guidance_scale=config.guidance_scale if config.indicator else 1.0,
         ),
-        chooser=None if critic is None else critic[0],
+        selection=None if critic is None else critic[0],
         source={"meta": dict(meta), "config": config_to_dict(config)},
     )
     probes = flow_vla_probes(model, Normalization(manifest.state), observations, chooser)
-    reference = flow_vla_graphs(model, candidates=candidates) if precision != "fp32" else []
-    return save_deployment(folder, manifest, graphs, probes, reference, b"" if critic is None else critic[1])
+    reference = [*flow_vla_graphs(model, candidates=candidates), *selection] if precision != "fp32" else []
+    return save_deployment(folder, manifest, [*graphs, *selection], probes, reference)
 
 
 def save_deployment(
@@ -112,7 +114,6 @@ def save_deployment(
     graphs: Sequence[ExportedGraph],
     probes: Mapping[str, Array],
     reference: Sequence[ExportedGraph] = (),
-    critic: bytes = b"",
 ) -> Manifest:
     """Write a deployment; ``graphs``, ``weights`` and ``probes`` of the manifest are filled in.
 
@@ -121,16 +122,13 @@ def save_deployment(
         manifest: everything else.
         graphs: they lose their weights here.
         probes: inputs of the first graph as ``input.NAME`` [K, ...], ``noise`` [K, rows, W], and ``actions``
-            [K, rows, W], normalised: what torch made of them. Of a policy that chooses among N draws both are
-            [K, 1 + N, rows, W], and there are ``tick`` [K], ``choice_noise`` [K, `Chooser.noise_rows`, W], ``values``
-            [K, N], what the critic thinks of each, ``chosen`` [K] and ``executed`` [K, H, A], raw units.
+            [K, rows, W], normalised: what torch made of them. Of a policy that selects among N candidates both are
+            [K, 1 + N, rows, W], and there are ``tick`` [K], ``features`` [K, F], ``selection_noise``
+            [K, `Chooser.noise_rows`, W], ``values`` [K, N], ``chosen`` [K] and ``executed`` [K, H, A], raw units.
         reference: the graphs in float32, if ``graphs`` are not.
-        critic: content of the file that ``manifest.chooser`` names.
     """
     folder.mkdir(parents=True, exist_ok=True)
     infos, weights = _write_graphs(folder, graphs)
-    if critic:
-        write_digested(folder, "critic", ".safetensors", critic)
     buffer = io.BytesIO()
     written = write_digested(folder, "weights", ".safetensors", weights)
     np.savez(buffer, allow_pickle=False, **probes, weights=np.array([written.sha256]))
@@ -181,7 +179,8 @@ def flow_vla_probes(
         if chooser is None:
             row |= {"noise": starts.numpy(), "actions": actions.numpy()}
         else:
-            row |= {"noise": starts[None].numpy(), "actions": actions[None].numpy(), "choice_noise": noise.numpy()}
+            row |= {"noise": starts[None].numpy(), "actions": actions[None].numpy()}
+            row |= {"features": features.numpy(), "selection_noise": noise.numpy()}
             drawn, free = model.to_raw_actions(actions)[None], torch.ones(config.horizon)
             executed, values = chooser.judged(model, features, tick, noise, drawn, free, 0)
             chosen = choice(executed, values)

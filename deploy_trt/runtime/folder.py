@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from deploy_trt.runtime.backend import Backend
-from deploy_trt.runtime.choosing import DeployedChooser
 from deploy_trt.runtime.manifest import WEIGHTS_LOCATION, Manifest, load_manifest, read_verified
 from deploy_trt.runtime.program import Program
 from deploy_trt.runtime.weights import Array, unpack
@@ -28,7 +27,6 @@ class Deployment:
         graphs: name -> ONNX without weights.
         reference: the same in float32; equal to ``graphs`` where these are.
         weights: content of the safetensors file, or None.
-        chooser: chooses among draws, of a policy that does.
     """
 
     folder: Path
@@ -36,7 +34,6 @@ class Deployment:
     graphs: dict[str, bytes]
     reference: dict[str, bytes]
     weights: bytes | None
-    chooser: DeployedChooser | None = None
 
     @classmethod
     def read(cls, folder: Path) -> "Deployment":
@@ -52,12 +49,11 @@ class Deployment:
         for name, tensor in unpack(weights).items() if weights else ():
             if tensor.dtype.kind not in "iub" and not np.isfinite(tensor.astype(np.float32)).all():
                 raise CheckpointError(f"{folder}: {name} holds numbers that are not finite; export an older version")
-        chooser = DeployedChooser(manifest, read_verified(folder, manifest.chooser.file)) if manifest.chooser else None
-        return cls(folder, manifest, graphs, reference, weights, chooser)
+        return cls(folder, manifest, graphs, reference, weights)
 
     def program(self, backend: Backend) -> Program:
         """The sampler on a backend that holds its graphs."""
-        return Program(self.manifest, backend, self.chooser)
+        return Program(self.manifest, backend)
 
     def probes(self) -> dict[str, Array]:
         """Recorded inputs and outputs: name -> array [K, ...]."""

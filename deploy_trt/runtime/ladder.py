@@ -40,6 +40,11 @@ TOLERANCES: dict[str, Tolerance] = {
 }
 
 
+def selection_limit(backend: str) -> float:
+    """Largest difference of graph ``selection``, which is in float32, to torch; GPUs round its products to TF32."""
+    return 1e-5 if backend == "ort-cpu" else 1e-2
+
+
 @dataclass(frozen=True)
 class Difference:
     """How far two sets of chunks are apart: the smallest cosine of a chunk, mean and largest absolute difference."""

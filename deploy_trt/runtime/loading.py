@@ -12,7 +12,7 @@ from deploy_trt.runtime.ladder import TOLERANCES, difference
 from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.policy import DeployedPolicy
 from deploy_trt.runtime.probe import ORDER, BackendName, probe
-from deploy_trt.runtime.program import Program, probe_actions, probe_choices
+from deploy_trt.runtime.program import Program, probe_actions, probe_selections
 from vla_rl.core.errors import CheckpointError, UserError, did_you_mean, one_line
 from vla_rl.core.protocols import Policy
 
@@ -123,8 +123,8 @@ def _try(deployment: Deployment, program: Program) -> None:
         planned = probe_actions(program, probes)
         weights = deployment.manifest.weights
         as_exported = weights is not None and list(probes["weights"]) == [weights.sha256]
-        chosen = [choice.actions for choice in probe_choices(program, probes)] if program.chooser else []
-        passed = all(np.isfinite(actions).all() for actions in (*planned, *chosen))
+        selected = [selection.actions for selection in probe_selections(program, probes)]
+        passed = all(np.isfinite(actions).all() for actions in (*planned, *selected))
         found = difference(planned, list(probes["actions"])) if as_exported else None
     except CheckpointError:
         raise

@@ -3,9 +3,8 @@
 ::
 
     FOLDER/manifest.json             this description; written last, it names the other files by their digests
-    FOLDER/prefix.onnx, step.onnx    graphs as exported, unoptimised, without weights
+    FOLDER/NAME-DIGEST.onnx          graphs as exported, unoptimized, without weights
     FOLDER/weights-DIGEST.safetensors  all weights under the names that they have in training; the graphs refer to it
-    FOLDER/critic-DIGEST.safetensors of a policy that chooses among its draws: what chooses, and what edits them
     FOLDER/probes-DIGEST.npz         inputs, and what the policy in torch made of them
     FOLDER/engines/KEY/              what was built from the graphs on this very machine; may be deleted
 """
@@ -27,7 +26,7 @@ from vla_rl.core.signing import check_trusted
 from vla_rl.core.validation import check_vector, check_version, plain_name
 
 FORMAT = "vla-rl-deployment"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 LARGEST_SIZE = 10**7
 _TEXTS = ("none", "hashed_words", "tokenizer")
 _GRAPHS = {  # by the kind of the sampler
@@ -143,25 +142,16 @@ class SamplerInfo:
 
 
 @dataclass(frozen=True)
-class ChooserInfo:
-    """How one of several draws is chosen, see `vla_rl.policies.choosing`.
+class SelectionInfo:
+    """Best-of-N selection by a critic: graph ``selection`` moves N candidates and returns the best one.
 
     Attributes:
-        file: the weights of the critic, and of the edit.
-        draws: N candidates. The graph ``step`` takes 1 + N chunks at once: the first is the usual one, of no noise.
-        offset: standard deviation of the candidates' constant offsets, in normalised action units.
-        chunk_ticks: C, how many actions are judged.
-        edit_bound: of the edit's offsets, in normalised action units; 0: there is no edit.
-        graded_edit, novelty_cost: see `vla_rl.policies.choosing.ChoiceConfig`.
+        num_samples: N candidates. Graph ``step`` takes 1 + N chunks at once; the first starts from zero noise.
+        settings: What is constant in the graph, as the critic's folder describes it. Other settings need another graph.
     """
 
-    file: FileInfo
-    draws: int
-    offset: float
-    chunk_ticks: int
-    edit_bound: float = 0.0
-    graded_edit: bool = False
-    novelty_cost: float = 0.0
+    num_samples: int
+    settings: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -182,7 +172,7 @@ class Manifest:
         state_mean, action_mean: fill the dimensions that a smaller robot lacks.
         discrete: (dimension, lower level, upper level) of action dimensions that have two levels.
         text, sampler: see there.
-        chooser: of a policy that chooses among its draws; None: there is one draw, which is executed.
+        selection: Of a policy that draws several chunks; None: it draws one, which is executed.
         source: where the policy comes from; plain data for people.
     """
 
@@ -202,7 +192,7 @@ class Manifest:
     discrete: tuple[tuple[int, float, float], ...]
     text: TextInfo
     sampler: SamplerInfo
-    chooser: ChooserInfo | None = None
+    selection: SelectionInfo | None = None
     source: dict[str, Any] = field(default_factory=dict)
 
 
@@ -274,23 +264,21 @@ def _check(manifest: Manifest) -> None:
     if sampler.first_action + manifest.horizon > rows or sampler.width < spec.action_dim:
         raise ValueError(f"a chunk [{manifest.horizon}, {spec.action_dim}] does not fit into the sampler's")
     check_vector("guidance_scale", (sampler.guidance_scale,), 1)
-    if manifest.chooser is not None:
-        check_chooser(manifest, manifest.chooser)
+    if manifest.selection is not None:
+        _check_selection(manifest, manifest.selection)
 
 
-def check_chooser(manifest: Manifest, chooser: ChooserInfo) -> None:
-    """Raise ValueError for a chooser that a deployment of this manifest cannot have."""
-    numbers = (chooser.offset, chooser.edit_bound, chooser.novelty_cost)
-    check_vector("chooser", numbers, len(numbers), least=0)
-    if not (1 <= chooser.draws <= LARGEST_SIZE and 2 <= chooser.chunk_ticks <= manifest.horizon):
-        raise ValueError(
-            f"it chooses among {chooser.draws} draws by {chooser.chunk_ticks} of {manifest.horizon} actions"
-        )
-    if manifest.sampler.kind != "flow" or "features" not in manifest.graphs["prefix"].outputs:
-        raise ValueError("its graphs show no features to choose by")
-    found = manifest.graphs["step"].inputs["actions"].shape[0]
-    if found != 1 + chooser.draws:
-        raise ValueError(f"its step graph takes {found} chunks at once, a choice takes {1 + chooser.draws}")
+def _check_selection(manifest: Manifest, selection: SelectionInfo) -> None:
+    """Raise ValueError for graphs that do not fit together."""
+    graphs, count = manifest.graphs, selection.num_samples
+    if sampler_kind := {"prefix", "step", "selection"} - graphs.keys():
+        raise ValueError(f"selection: the graphs {sorted(sampler_kind)} are missing")
+    shown, read = graphs["prefix"].outputs.get("features"), graphs["selection"].inputs.get("features")
+    if shown is None or shown != read:
+        raise ValueError(f"selection: graph 'prefix' gives the features {shown}, graph 'selection' reads {read}")
+    if not 1 <= count <= LARGEST_SIZE or graphs["step"].inputs["actions"].shape[0] != 1 + count:
+        found = graphs["step"].inputs["actions"].shape[0]
+        raise ValueError(f"selection: graph 'step' takes {found} chunks at once, {1 + count} are drawn")
 
 
 def read_verified(folder: Path, info: FileInfo | GraphInfo) -> bytes:
@@ -322,8 +310,8 @@ def remove_stale(folder: Path, manifest: Manifest) -> None:
     """Remove what the manifest no longer names."""
     named = {graph.file for graph in (*manifest.graphs.values(), *manifest.reference.values())}
     named |= {manifest.probes.file, manifest.text.file}
-    named |= {info.file for info in (manifest.weights, manifest.chooser and manifest.chooser.file) if info}
-    for pattern in ("*-*.onnx", "weights-*.safetensors", "critic-*.safetensors", "probes-*.npz", "tokenizer-*.json"):
+    named |= {manifest.weights.file} if manifest.weights else set()
+    for pattern in ("*-*.onnx", "weights-*.safetensors", "probes-*.npz", "tokenizer-*.json"):
         for file in folder.glob(pattern):
             if file.name not in named:
                 file.unlink(missing_ok=True)

@@ -1,7 +1,6 @@
 """Graphs on ONNX Runtime, on the CPU or on CUDA. The weights are put in by name before anything is optimised."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -74,17 +73,17 @@ class OrtBackend(Backend):
         return OrtBackend(self.name, graphs, weights, self._threads)
 
     def put(self, array: Array) -> Value:
-        return self._ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self._device, 0)
+        array = np.ascontiguousarray(array)
+        return array if self._device == "cpu" else self._ort.OrtValue.ortvalue_from_numpy(array, self._device, 0)
 
     def get(self, value: Value) -> Array:
-        array: Array = value.numpy()
+        array: Array = value if self._device == "cpu" else value.numpy()
         return array
 
     def run(self, graph: str, feeds: Mapping[str, Value]) -> dict[str, Value]:
         names = self._outputs[graph]
-        if self._device == "cpu":
-            values: list[Any] = self.sessions[graph].run_with_ort_values(names, feeds)
-            return dict(zip(names, values, strict=True))
+        if self._device == "cpu":  # arrays as they are: wrapping them takes longer than a small graph
+            return dict(zip(names, self.sessions[graph].run(names, feeds), strict=True))
         binding = self.sessions[graph].io_binding()
         for name, value in feeds.items():
             binding.bind_ortvalue_input(name, value)

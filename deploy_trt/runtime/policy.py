@@ -86,14 +86,13 @@ class DeployedPolicy:
                 "use execution.strategy 'naive', 'sync' or 'temporal_ensembling'"
             )
         start = None if fixed is None else self._padded(program.units.network_input(fixed), program.manifest)
-        noise = self._noise(program, observation.tick)
-        drawn = self._sample(program, observation, noise, committed=start)
+        noise, drawn = self._sample(program, observation, committed=start)
         chunks, done = program.units.chunk(drawn.actions), 0
         if fixed is not None:
             done = len(fixed)
             chunks[:, :done] = fixed
         free = (np.arange(self.horizon) >= done).astype(np.float32)
-        return self._chunk(program, observation, self._chosen(program, observation, noise, drawn, chunks, free, done))
+        return self._chunk(program, observation, self._selected(program, observation, noise, drawn, chunks, free, done))
 
     def infer_guided(
         self, observation: Observation, previous: Float32Array, delay_ticks: int, exact_gradient: bool
@@ -118,11 +117,10 @@ class DeployedPolicy:
         scheduled = self._padded(program.units.normalize(self._given(previous)), program.manifest)
         target[: len(previous)] = scheduled
         guidance = Guidance(target, guidance_weights(self.horizon, delay_ticks, len(previous)))
-        noise = self._noise(program, observation.tick)
-        drawn = self._sample(program, observation, noise, guidance=guidance)
+        noise, drawn = self._sample(program, observation, guidance=guidance)
         chunks, free = program.units.chunk(drawn.actions), 1 - guidance.weights  # what is held to the old plan stays
-        chosen = self._chosen(program, observation, noise, drawn, chunks, free, delay_ticks)
-        return self._chunk(program, observation, chosen)
+        selected = self._selected(program, observation, noise, drawn, chunks, free, delay_ticks)
+        return self._chunk(program, observation, selected)
 
     def inputs(self, observation: Observation) -> dict[str, Array]:
         """What the first graph reads of an observation, batch 1."""
@@ -132,29 +130,25 @@ class DeployedPolicy:
         every = {**images, "state": state[None], **self._tokenize(observation.task)}
         return {name: array for name, array in every.items() if name in self._taken}
 
-    def _noise(self, program: Program, tick: int) -> Float32Array:
-        """[rows, W], of this tick: of a chunk, or as many as a choice takes."""
-        sampler, chooser = program.manifest.sampler, program.chooser
-        return flow_noise(self._seed, tick, chooser.noise_rows() if chooser else sampler.horizon, sampler.width)
-
     def _sample(
         self,
         program: Program,
         observation: Observation,
-        noise: Float32Array,
         committed: Float32Array | None = None,
         guidance: Guidance | None = None,
-    ) -> Draws:
-        sampler, chooser = program.manifest.sampler, program.chooser
-        starts, step_noise = chooser.starts(noise) if chooser else noise[None], None
+    ) -> tuple[Float32Array, Draws]:
+        """The noise of this tick [rows, W], and what is drawn from it."""
+        sampler, step_noise = program.manifest.sampler, None
+        noise = flow_noise(self._seed, observation.tick, program.noise_rows(), sampler.width)
         if sampler.step_noise:
             rows = flow_noise(
                 self._seed ^ _STEP_NOISE_SEED, observation.tick, sampler.steps * sampler.horizon, sampler.width
             )
             step_noise = rows.reshape(sampler.steps, sampler.horizon, sampler.width)
-        return program.sample(self.inputs(observation), starts, committed, guidance, step_noise)
+        starts = program.starts(noise)
+        return noise, program.sample(self.inputs(observation), starts, committed, guidance, step_noise)
 
-    def _chosen(
+    def _selected(
         self,
         program: Program,
         observation: Observation,
@@ -164,10 +158,10 @@ class DeployedPolicy:
         free: Float32Array,
         done: int,
     ) -> Float32Array:
-        """[H, A], raw units: the one chunk that was drawn, or the one that is chosen, see `DeployedChooser.choose`."""
-        if program.chooser is None or drawn.features is None:
+        """[H, A], raw units: the only chunk that was drawn, or the best one, see `Program.select`."""
+        if program.manifest.selection is None:
             return chunks[0]
-        return program.chooser.choose(drawn.features, observation.tick, noise, chunks, free, done).actions
+        return program.select(drawn.features, observation.tick, noise, chunks, free, done).actions
 
     def _chunk(self, program: Program, observation: Observation, raw: Float32Array) -> ActionChunk:
         own = np.ascontiguousarray(raw[:, : self._action_size[observation.state.size]])

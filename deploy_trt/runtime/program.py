@@ -3,14 +3,13 @@
 A program belongs to one version of the weights and is replaced as a whole when new ones come.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from deploy_trt.runtime.backend import Backend, Value
-from deploy_trt.runtime.choosing import Choice, DeployedChooser
 from deploy_trt.runtime.manifest import Manifest
 from deploy_trt.runtime.units import ActionUnits
 from deploy_trt.runtime.weights import Array
@@ -40,12 +39,26 @@ class Draws(NamedTuple):
     """Chunks for one observation.
 
     Attributes:
-        actions: float32 [B, rows, W], normalised: one, or of a policy that chooses the usual one and N candidates.
-        features: float32 [F], what the chooser sees of the observation; of nobody else.
+        actions: float32 [B, rows, W], normalised: one, or with a selection the usual one and N candidates.
+        features: What graph ``selection`` reads of the observation, [1, F], on the backend; None: there is none.
     """
 
     actions: Float32Array
-    features: Float32Array | None = None
+    features: Value | None = None
+
+
+class Selected(NamedTuple):
+    """What graph ``selection`` returns.
+
+    Attributes:
+        actions: float32 [H, A], the chunk that is executed, raw units.
+        chosen: Index of the candidate.
+        values: float32 [N], of all candidates; 0 where too few actions are left to judge.
+    """
+
+    actions: Float32Array
+    chosen: int
+    values: Float32Array
 
 
 class Program:
@@ -54,13 +67,10 @@ class Program:
     Args:
         manifest: of the deployment.
         backend: with all graphs.
-        chooser: of a manifest that has one.
     """
 
-    def __init__(self, manifest: Manifest, backend: Backend, chooser: DeployedChooser | None = None) -> None:
-        if (chooser is None) != (manifest.chooser is None):
-            raise ValueError("a program chooses among its draws if and only if its manifest says so")
-        self.manifest, self.backend, self.chooser = manifest, backend, chooser
+    def __init__(self, manifest: Manifest, backend: Backend) -> None:
+        self.manifest, self.backend = manifest, backend
         self.units = ActionUnits(manifest)
         self._stepped: dict[int, list[dict[str, Value]]] = {}
         sampler = manifest.sampler
@@ -97,11 +107,51 @@ class Program:
         stepped = self._steps(length, step_noise)
         if guidance is None and not self._by_velocity:
             prefix = backend.run("prefix", self._with_indicator(features, INDICATOR_POSITIVE))
-            shown = self._shown(prefix)
-            return Draws(backend.integrate(start, self._read_by_step(prefix), stepped), shown)
+            return Draws(backend.integrate(start, self._read_by_step(prefix), stepped), prefix.get("features"))
         prefixes = self._prefixes(features)
         actions = self._integrate(start, length, self._velocity(prefixes), stepped, guidance)
-        return Draws(actions, self._shown(prefixes[0]))
+        return Draws(actions, prefixes[0].get("features"))
+
+    def noise_rows(self) -> int:
+        """Rows of noise of one decision: of every candidate those of a draw, then one for its offset."""
+        selection, rows = self.manifest.selection, self.manifest.sampler.horizon
+        return rows if selection is None else selection.num_samples * (rows + 1)
+
+    def starts(self, noise: Float32Array) -> Float32Array:
+        """Starting points [B, rows, W] of the chunks, of noise [`noise_rows`, W]: zero for the usual one, then those of
+        the candidates.
+        """
+        selection = self.manifest.selection
+        if selection is None:
+            return noise[None]
+        draws = noise.reshape(selection.num_samples, -1, noise.shape[-1])[:, :-1]
+        return np.concatenate([np.zeros_like(draws[:1]), draws])
+
+    def select(
+        self, features: Value, tick: int, noise: Float32Array, drawn: Float32Array, free: Float32Array, done: int
+    ) -> Selected:
+        """Move the candidates and return the best one. One run of graph ``selection``.
+
+        Args:
+            features: Of `Draws`.
+            tick: Since the episode began.
+            noise: float32 [`noise_rows`, A].
+            drawn: float32 [1 + N, H, A], of `starts`, raw units.
+            free: float32 [H], from 0 to 1, how far each action may be moved.
+            done: Number of actions that will have been executed before the chunk is used; those after them are judged.
+        """
+        arrays = {
+            "tick": np.array([tick], np.float32),
+            "noise": noise[None],
+            "drawn": drawn[None],
+            "free": free,
+            "done": np.array([done]),
+        }
+        put, get = self.backend.put, self.backend.get
+        found = self.backend.run(
+            "selection", {"features": features, **{name: put(array) for name, array in arrays.items()}}
+        )
+        return Selected(get(found["actions"])[0], int(get(found["chosen"])[0]), get(found["values"])[0])
 
     def _integrate(
         self,
@@ -158,10 +208,6 @@ class Program:
         wanted = self.manifest.graphs["step"].inputs
         return {name: value for name, value in prefix.items() if name in wanted}
 
-    def _shown(self, prefix: Mapping[str, Value]) -> Float32Array | None:
-        """What the chooser sees."""
-        return None if self.chooser is None else self.backend.get(prefix["features"])[0].copy()
-
     def _with_indicator(self, features: dict[str, Value], indicator: int) -> dict[str, Value]:
         if "indicator" not in self.manifest.graphs["prefix"].inputs:
             return features
@@ -206,16 +252,31 @@ def probe_actions(program: Program, probes: Mapping[str, Array]) -> list[Array]:
     return [(drawn.actions if several else drawn.actions[0]).copy() for drawn in _draws(program, probes)]
 
 
-def probe_choices(program: Program, probes: Mapping[str, Array]) -> list[Choice]:
-    """What a program that chooses among its draws chooses for recorded inputs."""
-    assert program.chooser is not None
-    free = np.ones(program.manifest.horizon, np.float32)
-    choices = []
-    for drawn, tick, noise in zip(_draws(program, probes), probes["tick"], probes["choice_noise"], strict=True):
-        assert drawn.features is not None
-        chunks = program.units.chunk(drawn.actions)
-        choices.append(program.chooser.choose(drawn.features, int(tick), noise, chunks, free, 0))
-    return choices
+def probe_selections(program: Program, probes: Mapping[str, Array], recorded: bool = False) -> list[Selected]:
+    """What a program selects for recorded inputs: among its own draws, or among those that torch recorded."""
+    if program.manifest.selection is None:
+        return []
+    free, put = np.ones(program.manifest.horizon, np.float32), program.backend.put
+    draws: Iterable[Draws] = _draws(program, probes)
+    if recorded:
+        pairs = zip(probes["actions"], probes["features"], strict=True)
+        draws = (Draws(actions, put(features[None])) for actions, features in pairs)
+    return [
+        program.select(drawn.features, int(tick), noise, program.units.chunk(drawn.actions), free, 0)
+        for drawn, tick, noise in zip(draws, probes["tick"], probes["selection_noise"], strict=True)
+    ]
+
+
+def selection_gap(ours: Sequence[Selected], theirs: Sequence[Selected], units: ActionUnits) -> float:
+    """Largest difference of values, relative where they are above 1, and of actions where both chose the same."""
+    gaps = [0.0]
+    for one, other in zip(ours, theirs, strict=True):
+        gaps.append(float((np.abs(one.values - other.values) / np.maximum(np.abs(other.values), 1)).max()))
+        if one.chosen == other.chosen:
+            gaps.append(float(np.abs(units.normalize(one.actions) - units.normalize(other.actions)).max()))
+        else:  # a tie is decided by rounding
+            gaps.append(float(other.values.max() - other.values[one.chosen]))
+    return float(np.max(gaps))  # not a number if one is
 
 
 def _draws(program: Program, probes: Mapping[str, Array]) -> Iterator[Draws]:

@@ -12,18 +12,34 @@ from pathlib import Path
 from typing import Any
 
 from deploy_trt.runtime.backend import Backend
-from deploy_trt.runtime.choosing import DeployedChooser, read_critic
 from deploy_trt.runtime.folder import Deployment
-from deploy_trt.runtime.ladder import TOLERANCES, Difference, difference
-from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT, Affine, Manifest, remove_stale, save_manifest, write_digested
+from deploy_trt.runtime.ladder import TOLERANCES, Difference, difference, selection_limit
+from deploy_trt.runtime.manifest import (
+    CRITIC_LEFT_OUT,
+    Affine,
+    Manifest,
+    SelectionInfo,
+    remove_stale,
+    save_manifest,
+    write_digested,
+)
 from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.policy import DeployedPolicy
-from deploy_trt.runtime.program import Program, probe_actions
+from deploy_trt.runtime.program import Program, probe_actions, probe_selections, selection_gap
 from deploy_trt.runtime.weights import Array, layout, pack, replaced, unpack
 from vla_rl.core.config import config_from_dict
-from vla_rl.core.errors import CheckpointError, ConfigError, UserError
+from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 from vla_rl.core.json_files import read_json
-from vla_rl.core.metadata import CORRECTOR_FOLDER, POLICY_FORMAT, POLICY_VERSION, read_weights
+from vla_rl.core.metadata import (
+    CORRECTOR_FOLDER,
+    CRITIC_FORMAT,
+    CRITIC_VERSION,
+    EDIT,
+    POLICY_FORMAT,
+    POLICY_VERSION,
+    critic_of,
+    read_weights,
+)
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec, spec_difference
 from vla_rl.core.validation import check_version
@@ -68,16 +84,14 @@ def refresh(policy: DeployedPolicy, checkpoint: Path, keep: bool = True) -> Refr
         raise UserError(f"{policy.folder} has its weights inside quantised graphs; quantise the new checkpoint anew")
     version, tensors = read_checkpoint(checkpoint, deployment.manifest)
     check_head(checkpoint, policy.folder)
+    tensors |= selection_weights(checkpoint, deployment.manifest)
     content = replaced(deployment.weights, tensors, str(checkpoint))
-    chooser = read_chooser(checkpoint, deployment.manifest)
-    manifest = replace(deployment.manifest, policy_version=version, chooser=chooser.info if chooser else None)
-    candidate = Program(manifest, backend_with(old.backend, replace(deployment, weights=content)), chooser)
+    manifest = replace(deployment.manifest, policy_version=version)
+    candidate = Program(manifest, backend_with(old.backend, replace(deployment, weights=content)))
     exact = pack({name: tensors[name] for name in layout(content)}) if deployment.manifest.reference else content
     found = check_program(candidate, reference_program(deployment, exact), deployment.probes())
     if keep:
         weights = write_digested(policy.folder, "weights", ".safetensors", content)
-        if chooser is not None:
-            write_digested(policy.folder, "critic", ".safetensors", chooser.content)
         manifest = candidate.manifest = replace(manifest, weights=weights)
         save_manifest(policy.folder, manifest)
         remove_stale(policy.folder, manifest)
@@ -92,6 +106,13 @@ def check_program(program: Program, reference: Program, probes: Mapping[str, Arr
         UserError: if they differ by more than the precision explains.
     """
     found = difference(probe_actions(program, probes), probe_actions(reference, probes))
+    ours, theirs = (probe_selections(one, probes, recorded=True) for one in (program, reference))
+    gap, limit = selection_gap(ours, theirs, program.units), selection_limit(program.backend.name)
+    if not gap <= limit:
+        raise UserError(
+            f"the new critic selects otherwise on {program.backend.name} than it should: by {gap:.2g}, allowed is "
+            f"{limit}; the old weights go on acting"
+        )
     precision = program.manifest.precision
     if not found.within(TOLERANCES[precision]):
         raise UserError(
@@ -105,7 +126,7 @@ def reference_program(deployment: Deployment, weights: bytes) -> Program:
     """The float32 graphs as they were exported, executed node by node, with weights in float32."""
     backend = OrtBackend("ort-cpu", deployment.reference, weights, optimise=False)
     manifest = deployment.manifest
-    return Program(replace(manifest, graphs=manifest.reference or manifest.graphs), backend, deployment.chooser)
+    return Program(replace(manifest, graphs=manifest.reference or manifest.graphs), backend)
 
 
 def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str, Array]]:
@@ -165,22 +186,57 @@ def backend_with(running: Backend, deployment: Deployment) -> Backend:
     return running.refitted(deployment)
 
 
-def read_chooser(checkpoint: Path, manifest: Manifest) -> DeployedChooser | None:
-    """What chooses among the draws of a policy checkpoint, as the deployed policy does; None if that does not.
+def selection_weights(checkpoint: Path, manifest: Manifest) -> dict[str, Array]:
+    """The weights of graph ``selection`` in a policy checkpoint; none if the deployed policy has no such graph.
 
     Raises:
-        CheckpointError: if one of the two chooses and the other does not, or not among so many draws; if the critic is
-            damaged.
+        CheckpointError: if the critic is damaged, or the graph was exported with other settings.
     """
     if manifest.source.get("meta", {}).get("critic") == CRITIC_LEFT_OUT:
-        return None
-    found, deployed = read_critic(checkpoint), manifest.chooser
-    draws, drawn = 0 if found is None else found[0].draws, 0 if deployed is None else deployed.draws
-    if draws != drawn:
+        return {}
+    found, deployed = read_critic(checkpoint), manifest.selection
+    counts = [0 if info is None else info.num_samples for info in (found and found[0], deployed)]
+    if counts[0] != counts[1]:
         raise CheckpointError(
-            f"{checkpoint} chooses among {draws} draws, the deployed policy among {drawn}; export it anew"
+            f"{checkpoint} chooses among {counts[0]} draws, the deployed policy among {counts[1]}; export it anew"
         )
-    return None if found is None else DeployedChooser(replace(manifest, chooser=found[0]), found[1])
+    if found is None or deployed is None:
+        return {}
+    for name, expected in deployed.settings.items():
+        if found[0].settings.get(name) != expected:
+            raise CheckpointError(
+                f"{checkpoint} chooses with {name} {found[0].settings.get(name)}, the deployed policy with {expected}; "
+                "export it anew"
+            )
+    return found[1]
+
+
+def read_critic(policy: Path) -> tuple[SelectionInfo, dict[str, Array]] | None:
+    """The critic, and residual, in a policy's folder: what a manifest says of them, and the weights by the names that
+    graph ``selection`` gives them. None: the policy has no critic.
+
+    Raises:
+        CheckpointError: if it is damaged or has gone.
+        UserError: if there is a residual and no critic.
+    """
+    folder = critic_of(policy)
+    if folder is None:
+        return None
+    about, content = read_weights(folder, CRITIC_FORMAT, CRITIC_VERSION)
+    if about.get("config") is None:
+        raise UserError(
+            f"{folder} holds an edit without a critic, which acts in torch only; export the policy without it: "
+            "--without-critic"
+        )
+    try:
+        settings = {name: about[name] for name in ("config", "choice", "edit", "ticks")}
+        info = SelectionInfo(int(settings["choice"]["draws"]), settings)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{folder} is damaged: {one_line(error)}; copy it anew") from error
+    weights = unpack(content)
+    if any((tensor <= 0).any() for name, tensor in weights.items() if name.endswith("scale")):
+        raise CheckpointError(f"{folder} scales its inputs by numbers that are not positive; take an older version")
+    return info, {name if name.startswith(EDIT) else f"critic.{name}": tensor for name, tensor in weights.items()}
 
 
 def check_head(checkpoint: Path, deployed: Path) -> None:

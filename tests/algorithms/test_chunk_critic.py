@@ -200,7 +200,7 @@ def test_a_policy_that_is_there_has_its_critic(make_cache, tmp_path: Path, monke
 
 
 def test_a_policy_that_has_lost_its_critic_does_not_act_as_if_it_never_had_one(make_cache, tmp_path: Path) -> None:
-    from deploy_trt.runtime.choosing import read_critic
+    from deploy_trt.runtime.refresh import read_critic
 
     algorithm = learner(make_cache(MIXED))
     algorithm.begin_round(algorithm.data.cache, 1)

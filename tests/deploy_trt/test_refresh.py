@@ -22,7 +22,7 @@ from deploy_trt.runtime import refresh as refresh_module
 from deploy_trt.runtime.cuda import CudaRuntime
 from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT
 from deploy_trt.runtime.probe import Probe, probe
-from deploy_trt.runtime.refresh import read_chooser, refresh, watch
+from deploy_trt.runtime.refresh import refresh, selection_weights, watch
 from deploy_trt.runtime.trt import TrtBackend
 from tests.fakes.resealed import resealed
 from vla_rl.core.errors import CheckpointError, UserError
@@ -227,7 +227,7 @@ def test_a_policy_that_was_exported_without_its_critic_follows_its_run(
     source = {**manifest.source, "meta": {**manifest.source.get("meta", {}), "critic": CRITIC_LEFT_OUT}}
     (newer[1] / "critic").mkdir()
     (newer[1] / "critic" / "config.json").write_text("{}")
-    assert read_chooser(newer[1], replace(manifest, source=source)) is None
+    assert selection_weights(newer[1], replace(manifest, source=source)) == {}
 
 
 def test_the_watching_goes_on_after_a_file_has_vanished(

@@ -96,7 +96,7 @@ def _export(arguments: argparse.Namespace) -> Path:
         meta = {**meta, "critic": CRITIC_LEFT_OUT}
     manifest = export_policy(model, out, meta, precision, arguments.unrolled, observations, policy_folder)
     copy_head(policy.path, out)
-    how = f", chooses among {manifest.chooser.draws} draws" if manifest.chooser else ""
+    how = f", chooses among {manifest.selection.num_samples} draws" if manifest.selection else ""
     print(f"{out}: version {policy.version} in {precision}{how}")
     return out if full else _quantise(arguments, out)
 

@@ -284,7 +284,7 @@ class Chooser:
         offset = noise.unflatten(1, (self.config.draws, -1))[:, :, -1:]
         candidates = candidates + self._offsets(self.critic, model, offset) * free[:, None]
         chunk, usual = candidates.index_select(2, judged), drawn[:, :1].index_select(2, judged)
-        rows = self.critic.rows(features, ticks, chunk, usual.expand_as(chunk))
+        rows = self.critic.rows(features, ticks, chunk, usual)
         logits = self.critic(rows.flatten(0, 1)).unflatten(1, (-1, count))
         value = logits.mean(0) - self.config.novelty_cost * self.critic.novelty(rows)
         enough = torch.as_tensor(done, device=value.device) <= horizon - self.ticks  # actions are left to judge
@@ -294,11 +294,9 @@ class Chooser:
         """One constant offset of each candidate, [B, N, 1, A], raw units, of noise of that shape: none for the first,
         nor in discrete dimensions.
         """
-        scale = critic.action_normalizer.scale.clone()
-        scale[list(model.statistics.discrete_dims)] = 0
-        offsets = self.config.offset * scale * noise
-        offsets[:, 0] = 0
-        return offsets
+        moved = torch.ones(noise.shape[1], 1, noise.shape[3], device=noise.device)
+        moved[0], moved[..., list(model.statistics.discrete_dims)] = 0, 0
+        return self.config.offset * critic.action_normalizer.scale * moved * noise
 
 
 def best(candidates: Tensor, value: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ class Edit(nn.Module):
             tick: [...], ticks since the episode began.
             chunk: [..., C, A], the actions that are executed, raw units.
         """
-        ends = self.action_normalizer.normalize(chunk[..., (0, -1), :])
+        ends = self.action_normalizer.normalize(torch.cat([chunk[..., :1, :], chunk[..., -1:, :]], -2))
         return torch.cat([features, tick[..., None], ends.flatten(-2)], -1)
 
     def forward(self, rows: Tensor) -> Tensor:

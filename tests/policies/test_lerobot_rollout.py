@@ -16,7 +16,6 @@ from tiny_policy import make_model
 from tests.fakes.lerobot_arm import MemoryArm
 from vla_rl.core.flow_sampling import guidance_weights
 from vla_rl.policies.guidance import sample_guided
-from vla_rl.policies.lerobot_plugin.__main__ import convert
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 JOINTS = tuple(f"joint_{number}.pos" for number in range(DIMS))
@@ -90,6 +89,7 @@ def test_the_documented_line(
 class TestGuidance:
     @pytest.fixture(scope="class")
     def policy(self, tmp_path_factory: pytest.TempPathFactory) -> Any:
+        from vla_rl.policies.lerobot_plugin.__main__ import convert  # at the top it would cost every collection 6 s
         from vla_rl.policies.lerobot_plugin.modeling_vla_rl import VlaRlPolicy
 
         folder = tmp_path_factory.mktemp("policy")

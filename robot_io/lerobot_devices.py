@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.progress import announced
 
 _log = logging.getLogger(__name__)
 
@@ -33,9 +34,11 @@ def make_device(what: str, options: Mapping[str, Any]) -> Any:
     package = f"lerobot.{what}s"
     try:
         import draccus
-        from lerobot.utils.import_utils import register_third_party_plugins
 
-        parent = importlib.import_module(package)
+        with announced("loading lerobot"):
+            from lerobot.utils.import_utils import register_third_party_plugins
+
+            parent = importlib.import_module(package)
     except ImportError as error:
         raise UserError(f"robots of lerobot need the package: pip install lerobot ({error})") from error
     register_third_party_plugins()

@@ -5,14 +5,19 @@ import pty
 import subprocess
 import sys
 import termios
+import time
 
-from vla_rl.core.progress import Progress, track, watched_by
+import pytest
+
+from vla_rl.core import progress
+from vla_rl.core.progress import Progress, announced, track, watched_by
 
 SLOW = """
 import time
-from vla_rl.core.progress import track
-for _ in track(range(5), "work", "step"):
-    time.sleep(0.6)
+from vla_rl.core import progress
+progress._DELAY_S = 0.1
+for _ in progress.track(range(5), "work", "step"):
+    time.sleep(0.1)
 """
 
 
@@ -24,6 +29,18 @@ def test_a_watcher_is_told_of_every_step_until_it_leaves() -> None:
             progress.advance("loss 0.1")
     list(track([1], "unseen", "step"))
     assert told == [("work", 0, 2), ("work", 1, 2), ("work", 2, 2), ("more", 3, 5), ("more", 4, 5)]
+
+
+def test_only_work_that_lasts_is_announced(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(progress, "_NOTICE_DELAY_S", 0.05)
+    caplog.set_level("INFO")
+    with announced("quick work"):
+        pass
+    with announced("slow work"):
+        deadline = time.monotonic() + 10
+        while not caplog.messages and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert caplog.messages == ["slow work"]
 
 
 def test_a_log_file_holds_no_bar_and_a_terminal_does() -> None:

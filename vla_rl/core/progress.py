@@ -3,6 +3,8 @@
 A process may have a watcher, which shows progress in its own way instead.
 """
 
+import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from types import TracebackType
@@ -10,7 +12,9 @@ from typing import Self
 
 from tqdm import tqdm
 
+logger = logging.getLogger(__name__)
 _DELAY_S = 2.0
+_NOTICE_DELAY_S = 1.0
 Watcher = Callable[[str, int, int | None], None]
 """Gets name, done and total of the work at every step, in the thread that works: it must return at once."""
 _watchers: list[Watcher] = []
@@ -81,3 +85,19 @@ def watched_by(watcher: Watcher) -> Iterator[None]:
         yield
     finally:
         _watchers.remove(watcher)
+
+
+@contextmanager
+def announced(work: str) -> Iterator[None]:
+    """Log one line if the work takes longer than a second. For work of unknown size, such as an import.
+
+    Args:
+        work: Description of the work, such as "loading lerobot".
+    """
+    notice = threading.Timer(_NOTICE_DELAY_S, logger.info, (work,))
+    notice.daemon = True
+    notice.start()
+    try:
+        yield
+    finally:
+        notice.cancel()

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import StoreError, UserError
-from vla_rl.core.progress import track
+from vla_rl.core.progress import announced, track
 from vla_rl.core.types import Episode, Source
 from vla_rl.data.cache_files import Layout, common_layout
 from vla_rl.data.episode_header import EpisodeHeader, declared_by_source
@@ -89,12 +89,6 @@ def export_lerobot(store: EpisodeStore, out_dir: Path, ids: Sequence[str] | None
             whole number (lerobot knows no others).
         UserError: if lerobot is not installed, or an episode lacks a dimension that the others have.
     """
-    try:
-        from lerobot.datasets.lerobot_dataset import LeRobotDataset
-        from lerobot.utils.utils import SuppressProgressBars
-    except ImportError as error:
-        raise UserError(f"exporting needs {error.name}; install vla-rl with the extra 'train'") from error
-
     out_dir = Path(out_dir)
     if out_dir.exists():
         raise StoreError(f"{out_dir} exists; export to a new folder")
@@ -106,6 +100,12 @@ def export_lerobot(store: EpisodeStore, out_dir: Path, ids: Sequence[str] | None
             f"{dict(layout.cameras)}; export images instead of video"
         )
     plan = _plan(headers, layout, video)
+    try:
+        with announced("loading lerobot"):
+            from lerobot.datasets.lerobot_dataset import LeRobotDataset
+            from lerobot.utils.utils import SuppressProgressBars
+    except ImportError as error:
+        raise UserError(f"exporting needs {error.name}; install vla-rl with the extra 'train'") from error
     temporary = out_dir.with_name(f".{out_dir.name}.{os.getpid()}.tmp")
     try:
         dataset = LeRobotDataset.create(

@@ -18,6 +18,7 @@ from vla_rl.core.files import digest_of, fsync_path
 from vla_rl.core.json_files import check_seal, read_json, write_sealed
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.progress import announced
 from vla_rl.core.signing import check_trusted
 from vla_rl.core.validation import check_version, plain_name
 
@@ -119,8 +120,9 @@ def read_config(folder: Path, spec: PolicySpec) -> Any:
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} holds no policy: there is no config.json, and nothing is fetched from a hub")
     try:
-        from lerobot.configs import PreTrainedConfig
-        from lerobot.policies import factory  # noqa: F401  # it makes the kinds known
+        with announced("loading lerobot"):
+            from lerobot.configs import PreTrainedConfig
+            from lerobot.policies import factory  # noqa: F401  # it makes the kinds known
     except ImportError as error:
         raise UserError(f"a policy of lerobot's needs {error.name}; install vla-rl with the extra 'train'") from error
     with explained(folder):

@@ -45,6 +45,7 @@ BENCHMARKS = (
     "foreign-scenes",
     "interruption",
     "house",
+    "speed",
     "docs",
 )
 

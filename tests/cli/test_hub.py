@@ -29,6 +29,7 @@ def test_a_policy_comes_back_file_by_file(tmp_path: Path) -> None:
     assert main(["hub", "push", str(policy), str(place)]) == 2, "nothing is overwritten"
 
 
+@pytest.mark.slow
 def test_episodes_travel_as_a_lerobot_dataset(tmp_path: Path) -> None:
     store, place, back = EpisodeStore(tmp_path / "store"), tmp_path / "place", tmp_path / "back"
     episode = make_episode("demo-00000", 6)

@@ -19,6 +19,8 @@ from vla_rl.data.lerobot_export import export_lerobot
 from vla_rl.data.lerobot_import import LeRobotMapping, import_lerobot
 from vla_rl.data.store import EpisodeStore
 
+pytestmark = pytest.mark.slow  # importing lerobot alone takes 7 s
+
 
 @pytest.fixture(scope="module", autouse=True)
 def offline() -> Iterator[None]:
@@ -62,7 +64,6 @@ def test_episodes_come_back_bit_by_bit(exported: tuple[EpisodeStore, Path], tmp_
     assert import_lerobot(dataset, other) == [], "importing again adds nothing"
 
 
-@pytest.mark.slow
 def test_lerobot_reads_what_was_exported(exported: tuple[EpisodeStore, Path]) -> None:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
     from lerobot.utils.feature_utils import dataset_to_policy_features
@@ -97,7 +98,6 @@ def test_lerobot_reads_what_was_exported(exported: tuple[EpisodeStore, Path]) ->
     assert {"min", "max", "std", "q01", "q99"} <= set(dataset.meta.stats["action"])
 
 
-@pytest.mark.slow
 def test_lerobots_loaders_take_what_was_exported(exported: tuple[EpisodeStore, Path]) -> None:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
     from lerobot.rl.buffer import ReplayBuffer
@@ -118,7 +118,6 @@ def test_lerobots_loaders_take_what_was_exported(exported: tuple[EpisodeStore, P
     assert [transitions[index]["reward"] for index in ends] == [1.0, 0.0, 0.0, 1.0]
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")  # lerobot's statistics of random bits
 def test_an_episode_survives_lerobots_own_editing(exported: tuple[EpisodeStore, Path], tmp_path: Path) -> None:
     from lerobot.datasets.dataset_tools import delete_episodes

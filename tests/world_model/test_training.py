@@ -142,7 +142,7 @@ def test_interrupted_training_ends_in_the_same_weights(
 
 def test_the_clock_bounds_training(cache: FrameCache, tmp_path: Path) -> None:
     config = make_config()
-    training = replace(config.training, autoencoder_steps=10**6, dynamics_steps=10**6, cpu_seconds=1.0)
+    training = replace(config.training, autoencoder_steps=10**6, dynamics_steps=10**6, cpu_seconds=0.3)
     model = train_world_model(replace(config, training=training), SPEC, cache, tmp_path)
     assert all(torch.isfinite(value).all() for value in model.state_dict().values())
 
@@ -168,13 +168,12 @@ def test_damaged_files_are_refused(cache: FrameCache, tmp_path: Path) -> None:
             train_world_model(make_config(), SPEC, cache, tmp_path / "model")
 
 
-@pytest.mark.slow
 def test_the_toy_world_is_learnt(tmp_path: Path) -> None:
-    """The dynamics follow actions: with the true ones the state is foretold, with others it is not."""
+    """The dynamics follow actions: the true ones predict the state, others do not. A few steps do not spoil it."""
     cache = toy_cache(tmp_path, episodes=30)
     config = make_config(self_context=0.2)
-    training = replace(config.training, autoencoder_steps=60, autoencoder_batch=16, warmup_steps=10)
-    training = replace(training, dynamics_steps=200, dynamics_batch=8, dynamics_learning_rate=3e-3)
+    training = replace(config.training, autoencoder_steps=10, autoencoder_batch=16, warmup_steps=10)
+    training = replace(training, dynamics_steps=20, dynamics_batch=8, dynamics_learning_rate=3e-3)
     model = train_world_model(replace(config, training=training), SPEC, cache, tmp_path / "model")
     from world_model.open_loop import imagine
 

@@ -11,14 +11,13 @@ import torch
 from chunk_learner import TICKS, dark, learner, same
 from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
-from vla_rl.algorithms.base import find_algorithm, make_algorithm
+from vla_rl.algorithms.base import find_algorithm, make_algorithm, require_of_policy
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearning, windows
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.types import OPERATOR, Observation, Origin, Source
 from vla_rl.policies.choosing import FOLDER, Chooser
 from vla_rl.policies.folders import load_policy
-from vla_rl.policies.lerobot_adapter import LeRobotPolicyConfig
 from vla_rl.training.config import RunConfig
 from vla_rl.training.finetune import FinetuneConfig
 from vla_rl.training.people import quality_by_operator
@@ -214,9 +213,10 @@ def test_a_policy_that_has_lost_its_critic_does_not_act_as_if_it_never_had_one(m
 
 @pytest.mark.parametrize("name", ["chunk_critic", "imagined_edit", "residual_ppo"])
 def test_a_policy_without_features_is_refused_before_anything_is_run(name: str) -> None:
-    find_algorithm(name).check(make_model().config)
-    with pytest.raises(ConfigError, match=rf"{name} sees through .* 'lerobot' gives none; set policy.kind=flow_vla"):
-        find_algorithm(name).check(LeRobotPolicyConfig(folder="act"))
+    learning = find_algorithm(name).config_class()
+    require_of_policy(name, learning, make_model().capabilities)
+    with pytest.raises(ConfigError, match=rf"={name} requires .*features \(policy.kind=flow_vla .* What fits: .*=habc"):
+        require_of_policy(name, learning, frozenset({"several_draws", "offsets"}))
 
 
 def test_what_was_chosen_is_taught_first_and_the_critic_sees_through_what_came_of_it(make_cache) -> None:
@@ -311,9 +311,9 @@ def test_what_is_said_to_be_kept_is_what_a_policy_keeps(make_cache, tmp_path: Pa
     algorithm = learner(cache, choice={"draws": 2, "offset": 0.3})
     for step in range(3):
         algorithm.update(step)
-    share = algorithm.keeps_first()
+    share = algorithm.assess()["kept_first"]
     assert 0 < share < 1
-    assert algorithm.keeps_first() == share
+    assert algorithm.assess() == {"kept_first": share}
     algorithm.save_policy(tmp_path / "policy", 1)
     chosen, plain = load_policy(tmp_path / "policy"), make_model().acting()
     alike = []
@@ -325,13 +325,13 @@ def test_what_is_said_to_be_kept_is_what_a_policy_keeps(make_cache, tmp_path: Pa
             policy.reset(index)
         alike.append(np.allclose(chosen.infer(seen).actions, plain.infer(seen).actions, atol=1e-5))
     assert np.mean(alike) == pytest.approx(share, abs=0.3)
-    assert learner(cache, choice={"draws": 1, "offset": 0.0}).keeps_first() is None
+    assert learner(cache, choice={"draws": 1, "offset": 0.0}).assess() == {}
     for graded, known in ((False, False), (True, True)):
         edits = make_algorithm(
             "imagined_edit", tiny("imagined_edit", choice={"graded_edit": graded}), make_model(), cache, 0
         )
         edits.begin_round(cache, 1)
-        assert (edits.keeps_first() is not None) == known
+        assert bool(edits.assess()) == known
 
 
 def test_waiting_for_a_plan_is_judged_all_the_same(make_cache) -> None:

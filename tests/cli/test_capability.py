@@ -17,6 +17,7 @@ from vla_rl.acting.capability import added_steps, check_strategy
 from vla_rl.acting.policy_folder import PolicyFolder
 from vla_rl.acting.robots import check_rate
 from vla_rl.acting.rollout import resolve_config
+from vla_rl.core.capabilities import of_training
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, Source
@@ -26,16 +27,14 @@ from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig, execution_config
 
 SPEC = PolicySpec("arm", ("front",), (8, 8), 3, 3, 20.0)
+FLOW = frozenset({"guidance", "gradient"})
 SYNC = {"execution": {"strategy": "sync", "execute_ticks": 6}}
 
 
 def folder(path: Path, run: Any = None, head: bool = False, **trained: Any) -> PolicyFolder:
     """A policy's folder as far as the control process reads it."""
-    path.mkdir(exist_ok=True)
-    (path / "config.json").write_text(json.dumps({"format": "vla-rl-policy", "config": {"kind": "flow_vla"} | trained}))
-    if head:
-        (path / "corrector").mkdir()
-    return PolicyFolder(path, SPEC, 16, (), 0, run or {})
+    provides = of_training(trained) | FLOW | ({"corrector"} if head else set())
+    return PolicyFolder(path, SPEC, 16, (), 0, run or {}, provides, trained.get("prefix_max", 0))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,7 @@ def test_in_real_time_the_best_strategy_that_the_policy_supports_acts(
     for run in (SYNC, {}):
         config = resolve_config(folder(tmp_path / f"{bool(run)}", run, head, **trained), realtime=True)
         assert config.execution.strategy == expected
-        check_strategy(config.execution, folder(tmp_path / f"{bool(run)}", run, **trained))
+        check_strategy(config.execution, folder(tmp_path / f"{bool(run)}", run, head, **trained))
         assert getattr(config.execution, "max_prefix_ticks", 5) == 5, "as long as it was trained with"
     assert config.execution.execute_ticks == 8
     assert resolve_config(folder(tmp_path / "a", SYNC), realtime=True).execution.execute_ticks == 6
@@ -72,8 +71,8 @@ def test_a_choice_of_ones_own_always_wins_and_a_simulator_keeps_its_setting(tmp_
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("a2c2", r"needs a residual head \(train one: vla-rl corrector RUN\); this policy supports 'rtc'"),
-        ("xiaomi", "prefix_law=xiaomi"),
+        ("a2c2", r"^execution.strategy=a2c2 requires corrector \(.*vla-rl corrector RUN.* What fits: .*strategy=rtc"),
+        ("xiaomi", "policy.prefix_law=xiaomi"),
     ],
 )
 def test_a_capability_that_is_missing_is_refused_in_one_line(tmp_path: Path, name: str, message: str) -> None:
@@ -81,30 +80,16 @@ def test_a_capability_that_is_missing_is_refused_in_one_line(tmp_path: Path, nam
         check_strategy(execution_config(name), folder(tmp_path))
 
 
-@pytest.mark.parametrize("kind", ["smolvla", "pi0", "pi05"])
-def test_a_flow_policy_of_lerobots_is_guided(tmp_path: Path, kind: str) -> None:
-    policy = of_lerobots(tmp_path, kind)
-    assert resolve_config(policy, realtime=True).execution.strategy == "rtc"
-    check_strategy(execution_config("rtc"), policy)
-
-
-@pytest.mark.parametrize("kind", ["act", "diffusion"])
-def test_what_a_policy_supports_is_named_once(tmp_path: Path, kind: str) -> None:
-    policy = of_lerobots(tmp_path, kind)
+def test_a_policy_that_cannot_be_guided_acts_without(tmp_path: Path) -> None:
+    policy = replace(folder(tmp_path), provides=frozenset())
     assert resolve_config(policy, realtime=True).execution.strategy == "naive"
-    with pytest.raises(ConfigError, match=r"can be guided with its gradient; this policy supports 'naive'$"):
+    with pytest.raises(ConfigError, match=r"rtc requires gradient \(a flow policy in torch.*What fits: .*naive"):
         check_strategy(execution_config("rtc"), policy)
-
-
-def of_lerobots(path: Path, kind: str) -> PolicyFolder:
-    policy = folder(path)
-    (path / "config.json").write_text(json.dumps({"type": kind}))
-    return policy
 
 
 def test_a_head_is_not_for_policies_that_come_later(tmp_path: Path) -> None:
     check_strategy(execution_config("a2c2"), folder(tmp_path, head=True))
-    with pytest.raises(ConfigError, match="not newer ones from a watched folder"):
+    with pytest.raises(ConfigError, match="watched folders bring new versions"):
         check_strategy(execution_config("a2c2"), folder(tmp_path / "w", head=True), watched=True)
 
 
@@ -201,7 +186,8 @@ def session(options):
     ros2_node.ProcessPlanner = lambda load, layout, config: layouts.append(layout) or nullcontext()
     settings = settings_from({"joints": ["a", "b", "c"], "cameras": ["front"], "limits": limits, **options})
     try:
-        policy = PolicyFolder(folder, spec, 16, tuple(range(2, largest[1])), 0, run)
+        provides = frozenset({"guidance", "gradient"})
+        policy = PolicyFolder(folder, spec, 16, tuple(range(2, largest[1])), 0, run, provides)
         made = ros2_node.PolicySession(settings, OperatorRequests(), policy, None)
         made._start_inference()
     except UserError as error:
@@ -216,7 +202,6 @@ print(json.dumps([session(case) for case in cases]))
 
 def test_the_node_chooses_and_refuses_by_the_same_code(tmp_path: Path) -> None:
     environment = ros_or_skip()
-    folder(tmp_path / "policy")
     limits = tmp_path / "limits.yaml"
     limits.write_text("{low: [-1, -1, -1], high: [1, 1, 1], max_velocity: [1, 1, 1]}")
     short = tmp_path / "short.yaml"
@@ -237,7 +222,7 @@ def test_the_node_chooses_and_refuses_by_the_same_code(tmp_path: Path) -> None:
     default, named, overridden, headless, steps, fast, wanted, small, shared = answers
     assert default == ["rtc", [], [], [3, 3, 2]]
     assert (named[0], overridden[0], wanted[0]) == ("naive", "sync", "rtc")
-    assert "needs a residual head" in headless
+    assert "requires corrector" in headless
     assert steps[:3] == ["rtc", [2], []], "the gate's limits are those of places, never of steps"
     assert "2.5 times as fast" in fast
     assert "limits are those of 2 dimensions, the robot takes 3" in small

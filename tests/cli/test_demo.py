@@ -69,7 +69,7 @@ def test_both_are_shown_on_one_page_also_after_a_kill(
     assert main([*film, "--start", "5000"]) == 2
     assert "choose a smaller --start" in capsys.readouterr().err
     assert main(["imagine", "branches", str(folder)]) == 2
-    assert "imagines no branches" in capsys.readouterr().err
+    assert "requires branches (algorithm=imagined_edit" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from tiny_policy import make_observation
 from deploy_trt.runtime import Deployment, load_manifest
 from deploy_trt.runtime.manifest import save_manifest, write_digested
 from deploy_trt.runtime.weights import pack, unpack
-from vla_rl.acting.capability import capabilities
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.cli.main import main
 from vla_rl.core.types import Episode, Origin
@@ -77,7 +76,7 @@ def test_the_residual_head_goes_along_and_an_older_one_does_not_stay(model: Flow
     assert main(["export", str(policy), "--out", str(full)]) == 0
     assert main(["export", str(full), "--out", str(small), "--precision", "int8-dynamic"]) == 0
     for folder in (full, small):
-        assert "corrector" in capabilities(find_policy(folder)).provides
+        assert "corrector" in find_policy(folder).provides
         found = ResidualCorrector.load(folder / FOLDER)
         assert found.spec == head.spec
         np.testing.assert_array_equal(found.weights["head0.weight"], head.weights["head0.weight"])

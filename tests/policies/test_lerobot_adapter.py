@@ -19,7 +19,6 @@ from tiny_policy import make_model, make_observation
 from deploy_trt.export.lerobot import lerobot_affine
 from deploy_trt.runtime.units import Normalization
 from tests.fakes.lerobot_configs import shrink_pi, tiny_config
-from vla_rl.acting.capability import capabilities
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.normalization import Statistics
@@ -159,8 +158,8 @@ def test_it_is_a_policy_of_ours_and_its_folder_comes_back(model: LeRobotModel, t
     assert policy.version == 7
     guided = model.policy.name not in ("act", "diffusion")
     assert hasattr(policy, "infer_guided") == guided, "real-time chunking works with what lerobot's sampler can guide"
-    can = capabilities(find_policy(tmp_path / "policy"))
-    assert can.provides == ({"guidance", "gradient"} if guided else set()), "a strategy is chosen without loading it"
+    provides = {"guidance", "gradient"} if guided else {"several_draws", "offsets"}
+    assert find_policy(tmp_path / "policy").provides == provides, "a strategy is chosen without loading it"
     random = np.random.default_rng(0)
     images = {camera: random.integers(0, 256, (32, 32, 3), dtype=np.uint8) for camera in SPEC.cameras}
     observation = Observation(images, np.zeros(3, np.float32), "push it", tick=5)

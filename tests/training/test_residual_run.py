@@ -80,19 +80,22 @@ def test_a_run_knows_what_it_tried_and_goes_on_as_if_never_interrupted(tmp_path:
         (["algorithm=residual_ppo"], "set exploration=0.15"),
         (
             ["algorithm=residual_ppo", "exploration=0.1", "budget.check_episodes=3"],
-            "the first 3 (budget.check_episodes)",
+            "budget.episodes_per_round above budget.check_episodes",
         ),
-        (["execution.strategy=a2c2", "algorithm=filtered_bc"], "which practice does not train"),
-        (["exploration=0.1", "rollout_precision=fp32"], "exported policies cannot explore"),
+        (
+            ["execution.strategy=a2c2", "algorithm=filtered_bc"],
+            "execution.strategy=a2c2 requires corrector (a residual head",
+        ),
+        (["exploration=0.1", "rollout_precision=fp32"], "exploration=0.1 requires offsets"),
         (["algorithm=residual_ppo", "exploration=0.1", "learning.ppo.chunk_ticks=99"], "ppo.chunk_ticks is 99"),
         (["algorithm=chunk_critic", "learning.critic.chunk_ticks=99"], "critic.chunk_ticks is 99"),
         (
             ["algorithm=residual_ppo", "exploration=0.1", "execution.strategy=temporal_ensembling"],
-            "execution.strategy=temporal_ensembling changes; set",
+            "requires unchanged_chunks (set execution.strategy=naive or sync)",
         ),
         (
             ["algorithm=residual_ppo", "exploration=0.1", "execution.strategy=rtc", "latency.typical=2"],
-            "strategy=rtc changes; set",
+            "requires unchanged_chunks",
         ),
         (["algorithm=imagined_edit", *LONG, "policy.vision.patches=4"], "it can act from imagined features if it"),
         (

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploy_trt.runtime import DeployedPolicy, is_deployment, load_deployed, load_manifest
+from vla_rl.core.capabilities import of_training
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 from vla_rl.core.json_files import check_seal, read_json
+from vla_rl.core.metadata import CORRECTOR_FOLDER
 from vla_rl.core.policy_spec import PolicySpec, spec_difference
 from vla_rl.core.protocols import Policy
 from vla_rl.core.robot_matching import RobotMatch
@@ -40,6 +42,8 @@ class PolicyFolder:
         discrete_dims: action dimensions that are discrete (grippers).
         version: of the weights.
         run: the resolved config of the run that it comes from, as plain data; empty for a policy on its own.
+        provides: its capabilities, see `vla_rl.core.capabilities`.
+        prefix_ticks: longest committed prefix seen in training; 0: none.
     """
 
     path: Path
@@ -48,6 +52,8 @@ class PolicyFolder:
     discrete_dims: tuple[int, ...]
     version: int
     run: Mapping[str, Any] = field(default_factory=dict)
+    provides: frozenset[str] = frozenset()
+    prefix_ticks: int = 0
 
 
 def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
@@ -66,8 +72,18 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
         raise UserError(f"--version chooses among the policies of a run; {path} is no run folder")
     if is_deployment(path):
         manifest = load_manifest(path)
-        discrete_dims = tuple(dim for dim, _, _ in manifest.discrete)
-        return PolicyFolder(path, manifest.spec, manifest.horizon, discrete_dims, manifest.policy_version)
+        trained, discrete_dims = manifest.source.get("config", {}), tuple(dim for dim, _, _ in manifest.discrete)
+        lost = frozenset() if manifest.sampler.committed else frozenset({"prefix", "xiaomi_prefix"})
+        provides = of_training(trained) - lost | ({"guidance"} if manifest.sampler.kind == "flow" else set())
+        return PolicyFolder(
+            path,
+            manifest.spec,
+            manifest.horizon,
+            discrete_dims,
+            manifest.policy_version,
+            provides=provides | _head_in(path),
+            prefix_ticks=_prefix_ticks(trained) if "prefix" in provides else 0,
+        )
     # A policy of lerobot's is described in our terms beside its own config.json.
     file = next((file for name in _DESCRIPTIONS if (file := path / name).exists()), None)
     if file is None:
@@ -82,6 +98,8 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
             tuple(map(int, description["statistics"]["discrete_dims"])),
             check_version(description["meta"].get("policy_version", 0)),
             run,
+            frozenset(map(str, description["provides"])) | _head_in(path),
+            _prefix_ticks(description.get("config", {})),
         )
     except OSError as error:
         raise CheckpointError(f"cannot read {file}: {error.strerror}") from error
@@ -89,6 +107,14 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
         raise CheckpointError(
             f"{file} is damaged or of another version: {one_line(error)}; take the policy anew"
         ) from error
+
+
+def _head_in(path: Path) -> frozenset[str]:
+    return frozenset({"corrector"} if (path / CORRECTOR_FOLDER).is_dir() else ())
+
+
+def _prefix_ticks(trained: Mapping[str, Any]) -> int:
+    return int(trained.get("prefix_max", 0))
 
 
 def load_policy(source: str | Path, version: int | None = None) -> Policy:

@@ -15,12 +15,13 @@ from vla_rl.algorithms.actor import ActorLearner
 from vla_rl.algorithms.config import Learning
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.core.capabilities import OF_RUNS, alternatives, require
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.registry import find
 from vla_rl.credit import CreditConfig
 from vla_rl.data.sampler import MixtureSampler
 from vla_rl.policies.checkpoint import check_spec
-from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
+from vla_rl.policies.trainable import TrainablePolicy
 
 if TYPE_CHECKING:
     from vla_rl.critics.backbones import Backbone
@@ -44,10 +45,12 @@ class Algorithm:
 
     name: ClassVar[str]
     config_class: ClassVar[type] = Learning
-    learns_from_exploration: ClassVar[bool] = False
-    """Whether it needs the offsets that ``exploration`` adds in practice."""
-    on_policy: ClassVar[bool] = False
-    """Whether it learns from what the newest version's own episodes tried, and from nothing else."""
+    requires: ClassVar[frozenset[str]] = frozenset()
+    """Capabilities that the policy must provide, and in practice the run, see `vla_rl.core.capabilities`."""
+    provides: ClassVar[frozenset[str]] = frozenset()
+    """Capabilities for tools that look into a run."""
+    learns: ClassVar[frozenset[str]] = frozenset()
+    """What its critics learn: ``viability``, ``efficiency``, ``outcome``."""
 
     def __init__(
         self,
@@ -65,12 +68,9 @@ class Algorithm:
             self.build_critics(cache, backbone)
 
     @classmethod
-    def check(cls, policy: PolicyConfig) -> None:
-        """Refuse a policy that lacks what the algorithm needs.
-
-        Raises:
-            ConfigError: in that case.
-        """
+    def required(cls, learning: Any) -> frozenset[str]:  # noqa: ARG003
+        """Return `requires`, and what options of the algorithm add to it."""
+        return cls.requires
 
     @classmethod
     def check_fit(cls, learning: Any, policy: Callable[[], TrainablePolicy]) -> None:
@@ -83,6 +83,11 @@ class Algorithm:
         Raises:
             UserError: in that case.
         """
+
+    @property
+    def discount(self) -> float:
+        """Discount per tick of the values in `trace`; 1: they are chances of success."""
+        return 1.0
 
     def build_critics(self, cache: "FrameCache", backbone: "Backbone | None") -> None:
         """Make what the algorithm needs beside the actor; nothing here."""
@@ -147,6 +152,10 @@ class Algorithm:
         batch = self.data.policy_batch(frames, generator, indicator)
         return self.actor.update(batch, weight, step)
 
+    def assess(self) -> dict[str, float]:
+        """Return what to log once, of all that was learnt, before the policy is saved."""
+        return {}
+
     def trace(self, cache: "FrameCache", frames: Frames) -> dict[str, np.ndarray]:
         """Values and weights of frames of the present round, for the report. Empty for an algorithm without critics."""
         del cache, frames
@@ -190,6 +199,16 @@ def find_algorithm(name: str) -> type[Algorithm]:
     return found
 
 
+def require_of_policy(name: str, learning: Any, provides: frozenset[str]) -> None:
+    """Refuse a policy that does not provide what the algorithm requires of it, wherever its data come from.
+
+    Raises:
+        ConfigError: In that case.
+    """
+    requires = find_algorithm(name).required(learning) - OF_RUNS
+    require(f"algorithm={name}", requires, provides | OF_RUNS, alternatives("algorithms", "algorithm"))
+
+
 def make_algorithm(
     name: str,
     config: Learning,
@@ -208,6 +227,6 @@ def make_algorithm(
         raise ConfigError(
             f"the algorithm {name!r} takes a {algorithm.config_class.__name__}, found a {type(config).__name__}"
         )
-    algorithm.check(model.config)
+    require_of_policy(name, config, model.capabilities)
     algorithm.check_fit(config, lambda: model)
     return algorithm(config, model, cache, seed, backbone)

@@ -38,14 +38,14 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig, choice
 from vla_rl.policies.editing import Edit
 from vla_rl.policies.features import flat_features
-from vla_rl.policies.folders import check_frozen
-from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
+from vla_rl.policies.trainable import TrainablePolicy
 
 logger = logging.getLogger(__name__)
 _LEAST_SCALE = 1e-2
 _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 0.03  # of AdamW
 _INPUT_NOISE = 0.03  # standard deviation, on normalised inputs
 _LOOKED_AT, _AT_ONCE = 256, 32  # states at which it is counted how often the first draw is kept
+_NEARLY_ALL = 0.95
 _TARGET_RATE = 0.02  # a round's critic is new and learns for some hundred steps: the usual .005 would lag behind
 
 
@@ -97,6 +97,17 @@ class ChunkCriticLearning(CloningLearning):
     def trains_policy(self) -> bool:
         return self.teach_steps > 0
 
+    @property
+    def chunk_ticks(self) -> int:
+        return self.critic.chunk_ticks
+
+    def check_steps(self, steps: int, option: str) -> None:
+        if self.teach_steps >= steps:
+            raise ConfigError(
+                f"learning.teach_steps is {self.teach_steps}, of {option}={steps} gradient steps: the critic would "
+                "learn in none; set fewer, or more steps"
+            )
+
     def __post_init__(self) -> None:
         if self.teach_steps < 0:
             raise ConfigError(f"learning.teach_steps is {self.teach_steps}; it cannot be negative")
@@ -110,21 +121,13 @@ class ChunkCriticLearner(Cloning):
     name = "chunk_critic"
     config_class: ClassVar[type] = ChunkCriticLearning
     config: ChunkCriticLearning
+    requires: ClassVar[frozenset[str]] = frozenset({"features", "several_draws"})
+    learns: ClassVar[frozenset[str]] = frozenset({"outcome"})
 
     @property
     def discount(self) -> float:
         """Of what the critic foretells: 1 for the plain chance of success."""
         return self.config.discount
-
-    @property
-    def chunk_ticks(self) -> int:
-        """C, the ticks that the critic judges at once."""
-        return self.config.critic.chunk_ticks
-
-    @classmethod
-    def check(cls, policy: PolicyConfig) -> None:
-        super().check(policy)
-        check_frozen(policy.kind, cls.name)
 
     @classmethod
     def check_fit(cls, learning: ChunkCriticLearning, policy: Callable[[], TrainablePolicy]) -> None:
@@ -300,13 +303,13 @@ class ChunkCriticLearner(Cloning):
         return Chooser(self.critic, told, self.edit)
 
     @torch.no_grad()
-    def keeps_first(self) -> float | None:
-        """The share of some of the store's states at which the critic would keep the first candidate, where that is the
-        policy's own draw as it is; None where it is not, or nothing is chosen.
+    def assess(self) -> dict[str, float]:
+        """Log ``kept_first``: the share of some of the store's states at which the critic keeps the first candidate, if
+        that is the policy's own draw.
         """
         chooser, cache = self._chooser(), self.data.cache
         if chooser.config.draws == 1 or (self.edit is not None and not chooser.config.graded_edit):
-            return None
+            return {}
         frames = np.unique(np.linspace(0, cache.total_frames - 1, _LOOKED_AT).astype(np.int64))
         generator, kept = torch_generator(self.seed, "kept draws", self._round), 0
         for part in np.array_split(frames, range(_AT_ONCE, len(frames), _AT_ONCE)):
@@ -315,7 +318,14 @@ class ChunkCriticLearner(Cloning):
             tick = self.data.tensor(cache.position[part].astype(np.float32))
             found = chooser.weighed(self.model.eval(), self.data.inputs(part), tick, noise, None)
             kept += int((choice(*found) == 0).sum())
-        return kept / len(frames)
+        share = kept / len(frames)
+        if share >= _NEARLY_ALL:
+            logger.warning(
+                "the critic keeps the policy's own first draw at %.0f %% of the store's states, so it hardly changes "
+                "what the policy does. Add episodes, failures as well as successes",
+                100 * share,
+            )
+        return {"kept_first": share}
 
     def _refuse_no_outcomes(self) -> None:
         """Also before the first step: a run without outcomes that had come to its end could not go on with them."""

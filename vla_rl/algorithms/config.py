@@ -70,25 +70,6 @@ class ActorConfig:
         check_ranges(self, "actor", batch_size=">= 1", learning_rate="> 0", warmup_steps=">= 0", decay_steps=">= 0")
 
 
-def check_teaching(learning: object, steps: int, option: str) -> None:
-    """Refuse a chunk critic that would have no gradient steps, or would clone in all of them.
-
-    Args:
-        learning: the options of an algorithm, any.
-        steps: gradient steps of a round.
-        option: that says so.
-
-    Raises:
-        ConfigError: in that case.
-    """
-    taught = getattr(learning, "teach_steps", None)
-    if taught is not None and taught >= steps:
-        raise ConfigError(
-            f"learning.teach_steps is {taught}, of {option}={steps} gradient steps: the critic would learn in none; "
-            "set fewer, or more steps"
-        )
-
-
 @dataclass(frozen=True)
 class Learning:
     """What every algorithm may be told."""
@@ -99,6 +80,14 @@ class Learning:
     def trains_policy(self) -> bool:
         """Whether gradients reach the policy itself."""
         return True
+
+    @property
+    def chunk_ticks(self) -> int:
+        """Actions of a chunk that are judged or corrected as one; 0: single steps."""
+        return 0
+
+    def check_steps(self, steps: int, option: str) -> None:
+        """Refuse options that a round of so many gradient steps, by that option, is too short for."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Habc(WeightedCloning):
     name = "habc"
     config_class: ClassVar[type] = HabcLearning
     config: HabcLearning
-    learns_efficiency = True
+    learns: ClassVar[frozenset[str]] = frozenset({"viability", "efficiency"})
 
     @property
     def advantage_config(self) -> AdvantageConfig:

@@ -28,8 +28,7 @@ from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser
 from vla_rl.policies.editing import Edit
 from vla_rl.policies.features import draw_from_flat, example_row
-from vla_rl.policies.folders import check_frozen
-from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
+from vla_rl.policies.trainable import TrainablePolicy
 from world_model.alarm import Happened, alarm, unexplained
 from world_model.branches import BranchConfig, Starts, World, improve
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
@@ -91,12 +90,9 @@ class ImaginedEdit(ChunkCriticLearner):
     name = "imagined_edit"
     config_class: ClassVar[type] = ImaginedEditLearning
     config: ImaginedEditLearning
+    requires: ClassVar[frozenset[str]] = frozenset({"features", "several_draws", "acts_from_features"})
+    provides: ClassVar[frozenset[str]] = frozenset({"branches"})
     edit: Edit
-
-    @classmethod
-    def check(cls, policy: PolicyConfig) -> None:
-        super().check(policy)
-        check_frozen(policy.kind, cls.name, imagines=True)
 
     @classmethod
     def check_fit(cls, learning: ChunkCriticLearning, policy: Callable[[], TrainablePolicy]) -> None:

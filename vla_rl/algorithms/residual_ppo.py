@@ -23,6 +23,7 @@ from vla_rl.algorithms.base import Algorithm
 from vla_rl.algorithms.config import Learning
 from vla_rl.algorithms.played import PlayedChunks, played_chunks, spread_of
 from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
+from vla_rl.core.capabilities import ON_POLICY
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.validation import check_ranges
 from vla_rl.credit import CreditConfig
@@ -31,8 +32,7 @@ from vla_rl.critics.outcome import OutcomeValueConfig, fit_outcome_value
 from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser
 from vla_rl.policies.editing import Edit
-from vla_rl.policies.folders import check_frozen
-from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
+from vla_rl.policies.trainable import TrainablePolicy
 
 logger = logging.getLogger(__name__)
 _DISCOUNT = 0.995  # gamma of a chunk: success is worth less the later it comes
@@ -66,6 +66,10 @@ class ResidualPPOLearning(Learning):
     def trains_policy(self) -> bool:
         return False
 
+    @property
+    def chunk_ticks(self) -> int:
+        return self.ppo.chunk_ticks
+
 
 class Stretch(NamedTuple):
     """Consecutive chunks of an episode that credit gives one outcome.
@@ -98,14 +102,8 @@ class ResidualPPO(Algorithm):
 
     name = "residual_ppo"
     config_class: ClassVar[type] = ResidualPPOLearning
-    on_policy: ClassVar[bool] = True
-    learns_from_exploration: ClassVar[bool] = True
+    requires: ClassVar[frozenset[str]] = ON_POLICY | {"features", "several_draws", "exploration"}
     config: ResidualPPOLearning
-
-    @classmethod
-    def check(cls, policy: PolicyConfig) -> None:
-        super().check(policy)
-        check_frozen(policy.kind, cls.name)
 
     @classmethod
     def check_fit(cls, learning: ResidualPPOLearning, policy: Callable[[], TrainablePolicy]) -> None:

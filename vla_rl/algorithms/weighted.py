@@ -23,21 +23,20 @@ class WeightedCloning(Cloning):
 
     config_class: ClassVar[type] = WeightedLearning
     config: WeightedLearning
-    learns_efficiency: ClassVar[bool] = False
+    learns: ClassVar[frozenset[str]] = frozenset({"viability"})
+
+    @classmethod
+    def required(cls, learning: WeightedLearning) -> frozenset[str]:
+        return cls.requires | ({"features"} if learning.critic.backbone == "policy" else set())
 
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
         backbone = backbone or make_backbone(self.config.critic.backbone, self.model)
         seed = derived_seed(self.seed, "critic")
         self.critics = HierarchicalLearner(
-            backbone, self.config, self.read(cache), seed, self.discount, self.learns_efficiency
+            backbone, self.config, self.read(cache), seed, self.discount, "efficiency" in self.learns
         )
         self.critic_steps = CriticSteps(self.config.critic_training)
         self.updates = 0
-
-    @property
-    def discount(self) -> float:
-        """Of the return that the viability head learns: 1 for the plain outcome."""
-        return 1.0
 
     def begin_round(self, cache: FrameCache, number: int) -> None:
         super().begin_round(cache, number)

@@ -95,16 +95,10 @@ def _open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, FinetuneConfig
 
 def _check(config: "FinetuneConfig") -> None:
     """Refuse what would fail only after the data has been read."""
-    from vla_rl.algorithms.base import find_algorithm
-
     for path in config.data:
         if not Path(path).exists():
             raise UserError(f"there is no {path}; --data names episode stores, runs, LeRobotDatasets or bags")
-    algorithm = find_algorithm(config.algorithm)
-    if config.start:
-        return
-    algorithm.check(config.policy)
-    if not config.learning.trains_policy:
+    if not config.start and not config.learning.trains_policy:
         raise ConfigError(f"{config.algorithm} trains no policy: name one that it starts from (--policy FOLDER)")
 
 

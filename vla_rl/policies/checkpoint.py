@@ -30,6 +30,7 @@ def save_checkpoint(folder: Path, model: "TrainablePolicy", meta: dict[str, Any]
         "format_version": POLICY_VERSION,
         "spec": config_to_dict(model.spec),
         "horizon": model.horizon,
+        "provides": sorted(model.capabilities),
         "config": config_to_dict(model.config),
         "statistics": model.statistics.to_dict(),
         "meta": meta,

@@ -28,28 +28,6 @@ def policy_class(kind: str) -> type[TrainablePolicy]:
     return found
 
 
-def check_frozen(kind: str, algorithm: str, imagines: bool = False) -> None:
-    """Refuse a kind of policy that an algorithm cannot correct from outside, before anything is run.
-
-    Args:
-        kind: of policy.
-        algorithm: its name; it sees through the policy's own features.
-        imagines: it also asks what the policy would do at imagined ones.
-
-    Raises:
-        ConfigError: if such a policy gives no features, or cannot act from them; for an unknown kind.
-    """
-    found = policy_class(kind)
-    given = found.features is not TrainablePolicy.features
-    if given and (not imagines or found.draw_from is not TrainablePolicy.draw_from):
-        return
-    lacks = "acts from pictures alone" if given else "gives none"
-    raise ConfigError(
-        f"{algorithm} sees through the policy's own features, and a policy of kind {kind!r} {lacks}; set policy.kind="
-        "flow_vla, or an algorithm that trains the policy itself, such as algorithm=filtered_bc"
-    )
-
-
 def load_model(folder: Path, expected: PolicySpec | None = None) -> tuple[TrainablePolicy, dict[str, Any]]:
     """The trainable policy of a folder, on the CPU, and the meta data that was saved with it.
 

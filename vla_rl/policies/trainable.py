@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vla_rl.core.capabilities import of_training
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.flow_sampling import hash_words
 from vla_rl.core.normalization import Statistics
@@ -199,11 +200,16 @@ class TrainablePolicy(nn.Module, ABC):
             ) from error
 
     @classmethod
-    def explores(cls, config: Any, spec: PolicySpec) -> bool:  # noqa: ARG003
-        """Whether what it draws when acting follows from a seed of its own and may be moved by an offset; else it
-        follows from the start alone. Arguments as of `check`.
+    def provides(cls, config: Any, spec: PolicySpec) -> frozenset[str]:  # noqa: ARG003
+        """Return the capabilities of a policy of that config, see `vla_rl.core.capabilities`: several draws, offsets on
+        them, and those that options bring. Arguments as of `check`.
         """
-        return True
+        return of_training(vars(config)) | {"several_draws", "offsets"}
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """Capabilities that it provides, as its folder says them."""
+        return self.provides(self.config, self.spec)
 
     @property
     def horizon(self) -> int:

@@ -6,6 +6,7 @@ Dynamics and decoder are trained for the film alone, on all other episodes of th
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from vla_rl.algorithms.imagined_edit import ImaginedEdit
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.core.capabilities import require
 from vla_rl.core.errors import UserError
 from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.training.practice import learner_of_run
@@ -59,8 +61,8 @@ def film_branches(
         UserError: for another algorithm, or if no episode is long enough.
     """
     learner, config, spec = learner_of_run(run)
-    if not isinstance(learner, ImaginedEdit):
-        raise UserError(f"{run} practised with {config.algorithm}, which imagines no branches; expected imagined_edit")
+    require(f"a film of {run} with algorithm={config.algorithm}", frozenset({"branches"}), learner.provides)
+    learner = cast(ImaginedEdit, learner)
     cache = learner.data.cache
     ticks = learner.config.critic.chunk_ticks
     own = [each for each in cache.episodes if each.policy_version >= 0 and each.length > start + chunks * ticks]

@@ -6,7 +6,7 @@ from typing import Any
 
 from robot_io.gate import GateConfig
 from vla_rl.acting.task_config import TakeoverConfig, TaskConfig
-from vla_rl.algorithms.config import Learning, check_teaching
+from vla_rl.algorithms.config import Learning
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.config_files import CONFIGS
 from vla_rl.core.errors import ConfigError
@@ -84,11 +84,7 @@ class RunConfig:
         if self.budget.staleness and self.workers == 0:
             raise ConfigError("with budget.staleness workers play while the learner learns: set workers to 1 or more")
         if self.budget.rounds:
-            check_teaching(self.learning, self.budget.steps_per_round, "budget.steps_per_round")
-        if self.exploration and self.rollout_precision != FULL_PRECISION:
-            raise ConfigError(
-                f"exported policies cannot explore: with rollout_precision={self.rollout_precision} set exploration=0"
-            )
+            self.learning.check_steps(self.budget.steps_per_round, "budget.steps_per_round")
         if self.ray is not None and self.workers == 0:
             raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")
 

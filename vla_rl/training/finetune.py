@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_rl.algorithms.config import check_teaching
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.dimensions import match_both
 from vla_rl.core.errors import UserError
@@ -72,7 +71,7 @@ class FinetuneConfig:
     def __post_init__(self) -> None:
         fill_parts(self)
         check_ranges(self, "", steps=">= 1", checkpoint_every=">= 1", torch_threads=">= 0", seed=">= 0")
-        check_teaching(self.learning, self.steps, "steps")
+        self.learning.check_steps(self.steps, "steps")
 
 
 def start_run(path: Path, config: FinetuneConfig) -> RunFolder:
@@ -147,7 +146,7 @@ def check_data(config: FinetuneConfig) -> dict[str, "Survey"]:
 
 def _check_headers(headers: Sequence["EpisodeHeader"], config: FinetuneConfig) -> None:
     """Refuse episodes that cannot be learned from together, by this algorithm and by the policy to start from."""
-    from vla_rl.algorithms.base import find_algorithm
+    from vla_rl.algorithms.base import find_algorithm, require_of_policy
     from vla_rl.data.cache_files import common_layout
     from vla_rl.data.statistics import spec_of
     from vla_rl.policies.folders import load_model, policy_class
@@ -160,12 +159,13 @@ def _check_headers(headers: Sequence["EpisodeHeader"], config: FinetuneConfig) -
     spec = spec_of([layout.ordered(header) for header in headers], config.delta_dims)
     if model:
         check_fit(model.spec, spec, start)
-        algorithm.check(model.config)
+        require_of_policy(config.algorithm, config.learning, model.capabilities)
         algorithm.check_fit(config.learning, lambda: model)
     else:
         policy = LeRobotPolicyConfig(folder=str(start)) if config.start else config.policy
-        algorithm.check(policy)
-        algorithm.check_fit(config.learning, functools.partial(policy_class(policy.kind).laid_out, policy, spec))
+        kind = policy_class(policy.kind)
+        require_of_policy(config.algorithm, config.learning, kind.provides(policy, spec))
+        algorithm.check_fit(config.learning, functools.partial(kind.laid_out, policy, spec))
 
 
 def _has_size(config: FinetuneConfig) -> bool:

@@ -19,13 +19,14 @@ from torch import Tensor
 from vla_rl.algorithms.actor import autocast
 from vla_rl.algorithms.imagined_edit import ImaginedEdit, ImaginedEditLearning
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.core.capabilities import require
 from vla_rl.core.errors import UserError
 from vla_rl.core.metadata import critic_of
 from vla_rl.data.cache import CachedEpisode
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.policies.choosing import Chooser, ChunkCriticConfig, best
 from vla_rl.policies.features import draw_from_flat
-from vla_rl.policies.folders import check_frozen, load_model
+from vla_rl.policies.folders import load_model
 from vla_rl.policies.trainable import TrainablePolicy
 from vla_rl.training.config import RunConfig
 from vla_rl.training.practice import learner_of_run
@@ -62,7 +63,7 @@ def foretell_success(run: Path, policy: Path, episodes: int = EPISODES) -> Foret
         CheckpointError: for a policy folder that is damaged or of another interface.
     """
     _, config = RunFolder.open(run, RunConfig)
-    check_frozen(load_model(policy)[0].config.kind, "imagine rank", imagines=True)
+    require("vla-rl imagine rank", ImaginedEdit.requires, load_model(policy)[0].capabilities)
     ticks = max(2, config.execution.execute_ticks)  # a chunk of one has no slope, of which critics and edits are told
     told = {"teach_steps": 0, "critic": ChunkCriticConfig(chunk_ticks=ticks)}
     if isinstance(config.learning, ImaginedEditLearning):
@@ -91,8 +92,8 @@ def foretell(learner: ImaginedEdit, chooser: Chooser | None, episodes: int) -> F
     model, lasting = learner.model.eval(), torch.ones(episodes)
     normalize = learner.critic.action_normalizer.network_input
     with torch.no_grad():
-        for tick in range(0, learner.data.longest, learner.chunk_ticks):
-            chunk = _act(model, chooser, features, tick, generator)[:, : learner.chunk_ticks]
+        for tick in range(0, learner.data.longest, config.critic.chunk_ticks):
+            chunk = _act(model, chooser, features, tick, generator)[:, : config.critic.chunk_ticks]
             features, success = dynamics(features, normalize(chunk), member)
             lasting = lasting * (1 - success.cpu())
     worlds = [(1 - lasting)[member.cpu() == each].mean() for each in range(min(config.dynamics.members, episodes))]

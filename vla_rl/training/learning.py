@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from vla_rl.algorithms.base import Algorithm
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.progress import Progress
@@ -32,34 +33,6 @@ CHECKPOINT_EVERY_S = 60.0
 """Also of a run whose steps take long: what a crash costs at most, beside its own number of steps."""
 TRACED_FAILURES = 24
 _MEASURED = ("_loss", "_gradient_norm")  # what is no number any more when training diverges
-
-
-class Learner(Protocol):
-    """What the loop asks of an algorithm. Everything in it must be a function of its state, the seed and the step."""
-
-    def begin_round(self, cache: FrameCache, number: int) -> None:
-        """Take the episodes in the cache as the training data of the coming updates, those of round ``number``."""
-        ...
-
-    def update(self, step: int) -> dict[str, float]:
-        """One gradient step; ``step`` counts from the start of the run. Returns what to log."""
-        ...
-
-    def trace(self, cache: FrameCache, frames: np.ndarray) -> dict[str, np.ndarray]:
-        """Values and weights of some frames, for the report. Empty where the algorithm has none."""
-        ...
-
-    def save_policy(self, folder: Path, version: int) -> None:
-        """Write the policy that should act from now on."""
-        ...
-
-    def adopt_policy(self, folder: Path) -> None:
-        """Go on from the weights of another policy of the same kind; everything else stays."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -98,7 +71,7 @@ class LearningRun:
         self._progress = records.progress
         self._result = ""  # of the present stage, in words
 
-    def _learn(self, learner: Learner, stage: Stage) -> None:
+    def _learn(self, learner: Algorithm, stage: Stage) -> None:
         """Gradient steps from the newest checkpoint inside the stage to its end, then a new policy version."""
         first_step = stage.first_step
         if self._progress and stage.first_step < self._progress[0] <= stage.end_step:
@@ -132,8 +105,7 @@ class LearningRun:
                     raise stop
         self._result = f"{loss}, "
         self._save_traces(learner)
-        chunk_ticks = int(getattr(learner, "chunk_ticks", 0))  # only critics of chunks have it
-        if quality := quality_by_operator(self.cache, self.store, learner.trace, chunk_ticks):
+        if quality := quality_by_operator(self.cache, self.store, learner.trace, learner.config.chunk_ticks):
             self._publish_once("operators", stage, quality)
         self._after_last_step(learner, stage)
         learner.save_policy(self._policy_of(stage), stage.policy_version)
@@ -153,10 +125,10 @@ class LearningRun:
         """Where the policy that a stage makes is written."""
         return self.folder.policy(stage.policy_version)
 
-    def _before_first_step(self, learner: Learner, stage: Stage) -> None:
+    def _before_first_step(self, learner: Algorithm, stage: Stage) -> None:
         """What is to be known of a learner before it learns from a round; nothing here."""
 
-    def _after_last_step(self, learner: Learner, stage: Stage) -> None:
+    def _after_last_step(self, learner: Algorithm, stage: Stage) -> None:
         """What is to be known of a learner that has learnt, before its policy is written; nothing here."""
 
     def _publish(self, kind: str, stage: Stage, step: int, values: Mapping[str, float]) -> None:
@@ -179,7 +151,7 @@ class LearningRun:
         summary["wall_s"] = round(sum(times.values()), 3)
         self.folder.write_summary(summary)
 
-    def _save_traces(self, learner: Learner) -> None:
+    def _save_traces(self, learner: Algorithm) -> None:
         """Values and weights along the newest real success and takeover, and along the newest failures, which the
         report sorts by where the chance of success falls.
         """

@@ -13,19 +13,16 @@ from typing import Any
 import numpy as np
 
 from vla_rl.algorithms.base import Algorithm
-from vla_rl.algorithms.chunk_critic import ChunkCriticLearner
-from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Source
 from vla_rl.credit import ActorKind, SegmentKind
 from vla_rl.data.cache import FrameCache, RetentionConfig
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.statistics import scale_notes
-from vla_rl.training.learning import Learner, LearningRun, RunRecords
+from vla_rl.training.learning import LearningRun, RunRecords
 from vla_rl.training.plan import Stage
 
 logger = logging.getLogger(__name__)
-_NEARLY_ALL = 0.95
 POLICY_VERSION = 1
 """The version that fine-tuning writes; 0 is the policy that it started from, if there was one."""
 
@@ -48,7 +45,7 @@ class OfflineRun(LearningRun):
         steps: int,
         checkpoint_every: int,
         records: RunRecords,
-        make_learner: Callable[[FrameCache], Learner],
+        make_learner: Callable[[FrameCache], Algorithm],
         retention: RetentionConfig | None = None,
     ) -> None:
         super().__init__(folder, checkpoint_every, records, retention)
@@ -92,10 +89,9 @@ class OfflineRun(LearningRun):
         logger.info("the policy of gradient step %d is %s", made, self.folder.put_aside(stage.policy_version, made))
         self._published -= {(kind, stage.round) for kind in ("operators", "choice")}
 
-    def _before_first_step(self, learner: Learner, stage: Stage) -> None:
+    def _before_first_step(self, learner: Algorithm, stage: Stage) -> None:
         """Say what is likely to go wrong, and refuse a policy that would stay as random as it was made."""
         del stage
-        assert isinstance(learner, Algorithm)
         rows = count_segments(self.cache, learner)
         for sentence in warn_of_segments(rows, self.cache, learner):
             logger.warning("%s", sentence)
@@ -105,18 +101,10 @@ class OfflineRun(LearningRun):
                 "demonstrations or successes, label the episodes (vla-rl label), or name a policy to start from"
             )
 
-    def _after_last_step(self, learner: Learner, stage: Stage) -> None:
-        """Say whether a critic of chunks moves the policy at all: nobody will try what it chooses before it acts."""
-        kept = learner.keeps_first() if isinstance(learner, ChunkCriticLearner) else None
-        if kept is None:
-            return
-        self._publish_once("choice", stage, {"kept_first": kept})
-        if kept >= _NEARLY_ALL:
-            logger.warning(
-                "at %.0f %% of the store's states the critic keeps the policy's own first draw: it knows too little to "
-                "move the policy, which acts as it would without; bring more episodes, failures as well as successes",
-                100 * kept,
-            )
+    def _after_last_step(self, learner: Algorithm, stage: Stage) -> None:
+        """Log what the learner says of itself: no episode will try the policy before it acts."""
+        if logs := learner.assess():
+            self._publish_once("choice", stage, logs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +185,8 @@ def format_segments(rows: Sequence[SegmentCounts], learner: Algorithm) -> str:
     table = [
         "  ".join([*map(str.ljust, line[:2], widths), *map(str.rjust, line[2:], widths[2:])]).rstrip() for line in lines
     ]
-    critics = "" if isinstance(learner, WeightedCloning) else "; it has no viability and efficiency critics"
-    rule = f"algorithm {learner.name}{critics}; credit rule {learner.credit.rule!r}; numbers are steps"
+    critics = " and ".join(sorted(learner.learns)) or "nothing"
+    rule = f"algorithm {learner.name}, critics of {critics}; credit rule {learner.credit.rule!r}; numbers are steps"
     return "\n".join([rule, *table])
 
 
@@ -209,14 +197,13 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
     unknown = sum(entry.outcome == "unknown" for entry in episodes)
     if unknown:
         found.append(f"{unknown} of {len(episodes)} episodes have no outcome; the policy's steps in them teach nothing")
-    if isinstance(learner, WeightedCloning):
-        if not total.failed:
-            found.append("no labelled failures of a policy: the viability critic will call everything viable")
-        if not total.succeeded:
-            found.append("no labelled successes: the viability critic will call nothing viable")
-        if learner.learns_efficiency and not total.efficiency:
-            found.append("no steps for the efficiency critic: it needs successful episodes")
-    if isinstance(learner, ChunkCriticLearner) and not learner.tells_apart:
+    if "viability" in learner.learns and not total.failed:
+        found.append("no labelled failures of a policy: the viability critic will call everything viable")
+    if "viability" in learner.learns and not total.succeeded:
+        found.append("no labelled successes: the viability critic will call nothing viable")
+    if "efficiency" in learner.learns and not total.efficiency:
+        found.append("no steps for the efficiency critic: it needs successful episodes")
+    if "outcome" in learner.learns and not (total.succeeded and total.failed):
         found.append("all outcomes are alike: the critic of chunks can tell nothing, and the policy will act as it is")
     teaches = learner.config.trains_policy
     if teaches and not total.imitated:

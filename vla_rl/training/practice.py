@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vla_rl.core.capabilities import alternatives, of_interface, require
 from vla_rl.core.config import config_to_dict, flatten
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.policy_spec import PolicySpec
@@ -75,31 +76,6 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
             "there is nothing to start from: ask the task's expert (budget.demonstrations=40), bring demonstrations "
             "(task.demonstrations=PATH), or start from a run that has a policy (--from RUN_DIR)"
         )
-    find_algorithm("sft").check(config.policy)
-    algorithm = find_algorithm(config.algorithm)
-    algorithm.check(config.policy)
-    if algorithm.learns_from_exploration and not config.exploration:
-        raise ConfigError(f"{config.algorithm} learns from the offsets that practice tries; set exploration=0.15 or so")
-    if algorithm.learns_from_exploration and 0 < budget.episodes_per_round <= budget.check_episodes:
-        raise ConfigError(
-            f"{config.algorithm} learns from the offsets that practice tries, and of budget.episodes_per_round="
-            f"{budget.episodes_per_round} the first {budget.check_episodes} (budget.check_episodes) try none; set fewer"
-        )
-    if algorithm.on_policy and budget.staleness:
-        raise ConfigError(f"{config.algorithm} learns from what the newest version tried alone; set budget.staleness=0")
-    if algorithm.on_policy and config.rollout_precision != FULL_PRECISION:
-        raise ConfigError(f"{config.algorithm} learns from what torch's own draws tried; set rollout_precision=torch")
-    strategy = find_strategy(config.execution.strategy)
-    if algorithm.on_policy and not strategy.keeps_plans:
-        raise ConfigError(
-            f"{config.algorithm} learns from chunks as they were drawn, which execution.strategy="
-            f"{config.execution.strategy} changes; set execution.strategy=naive (or sync)"
-        )
-    if strategy.takes_corrector:
-        raise ConfigError(
-            f"execution.strategy={config.execution.strategy} acts with a residual head, which practice does not train. "
-            "Practice with execution.strategy=naive, then train a head of the last policy (vla-rl corrector RUN)"
-        )
     for name in (config.device, config.rollout_device):
         check_device(name)
     worker = SimulatorWorker(config)
@@ -112,29 +88,49 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
             check_demonstrations(Path(brought), worker.specs)
         policy = policy_class(config.policy.kind)
         policy.check(config.policy, worker.spec)
+        _require_parts(config, policy.provides(config.policy, worker.spec) | of_interface(worker.spec))
         delay_ticks = config.latency.usual_ticks(worker.spec.control_hz)
         prefix_max = int(getattr(config.policy, "prefix_max", 0))
         config.execution.check_fit(policy.planned(config.policy, worker.spec), prefix_max, delay_ticks)
-        algorithm.check_fit(config.learning, functools.partial(policy.laid_out, config.policy, worker.spec))
-        if config.exploration and not policy.explores(config.policy, worker.spec):
-            raise ConfigError("flow policies of lerobot cannot explore; set exploration=0")
+        laid_out = functools.partial(policy.laid_out, config.policy, worker.spec)
+        find_algorithm(config.algorithm).check_fit(config.learning, laid_out)
     finally:
         worker.close()
     return worker.spec
 
 
+def _require_parts(config: RunConfig, policy: frozenset[str]) -> None:
+    """Refuse a strategy, exploration or an algorithm whose requirements policy and run do not meet."""
+    from vla_rl.algorithms.base import find_algorithm
+
+    name, budget, strategy = config.algorithm, config.budget, find_strategy(config.execution.strategy)
+    others = alternatives("strategies", "execution.strategy")
+    require(f"execution.strategy={config.execution.strategy}", strategy.requires, policy, others)
+    in_torch = config.rollout_precision == FULL_PRECISION
+    if config.exploration:
+        moved = policy if in_torch else policy - {"offsets"}
+        require(f"exploration={config.exploration:g}", frozenset({"offsets"}), moved)
+    explores = config.exploration and not 0 < budget.episodes_per_round <= budget.check_episodes
+    of_run = {"exploration": explores, "newest_policy": not budget.staleness, "torch_draws": in_torch}
+    provides = policy | strategy.provides | {word for word, is_met in of_run.items() if is_met}
+    require(
+        f"algorithm={name}",
+        find_algorithm(name).required(config.learning),
+        provides,
+        alternatives("algorithms", "algorithm"),
+    )
+
+
 def _warn_of_chunks(config: RunConfig) -> None:
-    """Tell of chunks that are judged or edited at another length than they are executed. It is no error: strategies
-    that plan more often, or late, work so as well.
+    """Warn if the chunks that learning judges are longer or shorter than those that are executed. Strategies that plan
+    more often work with it.
     """
-    executed, section = config.execution.execute_ticks, "critic" if hasattr(config.learning, "choice") else "ppo"
-    judged = getattr(getattr(config.learning, section, None), "chunk_ticks", executed)
-    if judged != executed:
+    judged, executed = config.learning.chunk_ticks, config.execution.execute_ticks
+    if judged not in (0, executed):
         logger.warning(
-            "learning.%s.chunk_ticks is %d, the actions of a chunk that are judged as one, and "
-            "execution.execute_ticks, after which the next chunk is planned, is %d: set the two alike, or what is "
-            "learnt of a chunk is not of what is executed",
-            *(section, judged, executed),
+            "algorithm=%s judges %d actions of a chunk as one (learning.*.chunk_ticks), and execution.execute_ticks is "
+            "%d. Set both alike, or it does not judge what is executed",
+            *(config.algorithm, judged, executed),
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from vla_rl.algorithms.base import Algorithm
 from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.errors import CheckpointError, StoreError
 from vla_rl.core.progress import track
@@ -25,7 +26,7 @@ from vla_rl.training import plan
 from vla_rl.training.background import BackgroundRollouts
 from vla_rl.training.check import Check, acting_policy, success_of
 from vla_rl.training.jobs import StageJobs, is_demonstration, is_stored, practice_prefix
-from vla_rl.training.learning import Learner, LearningRun, RunRecords
+from vla_rl.training.learning import LearningRun, RunRecords
 from vla_rl.training.plan import BudgetConfig, Stage
 from vla_rl.training.workers import RolloutJob, Rollouts
 
@@ -60,8 +61,8 @@ class PracticeRun(LearningRun):
         tasks: Sequence[str],
         pool: Rollouts,
         records: RunRecords,
-        supervised: Callable[[FrameCache], Learner],
-        practised: Callable[[FrameCache, Path], Learner],
+        supervised: Callable[[FrameCache], Algorithm],
+        practised: Callable[[FrameCache, Path], Algorithm],
         takeover: bool = True,
         retention: RetentionConfig | None = None,
         bring: Callable[[EpisodeStore], bool] | None = None,
@@ -75,7 +76,7 @@ class PracticeRun(LearningRun):
         self._stages, self._background = plan.plan(budget), BackgroundRollouts(pool)
         self.evaluation_store = EpisodeStore(folder.evaluation)
         self._ahead = EpisodeStore(folder.ahead) if budget.staleness else None
-        self._practised: Learner | None = None
+        self._practised: Algorithm | None = None
         self._has_worked = False
 
     def run(self) -> dict[str, Any]:
@@ -264,13 +265,13 @@ class PracticeRun(LearningRun):
                 f"{self.folder.checkpoints} is of step {reached}; remove the policies/version_* after it to learn anew"
             )
 
-    def _before_first_step(self, learner: Learner, stage: Stage) -> None:
+    def _before_first_step(self, learner: Algorithm, stage: Stage) -> None:
         self._calibrate(learner, stage)
         newest = stage.policy_version - 1
         if (checks := self._checks()) and acting_policy(checks, newest) != newest:
             learner.adopt_policy(self.folder.policy(newest))
 
-    def _calibrate(self, learner: Learner, stage: Stage) -> None:
+    def _calibrate(self, learner: Algorithm, stage: Stage) -> None:
         """How right the critics of the round before are about this round's episodes, before they are trained on them.
 
         Counted are steps of the policy. A takeover, however short at the end, counts as a failure of what came before
@@ -293,8 +294,7 @@ class PracticeRun(LearningRun):
         foretold = learner.trace(self.cache, frames[chosen]) if len(chosen) else {}
         value = foretold.get("viability", foretold.get("discounted_value"))
         if value is not None:
-            # An algorithm of one's own need not have a discount; a chance of success has none.
-            discount = 1.0 if "viability" in foretold else float(getattr(learner, "discount", 1.0))
+            discount = 1.0 if "viability" in foretold else learner.discount  # a chance of success has none
             ticks_to_end = np.concatenate([np.arange(episode.length)[::-1] for episode in new])[chosen]
             record = calibration_record(value, credit.viability_label[chosen] * discount**ticks_to_end)
             self._publish_once("calibrate", stage, {**record, "discount": discount})

@@ -23,7 +23,7 @@ class NoEfficiency(Habc):
 
     name = "no_ve"
     config_class: ClassVar[type] = NoEfficiencyLearning
-    learns_efficiency: ClassVar[bool] = False
+    learns: ClassVar[frozenset[str]] = frozenset({"viability"})
 
     @property
     def advantage_config(self) -> AdvantageConfig:

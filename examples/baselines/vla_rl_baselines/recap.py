@@ -21,13 +21,12 @@ from vla_rl.algorithms.critic_steps import CriticSteps, CriticTrainingConfig
 from vla_rl.algorithms.hierarchical import CRITIC_GRADIENT_NORM, CRITIC_LEARNING_RATE, CRITIC_WEIGHT_DECAY
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.algorithms.seeds import derived_seed, torch_generator
-from vla_rl.core.errors import ConfigError
 from vla_rl.core.validation import check_ranges
 from vla_rl.credit import ActorKind
 from vla_rl.critics.backbones import Backbone, make_backbone
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.sampler import MixtureSampler
-from vla_rl.policies.trainable import Indicator, PolicyConfig
+from vla_rl.policies.trainable import Indicator
 from vla_rl_baselines.distributional import (
     DistributionalConfig,
     DistributionalCritic,
@@ -102,15 +101,12 @@ class Recap(Cloning):
     name = "recap"
     config_class: ClassVar[type] = RecapLearning
     config: RecapLearning
+    requires: ClassVar[frozenset[str]] = frozenset({"indicator"})
     uses_rollouts = "all"
 
     @classmethod
-    def check(cls, policy: PolicyConfig) -> None:
-        if not getattr(policy, "indicator", False):
-            raise ConfigError(
-                "recap conditions the policy on an indicator; set policy.indicator=true before supervised training, of "
-                f"a kind of policy that has one: 'flow_vla' does (this is {policy.kind!r})"
-            )
+    def required(cls, learning: RecapLearning) -> frozenset[str]:
+        return cls.requires | ({"features"} if learning.recap.critic.backbone == "policy" else set())
 
     def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
         del cache

@@ -14,7 +14,7 @@ class TrainingTimePrefix(ChunkStrategy):
 
     config: PrefixConfig
     config_class: ClassVar[type[ExecutionConfig]] = PrefixConfig
-    keeps_plans: ClassVar[bool] = False
+    provides: ClassVar[frozenset[str]] = frozenset()
     requires: ClassVar[frozenset[str]] = frozenset({"prefix"})
     preference: ClassVar[int] = 30
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import ClassVar, override
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk
 from vla_rl.execution.plan import PlanRequest
@@ -19,18 +18,8 @@ class Vlash(ChunkStrategy):
     gripper that is told to close stops at what it holds, and never reaches its target.
     """
 
-    keeps_plans: ClassVar[bool] = False
-    requires: ClassVar[frozenset[str]] = frozenset({"future_state"})
-
-    @override
-    @classmethod
-    def lacking(cls, spec: PolicySpec) -> str:
-        if spec.delta_dims:
-            return f"a policy whose actions are targets, not steps as here in dimensions {list(spec.delta_dims)}"
-        state, action = spec.dimensions_of(spec.state_dim)
-        if not state.take(range(min(len(action), len(state)))).agrees(action):
-            return f"a state that begins with the commanded {action.words()}, not with {state.words()}"
-        return ""
+    provides: ClassVar[frozenset[str]] = frozenset()
+    requires: ClassVar[frozenset[str]] = frozenset({"future_state", "target_actions", "state_of_targets"})
 
     @override
     def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk:

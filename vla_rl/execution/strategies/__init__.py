@@ -42,7 +42,7 @@ def make_strategy(config: ExecutionConfig, corrector: ActionCorrector | None = N
         ConfigError: for an unknown name, another strategy's config, or a corrector too many or too few.
     """
     found = find_strategy(config.strategy)
-    if (corrector is not None) != found.takes_corrector:
+    if (corrector is not None) != ("corrector" in found.requires):
         need = "needs a corrector (a residual head)" if corrector is None else "takes no corrector; use 'a2c2'"
         raise ConfigError(f"execution strategy {config.strategy!r} {need}")
     return found(config, corrector)

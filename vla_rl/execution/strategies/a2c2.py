@@ -15,7 +15,6 @@ class A2C2(ChunkStrategy):
     the object is there.
     """
 
-    takes_corrector: ClassVar[bool] = True
     requires: ClassVar[frozenset[str]] = frozenset({"corrector"})
     preference: ClassVar[int] = 40
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, override
 
 from vla_rl.core.errors import ConfigError
-from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.plan import PlanRequest
@@ -114,14 +113,16 @@ class ChunkStrategy(Strategy):
 
     Args:
         config: of the class ``config_class``.
-        corrector: the residual head, where ``takes_corrector``; None also where the strategy only plans.
+        corrector: the residual head, for a strategy that requires one; None also where the strategy only plans.
     """
 
     config_class: ClassVar[type[ExecutionConfig]] = ExecutionConfig
-    takes_corrector: ClassVar[bool] = False
-    keeps_plans: ClassVar[bool] = True  # what is executed is what the policy draws for an observation alone
-    requires: ClassVar[frozenset[str]] = frozenset()  # what a policy must provide, see `vla_rl.acting.capability`
-    preference: ClassVar[int] = 0  # in real time the highest of those that the policy supports acts; 0: only if named
+    requires: ClassVar[frozenset[str]] = frozenset()
+    """Capabilities that a policy must provide, see `vla_rl.core.capabilities`."""
+    provides: ClassVar[frozenset[str]] = frozenset({"unchanged_chunks"})
+    """Capabilities for an algorithm. Empty for a strategy that changes the chunks that the policy draws."""
+    preference: ClassVar[int] = 0
+    """In real time, the supported strategy with the highest preference acts. 0: only if it is named."""
 
     def __init__(self, config: ExecutionConfig, corrector: ActionCorrector | None = None) -> None:
         if not isinstance(config, self.config_class):
@@ -132,12 +133,6 @@ class ChunkStrategy(Strategy):
         self.config = config
         self.freezes_world = False
         self._corrector = corrector
-
-    @classmethod
-    def lacking(cls, spec: PolicySpec) -> str:
-        """What the interface of a policy lacks for this strategy, in words; empty: nothing."""
-        del spec
-        return ""
 
     @override
     def wants_plan(self, schedule: Schedule, tick: int, ticks_since_request: int, delay_ticks: int) -> bool:

@@ -33,7 +33,7 @@ class GuidedPolicy(Policy, Protocol):
 class RTC(ChunkStrategy):
     """Guidance with the true vector-Jacobian product of the flow."""
 
-    keeps_plans: ClassVar[bool] = False
+    provides: ClassVar[frozenset[str]] = frozenset()
     requires: ClassVar[frozenset[str]] = frozenset({"gradient"})
     preference: ClassVar[int] = 20
     exact_gradient = True

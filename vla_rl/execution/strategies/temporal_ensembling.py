@@ -26,7 +26,7 @@ class TemporalEnsembling(ChunkStrategy):
 
     config: TemporalEnsemblingConfig
     config_class: ClassVar[type[ExecutionConfig]] = TemporalEnsemblingConfig
-    keeps_plans: ClassVar[bool] = False
+    provides: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, config: TemporalEnsemblingConfig, corrector: ActionCorrector | None = None) -> None:
         super().__init__(config, corrector)

@@ -44,7 +44,7 @@ class Xiaomi(ChunkStrategy):
 
     config: PrefixConfig
     config_class: ClassVar[type[ExecutionConfig]] = PrefixConfig
-    keeps_plans: ClassVar[bool] = False
+    provides: ClassVar[frozenset[str]] = frozenset()
     requires: ClassVar[frozenset[str]] = frozenset({"xiaomi_prefix"})
     preference: ClassVar[int] = 31
 

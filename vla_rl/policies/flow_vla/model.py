@@ -156,6 +156,11 @@ class FlowVLA(TrainablePolicy):
             return self.backbone.tokenize(sentences)
         return super().tokenize(sentences)
 
+    @classmethod
+    def provides(cls, config: FlowVLAConfig, spec: PolicySpec) -> frozenset[str]:
+        """See `TrainablePolicy.provides`."""
+        return super().provides(config, spec) | {"features", "acts_from_features", "guidance", "gradient"}
+
     def features(
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:

@@ -104,9 +104,14 @@ class LeRobotModel(TrainablePolicy):
         read_config(Path(config.folder), spec)
 
     @classmethod
-    def explores(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> bool:
-        """See `TrainablePolicy.explores`; those that sample with lerobot's flow do not."""
-        return not hasattr(read_config(Path(config.folder), spec), "rtc_config")
+    def provides(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> frozenset[str]:
+        """See `TrainablePolicy.provides`; only the description is read."""
+        return _provided(read_config(Path(config.folder), spec))
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """See `TrainablePolicy.capabilities`."""
+        return _provided(self.policy.config)
 
     @classmethod
     def planned(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> int:
@@ -174,6 +179,7 @@ class LeRobotModel(TrainablePolicy):
             CheckpointError: if it cannot be written.
         """
         ours = {"spec": config_to_dict(self.spec), "statistics": self.statistics.to_dict(), "horizon": self.horizon}
+        ours["provides"] = sorted(self.capabilities)
         write_folder(Path(folder), [self.policy, self.preprocess, self.postprocess], {**ours, "meta": meta or {}})
 
     @classmethod
@@ -248,3 +254,8 @@ def lerobot_statistics(statistics: Statistics, spec: PolicySpec) -> dict[str, di
     pictures = {name: torch.tensor(values)[:, None, None] for name, values in IMAGENET.items()}
     cameras = {IMAGE_PREFIX + camera: dict(pictures) for camera in spec.cameras}
     return {STATE: vector(statistics.state), "action": vector(statistics.action), **cameras}
+
+
+def _provided(config: Any) -> frozenset[str]:
+    """Return the capabilities of a policy of lerobot: its flows can be guided, and draw once from the start alone."""
+    return frozenset({"guidance", "gradient"} if hasattr(config, "rtc_config") else {"several_draws", "offsets"})

@@ -1,4 +1,4 @@
-"""An execution strategy of one's own: a new chunk fades in over a few ticks, where `naive` jumps to it in one.
+"""Execution strategies of one's own: a new chunk fades in over a few ticks, where `naive` jumps to it in one.
 
 pip install examples/own_strategy
 vla-rl rollout runs/demo --robot sim --strategy fade_in execution.fade_ticks=3 latency.typical=4
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from vla_rl.core.errors import ConfigError
-from vla_rl.core.types import Float32Array, Observation
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.execution.plan import PlanRequest
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
-from vla_rl.execution.strategies import ChunkStrategy, ExecutionConfig
+from vla_rl.execution.strategies import ChunkStrategy, ExecutionConfig, GuidedPolicy
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class FadeIn(ChunkStrategy):
 
     config: FadeInConfig
     config_class = FadeInConfig
+    provides = frozenset()  # it changes the chunks that the policy draws
 
     def place(self, chunk: ScheduledChunk, tick: int) -> ScheduledChunk:
         self._arrived = tick
@@ -47,3 +49,17 @@ class FadeIn(ChunkStrategy):
         action = ((1 - share) * old + share * new).astype(np.float32)
         action[list(self.config.discrete_dims)] = new[list(self.config.discrete_dims)]  # half a grasp is no grasp
         return action, chunks[-1]
+
+
+class GuidedFadeIn(FadeIn):
+    """The new chunk is also planned towards what is scheduled. Policies that cannot be guided are refused; with those
+    that can, it acts in real time unless another strategy is named.
+    """
+
+    requires = frozenset({"guidance"})
+    preference = 50
+
+    def infer(self, policy: GuidedPolicy, request: PlanRequest) -> ActionChunk:
+        if len(request.scheduled) == 0:
+            return policy.infer(request.observation)
+        return policy.infer_guided(request.observation, request.scheduled, request.delay_ticks, exact_gradient=False)

@@ -166,7 +166,7 @@ def test_the_steps_of_a_better_person_rise_more(make_cache) -> None:
     algorithm = learner(cache, critic_training={"batch_size": 64}, discount=0.97)
     for step in range(60):
         algorithm.update(step)
-    found = quality_by_operator(cache, cache.store, algorithm.trace, algorithm.chunk_ticks)
+    found = quality_by_operator(cache, cache.store, algorithm.trace, algorithm.config.chunk_ticks)
     assert found["better/value_rise"] > 1.5 * found["worse/value_rise"] > 0
 
 

@@ -123,7 +123,7 @@ def test_a_dry_run_says_what_each_loss_would_see(logs: Path, capsys: pytest.Capt
         "total 3 success, 1 failure, 1 unknown 41 28 6 6 1 8 10 19 6 5 7",
     ):
         assert row in rows
-    assert "algorithm habc; credit rule 'paper'" in printed
+    assert "algorithm habc, critics of efficiency and viability; credit rule 'paper'" in printed
     assert "warning: 1 of 5 episodes have no outcome" in printed
     assert "warning: 1 human steps are too few in a row" in printed
     assert f"label them with: vla-rl label {run / 'episodes'}" in printed
@@ -212,7 +212,7 @@ def test_it_is_said_how_often_a_critic_leaves_the_policy_as_it_is(
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     (kept,) = [record["kept_first"] for record in map(json.loads, lines) if record["kind"] == "choice"]
     assert (kept == 1.0) == warned
-    assert ("it knows too little to move the policy" in caplog.text) == warned
+    assert ("it hardly changes what the policy does" in caplog.text) == warned
 
 
 def test_the_critic_of_chunks_says_whose_steps_help(tmp_path: Path, logs: Path) -> None:

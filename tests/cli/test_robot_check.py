@@ -68,7 +68,7 @@ def test_a_setting_that_is_no_number_is_refused_before_anything_is_asked(
         (["--strategy", "sync"], "the robot does not stand still to think: sync"),
         (
             ["--strategy", "a2c2"],
-            "the policy supports the execution strategy: execution strategy 'a2c2' needs",
+            "the policy supports the execution strategy: execution.strategy=a2c2 requires",
         ),
         (["robot.control_hz=50"], "the rate is the policy's: control_hz is 50"),
         (["gate.low=[-1,-1]", "gate.high=[1,1]", "gate.max_velocity=[1,1]"], "limits are"),

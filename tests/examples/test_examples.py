@@ -4,14 +4,18 @@ import os
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from vla_rl.acting.capability import best_strategy, check_strategy
+from vla_rl.acting.policy_folder import find_policy
 from vla_rl.cli.main import main
 from vla_rl.core.config_files import read_yaml
+from vla_rl.core.errors import ConfigError
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.registry import names
@@ -84,6 +88,28 @@ def test_a_strategy_fades_a_new_chunk_in(installed: Path, tmp_path: Path) -> Non
     start = ["rollout", str(policy), "--robot", "sim", "--strategy", "fade_in", "--out", str(tmp_path / "store")]
     assert main([*start, "execution.fade_ticks=3", "latency.typical=3", "robot.difficulty=0.2"]) == 0
     assert len(EpisodeStore(tmp_path / "store")) == 1
+
+
+def test_a_strategy_is_best_or_refused_by_its_own_declaration(installed: Path, tmp_path: Path) -> None:
+    policy = find_policy(save_policy(tmp_path / "policy", PolicySpec("cart", ("top",), (32, 32), 1, 1)))
+    assert best_strategy(policy) == ("execution.strategy=guided_fade_in",)
+    check_strategy(execution_config("guided_fade_in"), policy)
+    unguided = replace(policy, provides=policy.provides - {"guidance", "gradient"})
+    assert best_strategy(unguided) == ("execution.strategy=naive",)
+    with pytest.raises(ConfigError, match=r"guided_fade_in requires guidance .* What fits: .*=fade_in,"):
+        check_strategy(execution_config("guided_fade_in"), unguided)
+
+
+def test_an_algorithm_is_refused_by_its_own_declaration(installed: Path, tmp_path: Path, capsys) -> None:
+    source = "from own_algorithm import Hurry\nclass Seeing(Hurry):\n    requires = frozenset({'features', 'x-ray'})\n"
+    (installed / "seeing.py").write_text(source)
+    arguments = ["train", "--config", "tiny", "--out", str(tmp_path / "run"), "algorithm=seeing:Seeing"]
+    assert main([*arguments, "policy.kind=thumbnails"]) == 2
+    said = capsys.readouterr().err
+    assert "algorithm=seeing:Seeing requires features (policy.kind=flow_vla gives" in said
+    assert "; x-ray. What fits: " in said
+    assert "algorithm=hurry" in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_option_of_another_strategy_is_refused(installed: Path, tmp_path: Path, capsys) -> None:

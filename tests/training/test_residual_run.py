@@ -115,10 +115,10 @@ def test_practice_that_tries_nothing_or_too_much_is_refused_before_it_begins(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["algorithm=chunk_critic", "execution.execute_ticks=4"], "learning.critic.chunk_ticks is 6, .* is 4"),
+        (["algorithm=chunk_critic", "execution.execute_ticks=4"], "judges 6 actions .* is 4"),
         (["algorithm=chunk_critic", "execution.execute_ticks=6"], None),
         (["algorithm=chunk_critic", "execution.execute_ticks=4", "learning.critic.chunk_ticks=4"], None),
-        (["algorithm=residual_ppo", "exploration=0.1"], "learning.ppo.chunk_ticks is 6, .* is 8"),
+        (["algorithm=residual_ppo", "exploration=0.1"], "judges 6 actions .* is 8"),
         (["algorithm=habc"], None),
     ],
 )

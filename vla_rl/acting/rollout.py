@@ -133,8 +133,7 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
     found = match_robot(spec, len(setup.gate.config.low), declared(setup.robot))
     logger.info("%s: %s", setup.env_id, found.words())
     policy, execution = on_robot(order.policy, config.execution, found)
-    if order.realtime:
-        check_strategy(execution, policy)
+    check_strategy(execution, policy)
     execution = with_action_kinds(execution, policy.spec, policy.discrete_dims, setup.gate.config.discrete_dims)
     added = added_steps(policy.spec, setup.gate.config.delta_dims)
     config = replace(config, execution=replace(execution, delta_dims=setup.gate.config.delta_dims))

@@ -27,7 +27,7 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.plan import ActionSource
 from vla_rl.execution.sources import TakeoverSwitch
-from vla_rl.execution.strategies import ActionCorrector, find_strategy, make_strategy
+from vla_rl.execution.strategies import ActionCorrector, find_strategy, make_planning_strategy
 from vla_rl.execution.turns import Turns
 from vla_rl.execution.virtual import make_planner
 from vla_rl.policies.acting import ActingPolicy
@@ -84,7 +84,7 @@ class SimulatorWorker:
                 simulator.demonstrator()
             if supervises:
                 simulator.supervisor(self._config.takeover)
-        make_strategy(self._config.execution)
+        make_planning_strategy(self._config.execution)
 
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
         """Run the episodes and save them, yielding each job as its own is saved.

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vla_rl.cli.label import ansi_picture
 from vla_rl.cli.main import main
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
@@ -76,13 +75,3 @@ def test_named_episodes_can_be_labelled_again_and_without_asking(
     assert main(["label", str(store.path), "--as", "success"]) == 2
     assert "needs --ids" in capsys.readouterr().err
     assert main(["label", str(store.path.parent)]) == 2
-
-
-def test_a_terminal_shows_the_pixels() -> None:
-    picture = np.zeros((4, 2, 3), np.uint8)
-    picture[0, 0] = (255, 0, 0)
-    picture[1, 0] = (0, 255, 0)
-    lines = ansi_picture(picture, 80).splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith("\x1b[38;2;255;0;0m\x1b[48;2;0;255;0m▀")
-    assert lines[0].endswith("\x1b[0m")

@@ -6,12 +6,10 @@ Example: vla-rl corrector runs/demo && vla-rl rollout runs/demo --robot sim --st
 import argparse
 from pathlib import Path
 
-from vla_rl.acting.policy_folder import find_policy
 from vla_rl.cli.parser import add_settings
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
-from vla_rl.data.store import EpisodeStore
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import torch
 
+    from vla_rl.acting.policy_folder import find_policy
+    from vla_rl.data.store import EpisodeStore
     from vla_rl.policies.corrector import FOLDER
     from vla_rl.policies.corrector_training import CorrectorConfig, train_corrector
     from vla_rl.policies.folders import load_model

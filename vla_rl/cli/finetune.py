@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from vla_rl.cli.parser import add_settings
 from vla_rl.core.config import config_to_dict, load_config
 from vla_rl.core.config_files import OF_FINETUNE, config_file
-from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.errors import UserError
 from vla_rl.core.signals import continue_with
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import DataMapping
@@ -89,17 +89,7 @@ def _open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, FinetuneConfig
     config = load_config(
         FinetuneConfig, config_file(arguments.config or OF_FINETUNE[0]), [*overrides, *changes, *arguments.overrides]
     )
-    _check(config)
     return start_run(arguments.out or _OUT, config), config
-
-
-def _check(config: "FinetuneConfig") -> None:
-    """Refuse what would fail only after the data has been read."""
-    for path in config.data:
-        if not Path(path).exists():
-            raise UserError(f"there is no {path}; --data names episode stores, runs, LeRobotDatasets or bags")
-    if not config.start and not config.learning.trains_policy:
-        raise ConfigError(f"{config.algorithm} trains no policy: name one that it starts from (--policy FOLDER)")
 
 
 def _policy_folder(path: Path) -> Path:

@@ -8,13 +8,10 @@ Example: vla-rl label runs/finetune/episodes
 """
 
 import argparse
-import os
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vla_rl.cli.edit import OUTCOMES
 from vla_rl.core.errors import StoreError
@@ -23,7 +20,6 @@ from vla_rl.core.types import Episode, Source
 from vla_rl.data.store import EpisodeStore
 
 ANSWERS = {"s": True, "f": False}
-_PICTURE_COLUMNS = 40
 _SHEET_FRAMES = 8
 
 
@@ -81,9 +77,6 @@ def _describe(episode: Episode, position: str, sheets: Path) -> str:
     ]
     if episode.images:
         lines.append(f"contact sheet: {_write_sheet(episode, sheets)}")
-        if sys.stdout.isatty() and "truecolor" in os.environ.get("COLORTERM", ""):
-            first, last = (np.concatenate([image[step] for image in _alike(episode)], axis=0) for step in (0, -1))
-            lines.append(ansi_picture(np.concatenate([first, last], axis=1), 2 * _PICTURE_COLUMNS))
     return "\n".join(lines)
 
 
@@ -92,29 +85,9 @@ def _write_sheet(episode: Episode, folder: Path) -> Path:
     from vla_rl.report.media import encode_webp
 
     steps = np.linspace(0, len(episode) - 1, _SHEET_FRAMES).round().astype(int)
-    rows = [np.concatenate(list(image[steps]), axis=1) for image in _alike(episode)]
+    pictures = list(episode.images.values())
+    alike = [picture for picture in pictures if picture.shape[2] == pictures[0].shape[2]]
+    rows = [np.concatenate(list(image[steps]), axis=1) for image in alike]
     file = folder / f"{episode.episode_id}.webp"
     write_atomic(file, encode_webp(np.concatenate(rows, axis=0)))
     return file
-
-
-def _alike(episode: Episode) -> list[NDArray[np.uint8]]:
-    """The pictures of all cameras that are as wide as the first one."""
-    pictures = list(episode.images.values())
-    return [picture for picture in pictures if picture.shape[2] == pictures[0].shape[2]]
-
-
-def ansi_picture(image: NDArray[np.uint8], columns: int) -> str:
-    """A picture, uint8 [H, W, 3], for a terminal of true colours: two rows of pixels in a row of half blocks."""
-    height, width = image.shape[:2]
-    columns = min(columns, width)
-    rows = max(2, round(height * columns / width) // 2 * 2)
-    picked = image[np.arange(rows) * height // rows][:, np.arange(columns) * width // columns]
-    lines = []
-    for upper, lower in zip(picked[::2], picked[1::2], strict=True):
-        cells = (
-            f"\x1b[38;2;{a[0]};{a[1]};{a[2]}m\x1b[48;2;{b[0]};{b[1]};{b[2]}m▀"
-            for a, b in zip(upper, lower, strict=True)
-        )
-        lines.append("".join(cells) + "\x1b[0m")
-    return "\n".join(lines)

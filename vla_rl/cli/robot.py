@@ -6,9 +6,6 @@ Example: vla-rl robot check runs/demo --robot mock --limits my_limits.yaml
 import argparse
 from pathlib import Path
 
-from vla_rl.acting.policy_folder import find_policy
-from vla_rl.acting.robot_check import check_robot
-from vla_rl.acting.rollout import resolve_config
 from vla_rl.cli.parser import add_settings
 from vla_rl.core.registry import names
 
@@ -26,6 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from vla_rl.acting.policy_folder import find_policy
+    from vla_rl.acting.robot_check import check_robot
+    from vla_rl.acting.rollout import resolve_config
+
     policy = find_policy(arguments.policy, arguments.version)
     config = resolve_config(policy, arguments.limits, arguments.strategy, arguments.overrides, realtime=True)
     items = check_robot(arguments.robot, policy, config, config.robot)

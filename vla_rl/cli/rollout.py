@@ -7,13 +7,8 @@ import argparse
 import os
 from pathlib import Path
 
-from robot_io.faults import fault_table
-from vla_rl.acting.policy_folder import find_policy
-from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
 from vla_rl.cli.parser import add_settings
 from vla_rl.core.registry import names
-from vla_rl.core.signing import TRUSTED
-from vla_rl.data.store import EpisodeStore
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from robot_io.faults import fault_table
+    from vla_rl.acting.policy_folder import find_policy
+    from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
+    from vla_rl.core.signing import TRUSTED
+    from vla_rl.data.store import EpisodeStore
+
     if arguments.trust:
         os.environ[TRUSTED] = os.pathsep.join(str(file.absolute()) for file in arguments.trust)  # for inference, too
     policy = find_policy(arguments.policy, arguments.version)

@@ -135,6 +135,11 @@ def check_data(config: FinetuneConfig) -> dict[str, "Survey"]:
     from vla_rl.data.sources import survey
     from vla_rl.training.picture_cost import large_pictures
 
+    for path in config.data:
+        if not Path(path).exists():
+            raise UserError(f"there is no {path}; --data names episode stores, runs, LeRobotDatasets or bags")
+    if not config.start and not config.learning.trains_policy:
+        raise UserError(f"{config.algorithm} trains no policy: name one that it starts from (--policy FOLDER)")
     surveys = {path: survey(Path(path), config.mapping) for path in config.data}
     headers = [header for found in surveys.values() for header in found.headers]
     if headers:

@@ -1,7 +1,7 @@
 """Keys of derived results: a result is used again only under the digest of everything that can change it.
 
 Evaluation stores, the frame cache, world models and their probes, engines and the cells of benchmarks are keyed here.
-Whoever keeps a result names all its ingredients: settings as plain data or dataclasses, files and folders as paths,
+The caller names all ingredients of a result: settings as plain data or dataclasses, files and folders as paths,
 code by its modules. A key that leaves an ingredient out counts another result as its own; one ingredient too many only
 costs a repetition.
 """

@@ -19,8 +19,8 @@ class Clock(Protocol):
 
 
 def machine_ns() -> int:
-    """The machine's own monotonic time. It passes while the machine is suspended, too (Linux' CLOCK_MONOTONIC stands
-    still then): a robot beside a closed laptop has stood at its last command for as long.
+    """Return the machine's monotonic time. Unlike Linux' CLOCK_MONOTONIC it passes while the machine is suspended: a
+    robot beside a closed laptop has stood at its last command for as long.
     """
     return time.clock_gettime_ns(_CLOCK)
 
@@ -46,7 +46,7 @@ class VirtualClock:
         self._start_ns = self._now_ns = start_ns
 
     def restart(self) -> None:
-        """Begin anew, for all who share this clock."""
+        """Begin anew, for every part that shares this clock."""
         self._now_ns = self._start_ns
 
     def now_ns(self) -> int:

@@ -42,7 +42,7 @@ class _Part:
 
 
 def part(kind: str, *, beside: str = "", inside: str = "", default: str = "", may_have_none: bool = False) -> Any:
-    """A dataclass field that is the section of a part chosen by name.
+    """Return a dataclass field that is the section of a part chosen by name.
 
     A dataclass with such fields calls `fill_parts` in its ``__post_init__``: left out, a section has its defaults.
 
@@ -133,7 +133,7 @@ def config_from_dict[ConfigT](
 
 
 def config_to_dict(config: Any) -> dict[str, Any]:
-    """The resolved config as plain data (mappings, lists, scalars), ready for YAML or JSON."""
+    """Return the resolved config as plain data (mappings, lists, scalars), ready for YAML or JSON."""
     import draccus
 
     encoded: dict[str, Any] = _plain(draccus.encode(config))
@@ -146,7 +146,7 @@ def config_to_dict(config: Any) -> dict[str, Any]:
 
 
 def leaf_options(config: Any, prefix: str = "") -> list[str]:
-    """The options that a config has as it is, ``section.key`` each, sections of the parts that it chose included.
+    """Return the options of a config, ``section.key`` each, with those of the parts that it chose.
 
     Args:
         config: a dataclass, or a class of which the one with its defaults is meant.
@@ -161,7 +161,7 @@ def leaf_options(config: Any, prefix: str = "") -> list[str]:
 
 
 def flatten(raw: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested sections of plain data as ``section.key``."""
+    """Return nested sections of plain data as ``section.key``."""
     flat: dict[str, Any] = {}
     for key, value in raw.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
@@ -199,7 +199,7 @@ def _with_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
 
 
 def _parts(config_class: Any) -> list[tuple[str, _Part]]:
-    """The sections of a dataclass whose classes follow from names."""
+    """Return the sections of a dataclass whose classes follow from names."""
     if not dataclasses.is_dataclass(config_class):
         return []
     return [(field.name, field.metadata[PART]) for field in dataclasses.fields(config_class) if PART in field.metadata]
@@ -222,7 +222,7 @@ def _config_class(section: _Part, name: Any) -> type:
 
 
 def _name_of(found: _Part, config_class: Any, raw: Mapping[str, Any], section: Any) -> Any:
-    """The name of the part that a section of raw data belongs to."""
+    """Return the name of the part that a section of raw data belongs to."""
     if found.beside:
         (default,) = (field.default for field in dataclasses.fields(config_class) if field.name == found.beside)
         return raw.get(found.beside, default)
@@ -230,7 +230,7 @@ def _name_of(found: _Part, config_class: Any, raw: Mapping[str, Any], section: A
 
 
 def _section_class(config_class: Any, field: str, hint: Any, raw: Mapping[str, Any]) -> Any:
-    """The class of a section: the part's own, if a name decides."""
+    """Return the class of a section: the part's own, if a name decides."""
     found = dict(_parts(config_class)).get(field)
     return _config_class(found, _name_of(found, config_class, raw, raw.get(field))) if found else hint
 
@@ -265,7 +265,7 @@ def _drop_lost(before: Any, after: Any, section: dict[str, Any]) -> None:
 
 
 def _over_own_defaults(config_class: Any, raw: dict[str, Any]) -> dict[str, Any]:
-    """Raw data in which every section has what its field's default, where it has one, differs in from its class."""
+    """Return raw data in which each section has what its field's default changes of its class."""
     laid = dict(raw)
     for field, hint in get_type_hints(config_class).items():
         section, found = raw.get(field), _section_in(_section_class(config_class, field, hint, raw))
@@ -288,7 +288,7 @@ def _laid_over(default: Any, raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _default_of(config_class: Any, name: str) -> Any:
-    """A field's default; None if it has none."""
+    """Return a field's default; None if it has none."""
     (field,) = (field for field in dataclasses.fields(config_class) if field.name == name)
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
@@ -296,7 +296,7 @@ def _default_of(config_class: Any, name: str) -> Any:
 
 
 def _decode(config_class: Any, raw: Any, path: str = "") -> Any:
-    """A value of a config, or all of it. Raises ConfigError."""
+    """Return a value of a config, or all of it. Raises ConfigError."""
     import draccus
 
     if _has_parts(config_class):
@@ -313,8 +313,9 @@ def _decode(config_class: Any, raw: Any, path: str = "") -> Any:
             cause = cause.__cause__ or cause.__context__ or cause
         if isinstance(cause, UserError):  # a config's own words say most
             raise ConfigError(str(cause)) from error
-        key, told = _KEY.sub("", one_line(error)), _KEY.match(one_line(error))
-        raise ConfigError(f"{path}{told[1]}: {key}" if told else f"{path.rstrip('.')}: {key}") from error
+        named, words = _KEY.match(one_line(error)), _KEY.sub("", one_line(error))
+        key = path + named[1] if named else path.rstrip(".")
+        raise ConfigError(f"{key}: {words}") from error
 
 
 def _check_keys(config_class: type, raw: Any, where: str, prefix: str) -> None:
@@ -343,14 +344,14 @@ def _check_keys(config_class: type, raw: Any, where: str, prefix: str) -> None:
 
 
 def _is_list(hint: Any) -> bool:
-    """Whether nothing but a list, or None, is meant."""
+    """Return whether nothing but a list, or None, is meant."""
     either = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     meant = {get_origin(one) or one for one in either} - {type(None)}
     return bool(meant) and meant <= {tuple, list}
 
 
 def _section_in(hint: Any) -> type | None:
-    """The dataclass that a type hint allows, itself or beside None."""
+    """Return the dataclass that a type hint allows, itself or beside None."""
     if get_origin(hint) is dict:
         return None
     hints = (hint, *get_args(hint))
@@ -358,7 +359,7 @@ def _section_in(hint: Any) -> type | None:
 
 
 def _plain(value: Any) -> Any:
-    """Members of enumerations as their values; draccus leaves those in optional sections as they are."""
+    """Return members of enumerations as their values; draccus leaves those in optional sections as they are."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -18,12 +18,12 @@ OF_FINETUNE = ("finetune", "offline")
 
 
 def config_names() -> list[str]:
-    """The names of the configs of runs, sorted."""
+    """Return the names of the configs of runs, sorted."""
     return sorted(file.stem for file in CONFIGS.glob("*.yaml") if file.stem not in OF_FINETUNE)
 
 
 def config_file(name: str) -> Path:
-    """A config by path, or by name from the ones that come with the package.
+    """Return a config by path, or by name from the ones that come with the package.
 
     Raises:
         UserError: if there is neither.
@@ -37,7 +37,7 @@ def config_file(name: str) -> Path:
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; empty for an empty file.
+    """Return the mapping in a YAML file; empty for an empty file.
 
     Raises:
         ConfigError: if it cannot be read, or holds no mapping.
@@ -98,7 +98,7 @@ for _name, (_pattern, _firsts) in _SCALARS.items():
 
 
 def parse_yaml(text: str | bytes) -> Any:
-    """What a text says, as plain data.
+    """Return what a text says, as plain data.
 
     Raises:
         YAMLError: if it is no YAML, or a key stands twice in a mapping.

@@ -37,13 +37,13 @@ class DamagedError(StoreError):
 
 
 def one_line(error: BaseException, longest: int = 300) -> str:
-    """What an error says, on one line that a terminal can show: nothing in it is a control character."""
+    """Return what an error says, on one line that a terminal can show: nothing in it is a control character."""
     text = " ".join(str(error).split()) or type(error).__name__
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)[:longest]
 
 
 def raised(error: BaseException) -> str:
-    """What somebody else's code raised, and where: kind, words, file and line."""
+    """Return what foreign code raised, and where: kind, words, file and line."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not in_library(Path(frame.filename))] or frames
     where = f", at {own[-1].filename}:{own[-1].lineno}" if own else ""
@@ -51,13 +51,13 @@ def raised(error: BaseException) -> str:
 
 
 def in_library(file: Path) -> bool:
-    """Whether a file belongs to Python or to an installed package, or is none at all (``<string>``)."""
+    """Return whether a file belongs to Python or to an installed package, or is none at all (``<string>``)."""
     installed = {"site-packages", "dist-packages"}.intersection(file.parts)
     return bool(installed) or not file.is_absolute() or file.is_relative_to(sysconfig.get_path("stdlib"))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error sentence about an unknown name: the nearest known name if one is near, and the list of all.
+    """Return the end of an error about an unknown name: the nearest known name if one is near, and the list of all.
 
     >>> did_you_mean("PegInsrt", ["PegInsert", "Handover"])
     " Did you mean 'PegInsert'? Known: Handover, PegInsert."

@@ -17,13 +17,13 @@ from vla_rl.core.types import Float32Array
 
 PADDING = 0
 LEAST_VARIED = 0.05
-"""What is new in a dimension that never varied is measured by this, in normalised action units: a gripper that has
+"""What is new in a dimension that never varied is measured by this, in normalized action units: a gripper that has
 never been moved otherwise than usual may be, at a price.
 """
 
 
 def flow_noise(seed: int, tick: int, horizon: int, action_dim: int) -> Float32Array:
-    """The noise of the chunk planned at a tick, float32 [H, A]: a function of (seed, tick), so that an episode
+    """Return the noise of the chunk planned at a tick, float32 [H, A]: a function of (seed, tick), so that an episode
     replays exactly.
     """
     generator = np.random.Generator(np.random.Philox(key=[seed % 2**64, tick % 2**64]))
@@ -31,9 +31,7 @@ def flow_noise(seed: int, tick: int, horizon: int, action_dim: int) -> Float32Ar
 
 
 def hash_words(sentences: Sequence[str], max_words: int, vocabulary: int) -> NDArray[np.int64]:
-    """Sentences -> word numbers, int64 [B, max_words], padded with 0. The same on every machine; longer sentences are
-    cut.
-    """
+    """Return the word numbers of sentences, int64 [B, max_words], padded with 0; longer sentences are cut."""
     ids = np.full((len(sentences), max_words), PADDING, np.int64)
     for row, sentence in enumerate(sentences):
         words = re.findall(r"\w+", sentence.lower())[:max_words]
@@ -43,7 +41,7 @@ def hash_words(sentences: Sequence[str], max_words: int, vocabulary: int) -> NDA
 
 
 def guidance_weights(horizon: int, delay: int, overlap: int) -> Float32Array:
-    """How firmly each action of the new chunk is held to the old plan (RTC, arXiv 2506.07339, equation 5).
+    """Return how firmly each action of the new chunk is held to the old plan (RTC, arXiv 2506.07339, equation 5).
 
     Args:
         horizon: H, actions in a chunk.
@@ -76,7 +74,5 @@ def guidance_strength(tau: float, beta: float) -> float:
 
 
 def edit_shares(draws: int, graded: bool) -> Float32Array:
-    """By how much of an edit each of N candidates is moved, float32 [N]: graded, from none to all of it; a single one
-    by all of it.
-    """
+    """Return the share of an edit that moves each of N candidates, float32 [N]: graded, from 0 to 1; else 1."""
     return np.linspace(0, 1, draws, dtype=np.float32) if graded and draws > 1 else np.ones(draws, np.float32)

@@ -36,7 +36,7 @@ def reading(file: Path, remedy: str, kind: type[UserError] = CheckpointError) ->
 
 
 def read_bytes(file: Path, largest: int | None = None) -> bytes:
-    """The content of an ordinary file of at most so many bytes. Raises ValueError for another kind or a larger one."""
+    """Return the content of an ordinary file. Raises ValueError for another kind, or one of more bytes."""
     found = file.stat()
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):  # a pipe would wait, a device never end
         raise ValueError(f"{file.name} is no ordinary file")
@@ -47,7 +47,7 @@ def read_bytes(file: Path, largest: int | None = None) -> bytes:
 
 
 def read_json(file: Path, finite: bool = True) -> Any:
-    """The content of a JSON file, see `parse_json`."""
+    """Return the content of a JSON file, see `parse_json`."""
     return parse_json(read_bytes(file, LARGEST_TEXT), finite)
 
 

@@ -29,10 +29,10 @@ CHOOSES = "chooses"
 
 
 def critic_of(policy: Path) -> Path | None:
-    """Where the critic in a policy's folder lies; None: it has none.
+    """Return where the critic in a policy's folder lies; None: it has none.
 
     Raises:
-        CheckpointError: if it has had one: without it the policy acts as it did before it practised.
+        CheckpointError: if it has had one: without it the policy acts as it did before it practiced.
     """
     folder = policy / CRITIC_FOLDER
     if folder.is_dir():
@@ -63,7 +63,7 @@ def write_weights(folder: Path, stem: str, content: bytes, description: Mapping[
 
 
 def read_weights(folder: Path, wanted: str, version: int) -> tuple[dict[str, Any], bytes]:
-    """What `write_weights` wrote: the description and the content of the weights, both verified.
+    """Return what `write_weights` wrote: the description and the content of the weights, both verified.
 
     Args:
         folder: of a policy, a critic, a corrector or a world model.
@@ -71,7 +71,7 @@ def read_weights(folder: Path, wanted: str, version: int) -> tuple[dict[str, Any
         version: Expected value of ``format_version``.
 
     Raises:
-        CheckpointError: if it is missing, damaged, foreign, or not signed by who has to sign it.
+        CheckpointError: if it is missing, damaged, foreign, or not signed by a trusted key.
     """
     from vla_rl.core.signing import check_trusted
 

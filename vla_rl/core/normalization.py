@@ -1,4 +1,4 @@
-"""Statistics of states and actions, and the scales of their normalisation. The statistics are taken once, from
+"""Statistics of states and actions, and the scales of their normalization. The statistics are taken once, from
 demonstrations, and travel with the checkpoint. Numpy only: a deployment reads them without torch.
 """
 
@@ -140,7 +140,7 @@ class VectorStatistics:
         return ~self.constant & (self.scale > self.std)
 
     def affine(self, discrete_dims: Sequence[int] = ()) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Offset and scale, float32 [D] each, such that ``normalised = (raw - offset) / scale`` has a mean of 0 and a
+        """Offset and scale, float32 [D] each, such that ``normalized = (raw - offset) / scale`` has a mean of 0 and a
         standard deviation of 1, or a smaller one where a floor holds; scale 0 marks a constant dimension.
 
         Discrete dimensions map their range to [-1, 1], so that their two levels lie equally far from zero however
@@ -226,7 +226,7 @@ class Statistics:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`.
+        """Return the inverse of `to_dict`.
 
         Raises:
             CheckpointError: if a field is missing, is no number, or the lengths differ.
@@ -239,7 +239,7 @@ class Statistics:
             dims = tuple(int(dim) for dim in raw["discrete_dims"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
-                f"normalisation statistics are damaged ({type(error).__name__}: {error}); take the checkpoint anew"
+                f"normalization statistics are damaged ({type(error).__name__}: {error}); take the checkpoint anew"
             ) from error
         for name, vector in (("state", state), ("action", action)):
             try:

@@ -88,7 +88,7 @@ class PolicySpec:
         return found.get(state_dim, (UNDECLARED, UNDECLARED))
 
     def of_robot(self, action_dim: int, state_dim: int | None = None) -> "PolicySpec":
-        """The interface towards one of the robots that share the policy, without the dimensions that it lacks.
+        """Return the interface towards one of the robots that share the policy, without the dimensions that it lacks.
 
         Args:
             action_dim: A of the robot.
@@ -147,7 +147,7 @@ class PolicySpec:
 
 
 def shared_spec(specs: Sequence[PolicySpec]) -> PolicySpec:
-    """The interface of one policy for several simulators: the largest vectors; smaller ones are filled up.
+    """Return the interface of one policy for several simulators: the largest vectors; smaller ones are filled up.
 
     Raises:
         ConfigError: if their cameras, rates or kinds of action differ, or two cannot be told apart by their state.
@@ -244,7 +244,7 @@ def _check_same_order(first: PolicySpec, spec: PolicySpec, known: dict[int, Pair
 
 def padded_with_mean(vectors: Float32Array, mean: Float32Array) -> Float32Array:
     """float32 [..., d] -> [..., D]: the dimensions that a smaller robot lacks get their mean, float32 [D], which is 0
-    once normalised.
+    once normalized.
     """
     if vectors.shape[-1] == len(mean):
         return vectors

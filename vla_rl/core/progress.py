@@ -62,7 +62,7 @@ class Progress:
 
 
 def track[Item](items: Iterable[Item], name: str, unit: str, total: int | None = None) -> Iterator[Item]:
-    """The items, while the progress through them is shown.
+    """Return the items, while the progress through them is shown.
 
     Args:
         items: to go through.

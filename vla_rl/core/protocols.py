@@ -51,11 +51,11 @@ class Robot(Protocol):
     def connect(self) -> None: ...
 
     def read(self) -> Observation:
-        """The newest observation. Never waits for a policy."""
+        """Return the newest observation. Never waits for a policy."""
         ...
 
     def rest_command(self) -> Float32Array:
-        """The command that keeps the robot where it is, float32 [A]: what is held until a policy has spoken."""
+        """Return the command that keeps the robot where it is, float32 [A]: what is held until a policy has spoken."""
         ...
 
     def write(self, action: Float32Array) -> Float32Array:
@@ -71,21 +71,21 @@ class Robot(Protocol):
 
 @runtime_checkable
 class TakeoverSource(Protocol):
-    """A person, or a script that acts like one, who may take the commands over."""
+    """A person, or a script that acts like one, that may take over the commands."""
 
     def reset(self, seed: int) -> None: ...
 
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
-        """The command of the person at this tick, float32 [A]; None leaves the policy in control."""
+        """Return the command of the person at this tick, float32 [A]; None leaves the policy in control."""
         ...
 
 
 @runtime_checkable
 class Signs(Protocol):
-    """A person who leaves a mark on the record, beside the commands: who it was, where he says that he took over."""
+    """A takeover source that marks the record beside the commands: its name, and where it says that it took over."""
 
     def signed(self, episode: Episode) -> Episode:
-        """The episode that was driven last, as this person leaves it."""
+        """Return the episode that was driven last, as this person leaves it."""
         ...
 
 
@@ -94,12 +94,12 @@ class Condition(NamedTuple):
 
     Attributes:
         position: float32 [A], where the commanded dimensions are.
-        command: float32 [A], where they were told to go, as it was really sent.
+        command: float32 [A], their target, as it was really sent.
         captured_ns: when the position was measured.
         effort: float32 [A], what they push with; None where it is not measured.
         interlocks: bit flags of the gate's reasons for which the robot itself asks to be stopped.
         why: the reason of these, as a sentence.
-        rate_dims: dimensions that the robot is told as velocities, which rest wherever it is when their command rests.
+        rate_dims: dimensions that are commanded as velocities, which rest wherever it is when their command rests.
     """
 
     position: Float32Array
@@ -149,7 +149,7 @@ class Gate(Protocol):
         ...
 
     def rearm(self) -> None:
-        """Undo a latched stop: somebody has looked at the robot, or nobody could stand beside it."""
+        """Undo a latched stop, once a person has looked at the robot, or where none could stand beside it."""
         ...
 
     @property
@@ -163,11 +163,11 @@ class Gate(Protocol):
         ...
 
     def inspect(self, condition: Condition) -> None:
-        """Told before each `admit` how the robot is, by one that measures itself. Trouble latches the stop."""
+        """Take in, before each `admit`, the condition of a robot that measures itself. Trouble latches the stop."""
         ...
 
     def brake(self, commands_left: int | None = None) -> Float32Array:
-        """Commands of one control tick on the way to rest, float32 [K, A], for when nobody asks for actions any more.
+        """Commands of one control tick on the way to rest, float32 [K, A], for the time after the last action.
 
         Args:
             commands_left: see `admit`.

@@ -1,9 +1,9 @@
-"""The doors of the house: parts by name, ours and anybody's.
+"""Finds parts (tasks, algorithms, strategies, robots ...) by name, those of this package and of any other one.
 
 A name is an entry point of an installed package, in the group ``vla_rl.KIND``, or ``module:Name`` for one that no
-package declares. Our own parts are entry points of our own package. Nothing is ever registered by a call: whoever needs
-a part asks for it by its name, in whichever process he is, so that rollout workers, cluster nodes, the inference
-process, the ROS node and a resumed run find what the first process found.
+package declares. Our own parts are entry points of our own package. Nothing is ever registered by a call: each process
+asks for a part by its name, so that rollout workers, cluster nodes, the inference process, the ROS node and a resumed
+run find what the first process found.
 """
 
 import functools
@@ -29,18 +29,18 @@ OUR_PACKAGES = ("vla_rl", "world_model", "robot_io", "sim", "deploy_trt")
 
 
 def group(kind: str) -> str:
-    """The entry-point group of a kind of part."""
+    """Return the entry-point group of a kind of part."""
     return f"vla_rl.{kind}"
 
 
 def declared_packages() -> set[str]:
-    """The packages, by their names on the import path, in which somebody else declares a part."""
+    """Return the packages, by their names on the import path, in which others declare a part."""
     found = {entry.module.partition(".")[0] for kind in KINDS for entry in entry_points(group=group(kind))}
     return found - {*OUR_PACKAGES}
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """The names that installed packages declare, sorted."""
+    """Return the names that installed packages declare, sorted."""
     return _names(kind, tuple(sys.path))
 
 
@@ -51,15 +51,15 @@ def _names(kind: str, path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def find(kind: str, name: str) -> Any:
-    """The part of that name, imported.
+    """Return the part of that name, imported.
 
     Args:
         kind: a key of `KINDS`.
         name: an entry point, or ``module:Name``.
 
     Raises:
-        ConfigError: for a name that nobody declares, one that two packages declare differently, or one that cannot be
-            imported; it says what there is and where was looked.
+        ConfigError: for a name that no package declares, one that two packages declare differently, or one that cannot
+            be imported; it says what there is and where was looked.
     """
     target, declared = _target(kind, name, tuple(sys.path))
     module, _, attribute = target.partition(":")
@@ -69,7 +69,7 @@ def find(kind: str, name: str) -> Any:
             part = getattr(part, step)
     except (ImportError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] != module.split(".")[0]:
-            raise  # the part is there, and lacks a package that it needs: whoever started us says how to get that
+            raise  # the part is there, and lacks a package that it needs: the command line says how to get that
         looked = f"; looked among what is installed, and in {Path.cwd()}" if isinstance(error, ImportError) else ""
         raise ConfigError(f"the {KINDS[kind]} {target!r}{declared} cannot be imported: {error}{looked}") from error
     return part
@@ -77,8 +77,9 @@ def find(kind: str, name: str) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _target(kind: str, name: str, path: tuple[str, ...]) -> tuple[str, str]:
-    """``module:Name`` of a part, and for messages who declares it. Looking through all installed packages takes tens of
-    milliseconds, and every episode asks.
+    """Return ``module:Name`` of a part and, for messages, the package that declares it.
+
+    Looking through all installed packages takes tens of milliseconds, and every episode asks.
     """
     del path
     points = {point.value: point for point in entry_points(group=group(kind)) if point.name == name}

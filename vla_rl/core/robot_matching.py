@@ -101,8 +101,8 @@ def both_lists(policy: PolicySpec, robot: Pair) -> str:
     if not (policy.dimensions and any(robot)):
         return ""
     pairs = {"policy": policy.dimensions_of(policy.state_dim), "robot": robot}
-    told = (f"the {who} {list(state.names)} and {list(action.names)}" for who, (state, action) in pairs.items())
-    return f" Names of state and action: {', '.join(told)}"
+    lists = (f"the {side} {list(state.names)} and {list(action.names)}" for side, (state, action) in pairs.items())
+    return f" Names of state and action: {', '.join(lists)}"
 
 
 def renamed(policy: PolicySpec, names: Mapping[str, str]) -> PolicySpec:
@@ -131,7 +131,7 @@ def _renamed(dimensions: Dimensions, names: Mapping[str, str]) -> Dimensions:
 
 def _how(policy: Dimensions, robot: Dimensions, found: Match) -> str:
     if not found.by_name:
-        silent = " and ".join(who for who, names in (("policy", policy), ("robot", robot)) if not names)
+        silent = " and ".join(side for side, names in (("policy", policy), ("robot", robot)) if not names)
         return f"by position (no names from the {silent})"
     if not found.changes:
         return f"by name, {robot.words()}"

@@ -30,18 +30,18 @@ class Terminated(KeyboardInterrupt):
 
 
 def default_stops() -> list[signal.Signals]:
-    """The signals of `STOPS` that are neither ignored (``nohup``) nor handled in a way of their own."""
+    """Return the signals of `STOPS` that are neither ignored (``nohup``) nor handled in a way of their own."""
     return [each for each in STOPS if signal.getsignal(each) in (signal.SIG_DFL, signal.default_int_handler)]
 
 
 def exit_code_of_signal() -> int:
-    """The exit code for the signal that has asked this process to end since `stops_on_signals` began; 0: none has."""
+    """Return the exit code for the signal that first came since `stops_on_signals` began; 0: none has come."""
     return 0 if _first is None else 128 + (signal.SIGINT if _first[0] == signal.SIGINT else signal.SIGTERM)
 
 
 def _repeats(number: int) -> bool:
-    """Whether a signal repeats the request before. A terminal that is closed sends SIGHUP twice, its shell and the
-    kernel each once: the second must not break into what the first one began.
+    """Return whether a signal repeats the request before. A closed terminal sends SIGHUP twice, by its shell and by the
+    kernel: the second must not break into what the first one began.
     """
     global _first
     now_s = time.monotonic()

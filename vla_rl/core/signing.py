@@ -65,7 +65,7 @@ def sign(folder: Path, key_file: Path) -> None:
 
 
 def check_trusted(folder: Path) -> None:
-    """Refuse a folder that nobody of `TRUSTED` has signed as it is; where that is not set, all are accepted.
+    """Refuse a folder that no key of `TRUSTED` has signed as it is; where that is not set, all are accepted.
 
     Raises:
         CheckpointError: if it is not signed, or was changed since.
@@ -86,11 +86,11 @@ def check_trusted(folder: Path) -> None:
             return key.verify(signature, _statement(folder))
         except InvalidSignature:
             continue
-    raise CheckpointError(f"{folder} was changed, or signed by somebody whom {TRUSTED} does not name; it is not used")
+    raise CheckpointError(f"{folder} was changed, or signed by a key that {TRUSTED} does not name; it is not used")
 
 
 def _statement(folder: Path) -> bytes:
-    """What is signed: path -> digest of every description, so that none can be changed, added or taken away."""
+    """Return what is signed: path -> digest of every description, so that none can be changed, added or taken away."""
     files = [place / name for place in (folder, *sorted(folder.glob("*/"))) for name in DESCRIPTIONS]
     digests = {
         str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()

@@ -23,13 +23,13 @@ last one is repeated.
 """
 
 OPERATOR = "operator."
-"""Extra columns of episodes in which somebody known by name acted, OPERATOR + NAME: 1 at the steps that this person
-decided, else 0. The header of an episode lists them, so that who acted is known without reading it.
+"""Extra columns of episodes in which a person known by name acted, OPERATOR + NAME: 1 at the steps that this person
+decided, else 0. The header of an episode lists them, so that the operators are known without reading it.
 """
 
 
 class Source(IntEnum):
-    """Who decided the action that was sent at a step. Stored as uint8."""
+    """Origin of the action that was sent at a step. Stored as uint8."""
 
     POLICY = 0
     HUMAN = 1
@@ -95,7 +95,7 @@ class Step:
         action_policy: float32 [A], what the policy (in a demonstration: the demonstrator) asked for, before noise,
             takeover or gate.
         action_sent: float32 [A], the command that really went to the robot.
-        source: who decided ``action_sent``.
+        source: origin of ``action_sent``.
         terminated: the task ended at this step (success, or a failure that the environment knows).
         truncated: the episode was cut here, by the time limit or from outside.
         success: the outcome, known at the last step at the earliest.
@@ -126,7 +126,7 @@ class Episode:
         action_sent: float32 [T, A].
         source: uint8 [T], values of `Source`.
         task: the task sentence.
-        success: the outcome; None if nobody has labelled it.
+        success: the outcome; None if it is not labelled.
         terminated: True if the last step ended the task, False if the episode was truncated.
         origin: real, sim or demo.
         policy_version: the version of the weights that acted (-1: no policy).
@@ -164,9 +164,7 @@ class Episode:
         return len(self.state)
 
     def imitation_action(self) -> Float32Array:
-        """The action that imitation should reproduce, float32 [T, A]: the clean action of a demonstrator, else what
-        was sent.
-        """
+        """Return the action to imitate, float32 [T, A]: the clean action of a demonstrator, else what was sent."""
         demo = (self.source == Source.DEMO)[:, None]
         return np.where(demo, self.action_policy, self.action_sent)
 

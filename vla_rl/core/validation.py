@@ -8,21 +8,21 @@ from typing import Any
 
 from vla_rl.core.errors import ConfigError
 
-LARGEST_NUMBER = 1e9  # of a statistic or a scale, in anybody's units
+LARGEST_NUMBER = 1e9  # of a statistic or a scale, in any unit
 _INTERVAL = re.compile(r"([\[(])\s*([^,]+),\s*([^\])]+)([\])])")
 _SIDES = {">=": operator.ge, ">": operator.gt}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
 
 
 def plain_name(name: Any) -> str:
-    """A name from a file that may be joined to a folder. Raises ValueError for anything that could lead elsewhere."""
+    """Return a name from a file that may be joined to a folder. Raises ValueError for one that could lead elsewhere."""
     if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name):
         raise ValueError(f"{str(name)[:120]!r} is not the name of a file beside it")
     return name
 
 
 def check_version(version: Any) -> int:
-    """A policy's version. Raises ValueError unless it is an integer of at least -1 that a folder can be named by."""
+    """Return a policy's version. Raises ValueError unless it is an integer of at least -1 for a folder's name."""
     if type(version) is not int or not -1 <= version < 10**9:
         raise ValueError(f"the policy version is {str(version)[:80]!r}; expected an integer of at least -1")
     return version

@@ -124,7 +124,7 @@ class Watch:
 
 
 def _receive(until_s: float | None) -> bytes | None:
-    """What has come: empty at the end, None if nothing came in time."""
+    """Return what has come: empty at the end, None if nothing came in time."""
     left_s = None if until_s is None else max(until_s - time.monotonic(), 0.0)
     return os.read(0, 512) if select.select([0], [], [], left_s)[0] else None
 

@@ -178,7 +178,7 @@ class FrameCache:
         return FrameBatch(images, self.state[frames], [self.tasks[index] for index in task_index], task_index)
 
     def chunks(self, frames: Int64Array, horizon: int, sent: bool = False) -> tuple[Float32Array, NDArray[np.bool_]]:
-        """The actions from each frame on: those that imitation should reproduce, or those that were ``sent``.
+        """Return the actions from each frame on: those that imitation should reproduce, or those that were ``sent``.
 
         Returns:
             actions: float32 [B, H, A]; after the end of an episode its last action is repeated.
@@ -189,7 +189,7 @@ class FrameCache:
         return (self.action_sent if sent else self.action)[np.minimum(steps, last)], steps <= last
 
     def later(self, frames: Int64Array, offset: int) -> tuple[Int64Array, NDArray[np.bool_]]:
-        """The frames ``offset`` >= 0 steps later.
+        """Return the frames ``offset`` >= 0 steps later.
 
         Returns:
             frames: int64 [B], at most the last of the same episode.

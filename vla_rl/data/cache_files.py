@@ -145,8 +145,8 @@ class Index:
         generation: the folder of the column files; "" if there is none yet.
         layout: None as long as there are no episodes.
         entries: the episodes, back to back from frame 0.
-        dropped: id -> header and stamp of the episodes that the retention policy leaves out, so that nobody reads their
-            files again.
+        dropped: id -> header and stamp of the episodes that the retention policy leaves out, so that their files are
+            not read again.
         digest: Of the index file that this was loaded from or saved to; "" if there is none yet.
     """
 
@@ -213,7 +213,7 @@ class Index:
 
 
 def episode_rows(episode: Episode, layout: Layout) -> dict[str, NDArray[Any]]:
-    """The columns that the cache keeps of an episode.
+    """Return the columns that the cache keeps of an episode.
 
     Raises:
         UserError: if it was simulated without a picture at every step.
@@ -234,7 +234,7 @@ def episode_rows(episode: Episode, layout: Layout) -> dict[str, NDArray[Any]]:
 
 
 def cached_rows(directory: Path, index: Index, entry: Entry) -> dict[str, NDArray[Any]]:
-    """The rows of an episode that an index holds."""
+    """Return the rows of an episode that an index holds."""
     return {name: column[entry.start : entry.end] for name, column in map_columns(directory, index).items()}
 
 
@@ -269,7 +269,7 @@ def new_generation(directory: Path, old: Index, kept: Sequence[Entry], layout: L
 
 
 def map_columns(directory: Path, index: Index) -> dict[str, NDArray[Any]]:
-    """The columns of a generation, name -> [N, ...], read-only."""
+    """Return the columns of a generation, name -> [N, ...], read-only."""
     if index.layout is None:
         return {}
     total = index.total_frames

@@ -111,7 +111,7 @@ def repair(store: Path) -> list[Finding]:
 
 
 def format_findings(findings: Sequence[Finding]) -> str:
-    """The findings as a table for people."""
+    """Return the findings as a table for people."""
     if not findings:
         return "nothing is wrong"
     rows = [("WHAT", "FILE", "REMEDY", "DETAIL")]
@@ -133,7 +133,7 @@ def _no_writer(folder: Path) -> Iterator[None]:
 
 
 def _check_episode(file: Path, headers: dict[str, EpisodeHeader]) -> list[Finding]:
-    """What is wrong with an episode; the header of a whole one is added to ``headers``."""
+    """Return what is wrong with an episode; the header of a whole one is added to ``headers``."""
     if not file.name.endswith(SUFFIX) or not is_episode_id(file.name.removesuffix(SUFFIX)):
         return [Finding(Defect.FOREIGN, file, "not the name of an episode")]
     try:

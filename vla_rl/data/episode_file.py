@@ -102,7 +102,7 @@ def _about(shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
 
 
 def read_file_header(file: Path) -> EpisodeHeader:
-    """The header of an episode file.
+    """Return the header of an episode file.
 
     Raises:
         DamagedError: if the content is damaged.
@@ -125,7 +125,7 @@ def read_file_header(file: Path) -> EpisodeHeader:
 
 
 def read_file(file: Path) -> Episode:
-    """The whole episode, verified. Raises as `read_file_header`; DamagedError for any change since it was written."""
+    """Return the episode, verified. Raises as `read_file_header`; DamagedError for any change since it was written."""
     header = read_file_header(file)
     with _reading(file):
         episode = _episode_of(header, _read_columns(file, header, _rows(header))).validate()
@@ -191,7 +191,7 @@ class _StoredColumn:
 
 
 def verify_file(file: Path) -> EpisodeHeader:
-    """The header of an episode all of which has been read and verified. Raises as `read_file` does."""
+    """Return the header of an episode all of which has been read and verified. Raises as `read_file` does."""
     read_file(file)
     return read_file_header(file)
 
@@ -239,7 +239,7 @@ def _episode_of(header: EpisodeHeader, columns: Mapping[str, NDArray[Any]]) -> E
 
 
 def storable_columns(episode: Episode) -> dict[str, NDArray[Any]]:
-    """Every array of an episode, by its path in the file.
+    """Return every array of an episode, by its path in the file.
 
     Raises:
         StoreError: for a camera or extra column whose name cannot be stored, and for anything but arrays of booleans,
@@ -265,17 +265,17 @@ def storable_columns(episode: Episode) -> dict[str, NDArray[Any]]:
 
 
 def episode_digest(episode: Episode) -> str:
-    """The digest that the episode's header has, or would have, in a store."""
+    """Return the digest that the episode's header has, or would have, in a store."""
     return _digest(_header_of(episode), storable_columns(episode))
 
 
 def header_of(episode: Episode) -> EpisodeHeader:
-    """The header that the episode would have in a store, without its digest."""
+    """Return the header that the episode would have in a store, without its digest."""
     return EpisodeHeader.from_plain({**_header_of(episode), "digest": ""})
 
 
 def _header_of(episode: Episode) -> dict[str, Any]:
-    """The header as plain data, without the digest."""
+    """Return the header as plain data, without the digest."""
     labels = {name: getattr(episode, name) for name in LABELS}
     labels = {name: label.item() if isinstance(label, np.generic) else label for name, label in labels.items()}
     return {

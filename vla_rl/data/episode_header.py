@@ -63,13 +63,13 @@ class EpisodeHeader:
         return self.state_dimensions, self.action_dimensions
 
     def to_plain(self) -> dict[str, Any]:
-        """The header as JSON data."""
+        """Return the header as JSON data."""
         names = [each.name for each in fields(EpisodeHeader) if each.name not in OPTIONAL_LABELS]
         return {name: getattr(self, name) for name in names} | declared_by_source(self)
 
     @staticmethod
     def from_plain(raw: Mapping[str, Any]) -> "EpisodeHeader":
-        """The header from JSON data. Raises KeyError, TypeError or ValueError if that is not what `to_plain` gives."""
+        """Return the header from JSON data. Raises KeyError, TypeError or ValueError for other data."""
         values = {each.name: raw[each.name] for each in fields(EpisodeHeader) if each.name not in OPTIONAL_LABELS}
         for name, kind in _HEADER_KINDS.items():
             if type(values[name]) is not kind:
@@ -121,7 +121,7 @@ def declared_by_source(episode: "Episode | EpisodeHeader") -> dict[str, Any]:
 
 
 def check_camera_names(names: Iterable[str], rename: str) -> None:
-    """Refuse cameras that no episode could be saved with, before anybody has driven one.
+    """Refuse cameras that no episode could be saved with, before one is recorded.
 
     Args:
         names: of the cameras.
@@ -139,7 +139,7 @@ def check_camera_names(names: Iterable[str], rename: str) -> None:
 
 
 def is_episode_id(name: object) -> bool:
-    """Whether a name can be a file name on any system: 1 to 100 of ``[A-Za-z0-9._-]``, no leading dot or dash."""
+    """Return whether a name can be a file name on any system: 1 to 100 of ``[A-Za-z0-9._-]``, no leading . or -."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 

@@ -161,7 +161,7 @@ def _common(headers: Sequence[EpisodeHeader]) -> tuple[Layout, int]:
 
 
 def _robot_type(headers: Sequence[EpisodeHeader]) -> str | None:
-    """The robot that all episodes were recorded on, as the source called it; None for several, or if unknown."""
+    """Return the robot that all episodes were recorded on, as the source called it; None for several, or if unknown."""
     environments = {header.env_id for header in headers}
     only = environments.pop() if len(environments) == 1 else ENVIRONMENT
     return None if only == ENVIRONMENT else only.removeprefix(f"{ENVIRONMENT}/")
@@ -248,7 +248,7 @@ def _part(vector: Values, begin: int, end: int, shape: Sequence[int]) -> Values:
 
 
 def _extra(name: str, column: ExtraColumn) -> Values:
-    """The rows of an extra; where it told the outcome, and a person has corrected that since, the corrected one."""
+    """Return the rows of an extra; if it holds the outcome, and that was relabeled since, the new outcome."""
 
     def values(episode: Episode) -> NDArray[Any]:
         packed, least = column.pack(episode.extras.get(name), len(episode)), column.success_at_least
@@ -268,7 +268,7 @@ def _succeeded(episode: Episode) -> NDArray[np.bool_]:
 
 
 def _frames(episode: Episode, plan: _Plan) -> Iterator[dict[str, Any]]:
-    """The steps of an episode as lerobot takes them."""
+    """Return the steps of an episode as lerobot takes them."""
     labels = {name: getattr(episode, name) for name in EPISODE_LABELS} | declared_by_source(episode)
     extras = {name: plan.extras[name] for name in episode.extras}
     labels |= {"version": LABELS_VERSION, "parts": plan.parts}

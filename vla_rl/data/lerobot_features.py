@@ -1,6 +1,6 @@
 """What a LeRobotDataset v3 declares of its columns: names of dimensions, sizes of pictures, and columns of our own.
 
-lerobot has no field for units, for both actions, or for who acted. These travel in columns named ``vla_rl.*``: names
+lerobot has no field for units, for both actions, or for the operator. These travel in columns named ``vla_rl.*``: names
 that begin with ``action`` or ``observation`` would become inputs and outputs of lerobot's policies.
 """
 

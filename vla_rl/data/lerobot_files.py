@@ -95,7 +95,7 @@ class LeRobotFiles:
             return {key: table[key] for key in table.column_names}
 
     def whole(self, key: str) -> NDArray[Any]:
-        """A numeric column of all files, [N, ...]."""
+        """Return a numeric column of all files, [N, ...]."""
         import pyarrow.parquet as parquet
 
         with self.reading():
@@ -104,7 +104,7 @@ class LeRobotFiles:
             return np.concatenate([self.numbers(column) for column in columns])
 
     def numbers(self, column: Any) -> NDArray[Any]:
-        """A numeric column of a table as an array [T, ...], [T] for single numbers."""
+        """Return a numeric column of a table as an array [T, ...], [T] for single numbers."""
         import pyarrow
 
         with self.reading():
@@ -120,7 +120,7 @@ class LeRobotFiles:
             return values.to_numpy(zero_copy_only=False).reshape(length, *row)
 
     def pictures(self, index: int, key: str, table: dict[str, Any], size: Size | None = None) -> Uint8Array:
-        """The pictures of one camera, uint8 [T, H, W, 3].
+        """Return the pictures of one camera, uint8 [T, H, W, 3].
 
         Args:
             index: Number of the episode.
@@ -151,7 +151,7 @@ class LeRobotFiles:
         return found
 
     def stamps(self, index: int, table: dict[str, Any]) -> Float64Array:
-        """The times of an episode's rows from its start, float64 [T], s.
+        """Return the times of an episode's rows from its start, float64 [T], s.
 
         Raises:
             StoreError: Unless they rise step by step at the rate of the dataset.
@@ -167,7 +167,7 @@ class LeRobotFiles:
         return stamps
 
     def span(self, index: int, key: str) -> VideoSpan:
-        """Where an episode's pictures of a camera stand in a video."""
+        """Return where an episode's pictures of a camera stand in a video."""
         with self.reading():
             row = self.episodes[index]
             place = {"chunk_index": row[f"videos/{key}/chunk_index"], "file_index": row[f"videos/{key}/file_index"]}
@@ -175,7 +175,7 @@ class LeRobotFiles:
             return VideoSpan(file, row[f"videos/{key}/from_timestamp"], row[f"videos/{key}/to_timestamp"])
 
     def frame_times(self, file: str) -> Float64Array:
-        """The times of all frames of a video in the order of showing, float64 [N], s. Decodes nothing."""
+        """Return the times of all frames of a video in the order of showing, float64 [N], s. Decodes nothing."""
         import av
 
         with self.reading():
@@ -215,7 +215,7 @@ class LeRobotFiles:
         return str(self._data_path.format(chunk_index=row["data/chunk_index"], file_index=row["data/file_index"]))
 
     def _inside(self, file: str) -> Path:
-        """A file of the dataset. Raises ValueError for one that lies outside of its folder, whatever the info says."""
+        """Return a file of the dataset. Raises ValueError for one that lies outside of its folder."""
         if ".." in Path(file).parts or Path(file).is_absolute():
             raise ValueError(f"its info names the file {file!r}, which lies outside of it")
         return self.folder / file

@@ -281,12 +281,12 @@ class _Reader:
 
 
 def _plain(key: str) -> str:
-    """The name of a column as the name of a file."""
+    """Return the name of a column as the name of a file."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", key)
 
 
 def _complete(mapping: LeRobotMapping, files: LeRobotFiles) -> LeRobotMapping:
-    """The mapping with its defaults filled in from the dataset. Raises UserError for columns that are not there."""
+    """Return the mapping with its defaults filled in from the dataset. Raises UserError for missing columns."""
     parts = _exported_parts(files)
     names = {key: _plain(key.split(".", 2)[-1]) for key in files.cameras()}
     count = Counter(names.values())

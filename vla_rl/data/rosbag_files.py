@@ -31,7 +31,7 @@ _NOT_NUMBERS = (*_NAMES, "header", "layout", "time_from_start")
 
 
 def is_bag(path: Path) -> bool:
-    """Whether a path looks like a ROS 2 bag: a folder with metadata.yaml, or a single .mcap or .db3 file."""
+    """Return whether a path looks like a ROS 2 bag: a folder with metadata.yaml, or a single .mcap or .db3 file."""
     return (path / "metadata.yaml").is_file() or (path.suffix in (".mcap", ".db3") and path.is_file())
 
 
@@ -61,7 +61,7 @@ class BagReader:
     def messages(
         self, topic: str, start_ns: int | None = None, stop_ns: int | None = None
     ) -> Iterator[tuple[int, str, Any]]:
-        """The messages of a topic in the order of recording: (recorded at in ns, type, message)."""
+        """Return the messages of a topic in the order of recording: (recorded at in ns, type, message)."""
         connections = [connection for connection in self._reader.connections if connection.topic == topic]
         if not connections:
             known = {connection.topic for connection in self._reader.connections}
@@ -97,7 +97,7 @@ def _check_names(path: Path) -> None:
 
 
 def capture_time_ns(message: Any) -> int:
-    """The time stamp in a message's header; 0 if there is none."""
+    """Return the time stamp in a message's header; 0 if there is none."""
     stamp = getattr(getattr(message, "header", None), "stamp", None)
     return 0 if stamp is None else int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
 

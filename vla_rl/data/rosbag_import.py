@@ -63,7 +63,7 @@ class BagMapping:
         joints: order of the joints in messages that carry names; joints that are not in it are left out. Empty: the
             order of the first message of each topic.
         units: name of a dimension -> its unit (``rad``, ``deg``, ``m`` ...), since a bag declares none.
-        intervention: topic of std_msgs Bool, true while a person decides; empty: nobody took over. This and the next
+        intervention: topic of std_msgs Bool, true while a person decides; empty: no takeovers. This and the next
             two may be a threshold on a number: ``/coverage>=0.95``.
         success: topic of std_msgs Bool, the outcome: the last message of an episode; empty: not labelled.
         episode: topic of std_msgs Bool, true begins an episode and false ends it; empty: the bag is one episode.
@@ -74,7 +74,7 @@ class BagMapping:
         task: the task sentence.
         env_id: of the episodes.
         episode_prefix: episodes are called PREFIX-000000 and so on; empty: the name of the bag.
-        demonstrations: whether a demonstrator acted where nobody took over (else a policy).
+        demonstrations: whether a demonstrator acted outside of takeovers (else a policy).
     """
 
     cameras: dict[str, str] = field(default_factory=dict)

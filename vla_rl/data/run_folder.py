@@ -25,7 +25,7 @@ from vla_rl.core.version_watcher import versions
 
 
 def is_finetuning(raw: dict[str, Any]) -> bool:
-    """Whether the config of a run, as plain data, is one of offline fine-tuning: it names data, and no task."""
+    """Return whether the config of a run, as plain data, is one of offline fine-tuning: it names data, and no task."""
     return "data" in raw and "task" not in raw
 
 
@@ -138,15 +138,15 @@ class RunFolder:
             self.write_summary({**self.read_summary(), "finished": False})
 
     def policy(self, version: int) -> Path:
-        """The folder of a policy version."""
+        """Return the folder of a policy version."""
         return self.policies / f"version_{version:04d}"
 
     def candidate(self, version: int) -> Path:
-        """The folder of a policy that is to become a version if it passes the check."""
+        """Return the folder of a policy that is to become a version if it passes the check."""
         return self.policies / f"candidate_{version:04d}"
 
     def policy_exists(self, version: int) -> bool:
-        """Whether a policy version has been written to its end; its config is the last file of it."""
+        """Return whether a policy version has been written to its end; its config is the last file of it."""
         return is_policy(self.policy(version))
 
     def keep_policy(self, version: int, source: Path) -> None:
@@ -166,17 +166,17 @@ class RunFolder:
         return aside
 
     def policy_versions(self) -> list[int]:
-        """The policy versions that have been written to their end, ascending."""
+        """Return the policy versions that have been written to their end, ascending."""
         return sorted({number for number, _ in versions(self.policies) if self.policy_exists(number)})
 
     def read_summary(self) -> dict[str, Any]:
-        """The summary so far; empty before the first stage ended."""
+        """Return the summary so far; empty before the first stage ended."""
         try:
             summary = read_json(self.summary_file)
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            remedy = "move it away; what it told of the run is lost, the run is not"
+            remedy = "move it away; only this summary of the run is lost"
             raise UserError(f"{self.summary_file} is damaged ({error}); {remedy}") from error
         if not isinstance(summary, dict):
             raise UserError(f"{self.summary_file} is damaged: it holds a {type(summary).__name__}; move it away")
@@ -187,7 +187,7 @@ class RunFolder:
         write_atomic(self.summary_file, json.dumps(summary, indent=1).encode())
 
     def is_finished(self) -> bool:
-        """Whether the run has come to its end, its report included."""
+        """Return whether the run has come to its end, its report included."""
         return bool(self.read_summary().get("finished"))
 
     def __enter__(self) -> Self:
@@ -223,7 +223,7 @@ def _copy_start(source: RunFolder, target: RunFolder) -> None:
 
 
 def is_policy(folder: Path) -> bool:
-    """Whether a policy has been written there to its end."""
+    """Return whether a policy has been written there to its end."""
     return (folder / "config.json").exists()
 
 

@@ -56,7 +56,7 @@ class MixtureSampler:
         self._group_edges = _edges(mass)
 
     def sample(self, step: int, batch_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The frames of one training step, O(B log N).
+        """Return the frames of one training step, O(B log N).
 
         Returns:
             frames: int64 [B].
@@ -103,7 +103,7 @@ def _priority_edges(name: str, priorities: NDArray[np.floating] | None, length: 
 
 
 def _edges(mass: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The upper edges of the intervals that [0, 1) is divided into in proportion to the masses."""
+    """Return the upper edges of the intervals that [0, 1) is divided into in proportion to the masses."""
     edges = np.cumsum(mass / mass.sum())
     edges[np.flatnonzero(mass)[-1] :] = 1.0  # rounding must not let a draw fall behind the last one with any mass
     return edges

@@ -61,13 +61,13 @@ def survey(source: Path, mapping: DataMapping) -> Survey:
 
 
 def find_store(source: Path) -> EpisodeStore | None:
-    """The episode store in a folder, or in that of a run; None if it holds neither."""
+    """Return the episode store in a folder, or in that of a run; None if it holds neither."""
     folders = (folder for folder in (source / "episodes", source) if (folder / "store.json").is_file())
     return next((EpisodeStore(folder, create=False) for folder in folders), None)
 
 
 def is_lerobot(source: Path) -> bool:
-    """Whether a folder looks like a LeRobotDataset."""
+    """Return whether a folder looks like a LeRobotDataset."""
     return (source / "meta" / "info.json").is_file()
 
 
@@ -110,7 +110,7 @@ def lasting_folder() -> Path:
 
 
 def _reader(source: Path) -> Callable[[EpisodeStore, DataMapping], list[str]]:
-    """What takes a source in."""
+    """Return what takes a source in."""
     found = find_store(source)
     if found is not None:
         return lambda store, _: _copy(found, store)

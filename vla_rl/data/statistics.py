@@ -28,7 +28,7 @@ def summarize(store: EpisodeStore) -> tuple[PolicySpec, Statistics]:
 
 
 def spec_of(episodes: Sequence[EpisodeHeader], delta_dims: tuple[int, ...] = ()) -> PolicySpec:
-    """The interface of a policy for episodes, of one robot or of several.
+    """Return the interface of a policy for episodes, of one robot or of several.
 
     Raises:
         UserError: if the cameras are of different sizes, or the robots cannot share a policy.
@@ -42,7 +42,7 @@ def spec_of(episodes: Sequence[EpisodeHeader], delta_dims: tuple[int, ...] = ())
 
 
 def _spec_of_one(episode: EpisodeHeader, cameras: tuple[str, ...], delta_dims: tuple[int, ...]) -> PolicySpec:
-    """The interface of a policy for one episode, its cameras in this order if they are these."""
+    """Return the interface of a policy for one episode, its cameras in this order if they are these."""
     sizes = sorted(set(episode.cameras.values()))
     if len(sizes) != 1:
         raise UserError(

@@ -55,7 +55,7 @@ _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 class EpisodeStore(Editable):
     """A folder of episodes.
 
-    Episodes of any environment, camera set and size may stand side by side; whoever reads them picks the ones that fit.
+    Episodes of any environment, camera set and size may stand side by side; readers pick the ones that fit.
 
     Args:
         path: the folder.
@@ -250,7 +250,7 @@ def _is_recorded(store: EpisodeStore, episode: Episode) -> bool:
 
 
 def no_store_at(path: Path) -> StoreError:
-    """The error for a folder that is no store, with the folder in it that is one if there is."""
+    """Return the error for a folder that is no store, with the folder in it that is one if there is."""
     inner = path / "episodes"
     hint = f"; did you mean {inner}?" if (inner / "store.json").exists() or (inner / "episodes").is_dir() else ""
     return StoreError(f"there is no episode store at {path}{hint or ' (no store.json)'}")

@@ -88,20 +88,20 @@ def test_no_edit_of_several_processes_is_lost(store: EpisodeStore) -> None:
         ({"schema_version": 9}, Defect.UNREADABLE),
     ],
 )
-def test_an_edit_that_does_not_fit_is_found_and_set_aside(store: EpisodeStore, change: dict, ailment: Defect) -> None:
+def test_an_edit_that_does_not_fit_is_found_and_set_aside(store: EpisodeStore, change: dict, defect: Defect) -> None:
     store.edit("a", trim=(2, 8))
     file = store.edits.file("a")
     content = json.loads(file.read_text()) | change
     file.write_text(resealed(content))
     reopened = EpisodeStore(store.path)
-    if ailment is Defect.FOREIGN:
+    if defect is Defect.FOREIGN:
         assert len(reopened.read("a")) == 9
     else:
-        with pytest.raises(DamagedError if ailment is Defect.DAMAGED else StoreError, match=r"a\.json"):
+        with pytest.raises(DamagedError if defect is Defect.DAMAGED else StoreError, match=r"a\.json"):
             reopened.read("a")
-    assert [(finding.defect, finding.file) for finding in diagnose(store.path)] == [(ailment, file)]
+    assert [(finding.defect, finding.file) for finding in diagnose(store.path)] == [(defect, file)]
     repair(store.path)
-    assert file.exists() == (ailment is not Defect.DAMAGED)
+    assert file.exists() == (defect is not Defect.DAMAGED)
 
 
 def test_a_moved_episode_keeps_its_edits(store: EpisodeStore, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ class EditLog:
         """Return the log with one more change; ``recorded`` are the values of the recording, as far as known."""
         before = {**recorded, **self.changes}
         old = cast(Changes, {name: before[name] for name in new if name in before})
-        return self._with(Entry(_now(), _user(), new, old))
+        return self._with(new, old)
 
     def undone(self, where: str) -> "EditLog":
         """Return the log with the last change undone that is not undone yet. Raises UserError if there is none."""
@@ -137,9 +137,10 @@ class EditLog:
         if not left:
             raise UserError(f"{where} has no edit to undo")
         last = self.entries[left[-1]]
-        return self._with(Entry(_now(), _user(), last.old, last.new, left[-1]))
+        return self._with(last.old, last.new, left[-1])
 
-    def _with(self, entry: Entry) -> "EditLog":
+    def _with(self, new: Changes, old: Changes, undoes: int | None = None) -> "EditLog":
+        entry = Entry(datetime.now(UTC).isoformat(timespec="seconds"), _user(), new, old, undoes)
         return replace(self, entries=(*self.entries, entry))
 
 
@@ -148,7 +149,7 @@ class EditFolder:
 
     Args:
         path: Folder; it need not exist.
-        spelled: Name of an episode -> name of its file, without suffix.
+        spelled: Name of an episode -> name of its file.
     """
 
     def __init__(self, path: Path, spelled: Callable[[str], str] = str) -> None:
@@ -337,10 +338,6 @@ def _changes(raw: Mapping[str, Any]) -> Changes:
     if changes:
         check_changes(changes, plain.get("trim", (0, 1))[1], "an entry")
     return changes
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _user() -> str:

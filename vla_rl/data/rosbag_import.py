@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,8 +108,7 @@ def import_bag(bag: Path, store: EpisodeStore, mapping: BagMapping) -> list[str]
 
     With a topic of interventions, the steps at which it is true are a person's, the others a policy's, and the origin
     is ``real``. Without one, a demonstrator's episodes have the origin ``demo``. The capture times of all streams are
-    kept as extra columns ``captured_ns.STREAM``. Episodes that the store already has, with the same content, are left
-    out; another one under a taken id gets an id ending in ``.2``, ``.3`` ...
+    kept as extra columns ``captured_ns.STREAM``. See `add_new` for episodes that the store has.
 
     Returns:
         Ids of the episodes that were added.
@@ -122,10 +121,8 @@ def import_bag(bag: Path, store: EpisodeStore, mapping: BagMapping) -> list[str]
     with BagReader(Path(bag)) as opened:
         source = _read_topics(opened, mapping)
         prefix = mapping.episode_prefix or re.sub(r"[^A-Za-z0-9._-]", "_", opened.path.resolve().stem).lstrip("._-")
-        names = (f"{prefix[:90] or 'bag'}-{number:06d}" for number in itertools.count())
-        return add_new(
-            store, (_assemble(source, span, name) for span, name in zip(_spans(source), names, strict=False))
-        )
+        spans = enumerate(_spans(source))
+        return add_new(store, (_assemble(source, span, f"{prefix[:90] or 'bag'}-{n:06d}") for n, span in spans))
 
 
 @dataclass(frozen=True)
@@ -186,11 +183,7 @@ def _read_topics(reader: BagReader, mapping: BagMapping) -> _Bag:
             logger.warning(
                 "%s: %s has %.4g messages per second and control_hz is %.4g, so commands are %s. Set control_hz to the "
                 "rate of the commands to take each once",
-                reader.path,
-                stream.topic,
-                stream.rate_hz,
-                mapping.control_hz,
-                each,
+                *(reader.path, stream.topic, stream.rate_hz, mapping.control_hz, each),
             )
     return _Bag(reader, mapping, cameras, vectors, dimensions, marks)
 
@@ -223,15 +216,8 @@ def _dimensions(path: Path, streams: Sequence[NumberStream], mapping: BagMapping
     return Dimensions(tuple(names), tuple(mapping.units.get(name, "") for name in names))
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Time of an episode, in ns.
-
-    Attributes:
-        begin: First moment at which it was marked and all of its streams have messages.
-        end: Last one.
-        outcome_end: Last moment at which its outcome may come.
-    """
+class _Span(NamedTuple):
+    """Time of an episode, ns: while it was marked and all of its streams have messages, and until its outcome comes."""
 
     begin: int
     end: int
@@ -382,12 +368,7 @@ def _pictures(bag: _Bag, stream: PictureStream, index: Int64Array) -> Uint8Array
 def _refuse_frozen(
     bag: _Bag, stream: PictureStream, captured_ns: Int64Array, pictures: Uint8Array, state: Float32Array
 ) -> None:
-    """Raise StoreError if a camera repeats one picture while the state [T, S] moves.
-
-    Args:
-        captured_ns: int64 [T], of the pictures.
-        pictures: uint8 [T, H, W, 3].
-    """
+    """Raise StoreError if a camera repeats one of its pictures [T, H, W, 3] while the state [T, S] moves."""
     differs = [(one != other).any() for one, other in itertools.pairwise(pictures)]
     starts = np.flatnonzero([True, *differs])  # of runs of equal pictures
     moved_at_least = np.maximum(_MOVES * np.ptp(state, axis=0), _AT_REST)

@@ -29,18 +29,15 @@ class DataMapping:
 
 
 def import_source(source: Path, store: EpisodeStore, mapping: DataMapping) -> list[str]:
-    """Add what a source holds to a store.
+    """Add the episodes of a source to a store, see `add_new`, and return the ids that were added.
 
     Args:
-        source: a store, a run folder, a LeRobotDataset, a bag, or a folder whose entries are bags.
-        store: the store to add to.
-        mapping: of topics and columns.
-
-    Returns:
-        the ids that were added; another episode under a taken id gets an id ending in ``.2``, ``.3`` ...
+        source: A store, a run folder, a LeRobotDataset, a bag, or a folder whose entries are bags.
+        store: The store to add to.
+        mapping: Of topics and columns.
 
     Raises:
-        UserError: if the source is none of these, or cannot be read.
+        UserError: If the source is none of these, or cannot be read.
     """
     return _reader(Path(source))(store, mapping)
 

@@ -74,10 +74,8 @@ def scale_notes(cache: FrameCache, statistics: Statistics) -> list[str]:
     the limit of a network's inputs.
     """
     found = []
-    columns = (cache.state, cache.action)
-    for what, column, lacks, declared in zip(
-        ("state", "action"), columns, _lacking(cache), _dimensions(cache), strict=True
-    ):
+    columns = zip(("state", "action"), (cache.state, cache.action), _lacking(cache), _dimensions(cache), strict=True)
+    for what, column, lacks, declared in columns:
         vector: VectorStatistics = getattr(statistics, what)
         names = declared.names or tuple(map(str, range(vector.size)))
         discrete = statistics.discrete_dims if what == "action" else ()
